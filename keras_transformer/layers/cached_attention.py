@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.layers import masks, score_layers
+from keras_transformer.layers import masks
 from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.positions.base import PositionEncoding
 from keras_transformer.typing import Tensor
@@ -24,7 +24,7 @@ class CachedAttention(ConfiguredLayer):
     num_kv_heads: int
     relation: relations.Relation
     position_encoding: PositionEncoding | None
-    score: Any
+    score: kt_ops.scores.Score
     kernel: str
     query_projection: keras.layers.Dense
     key_projection: keras.layers.Dense
@@ -107,7 +107,7 @@ class CachedAttention(ConfiguredLayer):
             keys,
             values,
             self.relation,
-            score=self._score(),
+            score=self.score,
             bias=self._bias(),
             mask=masks.with_head_axis(attention_mask),
             padding_mask=key_positions >= 0,
@@ -146,7 +146,7 @@ class CachedAttention(ConfiguredLayer):
             _heads_first(projected["key"]),
             _heads_first(projected["value"]),
             self.relation,
-            score=self._score(),
+            score=self.score,
             bias=self._bias(),
             padding_mask=padding_mask,
             query_positions=positions,
@@ -175,9 +175,6 @@ class CachedAttention(ConfiguredLayer):
 
     def _bias(self) -> kt_ops.PositionBias | None:
         return None if self.position_encoding is None else self.position_encoding.bias()
-
-    def _score(self) -> kt_ops.scores.Score:
-        return score_layers.value(self.score)
 
     @property
     def _window(self) -> int | None:

@@ -9,7 +9,6 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.configuration import ConfiguredLayer
-from keras_transformer.layers.score_layers import AdditiveScore, GATScore
 from keras_transformer.ops import scores
 from keras_transformer.ops.attention_inputs import check_edges
 from keras_transformer.ops.random import check_rate
@@ -113,14 +112,15 @@ class GraphAttention(ConfiguredLayer):
             raise ValueError(
                 f"`nodes` must have three axes (batch, nodes, size). Received: nodes.shape={tuple(nodes_shape)}"
             )
-        if isinstance(self.score, GATScore | scores.GAT):
+        if isinstance(self.score, scores.GAT):
             names: tuple[str, ...] = ("nodes",)
-        elif isinstance(self.score, AdditiveScore | scores.Additive):
+        elif isinstance(self.score, scores.Additive):
             names = ("target", "source")
         else:
             names = ("query", "key", "value")
         self.projections = [self._project(nodes_shape, name, len(names) > 1) for name in names]
-        score_layers.build(self.score, (self.num_heads, self.num_heads, self.head_dim))
+        if isinstance(self.score, score_layers.ScoreLayer):
+            self.score.build((self.num_heads, self.num_heads, self.head_dim))
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=(self._output_dim,), initializer="zeros")
 
@@ -140,7 +140,7 @@ class GraphAttention(ConfiguredLayer):
         heads = kt_ops.attention(
             *self._heads(nodes),
             **self._graph(nodes, edges, adjacency),
-            score=score_layers.value(self.score),
+            score=self.score,
             padding_mask=masks.merge(padding_mask, mask, nodes_mask),
             dropout=dropout,
             seed=self.seed_generator.next() if dropout else None,
@@ -165,7 +165,7 @@ class GraphAttention(ConfiguredLayer):
             query,
             key,
             **self._graph(nodes, edges, adjacency),
-            score=score_layers.value(self.score),
+            score=self.score,
             padding_mask=padding_mask,
         )
 

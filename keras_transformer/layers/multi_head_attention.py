@@ -180,7 +180,8 @@ class MultiHeadAttention(CachedAttention):
             )
             for norm in (self.query_norm, self.key_norm):
                 norm.build((None, None, None, self.key_dim))
-        score_layers.build(self.score, (self.num_heads, self.num_kv_heads, self.key_dim))
+        if isinstance(self.score, score_layers.ScoreLayer):
+            self.score.build((self.num_heads, self.num_kv_heads, self.key_dim))
         if self.position_encoding is not None and not self.position_encoding.built:  # attentions may share it
             self.position_encoding.build((*query_shape[:-1], self.num_heads, self.key_dim))
 
@@ -320,7 +321,7 @@ class MultiHeadAttention(CachedAttention):
             if value is not None and given is not None:
                 raise ValueError(f"`{name}` must be None if `value` is given. Received: both")
         return {
-            "score": self._score(),
+            "score": self.score,
             "bias": self._bias(),
             "mask": masks.with_head_axis(attention_mask),
             "segment_ids": segment_ids,

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.layers import masks, score_layers
+from keras_transformer.layers import masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.ops.scores import ScaledDotProduct, Score
 from keras_transformer.typing import Tensor
@@ -129,7 +129,7 @@ class RetrievalAttention(keras.layers.Layer):
             ops.transpose(projected["key"], (0, 2, 1, 3)),
             ops.transpose(projected["value"], (0, 2, 1, 3)),
             self.k,
-            score_layers.value(attention.score),
+            attention.score,
             padding_mask,
             training,
         )  # (B, T, N, V)

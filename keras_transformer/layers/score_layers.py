@@ -1,4 +1,4 @@
-"""Layers that hold the weights of a score; their method `score` returns the score of `ops.scores`.
+"""Scores that are layers and own their weights.
 
 Axes: N query heads, K key/value heads, H head size.
 """
@@ -16,12 +16,12 @@ from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ScoreLayer(ConfiguredLayer):
-    """Base class of scores with trainable weights, for the argument `score` of an attention layer.
+class ScoreLayer(ConfiguredLayer, scores.Score):
+    """Base class of scores with trainable weights, for the argument `score` of an attention layer, which builds it.
 
-    The attention layer builds it and calls `score()` in every call. Subclasses implement `create_weights` and `score`.
-    Several attentions of equal sizes may share one score, but only in a subclassed layer or model: Keras cannot save
-    functional models whose layers share a sublayer.
+    Subclasses implement `create_weights`, and the methods of `ops.scores.Score` that use the weights. Once built, the
+    layer is a score of `ops.attention`, too. Several attentions of equal sizes may share one score, but only in a
+    subclassed layer or model: Keras cannot save functional models whose layers share a sublayer.
 
     Args:
         kernel_regularizer: regularizer of all weights, which subclasses pass to `add_weight`.
@@ -52,13 +52,12 @@ class ScoreLayer(ConfiguredLayer):
                 f"{self.name!r} was built for {self.sizes}. Received: sizes={sizes}"
             )
 
+    def get_build_config(self) -> None:
+        """Return None: the attention layer builds the score."""
+
     @abc.abstractmethod
     def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
         """Add the weights."""
-
-    @abc.abstractmethod
-    def score(self) -> scores.Score:
-        """Return the score for `ops.attention`, with the current weights of this built layer as tensors."""
 
     def _add_vectors(self, name: str, num_heads: int, key_dim: int) -> keras.Variable:
         """Add a weight (N, H): for each head a projection from H features to one, with Glorot initialisation."""
@@ -72,10 +71,8 @@ class ScoreLayer(ConfiguredLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class AdditiveScore(ScoreLayer):
-    r"""Additive attention: a network with one hidden layer, for each head n.
-
-    $$\log \kappa(q, k) = a_n \cdot f(q + k)$$
+class AdditiveScore(ScoreLayer, scores.Additive):
+    """Additive attention: `ops.scores.Additive` with trained vectors.
 
     Args:
         activation: f: "tanh" (Bahdanau et al.) or "leaky_relu" (GATv2).
@@ -90,43 +87,31 @@ class AdditiveScore(ScoreLayer):
     Example:
         >>> import keras_transformer
         >>> x = keras.random.normal((2, 5, 4, 8))
-        >>> layer = AdditiveScore()
-        >>> layer.build((4, 4, 8))
-        >>> keras_transformer.ops.attention(x, x, x, score=layer.score()).shape
+        >>> score = AdditiveScore()
+        >>> score.build((4, 4, 8))
+        >>> keras_transformer.ops.attention(x, x, x, score=score).shape
         TensorShape([2, 5, 4, 8])
-
-    References:
-        Bahdanau et al. (2015), section A.1.2; Brody et al., "How Attentive Are Graph Attention Networks?" (2022),
-        equation 7.
     """
 
     def __init__(self, activation: str = "tanh", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.activation = scores.Additive(None, activation).activation  # checks it
+        self.activation = activation
+        self.__post_init__()
 
     def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
         """Add a, (N, H)."""
         self.vectors = self._add_vectors("vectors", num_heads, key_dim)
 
-    def score(self) -> scores.Additive:
-        """Return the score for `ops.attention`, with the current weights of this built layer as tensors."""
-        return scores.Additive(_value_of(self.vectors), self.activation)
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class BilinearScore(ScoreLayer):
-    r"""Bilinear attention ("general" in the paper), initialised as the scaled dot product, for each head n.
-
-    $$\log \kappa(q, k) = q^\top W_n k, \quad W_n = I / \sqrt{H} \text{ at initialisation}$$
+class BilinearScore(ScoreLayer, scores.Bilinear):
+    r"""Bilinear attention: `ops.scores.Bilinear` with trained matrices, first $I / \sqrt{H}$: the scaled dot product.
 
     Args:
         **kwargs: arguments of `ScoreLayer`.
 
     Shapes:
         matrices: (N, H, H)
-
-    References:
-        Luong et al., "Effective Approaches to Attention-based Neural Machine Translation" (2015), equation 8.
     """
 
     def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
@@ -138,16 +123,10 @@ class BilinearScore(ScoreLayer):
             regularizer=self.kernel_regularizer,
         )
 
-    def score(self) -> scores.Bilinear:
-        """Return the score for `ops.attention`, with the current weights of this built layer as tensors."""
-        return scores.Bilinear(_value_of(self.matrices))
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GATScore(ScoreLayer):
-    r"""The score of graph attention networks: a LeakyReLU of the sum of a query term and a key term.
-
-    $$\log \kappa(q, k) = \mathrm{LeakyReLU}(a_n \cdot q + b_n \cdot k)$$
+class GATScore(ScoreLayer, scores.GAT):
+    """The score of graph attention networks: `ops.scores.GAT` with trained vectors.
 
     All queries rank the keys in the same order ("static attention" in Brody et al.), unlike
     `AdditiveScore("leaky_relu")`.
@@ -159,9 +138,6 @@ class GATScore(ScoreLayer):
     Shapes:
         query_vectors: (N, H)
         key_vectors: (K, H)
-
-    References:
-        Veličković et al., "Graph Attention Networks" (2018), equation 3.
     """
 
     def __init__(self, negative_slope: float = 0.2, **kwargs: Any) -> None:
@@ -173,14 +149,6 @@ class GATScore(ScoreLayer):
         self.query_vectors = self._add_vectors("query_vectors", num_heads, key_dim)
         self.key_vectors = self._add_vectors("key_vectors", num_kv_heads, key_dim)
 
-    def score(self) -> scores.GAT:
-        """Return the score for `ops.attention`, with the current weights of this built layer as tensors."""
-        return scores.GAT(
-            _value_of(self.query_vectors),
-            _value_of(self.key_vectors),
-            self.negative_slope,
-        )
-
 
 _LAYERS: dict[str, Any] = {
     "additive": AdditiveScore,
@@ -188,19 +156,17 @@ _LAYERS: dict[str, Any] = {
     "gat": GATScore,
     "gatv2": lambda: AdditiveScore("leaky_relu"),
 }
-_VALUES = ("scaled_dot_product", "exponential", "cosine", "rbf", "polynomial", "linear")
 
 
-def get(identifier: scores.Score | ScoreLayer | str | dict[str, Any] | None) -> scores.Score | ScoreLayer:
+def get(identifier: scores.Score | str | dict[str, Any] | None) -> scores.Score:
     """Retrieve a score with or without weights.
 
     Args:
-        identifier: a score of `ops.scores` or a `ScoreLayer`; the name of one; its serialised config; or None for the
-            scaled dot product. The names of scores with weights, "additive", "bilinear", "gat" and "gatv2", return a
-            new layer each time.
+        identifier: a score; the name of one; its serialised config; or None for the scaled dot product. The names of
+            scores with weights, "additive", "bilinear", "gat" and "gatv2", return a new layer each time.
 
     Returns:
-        A `ScoreLayer`, which the caller must build, or a score of `ops.scores`.
+        A score. The caller must build it if it is a `ScoreLayer`.
 
     Raises:
         ValueError: if the identifier is none of these.
@@ -213,55 +179,7 @@ def get(identifier: scores.Score | ScoreLayer | str | dict[str, Any] | None) -> 
     """
     if isinstance(identifier, str) and identifier in _LAYERS:
         return _LAYERS[identifier]()
-    if identifier is None or (isinstance(identifier, str) and identifier in _VALUES):
-        return scores.get(identifier)
-    score = identifier
-    if isinstance(identifier, dict):
-        score = keras.saving.deserialize_keras_object(identifier)
-    if isinstance(score, scores.Score | ScoreLayer):
-        return score
-    raise ValueError(
-        "`score` must be a layers.ScoreLayer, an ops.scores.Score, the config of one, or one of "
-        f"{sorted((*_LAYERS, *_VALUES))}. Received: score={identifier!r}"
-    )
-
-
-def build(score: scores.Score | ScoreLayer, sizes: tuple[int, int, int]) -> None:
-    """Create the weights of a score for sizes (N, K, H), if it has any."""
-    if isinstance(score, ScoreLayer):
-        score.build(sizes)
-
-
-def value(score: scores.Score | ScoreLayer) -> scores.Score:
-    """Return the score for `ops.attention`, with its current weights as tensors."""
-    return score.score() if isinstance(score, ScoreLayer) else score
-
-
-def serialize(score: scores.Score | ScoreLayer) -> dict[str, Any]:
-    """Return the config of a score for `get`; restore the weights and sizes of a layer separately.
-
-    Args:
-        score: a score or layer returned by `get`.
-
-    Returns:
-        A dictionary that JSON can represent.
-
-    Raises:
-        ValueError: if the score is an `ops.scores.Additive`, `Bilinear` or `GAT`, which contain tensors.
-    """
-    if isinstance(score, scores.Additive | scores.Bilinear | scores.GAT):
-        raise ValueError(
-            "`score` must be a layer to be saved with its weights: AdditiveScore, BilinearScore or GATScore. "
-            f"Received: score={type(score).__name__}"
-        )
-    config = keras.saving.serialize_keras_object(score)
-    config.pop("build_config", None)
-    return config
-
-
-def _value_of(variable: keras.Variable) -> Tensor:
-    """Return a copy: TensorFlow's `convert_to_tensor` returns the variable, which a custom gradient rejects."""
-    return ops.copy(variable)
+    return scores.get(identifier, tuple(_LAYERS))
 
 
 def _scaled_identities(shape: tuple[int, ...], dtype: Any = None) -> Tensor:

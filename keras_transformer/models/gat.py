@@ -91,7 +91,7 @@ class GAT(Model):
         self.activation = keras.activations.get(activation)
         self.dropout = check_rate("dropout", dropout)
         # Stored as a config: only the layers of each attention are built.
-        self.score = score_layers.serialize(score_layers.get(score))
+        self.score = keras.saving.serialize_keras_object(score_layers.get(score))
         self.residual = residual
         self.self_loops = self_loops
         self.regularizer = keras.regularizers.get(regularizer)

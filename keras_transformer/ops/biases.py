@@ -21,15 +21,15 @@ class PositionBias(abc.ABC):
 
     A kernel calls `block` for one block of the T × S matrix at a time, and again when it recomputes the block in the
     backward pass. The parameters are passed as tensors, and `backward` returns their gradients, because a custom
-    gradient cannot read Keras variables.
+    gradient cannot read Keras variables. A bias without parameters needs `block` only.
     """
 
     num_heads: int
 
     @property
-    @abc.abstractmethod
     def parameters(self) -> tuple[Tensor, ...]:
-        """The trainable tensors."""
+        """The trainable tensors or variables, by default none."""
+        return ()
 
     @abc.abstractmethod
     def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
@@ -44,7 +44,6 @@ class PositionBias(abc.ABC):
             float32 (N, T, S), or (B, N, T, S) if the positions of queries or keys have a batch axis.
         """
 
-    @abc.abstractmethod
     def backward(
         self,
         parameters: tuple[Tensor, ...],
@@ -63,9 +62,14 @@ class PositionBias(abc.ABC):
         Returns:
             A tensor in the shape of each parameter, which the kernel sums over the blocks.
         """
+        if parameters:
+            raise NotImplementedError(
+                f"A {type(self).__name__} has parameters, so it must implement `backward`."
+            )
+        return ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class LinearBias(PositionBias):
     r"""ALiBi: a penalty proportional to the distance, with a different slope for each head.
 
@@ -86,11 +90,6 @@ class LinearBias(PositionBias):
     def __post_init__(self) -> None:
         check_positive_integer(num_heads=self.num_heads)
 
-    @property
-    def parameters(self) -> tuple[Tensor, ...]:
-        """Empty: the slopes are not trainable."""
-        return ()
-
     def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return −m_n · |i − j|."""
         distances = ops.cast(ops.absolute(key_positions - query_positions), "float32")
@@ -98,18 +97,8 @@ class LinearBias(PositionBias):
             [[[-slope]] for slope in slopes(self.num_heads)], "float32"
         )
 
-    def backward(
-        self,
-        parameters: tuple[Tensor, ...],
-        query_positions: Tensor,
-        key_positions: Tensor,
-        upstream: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Return no gradients, as there are no parameters."""
-        return ()
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class BucketBias(PositionBias):
     r"""T5's relative bias: a trainable scalar for each head and each bucket of distances.
 
@@ -141,11 +130,7 @@ class BucketBias(PositionBias):
         if len(self.table.shape) != 2:
             raise ValueError(f"`table` must be (num_buckets, N). Received: table.shape={self.table.shape}")
         check_buckets(self.table.shape[0], self.max_distance, self.bidirectional)
-
-    @property
-    def num_heads(self) -> int:  # type: ignore[override]
-        """N."""
-        return int(self.table.shape[1])
+        self.num_heads = int(self.table.shape[1])
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:

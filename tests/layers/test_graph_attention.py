@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import AdditiveScore, GATScore, GraphAttention, score_layers
+from keras_transformer.layers import AdditiveScore, GATScore, GraphAttention
 from keras_transformer.ops import scores
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
@@ -336,7 +336,7 @@ def test_config_round_trip_is_the_identity(arguments):
     for name, value in arguments.items():
         if name not in ("dtype", "score"):
             assert config[name] == value
-    assert score_layers.serialize(again.score) == config["score"]
+    assert keras.saving.serialize_keras_object(again.score) == config["score"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""Positional encodings added to attention scores."""
+"""Position encodings that are added to attention scores: the biases of `ops`, as layers that own their weights."""
 
-import abc
 from typing import Any
 
 import keras
@@ -13,8 +12,8 @@ from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
 
 
-class _BiasLayer(PositionEncoding):
-    """Base class of encodings that are a bias."""
+class _BiasLayer(PositionEncoding, PositionBias):
+    """Base class of encodings that are a bias: subclasses have `block`, and weights are their `parameters`."""
 
     def __init__(self, num_heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -30,9 +29,9 @@ class _BiasLayer(PositionEncoding):
                 f"Received: position_encoding.num_heads={self.num_heads}"
             )
 
-    @abc.abstractmethod
     def bias(self) -> PositionBias:
-        """Return the bias for `ops.attention`."""
+        """Return the layer itself, a bias for `ops.attention`."""
+        return self
 
     def build(self, query_positions_shape: Any = None, key_positions_shape: Any = None) -> None:
         """Accept positions of any shape."""
@@ -40,9 +39,8 @@ class _BiasLayer(PositionEncoding):
     def call(self, query_positions: Tensor, key_positions: Tensor | None = None) -> Tensor:
         """Return the whole bias, for inspection: float32 (N, T, S) or (B, N, T, S)."""
         key_positions = query_positions if key_positions is None else key_positions
-        bias = self.bias()
         queries, keys = ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2)
-        return bias.block(bias.parameters, queries, keys)
+        return self.block(self.parameters, queries, keys)
 
     def compute_output_shape(
         self, query_positions_shape: Any, key_positions_shape: Any = None
@@ -62,14 +60,11 @@ class _BiasLayer(PositionEncoding):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ALiBi(_BiasLayer):
-    r"""Attention with linear biases (ALiBi): a penalty proportional to the distance of a key.
+class ALiBi(_BiasLayer, LinearBias):
+    """Attention with linear biases (ALiBi): `ops.LinearBias` as a position encoding.
 
-    $$s_{ij} = \frac{q_i \cdot k_j}{\sqrt{H}} - m_n\, |i - j|$$
-
-    The layer has no weights. The slopes m_n (see `ops.biases.slopes`) differ from head to head: heads with steep slopes
-    attend to near keys, those with flat slopes to far ones too. The paper's model is causal; |i − j| is the usual
-    extension to both directions.
+    The layer has no weights. Heads with steep slopes attend to near keys, those with flat slopes to far ones too. The
+    paper's model is causal; |i − j| is the usual extension to both directions.
 
     Args:
         num_heads: N.
@@ -88,32 +83,22 @@ class ALiBi(_BiasLayer):
     Example:
         >>> ALiBi(num_heads=4)(keras.ops.arange(5)).shape
         TensorShape([4, 5, 5])
-
-    References:
-        Press et al., "Train Short, Test Long: Attention with Linear Biases" (2022), section 3.
     """
-
-    def bias(self) -> LinearBias:
-        """Return the bias for `ops.attention`."""
-        return LinearBias(self.num_heads)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class RelativeBias(_BiasLayer):
-    r"""T5's relative bias: a trainable scalar for each head and each bucket of distances.
+class RelativeBias(_BiasLayer, BucketBias):
+    """T5's relative bias: `ops.BucketBias` as a position encoding whose table is trained.
 
-    $$s_{ij} = q_i \cdot k_j + E_{\beta(j - i),\, n}$$
-
-    For the buckets β see `ops.biases.buckets`. T5 shares one such layer between all its blocks, and does
-    not scale the dot products. Share the layer between attentions in a subclassed layer or model only: Keras cannot
-    load functional models whose layers share a sublayer.
+    T5 shares one such layer between all its blocks, and does not scale the dot products. Share the layer between
+    attentions in a subclassed layer or model only: Keras cannot load functional models whose layers share a sublayer.
 
     Args:
         num_heads: N.
         num_buckets: the number of buckets of both directions together.
-        max_distance: the distance from which on all distances share the last bucket.
-        bidirectional: True for separate buckets of keys after the query (an encoder's self-attention).
-        initializer: initializer of E, by default normal with a standard deviation of 0.02.
+        max_distance: see `ops.BucketBias`.
+        bidirectional: see `ops.BucketBias`; True for an encoder's self-attention.
+        initializer: initializer of the table, by default normal with a standard deviation of 0.02.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -129,10 +114,6 @@ class RelativeBias(_BiasLayer):
     Example:
         >>> RelativeBias(num_heads=4)(keras.ops.arange(5)).shape
         TensorShape([4, 5, 5])
-
-    References:
-        Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020),
-        section 2.1; after Shaw et al., "Self-Attention with Relative Position Representations" (2018).
     """
 
     def __init__(
@@ -160,7 +141,3 @@ class RelativeBias(_BiasLayer):
             dtype="float32",
             autocast=False,
         )
-
-    def bias(self) -> BucketBias:
-        """Return the bias of a built layer for `ops.attention`."""
-        return BucketBias(ops.convert_to_tensor(self.table), self.max_distance, self.bidirectional)

@@ -9,6 +9,7 @@ Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, H
 """
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -33,12 +34,13 @@ _NAMES: dict[str, type[Score]] = {
 }
 
 
-def get(identifier: "Score | str | dict[str, Any] | None") -> Score:
+def get(identifier: Score | str | dict[str, Any] | None, other_names: Iterable[str] = ()) -> Score:
     """Retrieve a score, as `keras.initializers.get` retrieves an initializer.
 
     Args:
         identifier: a score; the name of one without weights; its serialised config; or None for
             `ScaledDotProduct()`.
+        other_names: names that the caller accepts, too, for the error message.
 
     Returns:
         A score.
@@ -59,6 +61,6 @@ def get(identifier: "Score | str | dict[str, Any] | None") -> Score:
     if isinstance(score, Score):
         return score
     raise ValueError(
-        f"`score` must be an ops.scores.Score, its config or one of {sorted(_NAMES)}; scores with weights are "
-        f"ops.scores.Additive, Bilinear and GAT, or layers. Received: score={identifier!r}"
+        f"`score` must be an ops.scores.Score, its config or one of {sorted((*_NAMES, *other_names))}; scores "
+        f"with weights are ops.scores.Additive, Bilinear and GAT, or layers. Received: score={identifier!r}"
     )

@@ -21,7 +21,7 @@ class Score:
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """The trainable tensors of `compare`."""
+        """The trainable tensors or variables of `compare`."""
         return ()
 
     @property
@@ -56,7 +56,16 @@ class Score:
         return upstream
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
+        """Return the constructor's arguments.
+
+        Raises:
+            ValueError: if they are tensors.
+        """
+        if self.num_heads is not None:
+            raise ValueError(
+                "`score` must be a layer to be saved with its weights, such as layers.AdditiveScore. "
+                f"Received: score={type(self).__name__}"
+            )
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Scores with weights, which are passed as tensors, for example by a layer, and receive gradients.
+"""Scores with weights: tensors given to the constructor, or the variables of a layer that extends the score.
 
 A score is log κ(q, k), the logarithm of the similarity of a query q and a key k; see `keras_transformer.ops.scores`.
 """
@@ -15,7 +15,7 @@ from keras_transformer_options.arguments import check_one_of
 Map = Callable[[Tensor], Tensor]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Additive(Score):
     r"""Additive attention: a network with one hidden layer, for each head n.
 
@@ -88,7 +88,7 @@ class Additive(Score):
         return query + key[..., None, None, :, :], vectors
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class GAT(Score):
     r"""The score of graph attention networks: a LeakyReLU of the sum of a query term and a key term.
 
@@ -126,7 +126,7 @@ class GAT(Score):
         return ops.where(compared > 0, upstream, upstream * self.negative_slope)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Bilinear(Score):
     r"""Bilinear attention ("general" in the paper): a learned bilinear form of query and key for each head n.
 
