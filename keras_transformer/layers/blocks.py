@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Self
 import keras
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers.cached_attention import Cache
-from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.rematerialization import rematerializable

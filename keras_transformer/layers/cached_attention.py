@@ -7,8 +7,8 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers import masks
-from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.positions.base import PositionEncoding
 from keras_transformer.typing import Tensor
 

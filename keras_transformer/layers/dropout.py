@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.layers.configuration import ConfiguredLayer
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 

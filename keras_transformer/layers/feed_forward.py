@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers import initializers
-from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -133,8 +133,3 @@ def get_activation(activation: Any) -> Any:
 def activation_function(activation: Any) -> Callable[[Tensor], Tensor]:
     """Return the function of an activation from `get_activation`; for a gated network, its f."""
     return {**_NAMED, **_GATED}.get(activation, activation)
-
-
-def serialize_activation(activation: Any) -> Any:
-    """Return the config of an activation, for `get_activation`."""
-    return activation if isinstance(activation, str) else keras.activations.serialize(activation)

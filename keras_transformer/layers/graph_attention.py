@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers import masks, score_layers
-from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.ops import scores
 from keras_transformer.ops.attention_inputs import check_edges
 from keras_transformer.ops.random import check_rate

@@ -16,8 +16,3 @@ def get(identifier: Any) -> Any:
 def another(initializer: Any) -> Any:
     """Return a copy of the initializer, for a different weight."""
     return initializer.clone() if isinstance(initializer, keras.initializers.Initializer) else initializer
-
-
-def serialize(initializer: Any) -> Any:
-    """Return the config of an initializer, or its name."""
-    return initializer if isinstance(initializer, str) else keras.initializers.serialize(initializer)

@@ -8,6 +8,7 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
+from keras_transformer.configuration import serialized
 from keras_transformer.layers import initializers, masks, score_layers
 from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.positions import attention_encodings
@@ -288,11 +289,7 @@ class MultiHeadAttention(CachedAttention):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        options = {
-            name: keras.saving.serialize_keras_object(option)
-            for name, option in self.projection_options.items()
-        }
-        return {**super().get_config(), **options}
+        return {**super().get_config(), **serialized(self.projection_options)}
 
     def _project_to(self, size: int, name: str, input_shape: Any) -> keras.layers.Dense:
         own = {"query": self.query_initializer, "output": self.output_initializer}.get(name)

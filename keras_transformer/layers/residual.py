@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -14,7 +15,7 @@ NORMS = {"layer": keras.layers.LayerNormalization, "rms": keras.layers.RMSNormal
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Residual(keras.layers.Layer):
+class Residual(ConfiguredLayer):
     r"""The residual connection around a sublayer f of a block: dropout, addition and normalisation.
 
     $$\text{pre: } x + \mathrm{drop}(f(\mathrm{norm}(x))), \qquad
@@ -79,13 +80,7 @@ class Residual(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "normalization": self.normalization,
-            "dropout": self.dropout,
-            "epsilon": self.epsilon,
-            "norm": self.norm_kind,
-        }
+        return {**super().get_config(), "norm": self.norm_kind}
 
     def _new_norm(self, name: str) -> keras.layers.Layer:
         return new_norm(self.norm_kind, self.epsilon, dtype=self.dtype_policy, name=name)

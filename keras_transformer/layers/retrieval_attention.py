@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.configuration import ConfiguredLayer, serialized
 from keras_transformer.layers import masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.ops.scores import ScaledDotProduct, Score
@@ -15,7 +16,7 @@ from keras_transformer_options.arguments import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class RetrievalAttention(keras.layers.Layer):
+class RetrievalAttention(ConfiguredLayer):
     r"""Cross-attention in which every head of every query attends to the k keys of largest score only.
 
     $$h_n = \sum_{j \in \operatorname{top-}k} \alpha_{ij}\, y_j W^V_n, \quad
@@ -147,8 +148,10 @@ class RetrievalAttention(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         names = ("num_heads", "key_dim", "value_dim", "num_kv_heads", "score", "dropout", "use_bias", "seed")
-        of_attention = self.attention.get_config()
-        return {**super().get_config(), "k": self.k, **{name: of_attention[name] for name in names}}
+        return {
+            **super().get_config(),
+            **serialized({name: getattr(self.attention, name) for name in names}),
+        }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.configuration import ConfiguredLayer
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.ops import scores
 from keras_transformer.typing import Tensor
 

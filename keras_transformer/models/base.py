@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_transformer import processes, relations, xla
-from keras_transformer.layers.configuration import constructor_arguments
+from keras_transformer.configuration import constructor_arguments
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
 from keras_transformer.models.strategies import check_strategy, with_integer_inputs

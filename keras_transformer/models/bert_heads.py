@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Dropout
-from keras_transformer.layers.feed_forward import activation_function, get_activation, serialize_activation
+from keras_transformer.layers.feed_forward import activation_function, get_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model
 from keras_transformer.models.bert import weight_initializer
@@ -36,10 +36,6 @@ class HeadedEncoder(Model):
             raise ValueError(
                 f"`encoder` must have a pooler for a {type(self).__name__}. Received: an encoder with pooler=False"
             )
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "encoder": keras.saving.serialize_keras_object(self.encoder)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -129,15 +125,6 @@ class MaskedLanguageModel(HeadedEncoder):
         if isinstance(input_shape, dict):
             input_shape = input_shape.get("masked_positions") or input_shape["token_ids"]
         return (*input_shape, self.encoder.vocabulary_size)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        activation = self.head_activation
-        return {
-            **super().get_config(),
-            "head_activation": None if activation is None else serialize_activation(activation),
-            "head_epsilon": self.head_epsilon,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -251,16 +238,6 @@ class SequenceClassifier(HeadedEncoder):
         """Return the output shape (B, C)."""
         return (self.encoder.compute_output_shape(input_shape)[0], self.num_classes)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "num_classes": self.num_classes,
-            "pooling": self.pooling,
-            "dropout": self.dropout,
-            "problem_type": self.problem_type,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenClassifier(HeadedEncoder):
@@ -302,10 +279,6 @@ class TokenClassifier(HeadedEncoder):
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the output shape (B, T, C)."""
         return (*self.encoder.compute_output_shape(input_shape)[:-1], self.num_classes)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "num_classes": self.num_classes, "dropout": self.dropout}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

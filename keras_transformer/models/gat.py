@@ -133,22 +133,6 @@ class GAT(Model):
         """Return the output shape (B, T, C)."""
         return (*input_shape["nodes"][:-1], self.num_classes)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "num_features": self.num_features,
-            "num_classes": self.num_classes,
-            "num_heads": list(self.num_heads),
-            "head_dim": self.head_dim,
-            "activation": keras.activations.serialize(self.activation),
-            "dropout": self.dropout,
-            "score": dict(self.score),
-            "residual": self.residual,
-            "self_loops": self.self_loops,
-            "regularizer": keras.regularizers.serialize(self.regularizer),
-        }
-
     def _build_weights(self) -> None:
         self.attention_layers, self.drops, self.skips = [], [], {}
         size = self.num_features

@@ -78,15 +78,6 @@ class _Headed(Model):
             ),
         }
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "decoder": keras.saving.serialize_keras_object(self.decoder),
-            "special_ids": list(self.special_ids),
-            "dropout": self.dropout,
-        }
-
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Create the model of a `get_config`."""
@@ -181,15 +172,6 @@ class GPTClassifier(_Headed):
         self.num_classes = num_classes
         self.problem_type = problem_type
         self.symmetric = symmetric
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "num_classes": self.num_classes,
-            "problem_type": self.problem_type,
-            "symmetric": self.symmetric,
-        }
 
     def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
         if self.symmetric:

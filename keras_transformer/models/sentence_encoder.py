@@ -105,11 +105,6 @@ class SentenceEncoder(HeadedEncoder):
         """Return the integer inputs of a call, by name."""
         return {"token_ids": InputSpec(self.encoder.vocabulary_size, ("B", "N", "T"))}
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        head = [keras.saving.serialize_keras_object(layer) for layer in self.head]
-        return {**super().get_config(), "pooling": self.pooling, "head": head}
-
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Create the model of a `get_config`."""

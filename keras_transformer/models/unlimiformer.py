@@ -170,16 +170,6 @@ class Unlimiformer(Model):
         """Return the output shape (B, T, vocabulary_size)."""
         return (*input_shape["target_ids"], self.vocabulary_size)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "model": keras.saving.serialize_keras_object(self.model),
-            "top_k": self.top_k,
-            "chunk_length": self.chunk_length,
-            "overlap": self.overlap,
-        }
-
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Unlimiformer":
         """Create the model of a `get_config`."""

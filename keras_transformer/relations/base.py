@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.configuration import Configured
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer, is_integer
 
@@ -19,7 +20,7 @@ EMPTY, PARTIAL, FULL = 0, 1, 2  # block classes
 _LARGEST = 2**30
 
 
-class Relation(abc.ABC):
+class Relation(Configured, abc.ABC):
     """Base class of relations: sets of (query, key) pairs, given by their positions, that may attend."""
 
     @abc.abstractmethod
@@ -86,16 +87,6 @@ class Relation(abc.ABC):
         num_keys = num_queries if num_keys is None else num_keys
         related = self.related(np.arange(num_queries)[:, None], np.arange(num_keys)[None, :])
         return np.broadcast_to(related, (num_queries, num_keys)).copy()
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments, as Keras serialises them."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {f.name: keras.saving.serialize_keras_object(getattr(self, f.name)) for f in fields}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Relation":
-        """Return the relation with this config."""
-        return cls(**{name: keras.saving.deserialize_keras_object(value) for name, value in config.items()})
 
     def __and__(self, other: "Relation") -> "Relation":
         return And(self, other) if isinstance(other, Relation) else NotImplemented

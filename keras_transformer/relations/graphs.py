@@ -101,9 +101,6 @@ class GlobalTokens(Relation):
     def bandwidth(self) -> Bandwidth:
         return (None, None) if self.indices else (0, 0)
 
-    def get_config(self) -> dict[str, Any]:
-        return {"indices": list(self.indices)}
-
     def _among(self, positions: Tensor) -> Tensor:
         matches = [positions == index for index in self.indices]
         return functools.reduce(operator.or_, matches) if matches else positions != positions

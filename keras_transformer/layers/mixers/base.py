@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.layers.configuration import ConfiguredLayer
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.ops.indexing import pick
 from keras_transformer.typing import Tensor
 

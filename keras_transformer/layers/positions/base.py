@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.layers.configuration import ConfiguredLayer
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.ops import PositionBias
 from keras_transformer.typing import Tensor
 

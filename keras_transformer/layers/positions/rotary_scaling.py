@@ -9,12 +9,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.configuration import Configured
 from keras_transformer.layers.positions.sinusoids import geometric
 from keras_transformer_options.arguments import check_at_least, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
-class RotaryScaling(abc.ABC):
+class RotaryScaling(Configured, abc.ABC):
     """Base class of scalings of the frequencies of `RotaryPositions` and, as in YaRN, of the rotated vectors.
 
     Args:
@@ -33,15 +34,6 @@ class RotaryScaling(abc.ABC):
     def magnitude(self) -> float:
         """Return the factor of every rotated vector, by default 1."""
         return 1.0
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "RotaryScaling":
-        """Return the scaling of a config."""
-        return cls(**config)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

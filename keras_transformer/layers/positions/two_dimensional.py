@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.configuration import ConfiguredLayer
+from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers.positions.absolute import table_initializer
 from keras_transformer.layers.positions.sinusoids import geometric, paired_waves
 from keras_transformer.typing import Tensor

@@ -1,14 +1,14 @@
 """The base class of scores. Axes: as in `keras_transformer.ops.scores`."""
 
-import dataclasses
 from typing import Any
 
 from keras import ops
 
+from keras_transformer.configuration import Configured
 from keras_transformer.typing import Tensor
 
 
-class Score:
+class Score(Configured):
     r"""Base class of scores: log κ(q, k) = link(compare(features of q, features of k)).
 
     By default the comparison is the dot product and the link is the identity.
@@ -66,12 +66,7 @@ class Score:
                 "`score` must be a layer to be saved with its weights, such as layers.AdditiveScore. "
                 f"Received: score={type(self).__name__}"
             )
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Score":
-        """Return the score with this config."""
-        return cls(**config)
+        return super().get_config()
 
 
 def _swap(tensor: Tensor) -> Tensor:
