@@ -1,4 +1,4 @@
-"""Relations, position encodings and models defined in this file work as those of the package do."""
+"""Relations, scores, position encodings and models defined in this file work as those of the package do."""
 
 import dataclasses
 
@@ -90,6 +90,66 @@ def test_a_new_position_encoding_depends_on_distances_and_generates_with_a_cache
     while ids.shape[1] < 8 and ids[0, -1] != 10:
         ids = np.concatenate([ids, np.asarray(model(ids))[:, -1:].argmax(-1)], axis=1)
     assert found[: ids.shape[1] - 3] == ids[0, 3:].tolist()
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class LearnedCosine(kt.layers.ScoreLayer):
+    """The cosine similarity with a temperature for each head: Liu et al., "Swin Transformer V2" (2022)."""
+
+    def create_weights(self, num_heads, num_kv_heads, key_dim):
+        self.scale = self.add_weight(name="scale", shape=(num_heads, 1), initializer="ones")
+
+    def features(self, query, key):
+        return ops.normalize(query) * ops.cast(self.scale, query.dtype), ops.normalize(key)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class LogBias(kt.layers.BiasLayer):
+    """b = −r log(1 + |i − j|) with a trained r for each head: Chi et al., "KERPLE" (2022)."""
+
+    def build(self, *shapes):
+        self.rate = self.add_weight(name="rate", shape=(self.num_heads,), initializer="ones")
+
+    @property
+    def parameters(self):
+        return (self.rate,)
+
+    def block(self, parameters, query_positions, key_positions):
+        return -ops.cast(parameters[0], "float32")[:, None, None] * self.growth(
+            query_positions, key_positions
+        )
+
+    def backward(self, parameters, query_positions, key_positions, upstream):
+        products = -upstream * self.growth(query_positions, key_positions)
+        return (ops.sum(products, axis=(*range(len(products.shape) - 3), -2, -1)),)
+
+    def growth(self, query_positions, key_positions):
+        distance = ops.cast(ops.absolute(key_positions - query_positions), "float32")
+        return ops.log1p(ops.expand_dims(distance, -3))
+
+
+@pytest.mark.parametrize(
+    "options", [{"score": LearnedCosine}, {"position_encoding": lambda: LogBias(2)}], ids=["score", "bias"]
+)
+def test_a_new_score_or_bias_trains_alike_in_every_kernel_and_is_saved(options, tmp_path):
+    inputs = np.random.default_rng(0).normal(size=(2, 6, 8)).astype("float32")
+    weights = []
+    for kernel in ("dense", "chunked"):
+        keras.utils.set_random_seed(0)
+        layer = kt.layers.MultiHeadAttention(
+            2, kernel=kernel, **{name: make() for name, make in options.items()}
+        )
+        model = keras.Sequential([keras.Input((6, 8)), layer])
+        (own,) = [weight for weight in layer.weights if weight.name in ("scale", "rate")]
+        model.compile(keras.optimizers.SGD(1.0), "mse")
+        model.fit(inputs, inputs[:, ::-1], epochs=1, verbose=0)
+        weights.append(model.get_weights())
+        assert np.abs(ops.convert_to_numpy(own) - 1).max() > 1e-5
+    for dense, chunked in zip(*weights, strict=True):
+        np.testing.assert_allclose(chunked, dense, rtol=1e-4, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(inputs), model(inputs))
 
 
 @pytest.mark.slow_variants

@@ -15,6 +15,7 @@ from keras_transformer.layers.positions.absolute import LearnedPositions as Lear
 from keras_transformer.layers.positions.absolute import SinusoidalPositions as SinusoidalPositions
 from keras_transformer.layers.positions.base import PositionEncoding as PositionEncoding
 from keras_transformer.layers.positions.biases import ALiBi as ALiBi
+from keras_transformer.layers.positions.biases import BiasLayer as BiasLayer
 from keras_transformer.layers.positions.biases import RelativeBias as RelativeBias
 from keras_transformer.layers.positions.rotary import RotaryPositions as RotaryPositions
 from keras_transformer.layers.positions.rotary_scaling import LinearScaling as LinearScaling
@@ -32,6 +33,7 @@ __all__ = [
     "S4D",
     "ALiBi",
     "AdditiveScore",
+    "BiasLayer",
     "BilinearScore",
     "DecoderBlock",
     "Dropout",

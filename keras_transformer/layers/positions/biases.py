@@ -12,8 +12,27 @@ from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
 
 
-class _BiasLayer(PositionEncoding, PositionBias):
-    """Base class of encodings that are a bias: subclasses have `block`, and weights are their `parameters`."""
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class BiasLayer(PositionEncoding, PositionBias):
+    """Base class of position encodings that are a bias of `ops.attention`.
+
+    Subclasses implement `block` of `ops.PositionBias`. One with trainable weights creates them in `build`, returns them
+    as `parameters` and implements `backward`.
+
+    Args:
+        num_heads: N.
+        **kwargs: arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        query_positions: integers (T,) or (B, T).
+        key_positions: integers (S,) or (B, S), by default those of the queries.
+
+    Shapes:
+        output: the whole bias, for inspection: (N, T, S), or (B, N, T, S) where positions have a batch axis; float32
+
+    Raises:
+        ValueError: if `num_heads` is not positive.
+    """
 
     def __init__(self, num_heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -60,7 +79,7 @@ class _BiasLayer(PositionEncoding, PositionBias):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ALiBi(_BiasLayer, LinearBias):
+class ALiBi(BiasLayer, LinearBias):
     """Attention with linear biases (ALiBi): `ops.LinearBias` as a position encoding.
 
     The layer has no weights. Heads with steep slopes attend to near keys, those with flat slopes to far ones too. The
@@ -68,17 +87,7 @@ class ALiBi(_BiasLayer, LinearBias):
 
     Args:
         num_heads: N.
-        **kwargs: arguments of `keras.layers.Layer`.
-
-    Call arguments:
-        query_positions: integers (T,) or (B, T).
-        key_positions: integers (S,) or (B, S), by default those of the queries.
-
-    Shapes:
-        output: (N, T, S), or (B, N, T, S) where positions have a batch axis; float32
-
-    Raises:
-        ValueError: if `num_heads` is not positive.
+        **kwargs: arguments of `BiasLayer`.
 
     Example:
         >>> ALiBi(num_heads=4)(keras.ops.arange(5)).shape
@@ -87,7 +96,7 @@ class ALiBi(_BiasLayer, LinearBias):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class RelativeBias(_BiasLayer, BucketBias):
+class RelativeBias(BiasLayer, BucketBias):
     """T5's relative bias: `ops.BucketBias` as a position encoding whose table is trained.
 
     T5 shares one such layer between all its blocks, and does not scale the dot products. Share the layer between
@@ -99,17 +108,10 @@ class RelativeBias(_BiasLayer, BucketBias):
         max_distance: see `ops.BucketBias`.
         bidirectional: see `ops.BucketBias`; True for an encoder's self-attention.
         initializer: initializer of the table, by default normal with a standard deviation of 0.02.
-        **kwargs: arguments of `keras.layers.Layer`.
-
-    Call arguments:
-        query_positions: integers (T,) or (B, T).
-        key_positions: integers (S,) or (B, S), by default those of the queries.
-
-    Shapes:
-        output: (N, T, S), or (B, N, T, S) where positions have a batch axis; float32
+        **kwargs: arguments of `BiasLayer`.
 
     Raises:
-        ValueError: if `num_heads` is not positive, or `num_buckets` and `max_distance` are incompatible.
+        ValueError: if `num_buckets` and `max_distance` are incompatible.
 
     Example:
         >>> RelativeBias(num_heads=4)(keras.ops.arange(5)).shape
