@@ -120,8 +120,8 @@ class LogBias(kt.layers.BiasLayer):
         )
 
     def backward(self, parameters, query_positions, key_positions, upstream):
-        products = -upstream * self.growth(query_positions, key_positions)
-        return (ops.sum(products, axis=(*range(len(products.shape) - 3), -2, -1)),)
+        slopes = -upstream * self.growth(query_positions, key_positions)
+        return (ops.sum(slopes, axis=(*range(len(slopes.shape) - 3), -2, -1)),)
 
     def growth(self, query_positions, key_positions):
         distance = ops.cast(ops.absolute(key_positions - query_positions), "float32")

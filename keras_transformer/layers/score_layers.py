@@ -52,6 +52,16 @@ class ScoreLayer(ConfiguredLayer, scores.Score):
                 f"{self.name!r} was built for {self.sizes}. Received: sizes={sizes}"
             )
 
+    @property
+    def num_heads(self) -> int:
+        """The number of query heads that the layer was built for."""
+        if self.sizes is None:
+            raise ValueError(
+                "`score` must be built for `ops.attention`, by `build((num_heads, num_kv_heads, key_dim))`. "
+                f"Received: score={self!r}"
+            )
+        return self.sizes[0]
+
     def get_build_config(self) -> None:
         """Return None: the attention layer builds the score."""
 

@@ -240,9 +240,13 @@ class TestIdentifiers:
                 lambda: keras.saving.serialize_keras_object(scores.Bilinear(np.ones((2, 3, 3)))),
                 "`score` must be a layer .*Received: score=Bilinear",
             ),
+            (
+                lambda: kt_ops.attention(*[np.ones((1, 2, 1, 4))] * 3, score=GATScore()),
+                "`score` must be built .*Received: score=<GATScore",
+            ),
             (lambda: AdditiveScore("relu"), "`activation` must be .*Received: activation='relu'"),
         ],
-        ids=["serialize a value that holds tensors", "activation"],
+        ids=["serialize a value that holds tensors", "attend before it is built", "activation"],
     )
     def test_values_without_a_config_and_unknown_activations_are_refused(self, call, message):
         with pytest.raises(ValueError, match=message):
