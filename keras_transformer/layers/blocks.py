@@ -6,12 +6,12 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.configuration import ConfiguredLayer
-from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.rematerialization import rematerializable
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.retrieval_attention import RetrievalMemory
+from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
 
 
@@ -308,7 +308,7 @@ class DecoderBlock(BaseBlock):
     def step(
         self,
         inputs: Tensor,
-        cache: Cache,
+        cache: State,
         projected: dict[str, Tensor] | RetrievalMemory | None = None,
         *,
         cache_index: Tensor,
@@ -318,7 +318,7 @@ class DecoderBlock(BaseBlock):
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
         trace: bool = False,
-    ) -> tuple[Tensor, Cache]:
+    ) -> tuple[Tensor, State]:
         """Return the output for T new tokens, and the cache with these tokens.
 
         Args:

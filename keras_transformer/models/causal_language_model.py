@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.models.base import Model, padding_arguments, relation_positions
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_ids, check_positive_integer
 
@@ -101,11 +101,11 @@ class CausalLanguageModel(Model):
     def encode(self, source_ids: Tensor) -> None:
         """Return None, since a decoder-only model encodes no source."""
 
-    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Cache]:
+    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[State]:
         """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
         return [block.self_attention.empty_cache(batch_size, length, **options) for block in self.blocks]
 
-    def select(self, cache: list[Cache], index: Tensor) -> list[Cache]:
+    def select(self, cache: list[State], index: Tensor) -> list[State]:
         """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
         return [
             block.self_attention.select(each, index) for block, each in zip(self.blocks, cache, strict=True)
@@ -114,7 +114,7 @@ class CausalLanguageModel(Model):
     def step(
         self,
         token_ids: Tensor,
-        cache: list[Cache],
+        cache: list[State],
         context: None = None,
         *,
         cache_index: Tensor,
@@ -124,7 +124,7 @@ class CausalLanguageModel(Model):
         output_kernel: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
         trace: bool = False,
-    ) -> tuple[Tensor, list[Cache]]:
+    ) -> tuple[Tensor, list[State]]:
         """Return the next-token logits of T new tokens, given those in the cache.
 
         Args:
@@ -158,13 +158,13 @@ class CausalLanguageModel(Model):
     def hidden_step(
         self,
         token_ids: Tensor,
-        cache: list[Cache],
+        cache: list[State],
         context: None = None,
         *,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         **options: Any,
-    ) -> tuple[Tensor, list[Cache]]:
+    ) -> tuple[Tensor, list[State]]:
         """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
         positions = ops.reshape(positions, ops.shape(token_ids))  # sets the static shape in a graph
         padding_mask = self._padding_mask(token_ids, padding_mask)

@@ -7,10 +7,10 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.multi_head_attention import recorded_attention_weights
 from keras_transformer.models.base import Model, causal_relation, padding_arguments, relation_positions
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_ids, check_positive_integer
 
@@ -222,13 +222,13 @@ class EncoderDecoder(Model):
         projected = [block.cross_attention.project(memory) for block in self.decoder_blocks]
         return {"projected": projected, "padding_mask": padding_mask}
 
-    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Cache]:
+    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[State]:
         """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
         return [
             block.self_attention.empty_cache(batch_size, length, **options) for block in self.decoder_blocks
         ]
 
-    def select(self, cache: list[Cache], index: Tensor) -> list[Cache]:
+    def select(self, cache: list[State], index: Tensor) -> list[State]:
         """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
         return [
             block.self_attention.select(each, index)
@@ -238,7 +238,7 @@ class EncoderDecoder(Model):
     def step(
         self,
         target_ids: Tensor,
-        cache: list[Cache],
+        cache: list[State],
         context: Context,
         *,
         cache_index: Tensor,
@@ -248,7 +248,7 @@ class EncoderDecoder(Model):
         output_kernel: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
         trace: bool = False,
-    ) -> tuple[Tensor, list[Cache]]:
+    ) -> tuple[Tensor, list[State]]:
         """Return the next-token logits of T new target tokens, given those in the cache.
 
         Args:
@@ -284,7 +284,7 @@ class EncoderDecoder(Model):
     def hidden_step(
         self,
         target_ids: Tensor,
-        cache: list[Cache],
+        cache: list[State],
         context: Context,
         *,
         cache_index: Tensor,
@@ -293,7 +293,7 @@ class EncoderDecoder(Model):
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
         trace: bool = False,
-    ) -> tuple[Tensor, list[Cache]]:
+    ) -> tuple[Tensor, list[State]]:
         """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
         hidden = self._embed(target_ids, positions)
         if padding_mask is None:

@@ -9,11 +9,11 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
 from keras_transformer.models.base import Model
 from keras_transformer.models.encoder_decoder import PACKED_INPUTS, Context, EncoderDecoder
 from keras_transformer.models.input_checks import InputSpecs
+from keras_transformer.ops.kv_cache import State
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
@@ -139,24 +139,24 @@ class Unlimiformer(Model):
         ]
         return {"store": store, "padding_mask": padding_mask, "key_matrices": key_matrices}
 
-    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Cache]:
+    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[State]:
         """Create the model's cache."""
         return self.model.empty_cache(batch_size, length, **options)
 
-    def select(self, cache: list[Cache], index: Tensor) -> list[Cache]:
+    def select(self, cache: list[State], index: Tensor) -> list[State]:
         """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
         return self.model.select(cache, index)
 
     def step(
-        self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
-    ) -> tuple[Tensor, list[Cache]]:
+        self, target_ids: Tensor, cache: list[State], context: Context, **options: Any
+    ) -> tuple[Tensor, list[State]]:
         """Return the next-token logits (B, T, vocabulary_size) of new tokens; see `models.Transformer.step`."""
         hidden, cache = self.hidden_step(target_ids, cache, context, **options)
         return self.logits(hidden), cache
 
     def hidden_step(
-        self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
-    ) -> tuple[Tensor, list[Cache]]:
+        self, target_ids: Tensor, cache: list[State], context: Context, **options: Any
+    ) -> tuple[Tensor, list[State]]:
         """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
         memories = [RetrievalMemory(context["store"], self.top_k, each) for each in context["key_matrices"]]
         context = {"projected": memories, "padding_mask": context["padding_mask"]}

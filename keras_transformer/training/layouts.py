@@ -6,7 +6,6 @@ from typing import Any
 import keras
 
 from keras_transformer import layers
-from keras_transformer.layers.cached_attention import CachedAttention
 
 MODEL_AXIS = "model"
 Axes = tuple[str | None, ...]
@@ -67,7 +66,7 @@ def layout_map(model: keras.Model, mesh: Any) -> Any:
 
 def _splits(layer: Any) -> Iterator[tuple[int, Any, Axes]]:
     """Yield the weights of a layer that can be split, each after the number of its parts, with its layout."""
-    if isinstance(layer, CachedAttention):
+    if isinstance(layer, layers.MultiHeadAttention):
         yield from _columns(layer.query_projection, layer.num_heads)
         # Each device has whole key/value heads, those of its own queries.
         for projection in (layer.key_projection, layer.value_projection):

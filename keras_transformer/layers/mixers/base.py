@@ -9,9 +9,8 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.ops.indexing import pick
+from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
-
-State = dict[str, Tensor]
 
 
 class Mixer(Protocol):

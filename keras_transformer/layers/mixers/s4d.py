@@ -7,8 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.mixers.base import RecurrentMixer, State, recurrence
+from keras_transformer.layers.mixers.base import RecurrentMixer, recurrence
 from keras_transformer.ops.indexing import pick
+from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
 
