@@ -116,7 +116,7 @@ def data(case: Options, context: runner.Context) -> runner.Run:
     return lambda: {"units": sum(1 for _ in dataset)}
 
 
-KINDS = {"training": training, "generation": generation, "attention": attention, "data": data}
+PREPARES = {"training": training, "generation": generation, "attention": attention, "data": data}
 UNITS = {"training": BATCH * LENGTH, "generation": 4 * NEW_TOKENS}  # tokens; else calls, or batches
 CASES: dict[str, dict[str, Any]] = {
     **{
@@ -170,7 +170,7 @@ def prepare(contender: str) -> runner.Prepare:
             raise ImportError(f"keras_transformer must be that of {folder}. Received: {used}")
         keras.backend.clear_session()
         keras.utils.set_random_seed(0)
-        return KINDS[case["kind"]](case, context)
+        return PREPARES[case["kind"]](case, context)
 
     return prepared
 

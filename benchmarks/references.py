@@ -36,7 +36,7 @@ Figures = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is compared in one run.
+    """One case with one seed.
 
     Attributes:
         name: the name of the case.

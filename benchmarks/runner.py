@@ -43,7 +43,7 @@ Run = Callable[[], Figures | Any]
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a contender is prepared with.
+    """Threads, files and options for the preparation of a contender.
 
     Attributes:
         threads: the number of threads of its library.
@@ -144,7 +144,7 @@ class Benchmark:
 
         def answer(case: str | None = None, seconds: float = 0.0) -> Figures:
             if case is None:
-                return measured(*current, seconds)
+                return timed_calls(*current, seconds)
             current.clear()
             run = prepare(self.cases[case], context)
             before = measuring.peak_memory_mib()
@@ -188,9 +188,35 @@ class Benchmark:
         arguments: Sequence[str],
     ) -> dict[str, Any]:
         """Measure a case in rounds."""
-        case, skipped = self.cases[name], {}
-        prepared: dict[tuple[str, int], Figures] = {}
-        for contender, threads in self._participants(case, options):
+        prepared, skipped = self._prepare(name, workers, options, arguments)
+        ready = {key: workers[key] for key in prepared}
+        request = {"seconds": options.seconds}
+        answers = measuring.round_robin(ready, options.rounds, request, options.timeout, options.tries, name)
+        found: dict[str, Figures] = {}
+        for (contender, threads), rounds in answers.items():
+            figures = {"threads": threads, **prepared[contender, threads], **summary(rounds)}
+            figures["added_mib"] = figures["peak_memory_mib"] - figures.pop("memory_before_mib")
+            if contender not in found or figures["seconds"] < found[contender]["seconds"]:
+                found[contender] = figures
+        case = self.cases[name]
+        recorded = dataclasses.asdict(case) if dataclasses.is_dataclass(case) else dict(case)
+        limits = {limit: found[limit] for limit in self.limits if limit in found}
+        contenders = {each: found[each] for each in self.contenders if each in found}
+        measured = {**recorded, **({"limits": limits} if limits else {}), "contenders": contenders}
+        self.derive(case, measured)
+        add_ratios(contenders)
+        return {**measured, "skipped": skipped}
+
+    def _prepare(
+        self,
+        name: str,
+        workers: dict[tuple[str, int], measuring.Worker],
+        options: argparse.Namespace,
+        arguments: Sequence[str],
+    ) -> tuple[dict[tuple[str, int], Figures], dict[str, str]]:
+        """Prepare the contenders of a case; return the figures of their first calls, and the reasons of others."""
+        prepared, skipped = {}, {}
+        for contender, threads in self._participants(self.cases[name], options):
             key = contender, threads
             if key not in workers:
                 given = [*arguments, "--worker", f"{contender}/{threads}"]
@@ -201,35 +227,9 @@ class Benchmark:
             except measuring.WorkerError as error:
                 skipped[contender] = str(error)
                 workers.pop(key).close()
-            measuring.progress(
-                f"{name}: {contender}, {threads} threads {'skipped' if contender in skipped else 'ready'}"
-            )
-        answers = measuring.round_robin(
-            {key: workers[key] for key in prepared},
-            options.rounds,
-            {"seconds": options.seconds},
-            options.timeout,
-            options.tries,
-            name,
-        )
-        found: dict[str, Figures] = {}
-        for (contender, threads), rounds in answers.items():
-            figures = {"threads": threads, **prepared[contender, threads], **summary(rounds)}
-            figures["added_mib"] = figures["peak_memory_mib"] - figures.pop("memory_before_mib")
-            if contender not in found or figures["seconds"] < found[contender]["seconds"]:
-                found[contender] = figures
-        kinds = {
-            "contenders": {
-                contender: found[contender] for contender in self.contenders if contender in found
-            },
-            "limits": {limit: found[limit] for limit in self.limits if limit in found},
-        }
-        recorded = dataclasses.asdict(case) if dataclasses.is_dataclass(case) else dict(case)
-        measured = {**recorded, **{kind: each for kind, each in kinds.items() if each}, "skipped": skipped}
-        measured.setdefault("contenders", {})
-        self.derive(case, measured)
-        add_ratios(measured["contenders"])
-        return measured
+            state = "ready" if key in prepared else "skipped"
+            measuring.progress(f"{name}: {contender}, {threads} threads {state}")
+        return prepared, skipped
 
     def _participants(self, case: Any, options: argparse.Namespace) -> Iterator[tuple[str, int]]:
         for contender in [*self.limits, *self.contenders]:
@@ -285,15 +285,15 @@ def timed(run: Run) -> Figures:
     return {**figures, **{name: figures[name] / steps for name in times}}
 
 
-def measured(run: Run, units: float, seconds: float) -> Figures:
+def timed_calls(run: Run, units: float, seconds: float) -> Figures:
     """Return the medians of the figures of calls that take so many seconds, of one call at least."""
     begin, calls = time.perf_counter(), []
     while not calls or time.perf_counter() - begin < seconds:
-        calls.append(timed(run))
-        calls[-1]["per_second"] = calls[-1].get("units", units) / calls[-1]["seconds"]
-        calls[-1]["per_processor_second"] = calls[-1].get("units", units) / max(
-            calls[-1]["processor_seconds"], 1e-9
-        )
+        call = timed(run)
+        count = call.get("units", units)
+        call["per_second"] = count / call["seconds"]
+        call["per_processor_second"] = count / max(call["processor_seconds"], 1e-9)
+        calls.append(call)
     return {**medians(calls), "peak_memory_mib": measuring.peak_memory_mib()}
 
 
@@ -317,11 +317,11 @@ def add_ratios(contenders: Mapping[str, Figures]) -> None:
     if not contenders:
         return
     first, *others = contenders.values()
-    kinds = {"wall": "per_second", "processor": "per_processor_second"}
+    rates = {"wall": "per_second", "processor": "per_processor_second"}
     for other in others:
         other["ratios"] = {
-            kind: measuring.ratio(*([row[name] for row in each["rounds"]] for each in (first, other)))
-            for kind, name in kinds.items()
+            clock: measuring.ratio(*([row[rate] for row in each["rounds"]] for each in (first, other)))
+            for clock, rate in rates.items()
         }
 
 

@@ -200,13 +200,13 @@ def compare_case(run: references.Run) -> references.Figures:
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """Return both kinds of tokenizers with all settings."""
-    kinds = {
+    """Return both algorithms with all settings."""
+    algorithms = {
         "WordPiece": (word_piece_pair, "lowercase"),
         "byte-level BPE": (byte_pair_pair, "add_prefix_space"),
     }
     found = {}
-    for name, (make, option) in kinds.items():
+    for name, (make, option) in algorithms.items():
         for value, special in itertools.product((True, False), (False, True)):
             settings = {option: value, "special_tokens_in_text": special}
             found[f"{name}, {', '.join(f'{key}={value}' for key, value in settings.items())}"] = {
