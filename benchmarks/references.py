@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import measuring
+import numpy as np
 
 Figures = dict[str, Any]
 
@@ -194,6 +195,24 @@ class Reference:
     def _good(self, run: Figures) -> bool:
         within = all(run[name] <= limit for name, limit in self.limits.items() if name in run)
         return within and all(len({*pair(run[name])}) == 1 for name in self.equal if name in run)
+
+
+def worst_gradient(gradients: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> Figures:
+    """Return the largest difference of a gradient from the expected one, and its name.
+
+    It is relative to the largest value of the expected gradient. Some gradients, as those of the biases of keys, are
+    only rounding: what is tiny beside the largest of all is no reference.
+
+    Args:
+        gradients: names, gradients and expected gradients.
+    """
+    floor = 1e-4 * max(float(np.abs(expected).max()) for _, _, expected in gradients)
+    differences = [
+        (float(np.abs(found - expected).max()) / max(float(np.abs(expected).max()), floor), name)
+        for name, found, expected in gradients
+    ]
+    worst, name = max(differences)
+    return {"gradients": worst, "worst gradient": name}
 
 
 def pair(value: Any) -> tuple[int, int]:

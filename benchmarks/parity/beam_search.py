@@ -32,50 +32,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import torch
 import transformers
+from generation_config import make
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import references
 
-from keras_transformer import generation, interop
+from keras_transformer import generation
 
 BEAMS = (1, 2, 3, 4, 6, 8)
 PENALTIES = (-1.0, 0.0, 0.6, 1.0)
-VOCABULARY, PAD, END = 60, 59, 0
+PAD, END = 59, 0
 NEAR = 1e-4
 EARLY_STOPPING = {"never": True, False: "heuristic", True: "num_beams"}
 FACTORS = (1.2, 1.5, 3.0)
 REPETITION_ROWS = 48
-
-
-def make(folder: pathlib.Path, seed: int) -> transformers.MarianMTModel:
-    """A small model with random weights, written to `folder`."""
-    torch.manual_seed(seed)
-    config = transformers.MarianConfig(
-        vocab_size=VOCABULARY,
-        decoder_vocab_size=VOCABULARY,
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        activation_function="swish",
-        scale_embedding=True,
-        max_position_embeddings=64,
-        pad_token_id=PAD,
-        eos_token_id=END,
-        decoder_start_token_id=PAD,
-        forced_eos_token_id=None,
-    )
-    model = transformers.MarianMTModel(config).eval()
-    with torch.no_grad():  # so that answers differ and end at different lengths
-        for module in model.modules():
-            if type(module) in (torch.nn.Linear, torch.nn.Embedding):  # not the positions, which are waves
-                module.weight.normal_(0, 0.25)
-        model.final_logits_bias[0, END] = 2.0
-    model.save_pretrained(folder)
-    return model
 
 
 def theirs(
@@ -121,11 +91,12 @@ def sources_of(rows: int) -> np.ndarray:
 
 
 @functools.cache
-def models(seed: int) -> tuple[transformers.MarianMTModel, Any]:
+def models(seed: int) -> tuple[Any, Any]:
     """Their model and ours, with the same weights."""
     with tempfile.TemporaryDirectory() as folder:
-        peer = make(pathlib.Path(folder), seed)
-        return peer, interop.from_hugging_face(folder)
+        return make(
+            "marian", pathlib.Path(folder), seed, max_position_embeddings=64, forced_eos_token_id=None
+        )
 
 
 def compare_logits(run: references.Run) -> references.Figures:

@@ -203,23 +203,20 @@ def _loss(logits: Any, library: Any) -> Any:
 
 def _worst_gradient(architecture: Any, ours: Any, theirs: Any, gradient_of: dict[int, Any]) -> dict[str, Any]:
     """Return the largest relative difference of a parameter's gradient, and the parameter's name."""
-    reference = {name: each.grad for name, each in theirs.named_parameters() if each.grad is not None}
-    largest = max(float(each.abs().max()) for each in reference.values())
-    differences = {}
-    renamed = {_in_file(name): each for name, each in reference.items()}
+    reference = {
+        _in_file(name): each.grad for name, each in theirs.named_parameters() if each.grad is not None
+    }
+    compared = []
     for name, parameter in architecture.parameters(ours):
         parts = tuple(tf.convert_to_tensor(gradient_of[id(weight)]) for weight in parameter.weights)
         found = dataclasses.replace(parameter, weights=parts).write()
-        expected = renamed.pop(name).numpy()
+        expected = reference.pop(name).numpy()
         if name.endswith("word_embeddings.weight"):  # PyTorch's embedding gives padding no gradient
             found, expected = found[1:], expected[1:]
-        # Keys' biases have no gradient but for rounding: what is tiny beside the largest is no reference.
-        scale = max(float(np.abs(expected).max()), 1e-4 * largest)
-        differences[name] = float(np.abs(found - expected).max()) / scale
-    if renamed:
-        raise ValueError(f"not compared: {sorted(renamed)}")
-    worst = max(differences, key=differences.get)
-    return {"gradients": differences[worst], "worst gradient": worst}
+        compared.append((name, found, expected))
+    if reference:
+        raise ValueError(f"not compared: {sorted(reference)}")
+    return references.worst_gradient(compared)
 
 
 def _in_file(name: str) -> str:

@@ -146,20 +146,17 @@ def compare(graphs: str, score: str, given: str, seed: int) -> references.Figure
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels.astype("int32"), logits)
         loss = tf.reduce_mean(losses)
     gradients = tape.gradient(loss, [mine.value for mine, _ in weights])
-    largest = max(float(other.grad.abs().max()) for _, other in weights)
-    worst = 0.0
-    for gradient, (mine, other) in zip(gradients, weights, strict=True):
-        expected = as_ours(other.grad, tuple(mine.shape))
-        # What is tiny beside the largest is no reference.
-        scale = max(float(np.abs(expected).max()), 1e-4 * largest)
-        worst = max(worst, float(np.abs(gradient.numpy() - expected).max()) / scale)
+    compared = [
+        (mine.path, gradient.numpy(), as_ours(other.grad, tuple(mine.shape)))
+        for gradient, (mine, other) in zip(gradients, weights, strict=True)
+    ]
     return {
         "parameters": ours.count_params(),
         "network": {**network, "activation": "elu"},
         "logits": float(np.abs(logits.numpy() - their_logits.detach().numpy()).max()),
         "logits, largest": float(their_logits.detach().abs().max()),
         "loss": abs(float(loss) / their_loss.item() - 1),
-        "gradients": worst,
+        **references.worst_gradient(compared),
     }
 
 

@@ -84,18 +84,16 @@ CASES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def make(name: str, folder: pathlib.Path, seed: int) -> tuple[Any, Any]:
-    """Save a small model with random weights; return theirs, with an end token that comes early enough, and ours."""
+def make(name: str, folder: pathlib.Path, seed: int, **changes: Any) -> tuple[Any, Any]:
+    """Save a small model with random weights; return theirs, whose answers end at different lengths, and ours."""
     config, model, settings, pad, end = MODELS[name]
     torch.manual_seed(seed)
     ids = {"pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": pad}
-    theirs = model(config(vocab_size=VOCABULARY, **settings, **ids)).eval()
+    theirs = model(config(**{"vocab_size": VOCABULARY, **settings, **ids, **changes})).eval()
     with torch.no_grad():
         for module in theirs.modules():
-            if type(module) in (
-                torch.nn.Linear,
-                torch.nn.Embedding,
-            ):  # not Marian's positions, which are waves
+            # Not Marian's positions, which are waves.
+            if type(module) in (torch.nn.Linear, torch.nn.Embedding):
                 module.weight.normal_(0, 0.25)
         if name == "marian":
             theirs.final_logits_bias[0, end] = 2.0

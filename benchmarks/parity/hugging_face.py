@@ -302,34 +302,25 @@ def compare_step(
     }
     valid = labels != pad_id
     logits = np.abs(our_logits.numpy() - their_logits.detach().numpy())[valid]
-    worst, compared, kinks = (0.0, ""), 0, 0
+    compared, kinks = [], 0
     their_gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
-    largest = max(
-        float(gradient.abs().max()) for gradient in their_gradients.values() if gradient is not None
-    )
     for name, parameter in architecture.parameters(ours):
         reference = their_gradients.get(architecture.prefix + name)
         if reference is None:  # a buffer: ours can be trained
             continue
-        found = dataclasses.replace(
-            parameter, weights=tuple(gradient_of[id(weight)] for weight in parameter.weights)
-        ).write()
-        reference = reference.numpy()
+        parts = tuple(gradient_of[id(weight)] for weight in parameter.weights)
+        found, reference = dataclasses.replace(parameter, weights=parts).write(), reference.numpy()
         if reference.shape[0] == ours.vocabulary_size:  # PyTorch's embedding gives padding no gradient
             found, reference = np.delete(found, pad_id, axis=0), np.delete(reference, pad_id, axis=0)
         smooth = nearest.get(architecture.prefix + name, np.ones(len(reference))) > KINK
-        found, reference, kinks = found[smooth], reference[smooth], kinks + int((~smooth).sum())
-        # Keys' biases have no gradient but for rounding: what is tiny beside the largest is no reference.
-        scale = max(float(np.abs(reference).max()), 1e-4 * largest)
-        worst = max(worst, (float(np.abs(found - reference).max()) / scale, name))
-        compared += 1
+        compared.append((name, found[smooth], reference[smooth]))
+        kinks += int((~smooth).sum())
     return {
         "logits": float(logits.max()),
         "logits, largest": float(their_logits.detach().abs().max()),
         "loss": abs(float(our_loss) / float(their_loss) - 1),
-        "gradients": worst[0],
-        "worst gradient": worst[1],
-        "gradients compared": compared,
+        **references.worst_gradient(compared),
+        "gradients compared": len(compared),
         **({"units at a kink": kinks} if nearest else {}),
     }
 

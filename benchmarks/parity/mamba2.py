@@ -27,7 +27,7 @@ SHAPES = {
 MODEL_DIM, NUM_HEADS, STATE_DIM, BATCH_SIZE = 64, 8, 16, 3
 
 
-def compare(length: int, num_groups: int, kernel_size: int = 4, seed: int = 0) -> dict[str, float]:
+def compare(length: int, num_groups: int, kernel_size: int = 4, seed: int = 0) -> references.Figures:
     """Return the largest differences of outputs and last states, and of gradients relative to each weight's largest."""
     torch.manual_seed(seed)
     config = modeling_mamba2.Mamba2Config(
@@ -76,13 +76,14 @@ def compare(length: int, num_groups: int, kernel_size: int = 4, seed: int = 0) -
     gradients = tape.gradient(loss, [mine.value for mine, _ in pairs])
     _, continued = ours.scan(inputs[:, :-1], ours.zero_state(BATCH_SIZE), None, False)
     last, _ = ours.scan(inputs[:, -1:], continued, None, False)
+    compared = [
+        (mine.path, gradient.numpy(), _as_ours(other.grad))
+        for gradient, (mine, other) in zip(gradients, pairs, strict=True)
+    ]
     return {
         "outputs": float(np.abs(outputs.numpy() - their_outputs.detach().numpy()).max()),
         "state": float(np.abs(last.numpy() - their_outputs[:, -1:].detach().numpy()).max()),
-        "gradients": max(
-            float(np.abs(gradient.numpy() - _as_ours(other.grad)).max() / np.abs(other.grad.numpy()).max())
-            for gradient, (_, other) in zip(gradients, pairs, strict=True)
-        ),
+        **references.worst_gradient(compared),
     }
 
 
