@@ -35,7 +35,7 @@ def anonymous_mib() -> float:
 
 
 def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
-    """Train the tokenizer, and store the ids that the second call and loading find."""
+    """Train the tokenizer, and count the pairs."""
     from keras_transformer import data
     from keras_transformer.text import SentencePieceTokenizer
 
@@ -43,6 +43,7 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
     tokenizer = SentencePieceTokenizer.train([text for pair in pairs[::4] for text in pair], VOCABULARY)
     (folder / "tokenizer").mkdir()
     tokenizer.save(folder / "tokenizer")
+    (folder / "pairs").write_text(str(len(pairs)))
 
 
 def source(options: argparse.Namespace) -> pathlib.Path:
@@ -69,13 +70,13 @@ def prepare(case: dict[str, Any], context: runner.Context, mapped: bool) -> runn
         )
 
     if case["does"] == "tokenising":
-        tokens = read(make("first"))["tokens"]
+        tokens, pairs = read(make("first"))["tokens"], int((context.folder / "pairs").read_text())
 
         def tokenise() -> runner.Figures:
             before = anonymous_mib()
-            dataset = make(str(next(numbers)))
-            added = anonymous_mib() - before
-            return {"units": tokens, "anonymous_mib": added, "pairs": int(dataset.cardinality())}
+            dataset = make(str(next(numbers)))  # alive while its memory is measured
+            added, batches = anonymous_mib() - before, int(dataset.cardinality())
+            return {"units": tokens, "anonymous_mib": added, "pairs": pairs, "batches": batches}
 
         return tokenise
     dataset = make("first")
@@ -90,8 +91,11 @@ def prepare(case: dict[str, Any], context: runner.Context, mapped: bool) -> runn
 
 
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
-    """Add the share of a core that loading takes while training consumes tokens."""
+    """Add further rates, and the share of a core that loading takes while training consumes tokens."""
     for found in measured["contenders"].values():
+        for name in {"pairs", "batches"} & found.keys():
+            found[f"{name}_per_second"] = found[name] / found["seconds"]
+            found[f"{name}_per_processor_second"] = found[name] / found["processor_seconds"]
         if case["does"] == "loading":
             found["share_of_a_core_at_consumption"] = CONSUMPTION / found["per_processor_second"]
 

@@ -7,10 +7,12 @@ by processor time: above 1 the second checkout is faster. Only what both version
 """
 
 import argparse
+import math
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import measuring
 import numpy as np
 import runner
 
@@ -200,5 +202,24 @@ BENCHMARK = runner.Benchmark(
     units=lambda case: UNITS.get(case["kind"], 1), rounds=15, tries=1, environment=environment, add_options=add_options,
 )  # fmt: skip
 
+
+def table(result: dict[str, Any]) -> str:
+    """Return the times and ratios of all cases as Markdown."""
+    rows = []
+    for name, case in result["cases"].items():
+        row, found = {"": name}, case["contenders"]
+        for clock, label in (("seconds", ""), ("processor_seconds", ", processor")):
+            for contender in ("before", "after"):
+                milliseconds = 1000 * found[contender][clock] if contender in found else math.nan
+                row[f"{contender}{label}, ms"] = f"{milliseconds:.2f}"
+        ratios = found.get("before", {}).get("ratios", {})
+        for clock in ("wall", "processor"):
+            row[f"ratio, {clock}"] = runner.interval(ratios[clock]) if ratios else "–"
+        rows.append({**row, "rounds": str(result["settings"]["rounds"])})
+    return measuring.table(rows)
+
+
 if __name__ == "__main__":
-    BENCHMARK.main()
+    result = BENCHMARK.main()
+    if result and result["cases"]:
+        print(table(result))

@@ -76,10 +76,10 @@ BENCHMARK = runner.Benchmark(
 def main() -> None:
     """Measure, and print what the callback costs a step of `train_step.py`."""
     result = BENCHMARK.main()
-    if result and len(result["cases"]) == len(CASES):
-        (plain, _, saved), (tiny_plain, tiny_resumed, _) = (
-            [found["seconds"] for found in result["cases"][name]["contenders"].values()] for name in CASES
-        )
+    cases = result["cases"].values() if result else ()
+    steps = [[found["seconds"] for found in case["contenders"].values()] for case in cases]
+    if [len(each) for each in steps] == [len(FREQUENCIES)] * len(CASES):
+        (plain, _, saved), (tiny_plain, tiny_resumed, _) = steps
         print(
             f"ExactResume adds {(tiny_resumed - tiny_plain) / plain:.3%} to a step of train_step.py's model"
         )
