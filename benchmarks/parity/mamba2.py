@@ -97,7 +97,7 @@ REFERENCE = references.Reference(
     __file__,
     __doc__,
     SHAPES,
-    lambda run: compare(**run.case, seed=run.seed),
+    lambda run: {**run.case, **compare(**run.case, seed=run.seed)},
     limits={"outputs": 1e-4, "state": 1e-4, "gradients": 1e-3},
     name="parity_mamba2",
 )

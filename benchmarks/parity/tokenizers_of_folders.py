@@ -191,6 +191,7 @@ REFERENCE = references.Reference(
     lambda run: compare(
         *tokenizers_of(run.options.lines)[run.case[0]], corpora(run.options.lines)[run.case[1]]
     ),
+    measures=("lines_with_other_ids", "of_these_with_special_tokens", "texts_that_differ"),
     packages=("transformers", "sentencepiece"),
     name="parity_tokenizers_of_folders",
     add_options=lambda parser: parser.add_argument("--lines", type=int, default=10_000),
