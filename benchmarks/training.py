@@ -161,8 +161,9 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
     """Write for each contender a summary, a batch of each shape, and batches at random."""
     train_step.start_keras(max(options.threads))
     corpus, count = Corpus.load(train_step.Shapes.vocabulary_size), 2 + options.rounds * options.steps
+    cases = [case for name, case in CASES.items() if any(part in name for part in options.cases)]
     for name, contender in CONTENDERS.items():
-        if any(part in name for part in options.only):
+        if any(part in name for part in options.only) and any(applies(case, name) for case in cases):
             batches = contender.batches(corpus, options.tokens)
             shuffled = random.Random(0).sample(batches, len(batches))
             of_shape = {(batch["source_ids"].shape, batch["labels"].shape): batch for batch in shuffled}
@@ -251,11 +252,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 MODEL = dataclasses.asdict(train_step.Shapes(length=MAX_LENGTH))
+CASES = {f"with{'' if xla else 'out'} XLA": {**MODEL, "xla": xla} for xla in (False, True)}
 BENCHMARK = runner.Benchmark(
     __file__,
     __doc__,
     "tokens",
-    {f"with{'' if xla else 'out'} XLA": {**MODEL, "xla": xla} for xla in (False, True)},
+    CASES,
     {name: functools.partial(prepare, name=name) for name in CONTENDERS},
     applies=applies,
     fresh=True,
