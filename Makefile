@@ -97,7 +97,7 @@ notebooks: $(INSTALLED)  ## Run the notebooks, JOBS=2 two at once, NOTEBOOKS=…
 
 benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: results in benchmarks/results
 	.venv-bench/bin/python benchmarks/train_step.py
-	.venv-bench/bin/python benchmarks/training.py
+	.venv-bench/bin/python benchmarks/training.py --cases "without XLA"
 	.venv-bench/bin/python benchmarks/attention.py
 	.venv-bench/bin/python benchmarks/generation.py
 	$(MAKE) benchmark-tables

@@ -8,12 +8,11 @@ import dataclasses
 import functools
 import os
 import pathlib
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import measuring
 import numpy as np
+import runner
 
 PEER, OURS, DENSE = "Keras dense", "ours", "ours, dense"
 CORA_NODES, CORA_EDGES = 2708, 10556  # directed, as in the Planetoid files; self-loops come on top
@@ -21,13 +20,12 @@ CORA_NODES, CORA_EDGES = 2708, 10556  # directed, as in the Planetoid files; sel
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A configuration of attention, its contenders, and the number of steps in a round."""
+    """A configuration of attention, and its contenders."""
 
     name: str
     relation: str
     length: int
-    contenders: tuple[str, ...]
-    steps: int
+    compared: tuple[str, ...]
     heads: int = 4
     size: int = 64
     bandwidth: int = 0
@@ -46,21 +44,18 @@ class Case:
 
 
 COMPARED = (
-    Case("causal, n = 8,192", "causal", 8192, (PEER, OURS), 3),
-    Case("window 128, n = 8,192", "window", 8192, (PEER, OURS), 3, bandwidth=128),
-    Case("Cora-size graph, 8 heads × 8", "graph", CORA_NODES, (PEER, DENSE, OURS), 5, heads=8, size=8),
-    Case("Cora-size graph, 8 heads × 64", "graph", CORA_NODES, (PEER, DENSE, OURS), 5, heads=8),
-    Case("causal, n = 128", "causal", 128, (PEER, DENSE, OURS), 300),
-    Case("causal, n = 512", "causal", 512, (PEER, DENSE, OURS), 100),
+    Case("causal, n = 8,192", "causal", 8192, (PEER, OURS)),
+    Case("window 128, n = 8,192", "window", 8192, (PEER, OURS), bandwidth=128),
+    Case("Cora-size graph, 8 heads × 8", "graph", CORA_NODES, (PEER, DENSE, OURS), heads=8, size=8),
+    Case("Cora-size graph, 8 heads × 64", "graph", CORA_NODES, (PEER, DENSE, OURS), heads=8),
+    Case("causal, n = 128", "causal", 128, (PEER, DENSE, OURS)),
+    Case("causal, n = 512", "causal", 512, (PEER, DENSE, OURS)),
 )
 GROWING = (
-    *(Case(f"causal, n = {n:,}", "causal", n, (PEER, OURS), 3) for n in (1024, 2048, 4096)),
-    *(Case(f"causal, n = {n:,}", "causal", n, (OURS,), 1) for n in (16384, 32768)),
-    *(
-        Case(f"window 256, n = {n:,}", "window", n, (PEER, OURS), 3, bandwidth=256)
-        for n in (1024, 4096, 8192)
-    ),
-    *(Case(f"window 256, n = {n:,}", "window", n, (OURS,), 3, bandwidth=256) for n in (32768, 131072)),
+    *(Case(f"causal, n = {n:,}", "causal", n, (PEER, OURS)) for n in (1024, 2048, 4096)),
+    *(Case(f"causal, n = {n:,}", "causal", n, (OURS,)) for n in (16384, 32768)),
+    *(Case(f"window 256, n = {n:,}", "window", n, (PEER, OURS), bandwidth=256) for n in (1024, 4096, 8192)),
+    *(Case(f"window 256, n = {n:,}", "window", n, (OURS,), bandwidth=256) for n in (32768, 131072)),
 )
 CASES = {case.name: case for case in (*COMPARED, *GROWING)}
 
@@ -106,39 +101,18 @@ def _matrix(edges: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def build(name: str, threads: int) -> Callable[..., dict[str, Any]]:
-    """Return a worker's function from a number of steps to their time and memory.
-
-    Args:
-        name: "case | contender | backend | XLA or not".
-        threads: of the library.
-    """
-    case_name, contender, backend, mode = name.split(" | ")
-    case = CASES[case_name]
-    os.environ["KERAS_BACKEND"] = backend
+def prepare(case: Case, context: runner.Context, contender: str, xla: bool) -> runner.Run:
+    """Return a step of a contender, with its inputs in place."""
+    on_jax = context.options.backend == "jax"
+    if on_jax and not xla:
+        raise ValueError("JAX compiles by XLA")
+    os.environ["KERAS_BACKEND"] = context.options.backend
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    compiled = (
-        _on_jax if backend == "jax" else functools.partial(_on_tensorflow, jit=mode == "XLA", threads=threads)
-    )
+    compiled = _on_jax if on_jax else functools.partial(_on_tensorflow, jit=xla, threads=context.threads)
     warm = np.ones((1, 64, 2, 8), "float32")
     # Load the compilers before measuring memory.
     compiled(lambda query, key, value: query * key + value, [warm] * 3, [])()
-    function, tensors, pairs = step_of(case, contender)
-    run = compiled(function, tensors, pairs)
-    del tensors
-    before = _peak_bytes(backend)  # attention's memory includes gradients but not inputs
-    first = measuring.seconds(run)
-    run()
-
-    def measure(steps: int) -> dict[str, Any]:
-        times = [measuring.seconds(run) for _ in range(steps)]
-        return {
-            "milliseconds": 1000 * measuring.median(times),
-            "first_call_seconds": first,
-            "added_mib": (_peak_bytes(backend) - before) / 2**20,
-        }
-
-    return measure
+    return compiled(*step_of(case, contender))
 
 
 def _on_tensorflow(
@@ -178,115 +152,16 @@ def _on_jax(
     return lambda: jax.block_until_ready(gradients(*arguments))
 
 
-def _peak_bytes(backend: str) -> float:
-    """Return the peak memory of the process, or of the GPU if JAX has one."""
-    if backend == "jax":
-        import jax
-
-        statistics = jax.local_devices()[0].memory_stats()
-        if statistics:
-            return statistics["peak_bytes_in_use"]
-    return measuring.peak_memory_mib() * 2**20
-
-
-def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure every contender of a case in rounds."""
-    modes = ("XLA",) if options.backend == "jax" else ("graph", "XLA")
-    workers, skipped = [], {}
-    for contender in case.contenders:
-        for mode in modes:
-            name = f"{case.name} | {contender} | {options.backend} | {mode}"
-            worker = measuring.Worker(__file__, name, ["--threads", str(options.threads)])
-            try:
-                worker.ask(None, options.build_timeout)
-                workers.append(worker)
-            except measuring.WorkerError as error:
-                skipped[f"{contender}, {mode}"] = str(error)
-                worker.close()
-    try:
-        answers = measuring.round_robin(workers, options.rounds, {"steps": case.steps}, 120 + 40 * case.steps)
-    finally:
-        for worker in workers:
-            worker.close()
-    contenders = {}
-    for name, rounds in answers.items():
-        _, contender, _, mode = name.split(" | ")
-        milliseconds = measuring.median(answer["milliseconds"] for answer in rounds)
-        contenders[f"{contender}, {mode}"] = {
-            "milliseconds": milliseconds,
-            "milliseconds_of_rounds": [answer["milliseconds"] for answer in rounds],
-            "cores_busy_with_others": [answer["others"] for answer in rounds],
-            "added_mib": max(answer["added_mib"] for answer in rounds),
-            "first_call_seconds": rounds[0]["first_call_seconds"],
-            "gflops_over_related_pairs": case.operations() / milliseconds / 1e6,
-        }
-    return {**dataclasses.asdict(case), "contenders": contenders, "skipped": skipped}
+def derive(case: Case, measured: dict[str, Any]) -> None:
+    """Add the rate of operations."""
+    for found in measured["contenders"].values():
+        found["gflops_over_related_pairs"] = case.operations() / found["seconds"] / 1e9
 
 
 def best(case: dict[str, Any], contender: str, quantity: str) -> float:
     """Return the smaller of a contender's figures with and without XLA; NaN if not measured."""
     found = [c[quantity] for name, c in case["contenders"].items() if name.rpartition(", ")[0] == contender]
     return min(found, default=float("nan"))
-
-
-def main() -> None:
-    """Measure, print a table, plot, and write JSON."""
-    options = _options()
-    if options.worker:
-        measuring.serve(lambda: build(options.worker, options.threads))
-        return
-    names = [name for name in CASES if not options.only or any(part in name for part in options.only)]
-    cases = {}
-    for name in names:
-        print(name, file=sys.stderr, flush=True)
-        cases[name] = measure(CASES[name], options)
-    result = {
-        **measuring.machine(),
-        "backend": options.backend,
-        "threads": options.threads,
-        "rounds": options.rounds,
-        "precision": "float32",
-        "cases": cases,
-    }
-    print(report(result))
-    stem = "attention" if options.backend == "tensorflow" else f"attention_{options.backend}"
-    print(f"\nWritten to {measuring.write_result(stem, result, options.output)}")
-    if not options.only:
-        print(f"and {plot(result, options.output / f'{stem}.png')}")
-
-
-def report(result: dict[str, Any]) -> str:
-    """Return the measurements as Markdown."""
-    rows = []
-    for case in result["cases"].values():
-        for name, c in case["contenders"].items():
-            mode = name.rpartition(", ")[2]
-            peer = case["contenders"].get(f"{PEER}, {mode}", {})
-            memory = best(case, PEER, "added_mib") / max(1.0, c["added_mib"])
-            rows.append(
-                {
-                    "case": case["name"],
-                    "contender": name,
-                    "ms": f"{c['milliseconds']:.1f}",
-                    "min–max": f"{min(c['milliseconds_of_rounds']):.1f}–{max(c['milliseconds_of_rounds']):.1f}",
-                    "others' cores": f"{measuring.median(c['cores_busy_with_others']):.2f}",
-                    "Keras' time/this": f"{best(case, PEER, 'milliseconds') / c['milliseconds']:.2f}",
-                    "in this mode": f"{peer.get('milliseconds', float('nan')) / c['milliseconds']:.2f}",
-                    "added MiB": f"{c['added_mib']:,.0f}",
-                    "Keras' memory/this": f"{memory:.1f}",
-                    "GFLOP/s": f"{c['gflops_over_related_pairs']:.0f}",
-                    "first call s": f"{c['first_call_seconds']:.1f}",
-                }
-            )
-    lines = [
-        f"{result['device']}; {result['threads']} threads; {result['backend']}; forward and backward, batch 1; "
-        + ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
-        "",
-        measuring.table(rows) if rows else "Nothing was measured.",
-    ]
-    for case in result["cases"].values():
-        lines += [f"Skipped {case['name']}, {name}: {why}" for name, why in case["skipped"].items()]
-    return "\n".join(lines)
 
 
 def plot(result: dict[str, Any], path: pathlib.Path) -> pathlib.Path:
@@ -300,7 +175,7 @@ def plot(result: dict[str, Any], path: pathlib.Path) -> pathlib.Path:
         (OURS, ("window",), "ours, window 256", "tab:orange"),
     )
     for axes, quantity, title in zip(
-        panels, ("milliseconds", "added_mib"), ("time of a step, ms", "memory added, MiB"), strict=True
+        panels, ("seconds", "added_mib"), ("time of a step, s", "memory added, MiB"), strict=True
     ):
         for contender, relations, label, color in lines:
             points = _points(result["cases"].values(), contender, relations, quantity)
@@ -328,26 +203,35 @@ def _points(
     return sorted(found.items())
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--backend", choices=("tensorflow", "jax"), default="tensorflow")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds over all contenders (default: 5)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
-    parser.add_argument("--only", action="append", help="only cases whose name contains this; repeatable")
-    parser.add_argument(
-        "--build-timeout",
-        type=float,
-        default=300,
-        help="seconds after which a contender is skipped (default: 300)",
-    )
-    parser.add_argument(
-        "--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the results"
-    )
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    return parser.parse_args()
+def applies(case: Case, contender: str) -> bool:
+    """Return whether a contender's kernel takes part in a case."""
+    return contender.rpartition(", ")[0] in case.compared
 
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the backend, on which the contenders without XLA depend."""
+    parser.add_argument("--backend", choices=("tensorflow", "jax"), default="tensorflow")
+
+
+BENCHMARK = runner.Benchmark(
+    __file__,
+    __doc__,
+    "steps",
+    CASES,
+    {
+        f"{contender}, {mode}": functools.partial(prepare, contender=contender, xla=mode == "XLA")
+        for contender in (OURS, PEER, DENSE)
+        for mode in ("graph", "XLA")
+    },
+    applies=applies,
+    fresh=True,
+    derive=derive,
+    columns={"added_mib": ",.0f", "gflops_over_related_pairs": ".0f"},
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    result = BENCHMARK.main()
+    if result and len(result["cases"]) == len(CASES):
+        folder = pathlib.Path(result["settings"]["output"])
+        print(f"and {plot(result, folder / (result['settings']['name'] + '.png'))}")

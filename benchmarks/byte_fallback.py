@@ -4,7 +4,6 @@ Unigram tokenizers are trained on the English and Spanish sentences of spa-eng a
 corpus too (Spanish in both cases), inside a TensorFlow graph. `--help` lists the options.
 """
 
-import argparse
 import gzip
 import itertools
 import os
@@ -53,7 +52,7 @@ def read(tokenizer: Any, texts: list[str]) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train and evaluate tokenizers, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = measuring.parser(__doc__, "byte_fallback")
     parser.add_argument("--sizes", type=int, nargs="+", default=[2000, 8000], help="(default: 2000 8000)")
     parser.add_argument(
         "--data",
@@ -61,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ".")),
         help="folder of spa-eng and quijote (default: KERAS_TRANSFORMER_DATA)",
     )
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
     options = parser.parse_args(arguments)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     from keras_transformer import text
@@ -73,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for other, lines in tested.items():
             setting = {"trained_on": name, "vocabulary_size": size, "byte_fallback": fallback, "read": other}
             rows.append({**setting, **read(tokenizer, lines)})
-            measuring.write_result("byte_fallback", {**measuring.machine(), "results": rows}, options.output)
+            result = {"machine": measuring.machine(), "results": rows}
+            measuring.write_result(options.name, result, options.output)
     shown = [
         {key: f"{value:.3g}" if isinstance(value, float) else str(value) for key, value in row.items()}
         for row in rows

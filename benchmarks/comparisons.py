@@ -4,8 +4,7 @@ import dataclasses
 import json
 import pathlib
 import re
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -44,10 +43,14 @@ def read(name: str, folder: pathlib.Path = RESULTS) -> dict[str, Any]:
     return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def runs(name: str, folder: pathlib.Path = RESULTS) -> list[dict[str, Any]]:
+    """Return the results of all runs of a benchmark: NAME.json and NAME_….json."""
+    return [read(path.stem, folder) for path in sorted(folder.glob(f"{name}*.json"))]
+
+
 def machine(result: Mapping[str, Any]) -> str:
     """Return the name of the processor that a run recorded."""
-    device = result.get("machine", result)["device"]
-    return re.sub(r"^CPU, |\(R\)| Processor$", "", device)
+    return re.sub(r"^CPU, |\(R\)| Processor$", "", result["machine"]["device"])
 
 
 def compare(
@@ -63,19 +66,9 @@ def compare(
         )
 
 
-def forms(
-    contenders: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], rate: Callable[[Any], float]
-) -> dict[str, float]:
+def forms(contenders: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, float]:
     """Return the rates of those of the named contenders that were measured, by the form that a name stands for."""
-    return {form: rate(contenders[name]) for name, form in names.items() if name in contenders}
-
-
-def _per_second(contender: Mapping[str, Any]) -> float:
-    return contender["tokens_per_second"]
-
-
-def _of_time(contender: Mapping[str, Any]) -> float:
-    return 1000 / contender["milliseconds"]
+    return {form: contenders[name]["per_second"] for name, form in names.items() if name in contenders}
 
 
 TRAINING_STEP = "a training step, batches of one shape"
@@ -93,13 +86,13 @@ GENERATION = {"seq2seq": "generation, encoder–decoder", "gpt": "generation, GP
 def train_step(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare a step of `fit`; Keras' default on a CPU is without XLA."""
     result = read("train_step", folder)
-    found = result["contenders"]
-    ours = forms(found, {"keras_transformer": "without XLA", "keras_transformer, XLA": "with XLA"}, _of_time)
+    found = result["cases"]["step"]["contenders"]
+    ours = forms(found, {"keras_transformer": "without XLA", "keras_transformer, XLA": "with XLA"})
     peers = {
         "KerasHub": {"KerasHub": "without XLA", "KerasHub, XLA": "with XLA"},
         "PyTorch": {"PyTorch": "eager", "PyTorch, compiled": "compiled"},
     }
-    rates = {peer: forms(found, names, _of_time) for peer, names in peers.items()}
+    rates = {peer: forms(found, names) for peer, names in peers.items()}
     yield from compare(TRAINING_STEP, "", result, ours, rates)
 
 
@@ -113,35 +106,29 @@ OURS_ON_SPA_ENG = {
 
 
 def training(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
-    """Compare training on spa-eng; of the run with XLA, beside PyTorch only: KerasHub's fastest form is not in it."""
-    result = read("training", folder)
-    found = result["contenders"]
-    ours = forms(found, OURS_ON_SPA_ENG, _per_second)
-    peers = {
-        "KerasHub": forms(found, {"KerasHub": "without XLA"}, _per_second),
-        "PyTorch": forms(found, {"PyTorch": ""}, _per_second),
-    }
-    yield from compare(TRAINING, "", result, ours, peers)
-    result = read("training_xla", folder)
-    found = result["contenders"]
-    ours = forms(found, {f"{name}, XLA": form for name, form in OURS_ON_SPA_ENG.items()}, _per_second)
-    yield from compare(
-        TRAINING, "with XLA", result, ours, {"PyTorch": forms(found, {"PyTorch": ""}, _per_second)}
-    )
+    """Compare training on spa-eng; with XLA, beside PyTorch only: KerasHub's fastest form is not in it."""
+    for result in runs("training", folder):
+        for name, case in result["cases"].items():
+            found, xla = case["contenders"], ", XLA" if case["xla"] else ""
+            ours = forms(found, {f"{ours}{xla}": form for ours, form in OURS_ON_SPA_ENG.items()})
+            peers = {"PyTorch": forms(found, {"PyTorch": ""})}
+            if not xla:
+                peers = {"KerasHub": forms(found, {"KerasHub": "without XLA"}), **peers}
+            yield from compare(TRAINING, name if xla else "", result, ours, peers)
 
 
 def attention(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare attention, forward and backward, with `keras.ops.dot_product_attention`, where both were measured."""
     cases: dict[str, tuple[int, Any]] = {}
-    for result in (read("attention", folder), read("attention_seven_rounds", folder)):
+    for result in runs("attention", folder):
         for name, case in result["cases"].items():
-            if result["rounds"] > cases.get(name, (0, None))[0]:
-                cases[name] = result["rounds"], (result, case)
+            if result["settings"]["rounds"] > cases.get(name, (0, None))[0]:
+                cases[name] = result["settings"]["rounds"], (result, case)
     for name, (_, (result, case)) in cases.items():
         modes = {"graph": "without XLA", "XLA": "with XLA"}
         rates = {
             contender: forms(
-                case["contenders"], {f"{contender}, {mode}": form for mode, form in modes.items()}, _of_time
+                case["contenders"], {f"{contender}, {mode}": form for mode, form in modes.items()}
             )
             for contender in ("ours", "Keras dense")
         }
@@ -154,11 +141,12 @@ def attention(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 def devices(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare one and two devices of a CPU."""
     result = read("devices", folder)
-    for name in result["contenders"]:
+    contenders = result["cases"][""]["contenders"]
+    for name in contenders:
         contender, _, case = name.partition(", ")
         if contender == "keras_transformer":
             rates = {
-                each: {"with XLA": _per_second(result["contenders"][f"{each}, {case}"])}
+                each: forms(contenders, {f"{each}, {case}": "with XLA"})
                 for each in ("keras_transformer", "KerasHub")
             }
             yield from compare(DEVICES, case, result, rates.pop("keras_transformer"), rates)
@@ -166,37 +154,27 @@ def devices(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 
 def generation(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare generation on every machine that was measured, in float32 and in int8."""
-    for path in sorted(folder.glob("generation*.json")):
-        result = read(path.stem, folder)
-        for shape, topic in GENERATION.items():
-            for column in result[shape]["columns"]:
-                yield from _column(topic, column, result)
-
-
-def _column(topic: str, column: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[Comparison]:
-    found = column["contenders"]
-    search = "greedy" if column["beams"] == 1 else f"beam {column['beams']}"
-    case = f"batch {column['batch_size']}, {search}"
-    ours = forms(found, {"ours, XLA": "in Python, with XLA", "ours, ONNX": "the ONNX export"}, _per_second)
-    peers = {
-        "`transformers`": forms(found, {"transformers": ""}, _per_second),
-        "CTranslate2": forms(found, {"CTranslate2": ""}, _per_second),
-        "KerasHub": forms(found, {"KerasHub, XLA": "with XLA"}, _per_second),
-    }
-    yield from compare(topic, case, result, ours, {peer: rates for peer, rates in peers.items() if rates})
-    if "CTranslate2 int8" in found:
-        ours = forms(found, {"ours, ONNX int8": "the ONNX export in int8"}, _per_second)
-        peers = {"CTranslate2 in int8": forms(found, {"CTranslate2 int8": ""}, _per_second)}
-        yield from compare(topic, case, result, ours, peers)
+    for result in runs("generation", folder):
+        for name, case in result["cases"].items():
+            found, short = case["contenders"], name.partition(", ")[2]
+            topic = GENERATION[case["shape"]]
+            ours = forms(found, {"ours, XLA": "in Python, with XLA", "ours, ONNX": "the ONNX export"})
+            peers = {
+                "`transformers`": forms(found, {"transformers": ""}),
+                "CTranslate2": forms(found, {"CTranslate2": ""}),
+                "KerasHub": forms(found, {"KerasHub, XLA": "with XLA"}),
+            }
+            measured = {peer: rates for peer, rates in peers.items() if rates}
+            yield from compare(topic, short, result, ours, measured)
+            if "CTranslate2 int8" in found:
+                ours = forms(found, {"ours, ONNX int8": "the ONNX export in int8"})
+                peers = {"CTranslate2 in int8": forms(found, {"CTranslate2 int8": ""})}
+                yield from compare(topic, short, result, ours, peers)
 
 
 def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare requests per second over HTTP."""
     result = read("serving", folder)
-
-    def rate(rounds: Iterable[Mapping[str, Any]]) -> float:
-        return statistics.median(found["requests per second"] for found in rounds)
-
     peers = {
         "Starlette": {
             "plain Starlette": "all threads",
@@ -204,12 +182,13 @@ def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
         },
         "LitServe": {"LitServe": "batches of 64"},
     }
-    for clients, case in ((1, "1 client"), (64, "64 clients")):
-        found = {
-            name.removesuffix(f", {clients} clients"): rounds for name, rounds in result["rounds"].items()
-        }
-        rates = {peer: forms(found, names, rate) for peer, names in peers.items()}
-        yield from compare(SERVING, case, result, {"default": rate(found["keras-transformer-serve"])}, rates)
+    for name, case in result["cases"].items():
+        found = case["contenders"]
+        rates = {peer: forms(found, names) for peer, names in peers.items()}
+        measured = {peer: each for peer, each in rates.items() if each}
+        yield from compare(
+            SERVING, name, result, forms(found, {"keras-transformer-serve": "default"}), measured
+        )
 
 
 def all_comparisons(folder: pathlib.Path = RESULTS) -> list[Comparison]:

@@ -7,38 +7,16 @@ other programs disturb the first.
 """
 
 import argparse
+import itertools
 import os
 import pathlib
-import tempfile
-import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import measuring
 import numpy as np
+import runner
 
 CONSUMPTION = 100_000  # tokens per second
 VOCABULARY = 8000
-
-
-def timed(function: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Return a function's result, and the seconds of wall and processor time that it takes."""
-    wall, processor = time.perf_counter(), time.process_time()
-    result = function()
-    return result, {
-        "wall_seconds": time.perf_counter() - wall,
-        "processor_seconds": time.process_time() - processor,
-    }
-
-
-def with_rates(seconds: dict[str, float], **counts: int) -> dict[str, float]:
-    """Add the rates of `counts` by wall and processor time."""
-    rates = {
-        f"{name}_per_{kind}_second": count / seconds[f"{kind}_seconds"]
-        for name, count in counts.items()
-        for kind in ("wall", "processor")
-    }
-    return {**counts, **seconds, **rates}
 
 
 def read(dataset: Any) -> dict[str, int]:
@@ -56,76 +34,101 @@ def anonymous_mib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
 
 
-def measure(path: pathlib.Path, folder: str, batch_size: int, rounds: int) -> dict[str, Any]:
-    """Measure reading, tokenising and loading of a file of pairs."""
+def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
+    """Train the tokenizer, and count the pairs."""
     from keras_transformer import data
     from keras_transformer.text import SentencePieceTokenizer
 
-    pairs = data.read_examples(path, (0, 1), format="tsv")
+    pairs = data.read_examples(source(options), (0, 1), format="tsv")
     tokenizer = SentencePieceTokenizer.train([text for pair in pairs[::4] for text in pair], VOCABULARY)
-    options = {"columns": (0, 1), "max_length": 128}
-    data.translation_pairs(pairs[:1000], tokenizer)  # traces the tokenizer
-
-    def make(cache_dir: str | None) -> Any:
-        return data.translation_pairs(path, tokenizer, batch_size, cache_dir=cache_dir, **options)
-
-    found: dict[str, Any] = {"pairs": len(pairs)}
-    del pairs
-    datasets, before = {}, anonymous_mib()
-    for name, cache_dir in (("in memory", None), ("mapped", folder)):
-        datasets[name], seconds = timed(lambda cache_dir=cache_dir: make(cache_dir))
-        found[f"tokenising, {name}"] = with_rates(seconds, rows=found["pairs"])
-        found[f"anonymous MiB after tokenising, {name}"] = anonymous_mib() - before
-        before = anonymous_mib()
-    found["second call, mapped"] = timed(lambda: make(folder))[1]
-    for dataset in datasets.values():
-        counts = read(dataset)  # the first epoch also traces
-    for name in ("tokenising, in memory", "tokenising, mapped"):
-        seconds = {key: found[name][key] for key in ("wall_seconds", "processor_seconds")}
-        found[name] |= with_rates(seconds, tokens=counts["tokens"])
-    loading: dict[str, list[dict[str, float]]] = {name: [] for name in datasets}
-    for _ in range(rounds):
-        for name, dataset in datasets.items():
-            counts, seconds = timed(lambda dataset=dataset: read(dataset))
-            loading[name].append(with_rates(seconds, **counts))
-    for name, measured in loading.items():
-        found[f"loading, {name}"] = {
-            key: measuring.median(each[key] for each in measured) for key in measured[0]
-        }
-        rate = found[f"loading, {name}"]["tokens_per_processor_second"]
-        found[f"loading, {name}"]["share_of_a_core_at_consumption"] = CONSUMPTION / rate
-    return found
+    (folder / "tokenizer").mkdir()
+    tokenizer.save(folder / "tokenizer")
+    (folder / "pairs").write_text(str(len(pairs)))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def source(options: argparse.Namespace) -> pathlib.Path:
+    """Return the file of pairs."""
+    return options.data / "spa-eng" / "spa.txt.gz"
+
+
+def prepare(case: dict[str, Any], context: runner.Context, mapped: bool) -> runner.Run:
+    """Prepare tokenising of the file, finding what was tokenised before, or reading an epoch."""
+    from keras_transformer import data, text
+
+    tokenizer = text.load(context.folder / "tokenizer")
+    data.translation_pairs([("one", "uno")] * 1000, tokenizer)  # traces the tokenizer
+    numbers = itertools.count()
+
+    def make(name: str) -> Any:
+        return data.translation_pairs(
+            source(context.options),
+            tokenizer,
+            context.options.batch_size,
+            columns=(0, 1),
+            max_length=128,
+            cache_dir=str(context.folder / f"{name}, {case['does']}") if mapped else None,
+        )
+
+    if case["does"] == "tokenising":
+        tokens, pairs = read(make("first"))["tokens"], int((context.folder / "pairs").read_text())
+
+        def tokenise() -> runner.Figures:
+            before = anonymous_mib()
+            dataset = make(str(next(numbers)))  # alive while its memory is measured
+            added, batches = anonymous_mib() - before, int(dataset.cardinality())
+            return {"units": tokens, "anonymous_mib": added, "pairs": pairs, "batches": batches}
+
+        return tokenise
+    dataset = make("first")
+    if case["does"] == "finding":
+        return lambda: {"batches": int(make("first").cardinality())}
+
+    def load() -> runner.Figures:
+        counts = read(dataset)
+        return {"units": counts["tokens"], "batches": counts["batches"]}
+
+    return load
+
+
+def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
+    """Add further rates, and the share of a core that loading takes while training consumes tokens."""
+    for found in measured["contenders"].values():
+        for name in {"pairs", "batches"} & found.keys():
+            found[f"{name}_per_second"] = found[name] / found["seconds"]
+            found[f"{name}_per_processor_second"] = found[name] / found["processor_seconds"]
+        if case["does"] == "loading":
+            found["share_of_a_core_at_consumption"] = CONSUMPTION / found["per_processor_second"]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the data and the size of batches."""
+    folder = os.environ.get("KERAS_TRANSFORMER_DATA", ".")
     parser.add_argument(
         "--data",
         type=pathlib.Path,
-        default=os.environ.get("KERAS_TRANSFORMER_DATA"),
+        default=folder,
         help="folder with spa-eng/spa.txt.gz (default: $KERAS_TRANSFORMER_DATA)",
     )
-    parser.add_argument("--batch-size", type=int, default=64, help="(default: 64)")
-    parser.add_argument("--rounds", type=int, default=3, help="epochs to read in turn (default: 3)")
-    options = parser.parse_args(arguments)
-    if options.data is None:
-        parser.error("--data or KERAS_TRANSFORMER_DATA must name the folder of the data")
-    path = pathlib.Path(options.data) / "spa-eng" / "spa.txt.gz"
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(path, folder, options.batch_size, options.rounds)
-    rows = [
-        {
-            "": name,
-            "tokens/s": f"{each['tokens_per_wall_second']:,.0f}",
-            "tokens per processor second": f"{each['tokens_per_processor_second']:,.0f}",
-        }
-        for name, each in found.items()
-        if isinstance(each, dict) and "tokens" in each
-    ]
-    print(measuring.table(rows))
-    print(measuring.write_result("data", {**measuring.machine(), "consumption": CONSUMPTION, **found}))
+    parser.add_argument("--batch-size", type=int, default=64, help="(default: %(default)s)")
 
+
+BENCHMARK = runner.Benchmark(
+    __file__,
+    __doc__,
+    "tokens",
+    {does: {"does": does, "consumption": CONSUMPTION} for does in ("tokenising", "finding", "loading")},
+    {
+        "in memory": lambda case, context: prepare(case, context, mapped=False),
+        "mapped": lambda case, context: prepare(case, context, mapped=True),
+    },
+    applies=lambda case, contender: contender == "mapped" or case["does"] != "finding",
+    seconds=0.0,
+    rounds=3,
+    setup=setup,
+    derive=derive,
+    columns={"share_of_a_core_at_consumption": ".0%"},
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,19 +1,17 @@
 """Tokens per second of GPT on one and on two devices of a CPU, with Keras on JAX: ours and KerasHub's, in one run.
 
 A device has one thread: the process has as many cores as devices. Two devices train on the batch of one ("same batch")
-and on twice that ("twice the batch").. `--help` lists the options.
+and on twice that ("twice the batch"). `--help` lists the options.
 """
 
 import argparse
+import functools
 import os
-import pathlib
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
-import measuring
 import numpy as np
+import runner
 
 OURS, HUB = "keras_transformer", "KerasHub"
 SIZES = {"num_layers": 4, "num_heads": 4, "dropout": 0.1}
@@ -24,7 +22,6 @@ SETUPS = {
     "two devices, the same batch": (2, ROWS),
     "two devices, twice the batch": (2, 2 * ROWS),
 }
-CONTENDERS = [f"{library}, {setup}" for setup in SETUPS for library in (OURS, HUB)]
 
 
 def ours(keras: Any) -> tuple[Any, Callable[[np.ndarray], Any]]:
@@ -48,9 +45,8 @@ def keras_hub(keras: Any) -> tuple[Any, Callable[[np.ndarray], Any]]:
     return model, lambda ids: {"token_ids": ids, "padding_mask": np.ones_like(ids)}
 
 
-def build(name: str) -> Callable[..., dict[str, Any]]:
-    """Return a worker's function from a number of steps to their wall and processor time."""
-    library, setup = name.split(", ", 1)
+def prepare(case: dict[str, Any], context: runner.Context, library: str, setup: str) -> runner.Run:
+    """Prepare steps of `fit`; the devices decide on the number of threads."""
     devices, rows = SETUPS[setup]
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:devices])
     os.environ["KERAS_BACKEND"] = "jax"
@@ -65,90 +61,47 @@ def build(name: str) -> Callable[..., dict[str, Any]]:
     model, inputs_of = (ours if library == OURS else keras_hub)(keras)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-3), loss)
+    steps = context.options.steps
+    ids = np.random.default_rng(0).integers(1, VOCABULARY, (steps * rows, LENGTH), "int32")
 
-    def measure(steps: int) -> dict[str, Any]:
-        ids = np.random.default_rng(0).integers(1, VOCABULARY, (steps * rows, LENGTH), "int32")
-        busy = time.process_time()
-        seconds = measuring.seconds(
-            lambda: model.fit(inputs_of(ids), ids, batch_size=rows, shuffle=False, verbose=0)
-        )
-        return {
-            "tokens_per_second": steps * rows * LENGTH / seconds,
-            "tokens_per_processor_second": steps * rows * LENGTH / (time.process_time() - busy),
-            "parameters": model.count_params(),
-        }
+    def run() -> runner.Figures:
+        model.fit(inputs_of(ids), ids, batch_size=rows, shuffle=False, verbose=0)
+        return {"steps": steps, "units": rows * LENGTH, "parameters": model.count_params()}
 
-    measure(2)
-    return measure
+    return run
 
 
-def main() -> None:
-    """Measure, print a table, write JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds over all contenders (default: 5)")
-    parser.add_argument("--steps", type=int, default=10, help="steps in a round (default: 10)")
-    parser.add_argument("--tries", type=int, default=3, help="tries while others disturb (default: 3)")
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        measuring.serve(lambda: build(options.worker))
-        return
-    workers = [measuring.Worker(__file__, name, []) for name in CONTENDERS]
-    try:
-        for worker in workers:
-            worker.ask(None, 900)
-            print(f"built {worker.name}", file=sys.stderr, flush=True)
-        answers = measuring.round_robin(workers, options.rounds, {"steps": options.steps}, 900, options.tries)
-    finally:
-        for worker in workers:
-            worker.close()
-    contenders = {name: summary(each) for name, each in answers.items()}
-    for name, each in contenders.items():
-        one = contenders[f"{name.split(', ')[0]}, one device"]
-        each["times_one_device"] = each["tokens_per_second"] / one["tokens_per_second"]
-        each["times_one_device_by_processor_time"] = (
-            SETUPS[name.split(", ", 1)[1]][0]
-            * each["tokens_per_processor_second"]
-            / one["tokens_per_processor_second"]
-        )
-    shapes = {"vocabulary_size": VOCABULARY, "model_dim": MODEL_DIM, "length": LENGTH, "rows": ROWS, **SIZES}
-    result = {
-        **measuring.machine(),
-        "rounds": options.rounds,
-        "steps": options.steps,
-        "precision": "float32",
-        "shapes": shapes,
-        "contenders": contenders,
-    }
-    print(measuring.table([row(name, each) for name, each in contenders.items()]))
-    print(f"\nWritten to {measuring.write_result('devices', result, options.output)}")
+def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
+    """Add the rates beside those of one device."""
+    for name, found in measured["contenders"].items():
+        library, setup = name.split(", ", 1)
+        one = measured["contenders"].get(f"{library}, one device")
+        if one:
+            found["times_one_device"] = found["per_second"] / one["per_second"]
+            by_processor = found["per_processor_second"] / one["per_processor_second"]
+            found["times_one_device_by_processor_time"] = SETUPS[setup][0] * by_processor
 
 
-def summary(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the medians over rounds, and the most that other processes disturbed."""
-    names = ("tokens_per_second", "tokens_per_processor_second")
-    return {
-        **{name: measuring.median(answer[name] for answer in answers) for name in names},
-        "tokens_per_second_of_rounds": [answer["tokens_per_second"] for answer in answers],
-        "parameters": answers[0]["parameters"],
-        "others_cores": max(answer["others"] for answer in answers),
-    }
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the number of steps."""
+    parser.add_argument("--steps", type=int, default=10, help="of a call (default: %(default)s)")
 
 
-def row(name: str, found: dict[str, Any]) -> dict[str, str]:
-    """Return a row of the table."""
-    return {
-        "contender": name,
-        "tokens/s": f"{found['tokens_per_second']:,.0f}",
-        "tokens/processor s": f"{found['tokens_per_processor_second']:,.0f}",
-        "× one device": f"{found['times_one_device']:.2f}",
-        "by processor time": f"{found['times_one_device_by_processor_time']:.2f}",
-        "others' cores": f"{found['others_cores']:.2f}",
-    }
-
+BENCHMARK = runner.Benchmark(
+    __file__,
+    __doc__,
+    "tokens",
+    {"": {"vocabulary_size": VOCABULARY, "model_dim": MODEL_DIM, "length": LENGTH, "rows": ROWS, **SIZES}},
+    {
+        f"{library}, {setup}": functools.partial(prepare, library=library, setup=setup)
+        for setup in SETUPS
+        for library in (OURS, HUB)
+    },
+    threads=(1,),
+    derive=derive,
+    columns={"times_one_device": ".2f", "times_one_device_by_processor_time": ".2f"},
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

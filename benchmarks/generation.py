@@ -1,8 +1,7 @@
 """Tokens per second of generation: ours under XLA and as an ONNX graph, beside its peers.
 
 All contenders have the same weights: `transformers` draws and saves them, the others read its files. Every answer is
-as long as the limit. Ids are compared before anything is timed. Each contender runs with each number of threads; the
-better one counts.
+as long as the limit. The ids of all are compared with those of `transformers`.
 
     .venv-bench/bin/python benchmarks/generation.py            # --help lists the options
 """
@@ -10,18 +9,16 @@ better one counts.
 import argparse
 import dataclasses
 import functools
-import json
 import os
 import pathlib
-import subprocess
-import sys
-import tempfile
+import time
 from collections.abc import Callable
 from typing import Any
 
 import matrix_multiplications
 import measuring
 import numpy as np
+import runner
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -37,14 +34,14 @@ class Shape:
     """A model and the sizes of its requests.
 
     Attributes:
-        contenders: their names.
+        compared: the names of contenders.
         given: tokens of each source or prompt.
         tokens: that are generated.
         layers: of the decoder.
         matmuls: the number of D × D matrices by which each decoder layer multiplies vectors in a step.
     """
 
-    contenders: tuple[str, ...]
+    compared: tuple[str, ...]
     given: int
     tokens: int
     layers: int
@@ -70,7 +67,7 @@ SHAPES = {
 }
 
 
-def prepare(folder: pathlib.Path) -> None:
+def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
     """Write the models in the format of `transformers`, and the first also in that of CTranslate2."""
     import ctranslate2.converters.transformers as converters
     import torch
@@ -221,8 +218,6 @@ def build_keras_hub(name: str, folder: pathlib.Path, threads: int) -> Generate:
     model.compile(sampler="greedy", jit_compile=True)
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
-        if beams > 1:
-            raise ValueError("its beams have other scores and list duplicates")
         whole = np.pad(ids, [(0, 0), (0, tokens)])
         real = np.arange(whole.shape[1]) < ids.shape[1]
         mask = np.broadcast_to(real, whole.shape).astype("int32")
@@ -295,165 +290,101 @@ def _beam(generation: Any, beams: int) -> Any:
     return generation.Beam(beams, length_penalty=0.0)
 
 
-def worker(contender: str, folder: pathlib.Path, threads: int) -> Callable[..., dict[str, Any]]:
-    """Return a worker's function from requests to the ids of one case, or to their time in seconds."""
+def prepare(case: dict[str, Any], context: runner.Context, contender: str) -> runner.Run:
+    """Prepare one request, whole and for its first token alone."""
+    shape, sizes = SHAPES[case["shape"]], (case["batch_size"], case["beams"])
+    generate = built(contender, case["shape"], context.folder, context.threads)
+    ids = shape.ids(sizes[0])
 
-    @functools.cache
-    def built(name: str) -> Generate:
-        return BUILDERS[contender](name, folder, threads)
+    def run() -> runner.Figures:
+        begin, busy = time.perf_counter(), time.process_time()
+        found = generate(ids, sizes[1], shape.tokens)
+        times = {"seconds": time.perf_counter() - begin, "processor_seconds": time.process_time() - busy}
+        first = measuring.seconds(lambda: generate(ids, sizes[1], 1))
+        return {**times, "seconds_to_first_token": first, "ids": np.asarray(found).tolist()}
 
-    def answer(name: str, batch_size: int, beams: int, tokens: int, show: bool = False) -> dict[str, Any]:
-        ids, generate = SHAPES[name].ids(batch_size), built(name)
-        run = functools.partial(generate, ids, beams, tokens)
-        if show:
-            first = measuring.seconds(run)
-            return {"ids": np.asarray(run()).tolist(), "first_call_seconds": first}
-        repetitions = max(1, round(0.4 / measuring.seconds(run)))
-        return {"seconds": measuring.seconds(lambda: [run() for _ in range(repetitions)]) / repetitions}
-
-    return answer
+    return run
 
 
-def bandwidth(size: int) -> float:
-    """Measure the bytes per second of multiplying a vector by a matrix of `size` bytes."""
-    matrix = np.ones((size // 4 // 256, 256), "float32")
-    vector = np.ones(256, "float32")
-    return size / min(measuring.seconds(lambda: matrix @ vector) for _ in range(200))
+@functools.cache
+def built(contender: str, name: str, folder: pathlib.Path, threads: int) -> Generate:
+    """Return the function of a contender and a model, which serves all cases of its process."""
+    return BUILDERS[contender](name, folder, threads)
 
 
-def limits(shape: Shape, threads: int) -> dict[str, Any]:
-    """Measure lower bounds of a step in seconds: reading its weights, and its matrix multiplications, by library."""
-    command = [sys.executable, str(pathlib.Path(__file__).with_name("matrix_multiplications.py"))]
-    sizes = {
-        "layers": shape.layers,
-        "matmuls": shape.matmuls,
-        "size": shape.size,
-        "vocabulary-size": shape.vocabulary_size,
-        "threads": threads,
-    }
-    options = [f"--{name}={size}" for name, size in sizes.items()]
-
-    def measured(library: str) -> dict[str, float]:
-        run = subprocess.run([*command, library, *options], check=True, stdout=subprocess.PIPE, text=True)
-        return json.loads(run.stdout)
-
-    return {
-        "seconds_to_read_weights": shape.weight_bytes / bandwidth(shape.weight_bytes),
-        "seconds_of_matmuls": {library: measured(library) for library in matrix_multiplications.LIBRARIES},
-    }
+def prepare_reading(case: dict[str, Any], context: runner.Context) -> runner.Run:
+    """Multiply a vector by a matrix of as many bytes as the weights that a step reads."""
+    size = SHAPES[case["shape"]].weight_bytes
+    matrix, vector = np.ones((size // 4 // 256, 256), "float32"), np.ones(256, "float32")
+    return lambda: {"seconds": min(measuring.seconds(lambda: matrix @ vector) for _ in range(200))}
 
 
-def measure(name: str, folder: pathlib.Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure the contenders of one model in rounds, for every column."""
-    shape = SHAPES[name]
-    workers = {
-        (contender, threads): measuring.Worker(__file__, f"{contender}/{threads}", ["--folder", str(folder)])
-        for contender in shape.contenders
-        if arguments.only is None or contender in arguments.only
-        for threads in arguments.threads
-    }
-    columns = []
-    try:
-        for one in workers.values():
-            one.ask(None, 600)
-        for batch_size, beams in COLUMNS:
-            case = {"name": name, "batch_size": batch_size, "beams": beams}
-            shown, able = {}, []
-            for contender, one in workers.items():
-                try:
-                    shown[contender] = one.ask({**case, "tokens": shape.tokens, "show": True}, 600)
-                    one.ask({**case, "tokens": 1, "show": True}, 600)
-                    able.append(one)
-                except measuring.WorkerError as error:
-                    print(f"{name} {batch_size}x{beams}: {one.name}: {error}", file=sys.stderr)
-            answers = {
-                tokens: measuring.round_robin(able, arguments.rounds, {**case, "tokens": tokens}, 600)
-                for tokens in (shape.tokens, 1)
-            }
-            columns.append(_column(shape, case, shown, answers))
-            print(_lines(name, columns[-1]), flush=True)
-    finally:
-        for one in workers.values():
-            one.close()
-    return {"shape": dataclasses.asdict(shape), "columns": columns, **limits(shape, max(arguments.threads))}
+def prepare_matmuls(case: dict[str, Any], context: runner.Context, library: str) -> runner.Run:
+    """Prepare only the matrix multiplications of a step."""
+    shape = SHAPES[case["shape"]]
+    shapes = matrix_multiplications.matrices(shape.layers, shape.matmuls, shape.size, shape.vocabulary_size)
+    rows = case["batch_size"] * case["beams"]
+    steps = matrix_multiplications.LIBRARIES[library](shapes, context.threads, rows)
+
+    def run() -> runner.Figures:
+        steps()
+        return {"steps": matrix_multiplications.STEPS}
+
+    return run
 
 
-def _column(
-    shape: Shape, case: dict[str, Any], shown: dict[tuple[str, int], Any], answers: dict[int, Any]
-) -> dict[str, Any]:
-    references = [np.array(each["ids"]) for (name, _), each in shown.items() if name == HUGGING_FACE]
-    reference = references[0] if references else None
-    found: dict[str, Any] = {}
-    for (contender, threads), one in shown.items():
-        measured, begun = (answers[tokens][f"{contender}/{threads}"] for tokens in (shape.tokens, 1))
-        whole = measuring.median(answer["seconds"] for answer in measured)
-        if contender in found and whole >= measuring.median(found[contender]["seconds"]):
-            continue
-        first = measuring.median(answer["seconds"] for answer in begun)
-        ids = np.array(one["ids"])
-        same = (
-            None
-            if reference is None
-            else int(sum((a == b).all() for a, b in zip(ids, reference, strict=True)))
-        )
-        found[contender] = {
-            "threads": threads,
-            "tokens_per_second": case["batch_size"] * shape.tokens / whole,
-            "seconds_to_first_token": first,
-            "seconds_per_further_token": (whole - first) / (shape.tokens - 1),
-            "first_call_seconds": one["first_call_seconds"],
-            "rows_with_the_ids_of_transformers": same,
-            "seconds": [answer["seconds"] for answer in measured],
-            "others": [answer["others"] for answer in measured],
+def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
+    """Compare the ids with those of `transformers`, and add the time of a further token."""
+    contenders = measured["contenders"]
+    ids = {name: np.array(found.pop("ids")) for name, found in contenders.items()}
+    for name, found in contenders.items():
+        further = found["seconds"] - found["seconds_to_first_token"]
+        found["seconds_per_further_token"] = further / (SHAPES[case["shape"]].tokens - 1)
+        if HUGGING_FACE in ids:
+            same = int((ids[name] == ids[HUGGING_FACE]).all(axis=1).sum())
+            found["rows_with_the_ids_of_transformers"] = same
+
+
+def applies(case: dict[str, Any], contender: str) -> bool:
+    """Return whether a contender has the model and the search."""
+    has_search = contender != HUB or case["beams"] == 1  # its beams have other scores and list duplicates
+    return contender not in BUILDERS or (contender in SHAPES[case["shape"]].compared and has_search)
+
+
+BENCHMARK = runner.Benchmark(
+    __file__,
+    __doc__,
+    "tokens",
+    {
+        f"{name}, batch {batch_size}, {'greedy' if beams == 1 else f'beam {beams}'}": {
+            **dataclasses.asdict(shape),
+            "shape": name,
+            "batch_size": batch_size,
+            "beams": beams,
         }
-    return {**case, "contenders": found}
-
-
-def _lines(name: str, column: dict[str, Any]) -> str:
-    rows = []
-    for contender, found in column["contenders"].items():
-        rates = {other: value["tokens_per_second"] for other, value in column["contenders"].items()}
-        rows.append(
-            {
-                f"{name}, batch {column['batch_size']}, beams {column['beams']}": contender,
-                "threads": str(found["threads"]),
-                "tokens/s": f"{found['tokens_per_second']:,.0f}",
-                "first token": f"{1e3 * found['seconds_to_first_token']:.1f} ms",
-                "each further": f"{1e3 * found['seconds_per_further_token']:.2f} ms",
-                "same ids": f"{found['rows_with_the_ids_of_transformers']} of {column['batch_size']}",
-                "of `transformers`": f"{rates[contender] / rates.get(HUGGING_FACE, np.nan):.2f} x",
-            }
-        )
-    return measuring.table(rows)
-
-
-def main() -> None:
-    """Measure, print tables, write JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--only", nargs="*", choices=list(BUILDERS), help="contenders")
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.prepare:
-        prepare(arguments.folder)
-        return
-    if arguments.worker:
-        contender, threads = arguments.worker.split("/")
-        measuring.serve(lambda: worker(contender, arguments.folder, int(threads)))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, __file__, "--prepare", "--folder", folder], check=True)
-        results = {name: measure(name, pathlib.Path(folder), arguments) for name in arguments.shapes}
-    path = measuring.write_result("generation", {"machine": measuring.machine(), **results}, arguments.output)
-    print(path)
-
+        for name, shape in SHAPES.items()
+        for batch_size, beams in COLUMNS
+    },
+    {name: functools.partial(prepare, contender=name) for name in BUILDERS},
+    limits={
+        "reading the weights": prepare_reading,
+        **{
+            f"the matrix multiplications, by {library}": functools.partial(prepare_matmuls, library=library)
+            for library in matrix_multiplications.LIBRARIES
+        },
+    },
+    applies=applies,
+    units=lambda case: case["batch_size"] * case["tokens"],
+    threads=(1, 2),
+    seconds=0.4,
+    setup=setup,
+    derive=derive,
+    columns={
+        "seconds_to_first_token": ".4f",
+        "seconds_per_further_token": ".5f",
+        "rows_with_the_ids_of_transformers": ".0f",
+    },
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -263,7 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = Settings(tuple(sorted(options.sizes)), options.seeds, options.updates)
     start, busy = time.perf_counter(), time.process_time()
     tasks = measure(settings)
-    result = measuring.machine() | {
+    result = {
+        "machine": measuring.machine(),
         "backend": f"{options.backend} {importlib.metadata.version(options.backend)}",
         "wall_seconds": time.perf_counter() - start,
         "cpu_seconds": time.process_time() - busy,
@@ -272,26 +273,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "tasks": tasks,
     }
     print(report(result))
-    path = measuring.write_result("inductive_bias", result, options.output)
+    path = measuring.write_result(options.name, result, options.output)
     plot(result).savefig(path.with_suffix(".png"))
     print(f"\n{result['wall_seconds']:.0f} s. Written to {path} and {path.with_suffix('.png').name}")
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = measuring.parser(__doc__, "inductive_bias")
     add = parser.add_argument
     add("--sizes", type=int, nargs="+", help="training samples (default: 8 32 128 512 2048 8192)")
     add("--seeds", type=int, help="of data, graph and weights (default: 3)")
     add("--updates", type=int, help="of each training (default: 1000)")
     add("--backend", choices=("tensorflow", "jax"), help="of Keras (default: KERAS_BACKEND, or tensorflow)")
-    add("--output", type=pathlib.Path, help="folder of JSON and PNG (default: results; with --quick, runs)")
-    add("--quick", action="store_true", help="a minute or two: by default 2 sizes, 1 seed, 600 updates")
+    add("--quick", action="store_true", help="a minute or two: 2 sizes, 1 seed, 600 updates; writes to runs")
     options = parser.parse_args(arguments)
     usual = Settings()
-    usually = (usual.sizes, usual.seeds, usual.updates, measuring.RESULTS)
-    sizes, seeds, updates, folder = ((64, 1024), 1, 600, pathlib.Path("runs")) if options.quick else usually
+    usually = (usual.sizes, usual.seeds, usual.updates)
+    sizes, seeds, updates = ((64, 1024), 1, 600) if options.quick else usually
     options.sizes, options.seeds = options.sizes or sizes, options.seeds or seeds
-    options.updates, options.output = options.updates or updates, options.output or folder
+    options.updates = options.updates or updates
+    if options.quick and options.output == measuring.RESULTS:
+        options.output = pathlib.Path("runs")
     options.backend = options.backend or os.environ.get("KERAS_BACKEND", "tensorflow")
     return options
 

@@ -1,9 +1,10 @@
-"""Measure contenders in rounds, each in a process of its own, and record results with their environment.
+"""Worker processes, statistics, and the record of results with their environment.
 
-TensorFlow's and PyTorch's thread pools disturb each other in one process, so each contender builds once in a
+TensorFlow's and PyTorch's thread pools disturb each other in one process, so each contender is prepared once in a
 worker, which then waits: only one works at a time.
 """
 
+import argparse
 import contextlib
 import importlib.metadata
 import json
@@ -16,8 +17,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 # The load of other processes, in cores, above which a measurement is repeated.
 QUIET = 0.1
@@ -45,21 +48,31 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """A process that runs `script --worker NAME` and answers each JSON line with one JSON line."""
+    """A process that runs a script and answers each JSON line with one JSON line.
 
-    def __init__(self, script: str, name: str, arguments: Sequence[str]) -> None:
+    Args:
+        script: its path.
+        name: of the worker.
+        arguments: of the script, which must make it call `serve`.
+        environment: environment variables beside those of this process.
+    """
+
+    def __init__(
+        self, script: str, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, script, "--worker", name, *arguments],
+            [sys.executable, script, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
 
-    def ask(self, request: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
-        """Return the answer to `request`; for None, the message that the worker is ready."""
-        if request is not None:
+    def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Return the answer to `request`."""
+        with contextlib.suppress(BrokenPipeError):  # then it has ended, which reading says
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         if not select.select([self._process.stdout], [], [], timeout)[0]:
@@ -74,38 +87,31 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.wait()
+        self._process.stdin.close()  # so that it ends what it has started
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
-def serve(build: Callable[[], Callable[..., Any]]) -> None:
-    """Run as a worker: build a function, then answer each request on standard input with its result."""
+def serve(answer: Callable[..., dict[str, Any]]) -> None:
+    """Run as a worker: answer each request on standard input by a call with its values.
+
+    Beside what the call returns, "others" says how many cores other processes kept busy meanwhile.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # keep the output of libraries out of the answers
-
-    def answer(compute: Callable[[], dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        start, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
         try:
-            message = compute()
+            message = answer(**json.loads(line))
+            others = _busy_seconds() - busy - (time.process_time() - own)
+            message = {**message, "others": max(0.0, others / (time.perf_counter() - start))}
         except Exception as error:
-            message = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
+            message = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"[:200]}
         answers.write(json.dumps(message) + "\n")
         answers.flush()
-
-    built: list[Callable[..., Any]] = []
-
-    def ready() -> dict[str, Any]:
-        built.append(build())
-        return {"ready": True}
-
-    def measured(request: dict[str, Any]) -> dict[str, Any]:
-        start, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
-        result = built[0](**request)
-        others = _busy_seconds() - busy - (time.process_time() - own)
-        return {**result, "others": max(0.0, others / (time.perf_counter() - start))}
-
-    answer(ready)
-    for line in sys.stdin:
-        answer(lambda line=line: measured(json.loads(line)))
 
 
 def _busy_seconds() -> float:
@@ -119,23 +125,44 @@ def _busy_seconds() -> float:
 
 
 def round_robin(
-    workers: Iterable[Worker], rounds: int, request: dict[str, Any], timeout: float, tries: int = 3
-) -> dict[str, list[dict[str, Any]]]:
-    """Return every worker's answers, in rounds over all workers, so that noise affects all equally.
+    workers: Mapping[Any, Worker],
+    rounds: int,
+    request: dict[str, Any],
+    timeout: float,
+    tries: int = 3,
+    title: str = "",
+) -> dict[Any, list[dict[str, Any]]]:
+    """Return every worker's answers, in rounds of alternating order, so that noise affects all equally.
 
-    Each answer's "others" says how many cores other processes kept busy meanwhile. Where that is more than
-    `QUIET` the measurement is repeated, `tries` times at most, and the quietest kept.
+    Where other processes used more than `QUIET` cores the measurement is repeated, `tries` times at most, and the
+    quietest kept.
     """
-    workers = list(workers)
-    answers: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
+    answers: dict[Any, list[dict[str, Any]]] = {key: [] for key in workers}
     for number in range(rounds):
-        for worker in workers:
+        for key, worker in list(workers.items())[:: -1 if number % 2 else 1]:
             tried = [worker.ask(request, timeout)]
             while tried[-1]["others"] > QUIET and len(tried) < tries:
                 tried.append(worker.ask(request, timeout))
-            answers[worker.name].append(min(tried, key=lambda answer: answer["others"]))
-        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+            answers[key].append(min(tried, key=lambda answer: answer["others"]))
+        progress(f"{title}: round {number + 1} of {rounds}")
     return answers
+
+
+def progress(line: str) -> None:
+    """Print a line to standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def parser(description: str, name: str) -> argparse.ArgumentParser:
+    """Return a parser with the options of the results' file."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument(
+        "--output", type=pathlib.Path, default=RESULTS, help="folder (default: benchmarks/results)"
+    )
+    made.add_argument("--name", default=name, help="of the results (default: %(default)s)")
+    return made
 
 
 def seconds(function: Callable[[], Any]) -> float:
@@ -150,6 +177,14 @@ def median(values: Iterable[float]) -> float:
     return statistics.median(values)
 
 
+def ratio(faster: Sequence[float], slower: Sequence[float], samples: int = 2000) -> dict[str, Any]:
+    """Return the median over rounds of the quotient of two rates, and its bootstrap interval of 95 %."""
+    quotients = np.divide(faster, slower)
+    drawn = np.random.default_rng(0).choice(quotients, (samples, len(quotients)))
+    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    return {"median": float(np.median(quotients)), "interval": [float(low), float(high)]}
+
+
 def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
     """Return the mean and standard deviation over seeds (0 for a single one)."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -157,7 +192,12 @@ def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
 
 
 def peak_memory_mib() -> float:
-    """Return the peak resident memory of this process."""
+    """Return the peak resident memory of this process, or the peak memory of the GPU if JAX has one."""
+    if os.environ.get("KERAS_BACKEND") == "jax":
+        import jax
+
+        if found := jax.local_devices()[0].memory_stats():
+            return found["peak_bytes_in_use"] / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -215,5 +255,5 @@ def write_result(name: str, result: dict[str, Any], folder: pathlib.Path = RESUL
     """Write `result` as JSON, and print its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(result, indent=2, ensure_ascii=False, default=str) + "\n")
     return path

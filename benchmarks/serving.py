@@ -1,6 +1,6 @@
 """Measure the server beside a plain one without batching, and under twice the load that it sustains.
 
-python benchmarks/serving.py runs/quickstart/export --seconds 10 --load-seconds 60 --rounds 3
+    python benchmarks/serving.py --export runs/quickstart/export --seconds 10 --load-seconds 60 --rounds 3
 
 It needs `keras-transformer-serving[cpu,server]`, and measures LitServe where it is installed. The client shares the
 cores with the server: it is one thread, which sends prepared requests and parses no more of an answer than its status
@@ -9,8 +9,10 @@ and length.
 
 import argparse
 import asyncio
+import atexit
 import collections
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -21,9 +23,11 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import measuring
 import numpy as np
+import runner
 
 import keras_transformer_serving as serving
 
@@ -32,9 +36,12 @@ PATH = "/v1/models/model:predict"
 OURS, PLAIN, LIT = "keras-transformer-serve", "plain Starlette", "LitServe"
 MODEL = "the model without a server"
 LIMIT = 2.0  # seconds, the time limit of requests in the load test
-CONTENDERS = {OURS: (OURS, []), PLAIN: (PLAIN, ["0"]), f"{PLAIN}, one thread": (PLAIN, ["1"])}
-if importlib.util.find_spec("litserve"):
-    CONTENDERS[LIT] = (LIT, ["64"])
+CONTENDERS: dict[str, tuple[str, list[str]]] = {
+    OURS: (OURS, []),
+    PLAIN: (PLAIN, ["0"]),
+    f"{PLAIN}, one thread": (PLAIN, ["1"]),
+    LIT: (LIT, ["64"]),
+}
 
 
 def serve_plain(folder: str, port: int, threads: int) -> None:
@@ -205,7 +212,7 @@ class Client:
             self.free.remove(place)
 
 
-def closed_loop(server: Server, clients: int, seconds: float) -> dict:
+def closed_loop(server: Server, clients: int, seconds: float) -> runner.Figures:
     """Let clients each send a request when the one before is answered; return their number and times."""
     client, times, sent = Client(server.port), [], clients
     begin, used = time.perf_counter(), server.processor_seconds()
@@ -218,14 +225,13 @@ def closed_loop(server: Server, clients: int, seconds: float) -> dict:
             if time.perf_counter() - begin < seconds:
                 client.send(sent)
                 sent += 1
-    rate = len(times) / (time.perf_counter() - begin)
-    used = 1e3 * (server.processor_seconds() - used) / len(times)
+    taken = time.perf_counter() - begin
     client.close()
     return {
-        "requests per second": round(rate, 1),
-        "ms p50 / p95 / p99": percentiles(times),
-        "longest ms": round(1e3 * max(times), 1),
-        "processor ms of a request": round(used, 2),
+        "steps": len(times),
+        "seconds": taken,
+        "processor_seconds": server.processor_seconds() - used,
+        **percentiles(times),
     }
 
 
@@ -247,30 +253,44 @@ def open_loop(server: Server, rate: float, seconds: float) -> dict:
     return {
         "statuses": dict(statuses),
         "closed without an answer": client.failed,
-        "ms p50 / p95 / p99": percentiles(times),
-        "longest s": round(max(times), 3),
+        **percentiles(times),
         "resident MB by thirds": [round(each, 1) for each in thirds],
     }
 
 
-def percentiles(seconds: list[float]) -> str:
-    """Return the percentiles 50, 95 and 99 in milliseconds."""
-    return " / ".join(f"{1e3 * value:.1f}" for value in np.percentile(seconds, [50, 95, 99]))
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """Return percentiles and the longest in milliseconds."""
+    names = ("ms p50", "ms p95", "ms p99", "longest ms")
+    return {
+        name: round(1e3 * float(value), 1)
+        for name, value in zip(names, np.percentile(seconds, [50, 95, 99, 100]), strict=True)
+    }
 
 
-def median_ms(rounds: list[dict]) -> float:
-    """Return the median over rounds of the median milliseconds."""
-    return measuring.median(float(found["ms p50 / p95 / p99"].split(" / ")[0]) for found in rounds)
+def prepare(case: dict[str, Any], context: runner.Context, name: str) -> runner.Run:
+    """Start a server, which ends with this process, and return a closed loop of requests."""
+    if name == LIT and not importlib.util.find_spec("litserve"):
+        raise ImportError("litserve is not installed")
+    kind, arguments = CONTENDERS[name]
+    server = Server(kind, str(context.options.export), arguments)
+    server.__enter__()
+    atexit.register(server.__exit__)
+    seconds = 0.5 if context.options.quick else context.options.seconds
+    clients = case["clients"]
+    return runner.first_step(
+        lambda: closed_loop(server, clients, 0.2), lambda: closed_loop(server, clients, seconds)
+    )
 
 
-def unserved_latency(folder: str) -> str:
-    """Return the percentiles of the times of the model without a server."""
-    pipeline, times = serving.load(folder), []
-    for number in range(220):
-        begin = time.perf_counter()
-        pipeline([TEXTS[number % len(TEXTS)]])
-        times.append(time.perf_counter() - begin)
-    return percentiles(times[20:])
+def prepare_model(case: dict[str, Any], context: runner.Context) -> runner.Run:
+    """Load the model without a server."""
+    pipeline = serving.load(str(context.options.export))
+
+    def run() -> runner.Figures:
+        times = [measuring.seconds(lambda text=text: pipeline([text])) for text in 50 * TEXTS]
+        return {"steps": len(times), **percentiles(times)}
+
+    return run
 
 
 def load_test(folder: str, rate: float, seconds: float) -> dict:
@@ -281,49 +301,52 @@ def load_test(folder: str, rate: float, seconds: float) -> dict:
         found = open_loop(server, rate, seconds)
     _, second, third = found["resident MB by thirds"]
     kept = {
-        "in time": found["longest s"] <= LIMIT + service,
+        "in time": found["longest ms"] <= 1e3 * (LIMIT + service),
         "memory": third <= 1.05 * second,
         "connections": not found["closed without an answer"],
     }
     return {"requests per second": rate, **found, "longest allowed s": LIMIT + service, "limits kept": kept}
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the export and the length of the load test."""
+    parser.add_argument(
+        "--export", type=pathlib.Path, required=True, help="of a translator, as the quickstart's"
+    )
+    parser.add_argument("--load-seconds", type=float, default=60.0, help="(default: %(default)s)")
+
+
+BENCHMARK = runner.Benchmark(
+    __file__,
+    __doc__,
+    "requests",
+    {"1 client": {"clients": 1}, "64 clients": {"clients": 64}},
+    {
+        **{name: functools.partial(prepare, name=name) for name in CONTENDERS},
+        MODEL: prepare_model,
+    },
+    applies=lambda case, contender: contender != MODEL or case["clients"] == 1,
+    threads=(1,),
+    rounds=1,
+    seconds=10.0,
+    tries=1,
+    fresh=True,
+    columns={"ms p50": ".1f", "ms p95": ".1f", "ms p99": ".1f", "longest ms": ".1f"},
+    add_options=add_options,
+)
+
+
 def main() -> int:
     """Measure all contenders, and then the load test."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", help="an export of a translator, as the quickstart's")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--load-seconds", type=float, default=60.0)
-    parser.add_argument("--rounds", type=int, default=1, help="rounds in which the servers take turns")
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
-    options = parser.parse_args()
-    result: dict = {"machine": measuring.machine(), "seconds": options.seconds}
-    rounds: dict[str, list[dict]] = collections.defaultdict(list)
-    for _ in range(options.rounds):
-        found = {"ms p50 / p95 / p99": unserved_latency(options.folder)}
-        rounds[MODEL].append(found)
-        print(f"{MODEL}: {found}", flush=True)
-        for name, (kind, arguments) in CONTENDERS.items():
-            with Server(kind, options.folder, arguments) as server:
-                for clients in (1, 64):
-                    found = closed_loop(server, clients, options.seconds)
-                    rounds[f"{name}, {clients} clients"].append(found)
-                    print(f"{name}, {clients} clients: {found}", flush=True)
-    result["rounds"] = rounds
-    rates = {
-        name: measuring.median(found["requests per second"] for found in rounds[f"{name}, 64 clients"])
-        for name in CONTENDERS
-    }
-    result["median rate at 64 clients over"] = {
-        name: round(rates[OURS] / rates[name], 2) for name in [*CONTENDERS][1:]
-    }
-    result["median ms of one client beyond the model's"] = {
-        name: round(median_ms(rounds[f"{name}, 1 clients"]) - median_ms(rounds[MODEL]), 2)
-        for name in CONTENDERS
-    }
-    result["load"] = load_test(options.folder, 2 * rates[OURS], options.load_seconds)
-    print(json.dumps({key: result[key] for key in [*result][-3:]}, indent=2))
-    print(measuring.write_result("serving", result, options.output))
+    result = BENCHMARK.main()
+    if result is None or len(result["cases"]) < 2:
+        return 0
+    settings = result["settings"]
+    rate = result["cases"]["64 clients"]["contenders"][OURS]["per_second"]
+    seconds = 6.0 if settings["quick"] else settings["load_seconds"]
+    result["load"] = load_test(str(settings["export"]), 2 * rate, seconds)
+    print(json.dumps(result["load"], indent=2))
+    measuring.write_result(settings["name"], result, settings["output"])
     return 0 if all(result["load"]["limits kept"].values()) else 1
 
 

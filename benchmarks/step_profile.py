@@ -4,11 +4,9 @@ The model is that of `train_step.py`; TensorFlow's profiler traces the operation
 a step add up to more than its duration.
 """
 
-import argparse
 import collections
 import glob
 import os
-import pathlib
 import re
 import tempfile
 
@@ -30,10 +28,9 @@ EXECUTION = re.compile("ThunkExecutor|Slinky|Eigen")
 
 def main() -> None:
     """Measure, print a table, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = measuring.parser(__doc__, "step_profile")
     parser.add_argument("--steps", type=int, default=5, help="steps that are traced (default: 5)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder")
     options = parser.parse_args()
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_enable_xprof_traceme=true"
     shapes = train_step.Shapes()
@@ -60,7 +57,7 @@ def main() -> None:
     largest = dict(collections.Counter(milliseconds).most_common(10))
     shares = {name: each / total for name, each in classes.most_common()}
     result = {
-        **measuring.machine(),
+        "machine": measuring.machine(),
         "threads": options.threads,
         "milliseconds": total,
         "shares": shares,
@@ -68,7 +65,7 @@ def main() -> None:
     }
     print(measuring.table([{"operations": name, "share": f"{each:.1%}"} for name, each in shares.items()]))
     print(measuring.table([{"operation": name, "ms": f"{each:.1f}"} for name, each in largest.items()]))
-    print(f"\nWritten to {measuring.write_result('step_profile', result, options.output)}")
+    print(f"\nWritten to {measuring.write_result(options.name, result, options.output)}")
 
 
 def operations(folder: str) -> dict[str, float]:

@@ -34,7 +34,8 @@ def span(values: Iterable[float]) -> str:
 
 def milliseconds(contender: Mapping[str, Any]) -> str:
     """Return the time of a step."""
-    return f"{contender['milliseconds']:,.{0 if contender['milliseconds'] >= 10 else 2}f} ms"
+    value = 1000 * contender["seconds"]
+    return f"{value:,.{0 if value >= 10 else 2}f} ms"
 
 
 def summary() -> str:
@@ -78,7 +79,7 @@ def machines() -> str:
     stems = ("attention*", "train_step", "training*", "devices", "generation*", "serving")
     for path in sorted(path for stem in stems for path in comparisons.RESULTS.glob(f"{stem}.json")):
         result = read(path.stem)
-        recorded = result.get("machine", result)
+        recorded = result["machine"]
         extensions = ", ".join(recorded.get("vector_extensions", ())) or "vector extensions not recorded"
         name = f"{comparisons.machine(result)}, {recorded['cores']} cores, {extensions}"
         names.setdefault(name, []).append(f"[{path.stem}](../benchmarks/results/{path.name})")
@@ -91,12 +92,12 @@ def train_step() -> str:
         {
             "": name.replace("keras_transformer", "ours"),
             "a step": milliseconds(found),
-            "tokens/s": f"{found['tokens_per_second']:,.0f}",
+            "tokens/s": f"{found['per_second']:,.0f}",
             "of the matrix multiplications' rate": f"{found['share_of_limit']:.0%}",
             "peak memory": f"{found['peak_memory_mib']:,.0f} MiB",
-            "first step": f"{found['first_call_seconds']:.0f} s",
+            "first step": f"{found['first_seconds']:.0f} s",
         }
-        for name, found in read("train_step")["contenders"].items()
+        for name, found in read("train_step")["cases"]["step"]["contenders"].items()
     ]
     return measuring.table(rows)
 
@@ -110,8 +111,11 @@ def step_profile() -> str:
 def training() -> str:
     """Return the tokens per second on spa-eng, with XLA and without."""
     rows = []
-    for stem, mode in (("training", "without XLA"), ("training_xla", "with XLA")):
-        for name, found in read(stem)["contenders"].items():
+    cases = (
+        (mode, case) for result in comparisons.runs("training") for mode, case in result["cases"].items()
+    )
+    for mode, case in cases:
+        for name, found in case["contenders"].items():
             ours = comparisons.OURS_ON_SPA_ENG.get(name.removesuffix(", XLA"))
             rows.append(
                 {
@@ -119,7 +123,7 @@ def training() -> str:
                     "run": mode,
                     "shapes": str(found["shapes"]),
                     "not padding": f"{found['fill']:.2f}",
-                    "tokens/s": f"{found['tokens_per_second']:,.0f}",
+                    "tokens/s": f"{found['per_second']:,.0f}",
                     "first steps, processor time": f"{found['first_processor_seconds']:.0f} s",
                     "peak memory": f"{found['peak_memory_mib']:,.0f} MiB",
                 }
@@ -129,23 +133,23 @@ def training() -> str:
 
 def data() -> str:
     """Return the rate of tokenising and loading."""
-    result = read("data")
     names = {
-        "tokenising, in memory": "tokenising, once, in memory",
-        "tokenising, mapped": "tokenising, once, into `cache_dir`",
-        "loading, in memory": "loading from memory",
-        "loading, mapped": "loading from files of `cache_dir`",
+        ("tokenising", "in memory"): "tokenising, once, in memory",
+        ("tokenising", "mapped"): "tokenising, once, into `cache_dir`",
+        ("loading", "in memory"): "loading from memory",
+        ("loading", "mapped"): "loading from files of `cache_dir`",
     }
     rows = []
-    for key, name in names.items():
-        found = result[key]
+    for (does, contender), name in names.items():
+        case = read("data")["cases"][does]
+        found = case["contenders"][contender]
         share = found.get("share_of_a_core_at_consumption")
         rows.append(
             {
                 "": name,
-                "tokens/s": f"{found['tokens_per_wall_second'] / 1e6:.2f} M",
-                "by processor time": f"{found['tokens_per_processor_second'] / 1e6:.2f} M",
-                f"of a core at {result['consumption']:,} tokens/s": "–" if share is None else f"{share:.0%}",
+                "tokens/s": f"{found['per_second'] / 1e6:.2f} M",
+                "by processor time": f"{found['per_processor_second'] / 1e6:.2f} M",
+                f"of a core at {case['consumption']:,} tokens/s": "–" if share is None else f"{share:.0%}",
             }
         )
     return measuring.table(rows)
@@ -153,12 +157,12 @@ def data() -> str:
 
 def resume() -> str:
     """Return the time of a step with and without `ExactResume`."""
-    result = read("resume")
     rows = []
-    for model in ("train_step.py", "tiny"):
-        state = f"{result[model]['state_mib']:.1f} MiB"
-        steps = {name: f"{1000 * found:.1f} ms" for name, found in result[model]["steps"].items()}
-        rows.append({"model": model, "state": state, **steps})
+    for model, case in read("resume")["cases"].items():
+        contenders = case["contenders"]
+        steps = {name: f"{1000 * found['seconds']:.1f} ms" for name, found in contenders.items()}
+        state = max(found.get("state_mib", 0.0) for found in contenders.values())
+        rows.append({"model": model, "state": f"{state:.1f} MiB", **steps})
     return measuring.table(rows)
 
 
@@ -167,10 +171,10 @@ def devices() -> str:
     rows = [
         {
             "": name.replace("keras_transformer", "ours"),
-            "tokens/s": f"{found['tokens_per_second']:,.0f}",
+            "tokens/s": f"{found['per_second']:,.0f}",
             "beside its one device": f"{found['times_one_device']:.1f} ×",
         }
-        for name, found in read("devices")["contenders"].items()
+        for name, found in read("devices")["cases"][""]["contenders"].items()
     ]
     return measuring.table(rows)
 
@@ -192,45 +196,38 @@ def attention() -> str:
                 else "–"
                 for name, key in names.items()
             }
-            rows.append({"": case["name"], "rounds": str(result["rounds"]), **found})
+            rows.append({"": case["name"], "rounds": str(result["settings"]["rounds"]), **found})
     return measuring.table(rows)
 
 
 def generation() -> str:
     """Return the tokens per second of each contender."""
     rows = []
-    for path in sorted(comparisons.RESULTS.glob("generation*.json")):
-        result = read(path.stem)
+    for result in comparisons.runs("generation"):
         for shape, topic in comparisons.GENERATION.items():
-            for contender in result[shape]["shape"]["contenders"]:
+            cases = {name: case for name, case in result["cases"].items() if case["shape"] == shape}
+            for contender in next(iter(cases.values()))["contenders"]:
                 row = {"": topic.removeprefix("generation, "), "tokens/s": contender}
-                for column in result[shape]["columns"]:
-                    search = "greedy" if column["beams"] == 1 else f"beam {column['beams']}"
-                    found = column["contenders"].get(contender)
-                    rate = f"{found['tokens_per_second']:,.0f}" if found else "–"
-                    row[f"batch {column['batch_size']}, {search}"] = rate
+                for name, case in cases.items():
+                    found = case["contenders"].get(contender)
+                    row[name.partition(", ")[2]] = f"{found['per_second']:,.0f}" if found else "–"
                 rows.append({**row, "on": comparisons.machine(result)})
     return measuring.table(rows)
 
 
 def decoder_step() -> str:
     """Return what a further token takes, and what it takes at least, by the rows of the decoder."""
-    result = read("generation")["seq2seq"]
-    columns = {column["batch_size"] * column["beams"]: column["contenders"] for column in result["columns"]}
-    weights = {
-        f"the matrix multiplications, by {library}": {int(rows): seconds for rows, seconds in found.items()}
-        for library, found in result["seconds_of_matmuls"].items()
-    }
-    steps = {
-        name: {rows: found[name]["seconds_per_further_token"] for rows, found in columns.items()}
-        for name in result["shape"]["contenders"]
-    }
-    reading = {"reading the weights": dict.fromkeys(columns, result["seconds_to_read_weights"])}
-    rows = [
-        {"ms": name, **{str(rows): f"{1000 * found[rows]:.2f}" for rows in columns}}
-        for name, found in {**reading, **weights, **steps}.items()
-    ]
-    return measuring.table(rows)
+    rows: dict[str, dict[str, str]] = {}
+    for case in read("generation")["cases"].values():
+        if case["shape"] == "seq2seq":
+            seconds = {name: found["seconds"] for name, found in case["limits"].items()}
+            seconds |= {
+                name: found["seconds_per_further_token"] for name, found in case["contenders"].items()
+            }
+            for name, each in seconds.items():
+                row = rows.setdefault(name, {"ms": name})
+                row[str(case["batch_size"] * case["beams"])] = f"{1000 * each:.2f}"
+    return measuring.table(list(rows.values()))
 
 
 def inductive_bias() -> str:

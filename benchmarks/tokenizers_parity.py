@@ -6,20 +6,21 @@ in a `tf.function`; those of the library in one call for all lines, with its thr
 compared too. Needs `pip install tokenizers` and KERAS_TRANSFORMER_DATA.
 """
 
-import argparse
+import functools
 import gzip
 import itertools
 import os
 import pathlib
 import random
-import time
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from typing import Any
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import measuring
+import references
 import tensorflow as tf
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -101,33 +102,33 @@ def characters(tokenizer: Any, lines: list[str]) -> list[str]:
     return sorted(pieces - set(tokenizer.vocabulary))
 
 
-def contenders(corpora: dict[str, list[str]]) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
-    """Names, our tokenizers, the library's with the same vocabularies, and the settings."""
-    for lowercase, special in itertools.product((True, False), (False, True)):
-        settings = {"lowercase": lowercase, "special_tokens_in_text": special}
-        trained = text.WordPieceTokenizer.train(corpora["real"], 8000, **settings)
-        ours = text.WordPieceTokenizer(
-            [*trained.vocabulary, *characters(trained, corpora["fuzzed"])], clean_up=True, **settings
-        )
-        theirs = tokenizers.Tokenizer(
-            models.WordPiece({p: i for i, p in enumerate(ours.vocabulary)}, unk_token="[UNK]")
-        )
-        theirs.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-        theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        theirs.decoder = decoders.WordPiece()
-        if special:
-            theirs.add_special_tokens(list(word_piece.SPECIAL_TOKENS.values()))
-        yield "WordPiece", ours, theirs, settings
-    for prefix, special in itertools.product((False, True), (False, True)):
-        settings = {"add_prefix_space": prefix, "special_tokens_in_text": special}
-        ours = text.BytePairTokenizer.train(corpora["real"], 8000, **settings)
-        vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
-        theirs = tokenizers.Tokenizer(models.BPE(vocabulary, list(ours.merges)))
-        theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-        theirs.decoder = decoders.ByteLevel()
-        if special:
-            theirs.add_special_tokens(list(byte_pair.SPECIAL_TOKENS.values()))
-        yield "byte-level BPE", ours, theirs, settings
+def word_piece_pair(corpora: dict[str, list[str]], settings: dict[str, bool]) -> tuple[Any, Any]:
+    """Our WordPiece tokenizer, and the library's with the same vocabulary."""
+    trained = text.WordPieceTokenizer.train(corpora["real"], 8000, **settings)
+    ours = text.WordPieceTokenizer(
+        [*trained.vocabulary, *characters(trained, corpora["fuzzed"])], clean_up=True, **settings
+    )
+    theirs = tokenizers.Tokenizer(
+        models.WordPiece({p: i for i, p in enumerate(ours.vocabulary)}, unk_token="[UNK]")
+    )
+    theirs.normalizer = normalizers.BertNormalizer(lowercase=settings["lowercase"])
+    theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    theirs.decoder = decoders.WordPiece()
+    if settings["special_tokens_in_text"]:
+        theirs.add_special_tokens(list(word_piece.SPECIAL_TOKENS.values()))
+    return ours, theirs
+
+
+def byte_pair_pair(corpora: dict[str, list[str]], settings: dict[str, bool]) -> tuple[Any, Any]:
+    """Our byte-level tokenizer, and the library's with the same vocabulary."""
+    ours = text.BytePairTokenizer.train(corpora["real"], 8000, **settings)
+    vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
+    theirs = tokenizers.Tokenizer(models.BPE(vocabulary, list(ours.merges)))
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings["add_prefix_space"])
+    theirs.decoder = decoders.ByteLevel()
+    if settings["special_tokens_in_text"]:
+        theirs.add_special_tokens(list(byte_pair.SPECIAL_TOKENS.values()))
+    return ours, theirs
 
 
 def batches(lines: list[str]) -> list[list[str]]:
@@ -177,31 +178,53 @@ def compare(ours: Any, theirs: Any, corpora: dict[str, list[str]]) -> dict[str, 
     return result
 
 
-def main() -> None:
-    """Compare, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lines", type=int, default=10_000)
-    parser.add_argument("--results", type=pathlib.Path, default=measuring.RESULTS)
-    arguments = parser.parse_args()
-    corpora = {"real": real_lines(arguments.lines), "fuzzed": fuzzed_lines(arguments.lines)}
-    start, load, results, rows = time.perf_counter(), os.getloadavg()[0], [], []
-    for kind, ours, theirs, settings in contenders(corpora):
-        compared = compare(ours, theirs, corpora)
-        results.append({"tokenizer": kind, **settings, "vocabulary": ours.vocabulary_size, **compared})
-        for name, counts in compared.items():
-            shown = {key: str(value) for key, value in counts.items() if key != "examples"}
-            rows.append({"tokenizer": f"{kind} {settings}", "text": name, **shown})
-    print(measuring.table(rows))
-    result = {
-        **measuring.machine(),
-        "tokenizers": tokenizers.__version__,
-        # Other processes' work makes both slower.
-        "load_average": [load, os.getloadavg()[0]],
-        "seconds": round(time.perf_counter() - start),
-        "results": results,
-    }
-    print(measuring.write_result("tokenizers_parity", result, arguments.results))
+@functools.cache
+def corpora(count: int) -> dict[str, list[str]]:
+    """Real and fuzzed lines."""
+    return {"real": real_lines(count), "fuzzed": fuzzed_lines(count)}
 
+
+def compare_case(run: references.Run) -> references.Figures:
+    """Compare one tokenizer on both kinds of lines."""
+    lines = corpora(run.options.lines)
+    load = os.getloadavg()[0]
+    ours, theirs = run.case["make"](lines, run.case["settings"])
+    compared = compare(ours, theirs, lines)
+    different = {
+        f"{kind} lines with equal ids": [counts["lines"] - counts["lines_with_other_ids"], counts["lines"]]
+        for kind, counts in compared.items()
+    }
+    # Other processes' work makes both slower.
+    facts = {"vocabulary": ours.vocabulary_size, "load_average": [load, os.getloadavg()[0]]}
+    return {**run.case["settings"], **facts, **compared, **different}
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """Return both algorithms with all settings."""
+    algorithms = {
+        "WordPiece": (word_piece_pair, "lowercase"),
+        "byte-level BPE": (byte_pair_pair, "add_prefix_space"),
+    }
+    found = {}
+    for name, (make, option) in algorithms.items():
+        for value, special in itertools.product((True, False), (False, True)):
+            settings = {option: value, "special_tokens_in_text": special}
+            found[f"{name}, {', '.join(f'{key}={value}' for key, value in settings.items())}"] = {
+                "make": make,
+                "settings": settings,
+            }
+    return found
+
+
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    cases(),
+    compare_case,
+    equal=("real lines with equal ids", "fuzzed lines with equal ids"),
+    packages=("tokenizers",),
+    add_options=lambda parser: parser.add_argument("--lines", type=int, default=10_000),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

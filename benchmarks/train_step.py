@@ -8,23 +8,14 @@ import dataclasses
 import functools
 import math
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import measuring
 import numpy as np
+import runner
 
 OURS, HUB, TORCH = "keras_transformer", "KerasHub", "PyTorch"
-CONTENDERS = {
-    OURS: {"library": "ours", "jit": False},
-    f"{OURS}, XLA": {"library": "ours", "jit": True},
-    HUB: {"library": "keras_hub", "jit": False},
-    f"{HUB}, XLA": {"library": "keras_hub", "jit": True},
-    TORCH: {"library": "torch", "jit": False},
-    f"{TORCH}, compiled": {"library": "torch", "jit": True},
-}
-LIMITS = {"TensorFlow matmul": "tensorflow", "PyTorch matmul": "torch"}
 PAD = 0
 
 
@@ -74,10 +65,10 @@ class Shapes:
         return {"source_ids": draw(), "target_ids": draw(), "labels": draw()}
 
 
-def build_ours(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[[int], Any]]:
+def prepare_ours(shapes: Shapes, context: runner.Context, jit: bool) -> runner.Run:
     """Our Transformer, trained by `fit`."""
-    keras = start_keras(threads)
-    return _fit(keras, *our_model(shapes), shapes, jit)
+    keras = start_keras(context.threads)
+    return _fit(keras, *our_model(shapes), shapes, jit, context.options.steps)
 
 
 def our_model(shapes: Shapes) -> tuple[Any, Any]:
@@ -95,14 +86,14 @@ def our_model(shapes: Shapes) -> tuple[Any, Any]:
     return model, kt.training.LabelSmoothedCrossentropy(shapes.smoothing)
 
 
-def build_keras_hub(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[[int], Any]]:
+def prepare_keras_hub(shapes: Shapes, context: runner.Context, jit: bool) -> runner.Run:
     """KerasHub's encoder and decoder layers in a functional model, trained by `fit`.
 
     Its loss does not smooth labels: in Keras that needs one-hot labels of the vocabulary's size, which cost far
     more. So the comparison favours it.
     """
-    keras = start_keras(threads)
-    return _fit(keras, *keras_hub_model(keras, shapes), shapes, jit)
+    keras = start_keras(context.threads)
+    return _fit(keras, *keras_hub_model(keras, shapes), shapes, jit, context.options.steps)
 
 
 def keras_hub_model(keras: Any, shapes: Shapes) -> tuple[Any, Any]:
@@ -143,11 +134,11 @@ def keras_hub_model(keras: Any, shapes: Shapes) -> tuple[Any, Any]:
     return keras.Model(ids, logits), loss
 
 
-def build_torch(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[[int], Any]]:
+def prepare_torch(shapes: Shapes, context: runner.Context, jit: bool) -> runner.Run:
     """`torch.nn.Transformer` in a plain loop, with whichever form of Adam is faster here."""
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(context.threads)
     torch.manual_seed(0)
     ids = {name: torch.from_numpy(array.astype("int64")) for name, array in shapes.batch().items()}
     model = torch_model(torch, shapes)
@@ -159,7 +150,7 @@ def build_torch(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[
 
     compute = torch.compile(loss_of) if jit else loss_of
 
-    def run(steps: int, optimizer: Any) -> None:
+    def train(steps: int, optimizer: Any) -> None:
         for _ in range(steps):
             optimizer.zero_grad(set_to_none=True)
             compute().backward()
@@ -168,17 +159,22 @@ def build_torch(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[
     forms = [
         torch.optim.Adam(model.parameters(), shapes.learning_rate, **form) for form in ({}, {"fused": True})
     ]
-    first = measuring.seconds(lambda: run(1, forms[0]))
-    run(1, forms[1])
-    trials = [min(measuring.seconds(lambda form=form: run(2, form)) for _ in range(2)) for form in forms]
-    fastest = forms[trials.index(min(trials))]
 
-    def steps_of(steps: int) -> dict[str, Any]:
-        return {"first_call_seconds": first, "fused_adam": bool(fastest.defaults["fused"])} | {
-            "seconds": measuring.seconds(lambda: run(steps, fastest))
+    @functools.cache
+    def fastest() -> Any:
+        for form in forms:
+            train(1, form)
+        return min(forms, key=lambda form: min(measuring.seconds(lambda: train(2, form)) for _ in range(2)))
+
+    def run() -> runner.Figures:
+        train(context.options.steps, fastest())
+        return {
+            "steps": context.options.steps,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "fused_adam": bool(fastest().defaults["fused"]),
         }
 
-    return sum(parameter.numel() for parameter in model.parameters()), steps_of
+    return runner.first_step(lambda: train(1, forms[0]), run)
 
 
 def torch_model(torch: Any, shapes: Shapes) -> Any:
@@ -243,7 +239,7 @@ def start_keras(threads: int) -> Any:
     return keras
 
 
-def _fit(keras: Any, model: Any, loss: Any, shapes: Shapes, jit: bool) -> tuple[int, Callable[[int], Any]]:
+def _fit(keras: Any, model: Any, loss: Any, shapes: Shapes, jit: bool, steps: int) -> runner.Run:
     import tensorflow as tf
 
     batch = shapes.batch()
@@ -253,48 +249,26 @@ def _fit(keras: Any, model: Any, loss: Any, shapes: Shapes, jit: bool) -> tuple[
     dataset = tf.data.Dataset.from_tensors((batch, labels)).repeat().with_options(options)
     model.compile(keras.optimizers.Adam(shapes.learning_rate), loss, jit_compile=jit)
 
-    def run(steps: int) -> None:
+    def run() -> runner.Figures:
         model.fit(dataset, steps_per_epoch=steps, verbose=0)
+        return {"steps": steps, "parameters": model.count_params()}
 
-    first = measuring.seconds(lambda: run(1))
-    run(2)
-
-    def steps_of(steps: int) -> dict[str, Any]:
-        return {"first_call_seconds": first, "seconds": measuring.seconds(lambda: run(steps))}
-
-    return model.count_params(), steps_of
+    return runner.first_step(lambda: model.fit(dataset, steps_per_epoch=1, verbose=0), run)
 
 
-def build_contender(name: str, shapes: Shapes, threads: int) -> Callable[..., dict[str, Any]]:
-    """Return a worker's function from a number of steps to their time and memory."""
-    builders = {"ours": build_ours, "keras_hub": build_keras_hub, "torch": build_torch}
-    choice = CONTENDERS[name]
-    parameters, steps_of = builders[choice["library"]](shapes, choice["jit"], threads)
-
-    def measure(steps: int) -> dict[str, Any]:
-        measured = steps_of(steps)
-        return {
-            **measured,
-            "milliseconds": 1000 * measured["seconds"] / steps,
-            "parameters": parameters,
-            "peak_memory_mib": measuring.peak_memory_mib(),
-        }
-
-    return measure
-
-
-def build_limit(name: str, shapes: Shapes, threads: int) -> Callable[..., dict[str, Any]]:
-    """A worker's function that measures the speed of matrix multiplications of the step's shapes.
+def prepare_limit(shapes: Shapes, context: runner.Context, library: str) -> runner.Run:
+    """Matrix multiplications of the step's shapes.
 
     A step computes each product three times: forward x·W, and backward dy·Wᵀ and xᵀ·dy.
     """
-    multiply, finish = _multiply(LIMITS[name], threads)
+    multiply, finish = _multiply(library, context.threads)
     random = np.random.default_rng(0)
 
     def draw(*shape: int) -> Any:
         return finish(random.standard_normal(shape, dtype="float32"))
 
-    sizes = {*shapes.matmuls(), (2048, 2048, 2048)}
+    matmuls = shapes.matmuls()
+    sizes = {*matmuls, (2048, 2048, 2048)}
     operands = {
         size: (draw(size[0], size[1]), draw(size[1], size[2]), draw(size[0], size[2])) for size in sizes
     }
@@ -305,18 +279,26 @@ def build_limit(name: str, shapes: Shapes, threads: int) -> Callable[..., dict[s
         multiply(gradient, weights, False, True)
         multiply(inputs, gradient, True, False)
 
-    def measure(steps: int) -> dict[str, Any]:
+    def run() -> runner.Figures:
         times = {}
         for size in sizes:
             three(size)
-            times[size] = min(measuring.seconds(lambda size=size: three(size)) for _ in range(max(3, steps)))
-        rate = {"×".join(map(str, size)): 6e-9 * math.prod(size) / times[size] for size in sizes}
-        matmuls = shapes.matmuls()
+            times[size] = min(
+                measuring.seconds(lambda size=size: three(size)) for _ in range(max(3, context.options.steps))
+            )
+        rates = {
+            f"gflops, {'×'.join(map(str, size))}": 6e-9 * math.prod(size) / times[size] for size in sizes
+        }
         operations = sum(6e-9 * math.prod(size) * count for size, count in matmuls.items())
-        weighted = operations / sum(times[size] * count for size, count in matmuls.items())
-        return {"rates": rate, "weighted": weighted, "best": max(rate.values())}
+        seconds = sum(times[size] * count for size, count in matmuls.items())
+        return {
+            "seconds": seconds,
+            "gflops": operations / seconds,
+            "best_gflops": max(rates.values()),
+            **rates,
+        }
 
-    return measure
+    return run
 
 
 def _multiply(library: str, threads: int) -> tuple[Callable[..., Any], Callable[[np.ndarray], Any]]:
@@ -331,159 +313,43 @@ def _multiply(library: str, threads: int) -> tuple[Callable[..., Any], Callable[
     return lambda a, b, at, bt: torch.matmul(a.T if at else a, b.T if bt else b), torch.from_numpy
 
 
-def main() -> None:
-    """Measure, print a table, write JSON."""
-    options = _options()
-    if options.worker:
-        build = build_limit if options.worker in LIMITS else build_contender
-        measuring.serve(lambda: build(options.worker, Shapes(), options.threads))
-        return
-    shapes, skipped = Shapes(), {}
-    names = [name for name in CONTENDERS if not options.only or any(part in name for part in options.only)]
-    workers = []
-    for name in [*LIMITS, *names]:
-        worker = measuring.Worker(__file__, name, ["--threads", str(options.threads)])
-        try:
-            worker.ask(None, options.build_timeout)
-            workers.append(worker)
-        except measuring.WorkerError as error:
-            skipped[name] = str(error)
-            worker.close()
-        print(f"built {name}" if name not in skipped else f"skipped {name}", file=sys.stderr, flush=True)
-    try:
-        answers = measuring.round_robin(
-            workers, options.rounds, {"steps": options.steps}, 120 + 10 * options.steps
-        )
-    finally:
-        for worker in workers:
-            worker.close()
-    result = _result(shapes, answers, skipped, options)
-    print(_report(result))
-    print(f"\nWritten to {measuring.write_result('train_step', result, options.output)}")
+def derive(shapes: Shapes, measured: dict[str, Any]) -> None:
+    """Add the rates of operations, beside the limit."""
+    measured["step_gflop"] = shapes.step_operations() / 1e9
+    limits = measured.get("limits", {}).values()
+    measured["limit_gflops"] = max((limit["gflops"] for limit in limits), default=math.nan)
+    ours = [found["seconds"] for name, found in measured["contenders"].items() if name.startswith(OURS)]
+    for found in measured["contenders"].values():
+        found["ours_over_this"] = found["seconds"] / min(ours, default=math.nan)
+        found["gflops"] = measured["step_gflop"] / found["seconds"]
+        found["share_of_limit"] = found["gflops"] / measured["limit_gflops"]
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds over all contenders (default: 5)")
-    parser.add_argument(
-        "--steps", type=int, default=10, help="steps of each contender in a round (default: 10)"
-    )
-    parser.add_argument(
-        "--tries", type=int, default=3, help="tries while other processes disturb (default: 3)"
-    )
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
-    parser.add_argument(
-        "--only", action="append", help="only contenders whose name contains this; repeatable"
-    )
-    parser.add_argument(
-        "--build-timeout", type=float, default=180, help="seconds after which a contender that has not "
-        "finished its first steps is skipped (default: 180)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output", type=measuring.pathlib.Path, default=measuring.RESULTS, help="folder of the JSON file"
-    )
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    return parser.parse_args()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the number of steps."""
+    parser.add_argument("--steps", type=int, default=10, help="of a call (default: %(default)s)")
 
 
-def _result(
-    shapes: Shapes,
-    answers: dict[str, list[dict[str, Any]]],
-    skipped: dict[str, str],
-    options: argparse.Namespace,
-) -> dict[str, Any]:
-    limits = {
-        name: {
-            "weighted_gflops": measuring.median(answer["weighted"] for answer in answers[name]),
-            "best_gflops": max(answer["best"] for answer in answers[name]),
-            "gflops": {
-                size: measuring.median(answer["rates"][size] for answer in answers[name])
-                for size in answers[name][0]["rates"]
-            },
-        }
-        for name in LIMITS
-        if name in answers
-    }
-    limit = max((limit["weighted_gflops"] for limit in limits.values()), default=math.nan)
-    contenders = {}
-    for name in CONTENDERS:
-        if name not in answers:
-            continue
-        times = [answer["milliseconds"] for answer in answers[name]]
-        step, last = measuring.median(times), answers[name][-1]
-        gflops = shapes.step_operations() / step / 1e6
-        contenders[name] = {
-            "parameters": last["parameters"],
-            "milliseconds": step,
-            "milliseconds_of_rounds": times,
-            "cores_busy_with_others": [answer["others"] for answer in answers[name]],
-            "tokens_per_second": 1000 * shapes.tokens / step,
-            "gflops": gflops,
-            "share_of_limit": gflops / limit,
-            "peak_memory_mib": last["peak_memory_mib"],
-            "first_call_seconds": last["first_call_seconds"],
-            **({"fused_adam": last["fused_adam"]} if "fused_adam" in last else {}),
-        }
-    ours = min(
-        (c["milliseconds"] for name, c in contenders.items() if name.startswith(OURS)), default=math.nan
-    )
-    for contender in contenders.values():
-        contender["ours_over_this"] = contender["milliseconds"] / ours
-    return {
-        **measuring.machine(),
-        "threads": options.threads,
-        "rounds": options.rounds,
-        "steps": options.steps,
-        "precision": "float32",
-        "shapes": dataclasses.asdict(shapes),
-        "step_gflop": shapes.step_operations() / 1e9,
-        "limits": limits,
-        "limit_gflops": limit,
-        "contenders": contenders,
-        "skipped": skipped,
-    }
-
-
-def _report(result: dict[str, Any]) -> str:
-    shapes = result["shapes"]
-    rows = [
-        {
-            "contender": name,
-            "parameters": f"{c['parameters']:,}",
-            "ms/step": f"{c['milliseconds']:.0f}",
-            "min–max": f"{min(c['milliseconds_of_rounds']):.0f}–{max(c['milliseconds_of_rounds']):.0f}",
-            "others' cores": f"{measuring.median(c['cores_busy_with_others']):.2f}",
-            "tokens/s": f"{c['tokens_per_second']:,.0f}",
-            "GFLOP/s": f"{c['gflops']:.0f}",
-            "% of limit": f"{100 * c['share_of_limit']:.0f}",
-            "our best/this": f"{c['ours_over_this']:.2f}",
-            "peak MiB": f"{c['peak_memory_mib']:,.0f}",
-            "first call s": f"{c['first_call_seconds']:.1f}",
-        }
-        for name, c in result["contenders"].items()
-    ]
-    lines = [
-        f"{result['device']}; {result['threads']} threads; {result['precision']}; "
-        + ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
-        f"{shapes['num_layers']}+{shapes['num_layers']} layers, d {shapes['model_dim']}, feed-forward "
-        f"{shapes['hidden_dim']}, {shapes['num_heads']} heads, vocabulary {shapes['vocabulary_size']:,}, batch "
-        f"{shapes['batch_size']} × {shapes['length']} source and {shapes['length']} target tokens, dropout "
-        f"{shapes['dropout']}, Adam; {result['step_gflop']:.1f} GFLOP a step in matrix multiplications",
-        *(
-            f"Limit, {name}: {limit['weighted_gflops']:.0f} GFLOP/s over the step's shapes, "
-            f"{limit['best_gflops']:.0f} at best ("
-            + ", ".join(f"{size} {rate:.0f}" for size, rate in limit["gflops"].items())
-            + ")"
-            for name, limit in result["limits"].items()
-        ),
-        "",
-        measuring.table(rows) if rows else "Nothing was measured.",
-        *(f"Skipped {name}: {why}" for name, why in result["skipped"].items()),
-    ]
-    return "\n".join(lines)
-
+PREPARES = {OURS: prepare_ours, HUB: prepare_keras_hub, TORCH: prepare_torch}
+BENCHMARK = runner.Benchmark(
+    __file__,
+    __doc__,
+    "tokens",
+    {"step": Shapes()},
+    {
+        f"{name}, {compiled}" if jit else name: functools.partial(prepare, jit=jit)
+        for name, prepare in PREPARES.items()
+        for jit, compiled in ((False, ""), (True, "compiled" if name == TORCH else "XLA"))
+    },
+    limits={
+        "TensorFlow matmul": functools.partial(prepare_limit, library="tensorflow"),
+        "PyTorch matmul": functools.partial(prepare_limit, library="torch"),
+    },
+    units=lambda shapes: shapes.tokens,
+    derive=derive,
+    columns={"gflops": ".0f", "share_of_limit": ".0%", "ours_over_this": ".2f"},
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

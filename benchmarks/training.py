@@ -5,21 +5,18 @@ the time of their steps. The model is that of `train_step.py`; `--help` lists th
 """
 
 import argparse
-import collections
 import dataclasses
 import functools
-import os
+import itertools
 import pathlib
 import pickle
 import random
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import measuring
 import numpy as np
+import runner
 import train_step
 
 Batch = dict[str, np.ndarray]
@@ -130,13 +127,13 @@ class Contender:
 
 
 CONTENDERS = {
-    f"{OURS}, 4 lengths": Contender("ours", equal_lengths),
     OURS: Contender("ours", ours),
+    f"{OURS}, 4 lengths": Contender("ours", equal_lengths),
     f"{OURS}, 16 shapes": Contender("ours", functools.partial(ours, length_buckets=16)),
     f"{OURS}, 64 shapes": Contender("ours", functools.partial(ours, length_buckets=64, pad_to_multiple_of=1)),
     f"{OURS}, packed": Contender("ours", functools.partial(ours, packed=True, max_length=80)),
-    f"{OURS}, 4 lengths, XLA": Contender("ours", equal_lengths, jit=True),
     f"{OURS}, XLA": Contender("ours", ours, jit=True),
+    f"{OURS}, 4 lengths, XLA": Contender("ours", equal_lengths, jit=True),
     f"{OURS}, 16 shapes, XLA": Contender("ours", functools.partial(ours, length_buckets=16), jit=True),
     f"{OURS}, packed, XLA": Contender("ours", functools.partial(ours, packed=True, max_length=80), jit=True),
     HUB: Contender("keras_hub", functools.partial(by_sequence_length, multiple=1)),
@@ -160,40 +157,37 @@ def summary(batches: list[Batch]) -> dict[str, Any]:
     return {"batches": len(batches), "shapes": len(shapes), "fill": fill}
 
 
-def write_batches(batches: list[Batch], count: int, path: pathlib.Path) -> None:
-    """Write a batch of each shape, and `count` batches at random, for a worker."""
-    shuffled = random.Random(0).sample(batches, len(batches))
-    of_shape = {(batch["source_ids"].shape, batch["labels"].shape): batch for batch in shuffled}
-    path.write_bytes(pickle.dumps((list(of_shape.values()), shuffled[:count])))
+def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
+    """Write for each contender a summary, a batch of each shape, and batches at random."""
+    train_step.start_keras(max(options.threads))
+    corpus, count = Corpus.load(train_step.Shapes.vocabulary_size), 2 + options.rounds * options.steps
+    cases = [case for name, case in CASES.items() if any(part in name for part in options.cases)]
+    for name, contender in CONTENDERS.items():
+        if any(part in name for part in options.only) and any(applies(case, name) for case in cases):
+            batches = contender.batches(corpus, options.tokens)
+            shuffled = random.Random(0).sample(batches, len(batches))
+            of_shape = {(batch["source_ids"].shape, batch["labels"].shape): batch for batch in shuffled}
+            content = summary(batches), list(of_shape.values()), shuffled[:count]
+            (folder / f"{name}.pickle").write_bytes(pickle.dumps(content))
+            measuring.progress(f"{name}: {content[0]}")
 
 
-def build(name: str, path: pathlib.Path, threads: int) -> Callable[..., dict[str, Any]]:
-    """Return a worker's function from a number of steps to their time and tokens."""
-    of_each_shape, batches = pickle.loads(path.read_bytes())
+def prepare(case: dict[str, Any], context: runner.Context, name: str) -> runner.Run:
+    """Return a function that trains on the next batches; its first call trains on the batches of each shape."""
+    facts, of_each_shape, batches = pickle.loads((context.folder / f"{name}.pickle").read_bytes())
     contender, shapes = CONTENDERS[name], train_step.Shapes(length=MAX_LENGTH)
     make = torch_steps if contender.library == "torch" else keras_steps
-    run = make(contender, shapes, threads)
-    processor = time.process_time()
+    train = make(contender, shapes, context.threads)
+    endless = itertools.cycle(batches)
+
+    def run() -> runner.Figures:
+        chosen = list(itertools.islice(endless, context.options.steps))
+        train(chosen)
+        return {**facts, "units": sum(map(real_tokens, chosen))}
+
     # Without XLA, TensorFlow and PyTorch need no function for each shape.
-    first = measuring.seconds(lambda: run(of_each_shape if contender.jit else of_each_shape[:3]))
-    first_processor = time.process_time() - processor
-    run(batches[:2])
-    endless = _repeated(batches)
-
-    def measure(steps: int) -> dict[str, Any]:
-        chosen = [next(endless) for _ in range(steps)]
-        start = time.process_time()
-        seconds = measuring.seconds(lambda: run(chosen))
-        return {
-            "first_seconds": first,
-            "first_processor_seconds": first_processor,
-            "seconds": seconds,
-            "processor_seconds": time.process_time() - start,
-            "tokens": sum(map(real_tokens, chosen)),
-            "peak_memory_mib": measuring.peak_memory_mib(),
-        }
-
-    return measure
+    first = of_each_shape if contender.jit else of_each_shape[:3]
+    return runner.first_step(lambda: train(first), run)
 
 
 def keras_steps(
@@ -246,116 +240,31 @@ def torch_steps(
     return run
 
 
-def _repeated(batches: list[Batch]) -> Iterator[Batch]:
-    while True:
-        yield from batches
+def applies(case: dict[str, Any], contender: str) -> bool:
+    """Return whether a contender is compiled as the case says; PyTorch is part of both cases."""
+    return CONTENDERS[contender].jit in (case["xla"], None)
 
 
-def main() -> None:
-    """Measure, print a table, write JSON."""
-    options = _options()
-    if options.worker:
-        measuring.serve(lambda: build(options.worker, options.batches, options.threads))
-        return
-    train_step.start_keras(options.threads)
-    corpus = Corpus.load(train_step.Shapes.vocabulary_size)
-    names = [
-        name
-        for name, contender in CONTENDERS.items()
-        if contender.jit in (options.xla, None) and any(part in name for part in options.only or [""])
-    ]
-    summaries, workers, skipped = {}, [], {}
-    with tempfile.TemporaryDirectory() as folder:
-        for place, name in enumerate(names):
-            batches = CONTENDERS[name].batches(corpus, options.tokens)
-            summaries[name] = summary(batches)
-            path = pathlib.Path(folder) / f"{place}.pickle"
-            write_batches(batches, options.rounds * options.steps, path)
-            print(f"{name}: {summaries[name]}", file=sys.stderr, flush=True)
-        del corpus
-        for place, name in enumerate(names):
-            arguments = ["--threads", str(options.threads), "--batches", f"{folder}/{place}.pickle"]
-            worker = measuring.Worker(__file__, name, arguments)
-            try:
-                worker.ask(None, options.build_timeout)
-                workers.append(worker)
-            except measuring.WorkerError as error:
-                skipped[name] = str(error)
-                worker.close()
-            print(f"{'skipped' if name in skipped else 'built'} {name}", file=sys.stderr, flush=True)
-    try:
-        request, timeout = {"steps": options.steps}, 120 + 20 * options.steps
-        answers = measuring.round_robin(workers, options.rounds, request, timeout, options.tries)
-    finally:
-        for worker in workers:
-            worker.close()
-    result = {
-        **measuring.machine(),
-        "threads": options.threads,
-        "batch_tokens": options.tokens,
-        "model": dataclasses.asdict(train_step.Shapes(length=MAX_LENGTH)),
-        "contenders": {name: _figures(answers[name], summaries[name]) for name in answers},
-        "skipped": skipped,
-    }
-    print(measuring.table([_row(name, figures) for name, figures in result["contenders"].items()]))
-    for name, reason in skipped.items():
-        print(f"skipped {name}: {reason}")
-    name = "training_xla" if options.xla else "training"
-    print(f"\nWritten to {measuring.write_result(name, result, options.output)}")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sizes of batches and of rounds."""
+    parser.add_argument("--steps", type=int, default=40, help="of a round (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=2048, help="a side of a batch (default: %(default)s)")
 
 
-def _figures(answers: list[dict[str, Any]], batches: dict[str, Any]) -> dict[str, Any]:
-    totals = collections.Counter()
-    for answer in answers:
-        totals.update({name: answer[name] for name in ("tokens", "seconds", "processor_seconds")})
-    return {
-        **batches,
-        "tokens_per_second": totals["tokens"] / totals["seconds"],
-        "tokens_per_processor_second": totals["tokens"] / totals["processor_seconds"],
-        "first_seconds": answers[-1]["first_seconds"],
-        "first_processor_seconds": answers[-1]["first_processor_seconds"],
-        "peak_memory_mib": answers[-1]["peak_memory_mib"],
-        "cores_busy_with_others": [answer["others"] for answer in answers],
-    }
-
-
-def _row(name: str, figures: dict[str, Any]) -> dict[str, str]:
-    return {
-        "contender": name,
-        "shapes": str(figures["shapes"]),
-        "fill": f"{figures['fill']:.2f}",
-        "real tokens/s": f"{figures['tokens_per_second']:,.0f}",
-        "per processor second": f"{figures['tokens_per_processor_second']:,.0f}",
-        "first steps, processor s": f"{figures['first_processor_seconds']:.0f}",
-        "others' cores": f"{measuring.median(figures['cores_busy_with_others']):.1f}",
-    }
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds over all contenders (default: 5)")
-    parser.add_argument("--steps", type=int, default=40, help="steps of a contender in a round (default: 40)")
-    parser.add_argument("--tries", type=int, default=3, help="tries while others disturb (default: 3)")
-    parser.add_argument(
-        "--tokens", type=int, default=2048, help="positions of a side of a batch (default: 2048)"
-    )
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
-    parser.add_argument(
-        "--only", action="append", help="only contenders whose name contains this; repeatable"
-    )
-    parser.add_argument("--xla", action="store_true", help="compile with XLA; writes training_xla.json")
-    parser.add_argument(
-        "--build-timeout", type=float, default=900, help="seconds for first steps (default: 900)"
-    )
-    parser.add_argument(
-        "--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON file"
-    )
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--batches", type=pathlib.Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
-
+MODEL = dataclasses.asdict(train_step.Shapes(length=MAX_LENGTH))
+CASES = {f"with{'' if xla else 'out'} XLA": {**MODEL, "xla": xla} for xla in (False, True)}
+BENCHMARK = runner.Benchmark(
+    __file__,
+    __doc__,
+    "tokens",
+    CASES,
+    {name: functools.partial(prepare, name=name) for name in CONTENDERS},
+    applies=applies,
+    fresh=True,
+    setup=setup,
+    columns={"shapes": ".0f", "fill": ".2f", "first_processor_seconds": ".0f"},
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

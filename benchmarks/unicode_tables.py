@@ -15,7 +15,9 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 CODE_POINTS = [code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
-TABLES = pathlib.Path(__file__).parents[1] / "keras_transformer" / "text" / "unicode_tables.py"
+TABLES = (
+    pathlib.Path(__file__).parents[1] / "keras_transformer" / "text" / "pretokenizers" / "unicode_tables.py"
+)
 
 
 def bert(**options: bool) -> Callable[[str], str]:

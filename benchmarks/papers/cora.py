@@ -5,17 +5,15 @@ Hyperparameters, split and early stopping are the paper's (83.0 ± 0.7 % over 10
 
 import argparse
 import dataclasses
-import os
+import functools
 import pathlib
 import sys
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +29,6 @@ class Settings:
     weight_decay: float = 0.0005
     patience: int = 100
     max_epochs: int = 100_000
-
-
-PUBLISHED = {"mean": 83.0, "standard_deviation": 0.7, "runs": 100}
 
 
 def build(graph: Any, settings: Settings) -> Any:
@@ -96,65 +91,41 @@ def validate(logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     return float(loss), float((logits.argmax(1) == labels).mean())
 
 
-def measure(graph: Any, seeds: Sequence[int], settings: Settings) -> dict[str, Any]:
-    """Every seed's run, and their mean."""
-    import keras
-
-    runs = []
-    for seed in seeds:
-        keras.utils.set_random_seed(seed)
-        start = time.perf_counter()
-        model = build(graph, settings)
-        run = {"seed": seed, **train(model, graph, settings), "seconds": time.perf_counter() - start}
-        runs.append(run)
-        print(
-            f"seed {seed}: {run['test']:.1f} % ({run['epochs']} epochs, {run['seconds']:.0f} s)",
-            file=sys.stderr,
-            flush=True,
-        )
-        parameters = model.count_params()
-        keras.backend.clear_session()
-    test = measuring.mean_and_deviation([run["test"] for run in runs])
-    return {
-        "parameters": parameters,
-        "test": {
-            **test,
-            "standard_error": test["standard_deviation"] / len(runs) ** 0.5,
-            "runs": len(runs),
-        },
-        "published": PUBLISHED,
-        "runs": runs,
-    }
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, print the accuracies, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)), help="(default: 0 to 19)")
-    parser.add_argument("--score", default=Settings.score, help="of the attention (default: gat)")
-    parser.add_argument("--data", type=pathlib.Path, help="folder of ind.cora.* (default: see the data set)")
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
-    options = parser.parse_args(arguments)
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+@functools.cache
+def data(folder: pathlib.Path | None) -> Any:
+    """The graph."""
     from keras_transformer.datasets import planetoid
 
-    settings, start = Settings(score=options.score), time.perf_counter()
-    measured = measure(planetoid.load_data(options.data), options.seeds, settings)
-    result = {
-        **measuring.machine(),
-        "wall_seconds": time.perf_counter() - start,
-        "settings": dataclasses.asdict(settings),
-        **measured,
-    }
-    test = result["test"]
-    print(
-        f"Cora, GAT: {test['mean']:.2f} ± {test['standard_deviation']:.2f} % over {test['runs']} seeds "
-        f"(standard error {test['standard_error']:.2f}); published {PUBLISHED['mean']} ± "
-        f"{PUBLISHED['standard_deviation']} %"
-    )
-    name = "cora" if options.score == Settings.score else f"cora_{options.score}"
-    print(f"Written to {measuring.write_result(name, result, options.output)}")
+    return planetoid.load_data(folder)
 
+
+def compare(run: references.Run) -> references.Figures:
+    """Train and test with one seed."""
+    import keras
+
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(run.seed)
+    graph = data(run.options.data)
+    model = build(graph, run.settings)
+    return {**train(model, graph, run.settings), "parameters": model.count_params()}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the folder of the data."""
+    parser.add_argument("--data", type=pathlib.Path, help="folder of ind.cora.* (default: see the data set)")
+
+
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {"GAT": None},
+    compare,
+    measures=("validation", "test"),
+    published={"mean": 83.0, "standard_deviation": 0.7, "runs": 100},
+    settings=Settings,
+    seeds=range(20),
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

@@ -6,15 +6,11 @@ The last 5,000 training images are kept apart to validate; nothing is chosen by 
 
 import argparse
 import dataclasses
-import os
 import pathlib
 import sys
-import time
-from collections.abc import Sequence
-from typing import Any
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,19 +33,17 @@ class Settings:
     validation_images: int = 5000
 
 
-# Small public examples of Vision Transformers on MNIST report 97.8 %.
-PUBLISHED = 97.8
-
-
-def train(data: Any, settings: Settings, seed: int) -> dict[str, Any]:
+def train(run: references.Run) -> references.Figures:
     """Train for the given time and test."""
     import keras
 
     from keras_transformer import models, training
     from keras_transformer.data import image_batches
+    from keras_transformer.datasets import mnist
 
+    settings, seed = run.settings, run.seed
     keras.utils.set_random_seed(seed)
-    (images, labels), test = data
+    (images, labels), test = mnist.load_data(run.options.data)
     kept = len(images) - settings.validation_images
     names = (
         "patch_size",
@@ -82,45 +76,30 @@ def train(data: Any, settings: Settings, seed: int) -> dict[str, Any]:
     ).history
     loss, accuracy = model.evaluate(*test, batch_size=500, verbose=0)
     return {
-        "seed": seed,
         "parameters": model.count_params(),
         "updates": int(model.optimizer.iterations),
         "images_seen": int(model.optimizer.iterations) * settings.batch_size,
-        "test": {"accuracy": 100 * accuracy, "loss": loss},
+        "test": 100 * accuracy,
+        "test loss": loss,
         "history": history,
-        "published": PUBLISHED,
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, print the accuracy, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=Settings.minutes, help="of training (default: 15)")
-    parser.add_argument(
-        "--data", type=pathlib.Path, help="folder of the IDX files (default: see the data set)"
-    )
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
-    options = parser.parse_args(arguments)
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    from keras_transformer.datasets import mnist
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the folder of the data."""
+    parser.add_argument("--data", type=pathlib.Path, help="of the IDX files (default: see the data set)")
 
-    settings, start = Settings(minutes=options.minutes), time.perf_counter()
-    busy = time.process_time()
-    measured = train(mnist.load_data(options.data), settings, options.seed)
-    result = {
-        **measuring.machine(),
-        "wall_seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - busy,
-        "settings": dataclasses.asdict(settings),
-        **measured,
-    }
-    print(
-        f"MNIST, ViT of {result['parameters']:,} parameters: {result['test']['accuracy']:.2f} % "
-        f"after {result['wall_seconds'] / 60:.1f} minutes; published {PUBLISHED} %"
-    )
-    print(f"Written to {measuring.write_result('mnist', result, options.output)}")
 
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {"ViT": None},
+    train,
+    measures=("test",),
+    published=97.8,  # small public examples of Vision Transformers on MNIST
+    settings=Settings,
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

@@ -6,7 +6,6 @@ given number of passes, as on a GPU: `KERAS_BACKEND=jax … --epochs 60 --batch-
 `--help` lists the options.
 """
 
-import argparse
 import dataclasses
 import importlib.util
 import os
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 Pairs = list[tuple[str, str]]
 
@@ -46,10 +45,6 @@ class Settings:
     averaged: int = 5
     beams: int = 5
     length_penalty: float = 1.0
-
-
-# Wu et al., "Good for Misconceived Reasons" (2021), Transformer-Tiny, text alone.
-PUBLISHED = 41.0
 
 
 def lower_cased(pairs: Pairs) -> Pairs:
@@ -115,7 +110,6 @@ def train(train: Pairs, validation: Pairs, settings: Settings, seed: int, folder
     ).history
     sampler = generation.Beam(settings.beams, settings.length_penalty, "length")
     return pipelines.TextToText(model, tokenizer, sampler, max_new_tokens=settings.max_length), {
-        "seed": seed,
         "vocabulary": tokenizer.vocabulary_size,
         "parameters": model.count_params(),
         "epochs": len(history["loss"]),
@@ -161,31 +155,17 @@ def evaluate(pipeline: Any, pairs: Pairs) -> dict[str, Any]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, translate, print BLEU, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
-    for field in dataclasses.fields(Settings):
-        parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            type=type(field.default),
-            default=field.default,
-            help=f"(default: {field.default})",
-        )
-    options = vars(parser.parse_args(arguments))
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+def compare(run: references.Run) -> references.Figures:
+    """Train, choose checkpoints by the validation captions, and test."""
     from keras_transformer import training
     from keras_transformer.datasets import multi30k
 
-    settings = Settings(**{field.name: options[field.name] for field in dataclasses.fields(Settings)})
-    start, busy = time.perf_counter(), time.process_time()
     training_pairs, validation, test = map(lower_cased, multi30k.load_data("en", "de"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        pipeline, measured = train(training_pairs, validation, settings, options["seed"], folder)
+        pipeline, trained = train(training_pairs, validation, run.settings, run.seed, folder)
         files = sorted(folder.glob("*.weights.h5"))
-        candidates = {"last": files[-1:], "averaged": files[-settings.averaged :]}
+        candidates = {"last": files[-1:], "averaged": files[-run.settings.averaged :]}
         found = {}
         for name, kept in candidates.items():
             training.average_checkpoints(pipeline.model, kept)
@@ -193,24 +173,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         chosen = max(found, key=lambda name: found[name]["bleu"])
         training.average_checkpoints(pipeline.model, candidates[chosen])
     tested = evaluate(pipeline, test)
-    result = {
-        **measuring.machine(),
-        "backend": os.environ.get("KERAS_BACKEND", "tensorflow"),
-        "wall_seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - busy,
-        "settings": dataclasses.asdict(settings),
-        **measured,
-        "validation": found,
-        "chosen": chosen,
-        "test": tested,
-        "published": PUBLISHED,
-    }
-    print(
-        f"Multi30k en→de, {result['parameters']:,} parameters: BLEU {tested['bleu']:.2f} on test2016 "
-        f"after {result['wall_seconds'] / 60:.1f} minutes; published {PUBLISHED}"
-    )
-    print(f"Written to {measuring.write_result('multi30k', result, options['output'])}")
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    facts = {"backend": backend, "validation": found, "chosen": chosen, "test": tested}
+    return {**trained, **facts, "BLEU on test2016": tested["bleu"]}
 
+
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {"en→de": None},
+    compare,
+    measures=("BLEU on test2016",),
+    published=41.0,  # Wu et al., "Good for Misconceived Reasons" (2021), Transformer-Tiny, text alone
+    settings=Settings,
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

@@ -1,25 +1,21 @@
 """GPT on Tiny Shakespeare, character by character: the validation loss, over seeds.
 
 Configurations are nanoGPT's published ones ("cpu": 1.88; "gpu": 1.4697), and "ours": as many steps on as many
-characters as "cpu", with what came after GPT-2. "gpu" wants one: `KERAS_BACKEND=jax … --configs gpu`. What is not run
-again keeps its place in the JSON. `--help` lists the options.
+characters as "cpu", with what came after GPT-2. "gpu" wants one: `KERAS_BACKEND=jax … --only gpu`. Losses are in nats a
+character. `--help` lists the options.
 """
 
 import argparse
 import dataclasses
-import itertools
-import json
 import os
 import pathlib
 import sys
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +63,6 @@ CONFIGS = {
         dropout=0.2,
     ),
 }
-PUBLISHED = {"cpu": 1.88, "ours": 1.88, "gpu": 1.4697}
 
 
 class Characters:
@@ -154,11 +149,7 @@ def train(texts: tuple[bytes, bytes], settings: Settings, seed: int) -> dict[str
     options = {"length": settings.length}
     rows = data.language_modeling([texts[0]], tokenizer, settings.batch_size, seed=seed, **options)
     held_out = data.language_modeling([texts[1]], tokenizer, 64, shuffle=False, **options)
-    start, busy, every = (
-        time.perf_counter(),
-        time.process_time(),
-        min(settings.validate_every, settings.steps),
-    )
+    every = min(settings.validate_every, settings.steps)
     history = model.fit(
         rows.repeat(),
         steps_per_epoch=every,
@@ -171,13 +162,11 @@ def train(texts: tuple[bytes, bytes], settings: Settings, seed: int) -> dict[str
     # In nats, over all characters, each predicted once.
     losses = np.log(history.history["val_perplexity"]).tolist()
     return {
-        "seed": seed,
+        "backend": keras.backend.backend(),
         "final": losses[-1],
         "best": min(losses),
         "losses": {every * (epoch + 1): loss for epoch, loss in enumerate(losses)},
         "parameters": model.count_params(),
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - busy,
     }
 
 
@@ -186,59 +175,28 @@ def report(epoch: int, logs: dict[str, float]) -> None:
     print(f"{epoch + 1}: {np.log(logs['val_perplexity']):.4f}", file=sys.stderr, flush=True)
 
 
-def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """The last validation losses over seeds."""
-    return measuring.mean_and_deviation([run["final"] for run in runs])
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, print the losses, write JSON."""
-    folder = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ".")) / "tinyshakespeare"
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--configs", nargs="+", choices=list(CONFIGS), default=["cpu", "ours"], help="(default: cpu ours)"
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: 0 1 2)")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the folder of the data."""
     parser.add_argument(
         "--data",
         type=pathlib.Path,
-        default=folder,
+        default=pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ".")) / "tinyshakespeare",
         help="folder of input.txt (default: tinyshakespeare in that of KERAS_TRANSFORMER_DATA)",
     )
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
-    for field in dataclasses.fields(Settings):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default))
-    options = vars(parser.parse_args(arguments))
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    changed = {
-        field.name: options[field.name]
-        for field in dataclasses.fields(Settings)
-        if options[field.name] is not None
-    }
-    texts = read(options["data"])
-    written = options["output"] / "shakespeare.json"
-    configs = json.loads(written.read_text())["configs"] if written.is_file() else {}
-    machine = measuring.machine()
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in options["configs"]}
-    for seed, name in itertools.product(options["seeds"], runs):
-        settings = dataclasses.replace(CONFIGS[name], **changed)
-        runs[name].append(train(texts, settings, seed))
-        configs[name] = {
-            "command": machine["command"],
-            "backend": os.environ.get("KERAS_BACKEND", "tensorflow"),
-            "settings": dataclasses.asdict(settings),
-            "validation_loss": summary(runs[name]),
-            "published": PUBLISHED[name],
-            "runs": runs[name],
-        }
-        measuring.write_result(written.stem, {**machine, "configs": configs}, written.parent)
-    for name, found in runs.items():
-        print(
-            f"Tiny Shakespeare, {name}: {summary(found)['mean']:.4f} nats a character over {len(found)} seeds; "
-            f"published {PUBLISHED[name]}"
-        )
-    print(f"Written to {written}")
 
+
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    CONFIGS,
+    lambda run: train(read(run.options.data), run.settings, run.seed),
+    measures=("final",),
+    published={"cpu": 1.88, "ours": 1.88, "gpu": 1.4697},
+    settings=Settings,
+    seeds=(0, 1, 2),
+    chosen=("cpu", "ours"),
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

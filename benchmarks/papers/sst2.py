@@ -10,8 +10,7 @@ fills gaps in the training sentences, passes on its embeddings, mixed with rando
 
 import argparse
 import dataclasses
-import itertools
-import os
+import functools
 import pathlib
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 BERT, PRETRAINED, CAUSAL, LSTM = "bert", "bert_pretrained", "causal", "lstm"
 BOTH = "train and validation"
@@ -52,10 +51,6 @@ class Settings:
     pretraining_length: int = 40
     pretraining_dropout: float = 0.0
     boundaries: tuple[int, ...] = (17, 33, 49)
-
-
-# Kim, "Convolutional Neural Networks for Sentence Classification" (2014), CNN-rand; perhaps trained on phrases too.
-PUBLISHED = 83.5
 
 
 def read(files: Sequence[pathlib.Path]) -> tuple[list[list[tuple[str, int]]], list[str]]:
@@ -274,103 +269,76 @@ def fit(
     return model, history
 
 
-def train(kind: str, data: Data, settings: Settings, seed: int) -> dict[str, Any]:
+def train(run: references.Run) -> references.Figures:
     """One classifier: its accuracies in percent."""
     import keras
 
+    kind, settings, seed = run.name, run.settings, run.seed
     keras.utils.set_random_seed(seed)
-    start = time.perf_counter()
-    run: dict[str, Any] = {"seed": seed}
-    learnt = None
+    files = [getattr(run.options, part) for part in FILES]
+    if any(files) and run.options.name == "sst2":
+        raise ValueError("--name must name the results of other sentences. Received: --name sst2")
+    data, source = load(settings, run.options.data, *files)
+    found, learnt = {}, None
     if kind == PRETRAINED:
-        learnt, run["pretraining"] = pretrain(data, settings, seed)
+        learnt, found["pretraining"] = pretrain(data, settings, seed)
     _, history = fit(kind, data, settings, seed, learnt, "train", settings.epochs)
     best = int(np.argmin(history["val_crossentropy"]))
     model, _ = fit(kind, data, settings, seed, learnt, BOTH, best + 1)
     return {
-        **run,
+        **source,
+        **found,
         "validation": 100 * history["val_accuracy"][best],
         "validation_crossentropy": history["val_crossentropy"][best],
         "test": 100 * model.evaluate(data.batches("test", settings, None), verbose=0)[1],
         "epoch": best + 1,
         "parameters": model.count_params(),
-        "seconds": time.perf_counter() - start,
         "history": history,
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train all, print their accuracies, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: 0 1 2)")
-    parser.add_argument(
-        "--models", nargs="+", default=[BERT, PRETRAINED, CAUSAL, LSTM], help="(default: all)"
-    )
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=NUMBER", help="other settings")
-    parser.add_argument(
-        "--data", type=pathlib.Path, help="folder of stsa.binary.* (default: see the data set)"
-    )
-    for part in FILES:
-        parser.add_argument(
-            f"--{part}", type=pathlib.Path, help="file of label<TAB>sentence lines, for all three"
-        )
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
-    options = parser.parse_args(arguments)
-    files = [path for part in FILES if (path := getattr(options, part))]
-    if files and (len(files) < len(FILES) or options.data):
-        parser.error("--train, --validation and --test go together, and without --data")
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    given = dict(pair.split("=") for pair in options.set)
-    settings = Settings(**{name: type(getattr(Settings, name))(value) for name, value in given.items()})
-    start, busy = time.perf_counter(), time.process_time()
-    if files:
+@functools.cache
+def load(
+    settings: Settings, folder: pathlib.Path | None, *files: pathlib.Path | None
+) -> tuple[Data, references.Figures]:
+    """The sentences of SST-2 or of files, and which they are."""
+    if any(files):
+        if folder or not all(files):
+            raise ValueError(
+                f"--train, --validation and --test go together, and without --data. Received: {files}"
+            )
         parts, classes = read(files)
-        source = {
-            "files": {part: str(path) for part, path in zip(FILES, files, strict=True)},
-            "classes": classes,
-        }
-    else:
-        from keras_transformer.datasets import sst2
+        source = {"files": dict(zip(FILES, map(str, files), strict=True)), "classes": classes}
+        return Data(settings, parts, len(classes)), source
+    from keras_transformer.datasets import sst2
 
-        parts, classes = sst2.load_data(options.data), ["negative", "positive"]
-        source = {"published": PUBLISHED}
-    data, measured = Data(settings, parts, len(classes)), {}
-    for kind, seed in itertools.product(options.models, options.seeds):
-        run = train(kind, data, settings, seed)
-        print(
-            f"{kind}, seed {seed}: {run['test']:.1f} % (on the way {run['validation']:.1f} % of the validation "
-            f"sentences, {run['seconds']:.0f} s)",
-            file=sys.stderr,
-            flush=True,
+    return Data(settings, sst2.load_data(folder), 2), {}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the data."""
+    add = parser.add_argument
+    add("--data", type=pathlib.Path, help="folder of stsa.binary.* (default: see the data set)")
+    for part in FILES:
+        add(
+            f"--{part}",
+            type=pathlib.Path,
+            help="file of label<TAB>sentence lines, for all three; give a --name",
         )
-        runs = [*measured.get(kind, {"runs": []})["runs"], run]
-        accuracies = [each["test"] for each in runs]
-        test = measuring.mean_and_deviation(accuracies)
-        error = test["standard_deviation"] / len(runs) ** 0.5
-        measured[kind] = {
-            "test": {"mean": test["mean"], "standard_error": error},
-            "runs": runs,
-        }
-        result = {
-            **measuring.machine(),
-            "wall_seconds": time.perf_counter() - start,
-            "cpu_seconds": time.process_time() - busy,
-            "settings": dataclasses.asdict(settings),
-            **source,
-            "models": measured,
-        }
-        written = measuring.write_result("text_classification" if files else "sst2", result, options.output)
-    rows = [
-        {
-            "model": kind,
-            "parameters": f"{each['runs'][0]['parameters']:,}",
-            "test accuracy, %": f"{each['test']['mean']:.1f} ± {each['test']['standard_error']:.1f}",
-        }
-        for kind, each in measured.items()
-    ]
-    print(measuring.table(rows))
-    print(f"Written to {written}")
 
+
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    dict.fromkeys((BERT, PRETRAINED, CAUSAL, LSTM)),
+    train,
+    measures=("validation", "test"),
+    # Kim, "Convolutional Neural Networks for Sentence Classification" (2014), CNN-rand; perhaps trained on phrases too.
+    published=83.5,
+    settings=Settings,
+    seeds=(0, 1, 2),
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

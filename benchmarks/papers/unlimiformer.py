@@ -7,19 +7,16 @@ The memory of generating is XLA's own count for several source lengths, on the J
 `--help` lists the options.
 """
 
-import argparse
 import dataclasses
-import os
 import pathlib
 import sys
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import measuring
+import references
 
 START, END, MARKER, FIRST_SYMBOL = 2, 3, 4, 5
 
@@ -88,7 +85,7 @@ def fit(
         inputs = {"source_ids": source[rows], "target_ids": given[rows]}
         found = model.fit(inputs, target[rows], batch_size=settings.batch_size, verbose=0).history
         history += found["loss"]
-        print(f"{part + 1} of {parts}: loss {history[-1]:.4f}", file=sys.stderr, flush=True)
+        measuring.progress(f"{part + 1} of {parts}: loss {history[-1]:.4f}")
     return history
 
 
@@ -103,13 +100,12 @@ def exact(model: Any, source: Any, target: Any) -> float:
     return 100 * float((np.concatenate(answers) == target).all(axis=1).mean())
 
 
-def train(settings: Settings, seed: int) -> dict[str, Any]:
+def train(settings: Settings, seed: int) -> references.Figures:
     """Train on short sources, test on long ones; the data take the four seeds after `seed`."""
     import keras
 
     from keras_transformer import models
 
-    start, busy = time.perf_counter(), time.process_time()
     keras.utils.set_random_seed(seed)
     chunk = settings.chunk_length
     names = ("vocabulary_size", "num_layers", "num_heads", "model_dim", "hidden_dim")
@@ -127,18 +123,14 @@ def train(settings: Settings, seed: int) -> dict[str, Any]:
         "full attention to the chunks' states": exact(full, source, target),
         "Unlimiformer, not trained further": exact(long, source, target),
     }
-    print(accuracy, file=sys.stderr, flush=True)
     tuning = (chunk, settings.tuning_times_longer * chunk)
     tuning_losses = fit(long, settings, tuning, settings.tuning_rate, settings.tuning_updates, seed + 4)
     accuracy["Unlimiformer, fine-tuned"] = exact(long, source, target)
     return {
-        "seed": seed,
+        **accuracy,
         "parameters": model.count_params(),
-        "exact_percent": accuracy,
         "losses": losses,
         "tuning_losses": tuning_losses,
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - busy,
     }
 
 
@@ -172,63 +164,36 @@ def memory(settings: Settings, times: int) -> dict[str, Any]:
     }
 
 
-def memory_by_length(lengths: Sequence[int]) -> list[dict[str, Any]]:
-    """`memory` of every length, in a process of its own."""
-    if not lengths:
-        return []
-    worker = measuring.Worker(__file__, "memory", [])
+def memory_in_a_process(times: int) -> references.Figures:
+    """`memory` in a process of its own, with JAX."""
+    worker = measuring.Worker(__file__, "memory", ["--worker"], {"KERAS_BACKEND": "jax"})
     try:
-        worker.ask(None, 120)
-        return [worker.ask({"times": times}, 300) for times in lengths]
+        return worker.ask({"times": times}, 300)
     finally:
         worker.close()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Count memory, train and test every seed, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        nargs="+",
-        default=[0, 7, 14, 21, 28],
-        help="five or more apart (default: 0 7 14 21 28)",
-    )
-    parser.add_argument("--updates", type=int, default=Settings.updates, help="on short sources")
-    parser.add_argument("--lengths", type=int, nargs="*", default=[8, 32, 128], help="in chunks, for memory")
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    settings = Settings(updates=options.updates)
-    if options.worker:
-        os.environ["KERAS_BACKEND"] = "jax"
-        measuring.serve(lambda: lambda times: memory(settings, times))
-        return
-    by_length = memory_by_length(options.lengths)
-    runs: list[dict[str, Any]] = []
-    for seed in options.seeds:
-        runs.append(train(settings, seed))
-        names = runs[0]["exact_percent"]
-        found = {
-            name: measuring.mean_and_deviation([run["exact_percent"][name] for run in runs]) for name in names
-        }
-        result = {
-            **measuring.machine(),
-            "settings": dataclasses.asdict(settings),
-            "exact_percent": found,
-            "runs": runs,
-            "memory": by_length,
-        }
-        written = measuring.write_result("unlimiformer", result, options.output)
-    for name, each in found.items():
-        print(f"{each['mean']:6.2f} ± {each['standard_deviation']:.2f} % exact: {name}")
-    print(f"Mean and standard deviation over {len(runs)} seeds")
-    for row in by_length:
-        sizes = f"store {row['store_bytes']:,} bytes, beside it {row['beyond_store_bytes']:,}"
-        print(f"{row['source_tokens']:6,} tokens: {sizes}")
-    print(f"Written to {written}")
-
+EXACT = (
+    "short sources",
+    "cut off after one chunk",
+    "whole, beyond what it was trained on",
+    "full attention to the chunks' states",
+    "Unlimiformer, not trained further",
+    "Unlimiformer, fine-tuned",
+)
+LENGTHS = {f"memory of {times} chunks": times for times in (8, 32, 128)}
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {"exact answers, %": None, **LENGTHS},
+    lambda run: memory_in_a_process(run.case) if run.case else train(run.settings, run.seed),
+    measures=(*EXACT, "store_bytes", "beyond_store_bytes"),
+    settings=Settings,
+    seeds=(0, 7, 14, 21, 28),  # five or more apart
+)
 
 if __name__ == "__main__":
-    main()
+    if "--worker" in sys.argv:
+        measuring.serve(lambda times: memory(Settings(), times))
+    else:
+        sys.exit(REFERENCE.main())

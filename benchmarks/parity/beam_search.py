@@ -19,11 +19,12 @@ runs with 1 to 8 beams and several length penalties. Definitions, and how they c
 """
 
 import argparse
+import functools
+import itertools
 import os
 import pathlib
 import sys
 import tempfile
-import time
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -31,50 +32,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import torch
 import transformers
+from generation_config import make
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
-from keras_transformer import generation, interop
+from keras_transformer import generation
 
 BEAMS = (1, 2, 3, 4, 6, 8)
 PENALTIES = (-1.0, 0.0, 0.6, 1.0)
-VOCABULARY, PAD, END = 60, 59, 0
+PAD, END = 59, 0
 NEAR = 1e-4
 EARLY_STOPPING = {"never": True, False: "heuristic", True: "num_beams"}
 FACTORS = (1.2, 1.5, 3.0)
 REPETITION_ROWS = 48
-
-
-def make(folder: pathlib.Path, seed: int) -> transformers.MarianMTModel:
-    """A small model with random weights, written to `folder`."""
-    torch.manual_seed(seed)
-    config = transformers.MarianConfig(
-        vocab_size=VOCABULARY,
-        decoder_vocab_size=VOCABULARY,
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        activation_function="swish",
-        scale_embedding=True,
-        max_position_embeddings=64,
-        pad_token_id=PAD,
-        eos_token_id=END,
-        decoder_start_token_id=PAD,
-        forced_eos_token_id=None,
-    )
-    model = transformers.MarianMTModel(config).eval()
-    with torch.no_grad():  # so that answers differ and end at different lengths
-        for module in model.modules():
-            if type(module) in (torch.nn.Linear, torch.nn.Embedding):  # not the positions, which are waves
-                module.weight.normal_(0, 0.25)
-        model.final_logits_bias[0, END] = 2.0
-    model.save_pretrained(folder)
-    return model
 
 
 def theirs(
@@ -119,43 +90,19 @@ def sources_of(rows: int) -> np.ndarray:
     return sources
 
 
-def compare_repetition_penalties(peer: Any, model: Any, most: int) -> list[dict[str, Any]]:
-    """Count the rows whose ids are equal with a repetition penalty."""
-    results, sources = [], sources_of(REPETITION_ROWS)
-    for beams in (1, 2, 4, 8):
-        for factor in FACTORS:
-            out = generation.Generator(
-                model,
-                generation.Beam(beams, 1.0, "length"),
-                most,
-                jit_compile=False,
-                constraints=[generation.RepetitionPenalty(factor)],
-            )(sources)
-            ids = theirs(peer, sources, beams, 1.0, "never", most, repetition_penalty=factor)
-            same = int((ids == out.best).all(axis=1).sum())
-            results.append({"beams": beams, "factor": factor, "rows": len(sources), "identical": same})
-            print(results[-1], flush=True)
-    return results
-
-
-def main() -> None:
-    """Compare, print and write the counts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=12)
-    parser.add_argument("--beams", type=int, nargs="+", default=BEAMS)
-    parser.add_argument("--penalties", type=float, nargs="+", default=PENALTIES)
-    parser.add_argument("--seed", type=int, default=3, help="of the weights (default: 3)")
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
-    options = parser.parse_args()
-    start = time.perf_counter()
-    sources = sources_of(options.rows)
-    results = []
+@functools.cache
+def models(seed: int) -> tuple[Any, Any]:
+    """Their model and ours, with the same weights."""
     with tempfile.TemporaryDirectory() as folder:
-        peer = make(pathlib.Path(folder), options.seed)
-        model = interop.from_hugging_face(folder)
+        return make(
+            "marian", pathlib.Path(folder), seed, max_position_embeddings=64, forced_eos_token_id=None
+        )
+
+
+def compare_logits(run: references.Run) -> references.Figures:
+    """Return the largest difference of logits."""
+    peer, model = models(run.seed)
+    sources = sources_of(run.options.rows)
     inputs = np.concatenate([np.full((len(sources), 1), PAD), sources[:, :6]], axis=1)
     with torch.no_grad():
         logits = peer(
@@ -166,59 +113,77 @@ def main() -> None:
     ours = np.asarray(model({"source_ids": sources, "target_ids": inputs}))
     # Behind padding a target has no meaning.
     real = np.cumsum(inputs[:, 1:] == PAD, axis=1) == 0
-    difference = float(np.abs(logits - ours)[:, 1:][real].max())
-    print(f"logits differ by at most {difference:.1e}")
-    for beams in options.beams:
-        for penalty in options.penalties:
-            powers = np.maximum(np.arange(options.tokens + 1), 1.0) ** penalty
-            for early_stopping in EARLY_STOPPING if beams > 1 else (False,):
-                sampler = generation.Beam(beams, penalty, "length", EARLY_STOPPING[early_stopping])
-                out = generation.Generator(model, sampler, options.tokens, jit_compile=False)(sources)
-                ids = theirs(peer, sources, beams, penalty, early_stopping, options.tokens)
-                differs = (ids != out.best).any(axis=1)
-                # The end token may look like nothing else, so lengths are counted over what is no padding.
-                scored = generation.score(model, sources, ids)
-                ranking = scored.scores / powers[scored.lengths]
-                gap = out.ranking_scores[:, 0] - ranking
-                results.append(
-                    {
-                        "beams": beams,
-                        "length_penalty": penalty,
-                        "early_stopping": early_stopping,
-                        "rows": len(sources),
-                        "identical": int((~differs).sum()),
-                        "near_ties": int((differs & (np.abs(gap) <= NEAR)).sum()),
-                        "theirs_lower": int((differs & (gap > NEAR)).sum()),
-                        "theirs_higher": int((differs & (gap < -NEAR)).sum()),
-                        "mean_length": float(out.lengths.mean()),
-                    }
-                )
-                print(results[-1], flush=True)
-    total, same = (
-        sum(one["rows"] for one in results),
-        sum(one["identical"] + one["near_ties"] for one in results),
-    )
-    print(f"identical: {same} of {total}")
-    penalised = compare_repetition_penalties(peer, model, options.tokens)
-    for one in penalised:
-        total, same = total + one["rows"], same + one["identical"]
-    report = {
-        **measuring.machine(),
-        "seed": options.seed,
-        "tokens": options.tokens,
-        "wall_seconds": time.perf_counter() - start,
-        "largest_difference_of_logits": difference,
-        "identical": {
-            "rows": total,
-            "identical": sum(one["identical"] for one in [*results, *penalised]),
-            "or_near_ties": same,
-        },
-        "results": results,
-        "repetition_penalty": penalised,
-    }
-    print(f"written to {measuring.write_result('beam_search', report, options.output)}")
-    sys.exit(0 if same == total else 1)
+    return {"logits": float(np.abs(logits - ours)[:, 1:][real].max())}
 
+
+def compare(run: references.Run) -> references.Figures:
+    """Count the rows whose ids are equal, and how the others are ranked."""
+    if not run.case:
+        return compare_logits(run)
+    peer, model = models(run.seed)
+    beams, penalty, early_stopping, factor = (
+        run.case[name] for name in ("beams", "length_penalty", "early_stopping", "factor")
+    )
+    sources, tokens = sources_of(REPETITION_ROWS if factor else run.options.rows), run.options.tokens
+    sampler = generation.Beam(beams, penalty, "length", EARLY_STOPPING[early_stopping])
+    constraints = [generation.RepetitionPenalty(factor)] if factor else []
+    out = generation.Generator(model, sampler, tokens, jit_compile=False, constraints=constraints)(sources)
+    further = {"repetition_penalty": factor} if factor else {}
+    ids = theirs(peer, sources, beams, penalty, early_stopping, tokens, **further)
+    differs = (ids != out.best).any(axis=1)
+    found = {**run.case, "rows": len(sources), "identical": int((~differs).sum())}
+    if factor:  # which `score` does not apply
+        return {**found, "identical or near ties": [found["identical"], len(sources)]}
+    # The end token may look like nothing else, so lengths are counted over what is no padding.
+    scored = generation.score(model, sources, ids)
+    powers = np.maximum(np.arange(tokens + 1), 1.0) ** penalty
+    gap = out.ranking_scores[:, 0] - scored.scores / powers[scored.lengths]
+    near = int((differs & (np.abs(gap) <= NEAR)).sum())
+    return {
+        **found,
+        "near_ties": near,
+        "theirs_lower": int((differs & (gap > NEAR)).sum()),
+        "theirs_higher": int((differs & (gap < -NEAR)).sum()),
+        "mean_length": float(out.lengths.mean()),
+        "identical or near ties": [found["identical"] + near, len(sources)],
+    }
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """Return the cases by name: logits, searches, and searches with a repetition penalty."""
+    found: dict[str, dict[str, Any]] = {"logits": {}}
+    for beams, penalty in itertools.product(BEAMS, PENALTIES):
+        for early_stopping in EARLY_STOPPING if beams > 1 else (False,):
+            name = f"{beams} beams, length penalty {penalty}, early_stopping={early_stopping}"
+            case = {
+                "beams": beams,
+                "length_penalty": penalty,
+                "early_stopping": early_stopping,
+                "factor": 0.0,
+            }
+            found[name] = case
+    for beams, factor in itertools.product((1, 2, 4, 8), FACTORS):
+        case = {"beams": beams, "length_penalty": 1.0, "early_stopping": "never", "factor": factor}
+        found[f"{beams} beams, repetition penalty {factor}"] = case
+    return found
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sizes."""
+    parser.add_argument("--rows", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=12)
+
+
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    cases(),
+    compare,
+    limits={"logits": 1e-4},
+    equal=("identical or near ties",),
+    seeds=(3,),
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

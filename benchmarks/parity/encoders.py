@@ -4,19 +4,13 @@ Outputs, and the loss and gradients of a step. Models of `transformers` with ran
 `save_pretrained`, read by `interop.from_hugging_face`, and written back.
 
     .venv-bench/bin/python benchmarks/parity/encoders.py            # --help lists the options
-
-What is not compared again keeps its place in the JSON.
 """
 
-import argparse
 import dataclasses
 import functools
-import gc
-import json
 import pathlib
 import sys
 import tempfile
-import time
 from typing import Any
 
 import numpy as np
@@ -26,12 +20,11 @@ import transformers
 from hugging_face import randomise
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 from keras_transformer import interop, pipelines
 from keras_transformer.interop import bert, vit
 
-LIMITS = {"outputs": 1e-4, "loss": 1e-3, "gradients": 1e-3}
 BERT_SIZES = {
     "small": {
         "vocab_size": 300,
@@ -210,23 +203,20 @@ def _loss(logits: Any, library: Any) -> Any:
 
 def _worst_gradient(architecture: Any, ours: Any, theirs: Any, gradient_of: dict[int, Any]) -> dict[str, Any]:
     """Return the largest relative difference of a parameter's gradient, and the parameter's name."""
-    reference = {name: each.grad for name, each in theirs.named_parameters() if each.grad is not None}
-    largest = max(float(each.abs().max()) for each in reference.values())
-    differences = {}
-    renamed = {_in_file(name): each for name, each in reference.items()}
+    reference = {
+        _in_file(name): each.grad for name, each in theirs.named_parameters() if each.grad is not None
+    }
+    compared = []
     for name, parameter in architecture.parameters(ours):
         parts = tuple(tf.convert_to_tensor(gradient_of[id(weight)]) for weight in parameter.weights)
         found = dataclasses.replace(parameter, weights=parts).write()
-        expected = renamed.pop(name).numpy()
+        expected = reference.pop(name).numpy()
         if name.endswith("word_embeddings.weight"):  # PyTorch's embedding gives padding no gradient
             found, expected = found[1:], expected[1:]
-        # Keys' biases have no gradient but for rounding: what is tiny beside the largest is no reference.
-        scale = max(float(np.abs(expected).max()), 1e-4 * largest)
-        differences[name] = float(np.abs(found - expected).max()) / scale
-    if renamed:
-        raise ValueError(f"not compared: {sorted(renamed)}")
-    worst = max(differences, key=differences.get)
-    return {"gradients": differences[worst], "worst gradient": worst}
+        compared.append((name, found, expected))
+    if reference:
+        raise ValueError(f"not compared: {sorted(reference)}")
+    return references.worst_gradient(compared)
 
 
 def _in_file(name: str) -> str:
@@ -245,40 +235,20 @@ def _in_file(name: str) -> str:
     return name
 
 
-def main() -> None:
-    """Compare, print a table, write JSON; status 1 where a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [name for name in OUTPUTS if name != "BertModel"] + list(VARIANTS)
-    parser.add_argument("--classes", nargs="*", default=names, choices=names)
-    parser.add_argument("--sizes", nargs="*", default=["small", "base"], choices=["small", "base"])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
-    arguments = parser.parse_args()
-    written = arguments.output / "parity_encoders.json"
-    results = json.loads(written.read_text())["results"] if written.is_file() else {}
-    table, good = [], True
-    machine = measuring.machine()
-    for name in arguments.classes:
-        for size in arguments.sizes:
-            if name in VARIANTS and size == "base":
-                continue
-            start = time.perf_counter()
-            result = compare(name, size, arguments.seed)
-            measured = {"seconds": time.perf_counter() - start, "command": machine["command"]}
-            results.setdefault(name, {})[size] = {"seed": arguments.seed, **measured, **result}
-            content = {"machine": machine, "limits": LIMITS, "results": results}
-            measuring.write_result(written.stem, content, arguments.output)
-            good &= all(result[each] <= limit for each, limit in LIMITS.items()) and result["written back"]
-            good &= result.get("scores of texts", 0.0) <= LIMITS["outputs"]
-            row = {"model": f"{name}, {size}", "parameters": f"{result['parameters']:,}"}
-            row |= {each: f"{result[each]:.1e}" for each in LIMITS}
-            table.append(row | {"written back": "equal" if result["written back"] else "differs"})
-            print(table[-1], file=sys.stderr, flush=True)
-            gc.collect()
-    print(measuring.table(table))
-    print(f"written to {written}")
-    sys.exit(0 if good else 1)
-
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {
+        f"{name}, {size}": {"name": name, "size": size}
+        for name in (*OUTPUTS, *VARIANTS)
+        for size in ("small", "base")
+        if name != "BertModel" and (size == "small" or name not in VARIANTS)
+    },
+    lambda run: compare(**run.case, seed=run.seed),
+    limits={"outputs": 1e-4, "loss": 1e-3, "gradients": 1e-3, "scores of texts": 1e-4},
+    equal=("written back",),
+    name="parity_encoders",
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

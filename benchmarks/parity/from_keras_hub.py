@@ -8,9 +8,8 @@ lines that differ, whether ours are the ids of the `tokenizers` library, which t
     .venv-bench/bin/python benchmarks/parity/from_keras_hub.py    # --help
 """
 
-import argparse
+import functools
 import io
-import json
 import os
 import pathlib
 import sys
@@ -26,7 +25,7 @@ import tokenizers
 from keras_hub import models as hub
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 from tokenizers_parity import fuzzed_lines
 
 from keras_transformer import generation, interop, text
@@ -131,14 +130,23 @@ def compare_generation(theirs: Any, ours: Any, ids: np.ndarray) -> dict[str, Any
     ]
     return {
         "tokens generated": int(lengths.sum()),
-        "rows with equal greedy ids": f"{sum(same)} of {len(same)}",
+        "rows with equal greedy ids": [sum(same), len(same)],
     }
 
 
-def tokenizers_of(real: list[str], hard: list[str]) -> dict[str, tuple[Any, Any, Any]]:
+@functools.cache
+def samples() -> tuple[list[str], list[str]]:
+    """Lines of the phrasebook, and hard ones."""
+    train, _, _ = phrasebook.load_data(3000, num_validation=50, num_test=50)
+    return [side for pair in train for side in pair], fuzzed_lines(500)
+
+
+@functools.cache
+def tokenizers_of() -> dict[str, tuple[Any, Any, Any]]:
     """Return KerasHub's tokenizer, ours and that of `tokenizers` (None for SentencePiece), each of one vocabulary."""
     found: dict[str, tuple[Any, Any, Any]] = {}
-    lines = real + hard
+    real, hard = samples()
+    lines = real + hard[:250]
     for lowercase in (False, True):
         pieces = list(text.WordPieceTokenizer.train(lines, 3000, lowercase=lowercase).vocabulary)
         theirs = hub.BertTokenizer(vocabulary=pieces, lowercase=lowercase, strip_accents=lowercase)
@@ -198,41 +206,33 @@ def compare_tokenizer(theirs: Any, ours: Any, reference: Any, lines: list[str]) 
     return result
 
 
-def main() -> None:
-    """Compare, print and record each result as it comes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--only", nargs="*", help="some of the models and tokenizers; the others keep their results"
-    )
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
-    options = parser.parse_args()
-    written = options.output / "parity_keras_hub.json"
-    results = (
-        json.loads(written.read_text())["results"] if written.is_file() else {"models": {}, "tokenizers": {}}
-    )
+def compare(run: references.Run) -> references.Figures:
+    """Compare a model, or a tokenizer on real lines, whose ids must be equal, and on hard ones."""
+    if run.name in MODELS:
+        found = compare_model(run.name)
+        keras.backend.clear_session()
+        return found
+    real, hard = samples()
+    of_one = tokenizers_of()[run.name]
+    found = {
+        "real lines": compare_tokenizer(*of_one, real[:500]),
+        "hard lines": compare_tokenizer(*of_one, hard),
+    }
+    return {
+        **found,
+        "equal ids of real lines": [found["real lines"]["equal ids"], found["real lines"]["lines"]],
+    }
 
-    def record(part: str, name: str, result: dict[str, Any]) -> None:
-        results[part][name] = result
-        print(name, result, flush=True)
-        measuring.write_result(
-            written.stem, {"machine": measuring.machine(), "results": results}, options.output
-        )
 
-    chosen = {*TOKENIZERS, *MODELS} if options.only is None else {*options.only}
-    if chosen & {*TOKENIZERS}:
-        train, _, _ = phrasebook.load_data(3000, num_validation=50, num_test=50)
-        real = [side for pair in train for side in pair]
-        hard = fuzzed_lines(500)
-        samples = {"real lines": real[:500], "hard lines": hard}
-        for name, of_one in tokenizers_of(real, hard[:250]).items():
-            if name in chosen:
-                found = {sample: compare_tokenizer(*of_one, lines) for sample, lines in samples.items()}
-                record("tokenizers", name, found)
-    for name in MODELS:
-        if name in chosen:
-            record("models", name, compare_model(name))
-            keras.backend.clear_session()
-
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    dict.fromkeys((*TOKENIZERS, *MODELS)),
+    compare,
+    limits={"outputs": 1e-4},
+    equal=("rows with equal greedy ids", "equal ids of real lines"),
+    name="parity_keras_hub",
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

@@ -7,12 +7,10 @@ batch here and joined into one graph there. Edges and, by adjacency, the dense k
     .venv-bench/bin/python benchmarks/parity/gat.py            # --help lists the options
 """
 
-import argparse
 import itertools
 import os
 import pathlib
 import sys
-import time
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -23,12 +21,11 @@ import torch
 import torch_geometric
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 from keras_transformer import models
 from keras_transformer.datasets import planetoid
 
-LIMITS = {"logits": 1e-4, "loss": 1e-3, "gradients": 1e-3}
 CONVOLUTIONS = {"gat": torch_geometric.nn.GATConv, "gatv2": torch_geometric.nn.GATv2Conv}
 NETWORKS = {
     "Cora": {"num_heads": (8, 1), "head_dim": 8, "dropout": 0.0},
@@ -120,13 +117,13 @@ def as_ours(array: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
     return (array.T if array.dim() == 2 else array).detach().numpy().reshape(shape)
 
 
-def compare(name: str, score: str, seed: int) -> dict[str, Any]:
-    """Compare one network, by edges and by adjacency."""
+def compare(graphs: str, score: str, given: str, seed: int) -> references.Figures:
+    """Compare one network, whose graphs are given as edges or as adjacency matrices."""
     torch.manual_seed(seed)
-    graphs = read(name, np.random.default_rng(seed))
+    network, graphs = NETWORKS[graphs], read(graphs, np.random.default_rng(seed))
     num_features, num_classes = graphs[0][0].shape[1], int(max(each[2].max() for each in graphs)) + 1
-    theirs = Theirs(score, num_features, num_classes, NETWORKS[name])
-    ours = models.GAT(num_features, num_classes, score=score, **NETWORKS[name])
+    theirs = Theirs(score, num_features, num_classes, network)
+    ours = models.GAT(num_features, num_classes, score=score, **network)
     weights = pairs(ours, theirs, score)
     if len(weights) != len(ours.trainable_weights) or len(weights) != len(list(theirs.parameters())):
         raise RuntimeError("not every weight has a counterpart")
@@ -136,72 +133,49 @@ def compare(name: str, score: str, seed: int) -> dict[str, Any]:
     their_logits = theirs(torch.tensor(nodes), torch.tensor(edges.T.copy()))
     their_loss = torch.nn.functional.cross_entropy(their_logits, torch.tensor(labels).long())
     their_loss.backward()
-    found = {"parameters": ours.count_params(), "logits, largest": float(their_logits.detach().abs().max())}
-    padded_nodes, their_edges = padded(graphs)
-    adjacency = np.zeros((len(graphs), padded_nodes.shape[1], padded_nodes.shape[1]), bool)
-    for matrix, (_, of_one, _) in zip(adjacency, graphs, strict=True):
-        matrix[of_one[:, 1], of_one[:, 0]] = True
-    real = np.concatenate(
-        [np.arange(len(each[0])) + i * padded_nodes.shape[1] for i, each in enumerate(graphs)]
-    )
-    for kind, graph in (("edges", {"edges": their_edges}), ("adjacency", {"adjacency": adjacency})):
-        with tf.GradientTape() as tape:
-            logits = tf.gather(tf.reshape(ours({"nodes": padded_nodes, **graph}), [-1, num_classes]), real)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels.astype("int32"), logits)
-            loss = tf.reduce_mean(losses)
-        gradients = tape.gradient(loss, [mine.value for mine, _ in weights])
-        largest = max(float(other.grad.abs().max()) for _, other in weights)
-        worst = 0.0
-        for gradient, (mine, other) in zip(gradients, weights, strict=True):
-            expected = as_ours(other.grad, tuple(mine.shape))
-            # What is tiny beside the largest is no reference.
-            scale = max(float(np.abs(expected).max()), 1e-4 * largest)
-            worst = max(worst, float(np.abs(gradient.numpy() - expected).max()) / scale)
-        found[kind] = {
-            "logits": float(np.abs(logits.numpy() - their_logits.detach().numpy()).max()),
-            "loss": abs(float(loss) / their_loss.item() - 1),
-            "gradients": worst,
-        }
-    return found
-
-
-def main() -> None:
-    """Compare, print a table, write JSON; status 1 where a limit is exceeded."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--graphs", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
-    options = parser.parse_args()
-    machine, table, results, good = measuring.machine(), [], {}, True
-    machine["versions"]["torch-geometric"] = torch_geometric.__version__
-    for name, score in itertools.product(options.graphs, CONVOLUTIONS):
-        start = time.perf_counter()
-        found = compare(name, score, options.seed)
-        convolution = CONVOLUTIONS[score].__name__
-        results.setdefault(convolution, {})[name] = {**found, "seconds": time.perf_counter() - start}
-        for kind in ("edges", "adjacency"):
-            good &= all(found[kind][each] <= limit for each, limit in LIMITS.items())
-            row = {
-                "layer": convolution,
-                "graphs": name,
-                "given as": kind,
-                "parameters": f"{found['parameters']:,}",
-            }
-            table.append(row | {each: f"{found[kind][each]:.1e}" for each in LIMITS})
-    print(measuring.table(table))
-    networks = {name: {**NETWORKS[name], "activation": "elu"} for name in options.graphs}
-    content = {
-        "machine": machine,
-        "seed": options.seed,
-        "limits": LIMITS,
-        "networks": networks,
-        "results": results,
+    padded_nodes, padded_edges = padded(graphs)
+    length = padded_nodes.shape[1]
+    graph = {"edges": padded_edges}
+    if given == "adjacency":
+        graph = {"adjacency": np.zeros((len(graphs), length, length), bool)}
+        for matrix, (_, of_one, _) in zip(graph["adjacency"], graphs, strict=True):
+            matrix[of_one[:, 1], of_one[:, 0]] = True
+    real = np.concatenate([np.arange(len(each[0])) + i * length for i, each in enumerate(graphs)])
+    with tf.GradientTape() as tape:
+        logits = tf.gather(tf.reshape(ours({"nodes": padded_nodes, **graph}), [-1, num_classes]), real)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels.astype("int32"), logits)
+        loss = tf.reduce_mean(losses)
+    gradients = tape.gradient(loss, [mine.value for mine, _ in weights])
+    compared = [
+        (mine.path, gradient.numpy(), as_ours(other.grad, tuple(mine.shape)))
+        for gradient, (mine, other) in zip(gradients, weights, strict=True)
+    ]
+    return {
+        "parameters": ours.count_params(),
+        "network": {**network, "activation": "elu"},
+        "logits": float(np.abs(logits.numpy() - their_logits.detach().numpy()).max()),
+        "logits, largest": float(their_logits.detach().abs().max()),
+        "loss": abs(float(loss) / their_loss.item() - 1),
+        **references.worst_gradient(compared),
     }
-    print(f"written to {measuring.write_result('parity_gat', content, options.output)}")
-    sys.exit(0 if good else 1)
 
+
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {
+        f"{CONVOLUTIONS[score].__name__}, {graphs}, {given}": {
+            "graphs": graphs,
+            "score": score,
+            "given": given,
+        }
+        for graphs, score, given in itertools.product(NETWORKS, CONVOLUTIONS, ("edges", "adjacency"))
+    },
+    lambda run: compare(**run.case, seed=run.seed),
+    limits={"logits": 1e-4, "loss": 1e-3, "gradients": 1e-3},
+    packages=("torch-geometric",),
+    name="parity_gat",
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

@@ -7,13 +7,14 @@ in config.json. `generate` is called there without any argument but the source, 
 `pipelines.from_hugging_face` reads from the folder. Ours never generates padding, so it is among the `bad_words_ids`.
 """
 
-import argparse
+import atexit
+import functools
 import json
 import os
 import pathlib
+import shutil
 import sys
 import tempfile
-import time
 import warnings
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 from keras_transformer import generation, interop
 from keras_transformer.pipelines.hugging_face_generation import settings_from
@@ -83,18 +84,16 @@ CASES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def make(name: str, folder: pathlib.Path, seed: int) -> tuple[Any, Any]:
-    """Save a small model with random weights; return theirs, with an end token that comes early enough, and ours."""
+def make(name: str, folder: pathlib.Path, seed: int, **changes: Any) -> tuple[Any, Any]:
+    """Save a small model with random weights; return theirs, whose answers end at different lengths, and ours."""
     config, model, settings, pad, end = MODELS[name]
     torch.manual_seed(seed)
     ids = {"pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": pad}
-    theirs = model(config(vocab_size=VOCABULARY, **settings, **ids)).eval()
+    theirs = model(config(**{"vocab_size": VOCABULARY, **settings, **ids, **changes})).eval()
     with torch.no_grad():
         for module in theirs.modules():
-            if type(module) in (
-                torch.nn.Linear,
-                torch.nn.Embedding,
-            ):  # not Marian's positions, which are waves
+            # Not Marian's positions, which are waves.
+            if type(module) in (torch.nn.Linear, torch.nn.Embedding):
                 module.weight.normal_(0, 0.25)
         if name == "marian":
             theirs.final_logits_bias[0, end] = 2.0
@@ -102,84 +101,76 @@ def make(name: str, folder: pathlib.Path, seed: int) -> tuple[Any, Any]:
     return theirs, interop.from_hugging_face(folder)
 
 
-def compare(name: str, folder: pathlib.Path, ours: Any, sources: np.ndarray) -> int:
-    """The number of rows whose ids are equal."""
+@functools.cache
+def made(name: str, seed: int) -> tuple[pathlib.Path, Any]:
+    """A folder with a model of `transformers`, and ours."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    return folder, make(name, folder, seed)[1]
+
+
+def sources_of(rows: int, pad: int) -> np.ndarray:
+    """Random sources (rows, 10), padded on the left."""
+    random = np.random.default_rng(0)
+    sources = random.integers(3, VOCABULARY - 1, (rows, 10))
+    for row, length in enumerate(random.integers(2, 11, rows)):
+        sources[row, : 10 - length] = pad
+    return sources
+
+
+def compare(run: references.Run) -> references.Figures:
+    """Count the rows whose ids are equal."""
+    name, rows = run.case["model"], run.options.rows
     _, model, _, pad, _ = MODELS[name]
-    theirs = model.from_pretrained(folder).eval()
+    plain, ours = made(name, run.seed)
+    sources = sources_of(rows, pad)
+    words = {"bad_words_ids": [[pad], *run.case["settings"].get("bad_words_ids", [])]}
+    with tempfile.TemporaryDirectory() as copy:
+        folder = pathlib.Path(shutil.copytree(plain, copy, dirs_exist_ok=True))
+        path = folder / run.case["place"]
+        path.write_text(json.dumps({**json.loads(path.read_text()), **run.case["settings"], **words}))
+        if run.case["place"] == "config.json":
+            (folder / "generation_config.json").unlink()
+        theirs = model.from_pretrained(folder).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            settings = settings_from(folder, ours, {})
     out = theirs.generate(
         torch.tensor(sources), attention_mask=torch.tensor((sources != pad).astype(int))
     ).numpy()
     out = out[:, sources.shape[1] if name == "gpt2" else 1 :]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        settings = settings_from(folder, ours, {})
     limit = settings["max_new_tokens"]
     ids = np.full((len(sources), limit), pad)
     ids[:, : out.shape[1]] = out
-    run = generation.Generator(
+    generator = generation.Generator(
         ours, settings["generation"], limit, jit_compile=False, constraints=settings["constraints"]
     )
     more = [one.end_ids for one in settings["constraints"] if isinstance(one, generation.EndTokens)]
     ends = np.isin(ids, [ours.end_id, *(id_ for end_ids in more for id_ in end_ids)])
-    after = (
-        np.cumsum(ends, axis=1) - ends > 0
-    )  # `transformers` pads with the end token where padding's id is 0
-    return int((run(sources).best == np.where(after, pad, ids)).all(axis=1).sum())
+    after = np.cumsum(ends, axis=1) - ends > 0  # `transformers` pads with the end token if padding's id is 0
+    same = (generator(sources).best == np.where(after, pad, ids)).all(axis=1)
+    return {**run.case, "identical": [int(same.sum()), rows]}
 
 
-def main() -> None:
-    """Compare, print and write the counts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=20)
-    parser.add_argument("--models", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--seed", type=int, default=3, help="of the weights (default: 3)")
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
-    options = parser.parse_args()
-    start, results = time.perf_counter(), []
-    for name in options.models:
-        pad = MODELS[name][3]
-        random = np.random.default_rng(0)
-        sources = random.integers(3, VOCABULARY - 1, (options.rows, 10))
-        for row, length in enumerate(random.integers(2, 11, options.rows)):
-            sources[row, : 10 - length] = pad
-        with tempfile.TemporaryDirectory() as made:
-            folder = pathlib.Path(made)
-            _, ours = make(name, folder, options.seed)
-            path, config = folder / "generation_config.json", folder / "config.json"
-            plain, ids = json.loads(config.read_text()), json.loads(path.read_text())
-            for case in CASES[name]:
-                words = {"bad_words_ids": [[pad], *case.get("bad_words_ids", [])]}
-                for legacy in (False, True):
-                    path.unlink(missing_ok=True)
-                    config.write_text(json.dumps({**plain, **case, **words} if legacy else plain))
-                    if not legacy:
-                        path.write_text(json.dumps({**ids, **case, **words}))
-                    same = compare(name, folder, ours, sources)
-                    place = "config.json" if legacy else "generation_config.json"
-                    results.append(
-                        {
-                            "model": name,
-                            "settings": case,
-                            "place": place,
-                            "rows": options.rows,
-                            "identical": same,
-                        }
-                    )
-                    print(results[-1], flush=True)
-    total, same = (sum(one[count] for one in results) for count in ("rows", "identical"))
-    print(f"identical: {same} of {total}")
-    report = {
-        **measuring.machine(),
-        "seed": options.seed,
-        "wall_seconds": time.perf_counter() - start,
-        "identical": {"rows": total, "identical": same},
-        "results": results,
-    }
-    print(f"written to {measuring.write_result('parity_generation_config', report, options.output)}")
-    sys.exit(0 if same == total else 1)
-
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {
+        f"{model}, {', '.join(f'{name}={value}' for name, value in settings.items())}, {place}": {
+            "model": model,
+            "settings": settings,
+            "place": place,
+        }
+        for model, cases in CASES.items()
+        for settings in cases
+        for place in ("generation_config.json", "config.json")
+    },
+    compare,
+    equal=("identical",),
+    seeds=(3,),
+    name="parity_generation_config",
+    add_options=lambda parser: parser.add_argument("--rows", type=int, default=20),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

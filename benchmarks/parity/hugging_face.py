@@ -3,19 +3,13 @@
 Models of `transformers` with random weights are saved by `save_pretrained` and read by `interop.from_hugging_face`.
 
     .venv-bench/bin/python benchmarks/parity/hugging_face.py            # --help lists the options
-
-What is not compared again keeps its place in the JSON.
 """
 
-import argparse
 import dataclasses
-import gc
-import json
 import os
 import pathlib
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +22,7 @@ import torch
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 from keras_transformer import generation, interop
 from keras_transformer.generation.generative_model import is_encoder_decoder
@@ -308,34 +302,25 @@ def compare_step(
     }
     valid = labels != pad_id
     logits = np.abs(our_logits.numpy() - their_logits.detach().numpy())[valid]
-    worst, compared, kinks = (0.0, ""), 0, 0
+    compared, kinks = [], 0
     their_gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
-    largest = max(
-        float(gradient.abs().max()) for gradient in their_gradients.values() if gradient is not None
-    )
     for name, parameter in architecture.parameters(ours):
         reference = their_gradients.get(architecture.prefix + name)
         if reference is None:  # a buffer: ours can be trained
             continue
-        found = dataclasses.replace(
-            parameter, weights=tuple(gradient_of[id(weight)] for weight in parameter.weights)
-        ).write()
-        reference = reference.numpy()
+        parts = tuple(gradient_of[id(weight)] for weight in parameter.weights)
+        found, reference = dataclasses.replace(parameter, weights=parts).write(), reference.numpy()
         if reference.shape[0] == ours.vocabulary_size:  # PyTorch's embedding gives padding no gradient
             found, reference = np.delete(found, pad_id, axis=0), np.delete(reference, pad_id, axis=0)
         smooth = nearest.get(architecture.prefix + name, np.ones(len(reference))) > KINK
-        found, reference, kinks = found[smooth], reference[smooth], kinks + int((~smooth).sum())
-        # Keys' biases have no gradient but for rounding: what is tiny beside the largest is no reference.
-        scale = max(float(np.abs(reference).max()), 1e-4 * largest)
-        worst = max(worst, (float(np.abs(found - reference).max()) / scale, name))
-        compared += 1
+        compared.append((name, found[smooth], reference[smooth]))
+        kinks += int((~smooth).sum())
     return {
         "logits": float(logits.max()),
         "logits, largest": float(their_logits.detach().abs().max()),
         "loss": abs(float(our_loss) / float(their_loss) - 1),
-        "gradients": worst[0],
-        "worst gradient": worst[1],
-        "gradients compared": compared,
+        **references.worst_gradient(compared),
+        "gradients compared": len(compared),
         **({"units at a kink": kinks} if nearest else {}),
     }
 
@@ -367,15 +352,14 @@ def compare_generation(
         ).numpy()[:, given.shape[1] if decoder_only else 1 :]
         expected = np.pad(out, [(0, 0), (0, NEW_TOKENS - out.shape[1])], constant_values=pad_id)
         best = generation.generate(ours, prompts, sampler, max_new_tokens=NEW_TOKENS).best
-        found[name] = bool(np.array_equal(best, expected))
+        found[f"ids, {name}"] = bool(np.array_equal(best, expected))
     return found
 
 
-def compare(name: str, size: str, seed: int) -> dict[str, Any]:
+def compare(case: Case, settings: dict[str, Any], seed: int) -> references.Figures:
     """Compare one architecture."""
-    case, random = CASES[name], np.random.default_rng(seed)
-    settings = {**getattr(case, size), "pad_token_id": 0}
-    theirs = case.model(case.config(**settings)).eval()
+    random = np.random.default_rng(seed)
+    theirs = case.model(case.config(**settings, pad_token_id=0)).eval()
     if getattr(theirs.config, "scale_decoder_outputs", None) is False:
         # Published weights of T5 v1.1 have two matrices; a new model of `transformers` has one, without the factor.
         theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach().clone())
@@ -398,57 +382,25 @@ def compare(name: str, size: str, seed: int) -> dict[str, Any]:
                 )
         if case.prompts is not None:
             prompts = case.prompts(random, vocabulary_size, pad_id)
-            result["generated"] = compare_generation(case, theirs, ours, prompts, pad_id)
+            result |= compare_generation(case, theirs, ours, prompts, pad_id)
     return {"parameters": ours.count_params(), **result}
 
 
-def main() -> None:
-    """Compare, print a table, write JSON; status 1 where a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--architectures", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--sizes", nargs="*", default=["small", "base"], choices=["small", "base"])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
-    arguments = parser.parse_args()
-    written = arguments.output / "parity_hugging_face.json"
-    results = json.loads(written.read_text())["results"] if written.is_file() else {}
-    table, good = [], True
-    machine = measuring.machine()
-    limits = {"logits": 1e-4, "loss": 1e-3, "gradients": 1e-3}
-    for name in arguments.architectures:
-        for size in arguments.sizes:
-            if getattr(CASES[name], size) is None:
-                continue
-            start = time.perf_counter()
-            result = compare(name, size, arguments.seed)
-            measured = {"seconds": time.perf_counter() - start, "command": machine["command"]}
-            results.setdefault(name, {})[size] = {"seed": arguments.seed, **measured, **result}
-            content = {"machine": machine, "limits": limits, "results": results}
-            measuring.write_result(written.stem, content, arguments.output)
-            generated = result.get("generated", {})
-            good &= all(result[measured] <= limit for measured, limit in limits.items())
-            good &= result["written back"] and all(generated.values())
-            table.append(
-                {
-                    "model": f"{name}, {size}",
-                    "parameters": f"{result['parameters']:,}",
-                    "logits": f"{result['logits']:.1e}",
-                    "loss, relative": f"{result['loss']:.1e}",
-                    "gradients, relative": f"{result['gradients']:.1e}",
-                    "generated ids": "–"
-                    if not generated
-                    else "equal"
-                    if all(generated.values())
-                    else "differ",
-                    "written back": "equal" if result["written back"] else "differs",
-                }
-            )
-            print(table[-1], file=sys.stderr, flush=True)
-            gc.collect()
-    print(measuring.table(table))
-    print(f"written to {written}")
-    sys.exit(0 if good else 1)
-
+GENERATED = tuple(f"ids, {name}" for name in ("greedy", *BEAMS))
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {
+        f"{name}, {size}": (case, getattr(case, size))
+        for name, case in CASES.items()
+        for size in ("small", "base")
+        if getattr(case, size) is not None
+    },
+    lambda run: compare(*run.case, run.seed),
+    limits={"logits": 1e-4, "loss": 1e-3, "gradients": 1e-3},
+    equal=("written back", *GENERATED),
+    name="parity_hugging_face",
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

@@ -3,11 +3,9 @@
 .venv-bench/bin/python benchmarks/parity/mamba2.py            # --help lists the options
 """
 
-import argparse
 import os
 import pathlib
 import sys
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -17,11 +15,10 @@ import torch
 from transformers.models.mamba2 import modeling_mamba2
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 from keras_transformer import layers
 
-LIMITS = {"outputs": 1e-4, "state": 1e-4, "gradients": 1e-3}
 SHAPES = {
     "one group, one chunk": {"num_groups": 1, "length": 12},
     "two groups, many chunks": {"num_groups": 2, "length": 150},
@@ -30,7 +27,7 @@ SHAPES = {
 MODEL_DIM, NUM_HEADS, STATE_DIM, BATCH_SIZE = 64, 8, 16, 3
 
 
-def compare(length: int, num_groups: int, kernel_size: int = 4, seed: int = 0) -> dict[str, float]:
+def compare(length: int, num_groups: int, kernel_size: int = 4, seed: int = 0) -> references.Figures:
     """Return the largest differences of outputs and last states, and of gradients relative to each weight's largest."""
     torch.manual_seed(seed)
     config = modeling_mamba2.Mamba2Config(
@@ -79,13 +76,14 @@ def compare(length: int, num_groups: int, kernel_size: int = 4, seed: int = 0) -
     gradients = tape.gradient(loss, [mine.value for mine, _ in pairs])
     _, continued = ours.scan(inputs[:, :-1], ours.zero_state(BATCH_SIZE), None, False)
     last, _ = ours.scan(inputs[:, -1:], continued, None, False)
+    compared = [
+        (mine.path, gradient.numpy(), _as_ours(other.grad))
+        for gradient, (mine, other) in zip(gradients, pairs, strict=True)
+    ]
     return {
         "outputs": float(np.abs(outputs.numpy() - their_outputs.detach().numpy()).max()),
         "state": float(np.abs(last.numpy() - their_outputs[:, -1:].detach().numpy()).max()),
-        "gradients": max(
-            float(np.abs(gradient.numpy() - _as_ours(other.grad)).max() / np.abs(other.grad.numpy()).max())
-            for gradient, (_, other) in zip(gradients, pairs, strict=True)
-        ),
+        **references.worst_gradient(compared),
     }
 
 
@@ -95,30 +93,14 @@ def _as_ours(array: torch.Tensor) -> np.ndarray:
     return (array[:, 0] if array.dim() == 3 else array).numpy().T
 
 
-def main() -> None:
-    """Compare, print a table, write JSON; status 1 where a limit is exceeded."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
-    options = parser.parse_args()
-    results: dict[str, Any] = {name: compare(**shape, seed=options.seed) for name, shape in SHAPES.items()}
-    rows = [
-        {"layer": name, **{each: f"{found[each]:.1e}" for each in LIMITS}} for name, found in results.items()
-    ]
-    print(measuring.table(rows))
-    content = {
-        "machine": measuring.machine(),
-        "seed": options.seed,
-        "limits": LIMITS,
-        "shapes": SHAPES,
-        "results": results,
-    }
-    print(f"written to {measuring.write_result('parity_mamba2', content, options.output)}")
-    good = all(found[each] <= limit for found in results.values() for each, limit in LIMITS.items())
-    sys.exit(0 if good else 1)
-
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    SHAPES,
+    lambda run: {**run.case, **compare(**run.case, seed=run.seed)},
+    limits={"outputs": 1e-4, "state": 1e-4, "gradients": 1e-3},
+    name="parity_mamba2",
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

@@ -7,19 +7,14 @@ environment of its own: `pip install -r benchmarks/requirements.txt`, then `pip 
 transformers==4.57.6`.
 
 Pipelines with random weights are exported by `export.onnx`; `from_pretrained` of Optimum's `ORTModel…` classes reads
-`onnx/optimum` and nothing else, and `generate` is called without any argument but the source. What is not compared
-again keeps its place in the JSON.
+`onnx/optimum` and nothing else, and `generate` is called without any argument but the source.
 """
 
-import argparse
 import functools
-import importlib.metadata
-import json
 import os
 import pathlib
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +27,7 @@ import torch
 from optimum import onnxruntime as optimum
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 from keras_transformer import export, generation, models, pipelines, text
 from keras_transformer.datasets import phrasebook
@@ -183,47 +178,42 @@ def computed(pipeline: Any, folder: pathlib.Path, sentences: list[str]) -> tuple
     return len(ids), int(equal.sum()) if names else 0
 
 
-def main() -> None:
-    """Compare, print and write the counts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=20)
-    parser.add_argument("--only", default="", help="compare the pipelines whose names contain this")
-    parser.add_argument("--seed", type=int, default=3, help="of the weights (default: 3)")
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
-    options = parser.parse_args()
-    start = time.perf_counter()
-    sentences = [source for source, _ in phrasebook.load_data()[0]]
-    made = Pipelines(sentences[:2000], options.seed)()
-    sentences = sentences[-options.rows :]
-    path = options.output / "parity_optimum.json"
-    earlier = json.loads(path.read_text())["results"] if options.only and path.exists() else []
-    results = {one["pipeline"]: one for one in earlier}
-    for name, make in made.items():
-        if options.only not in name:
-            continue
-        pipeline = make()
-        with tempfile.TemporaryDirectory() as folder:
-            exported = export.onnx(pipeline, pathlib.Path(folder) / "it") / "optimum"
-            count, same = (generated if pipeline.generates else computed)(pipeline, exported, sentences)
-        results[name] = {"pipeline": name, "outputs": count, "identical": same}
-        print(results[name], flush=True)
-    total, same = (sum(one[count] for one in results.values()) for count in ("outputs", "identical"))
-    print(f"identical: {same} of {total}")
-    machine = measuring.machine()
-    optimum_version = {"optimum-onnx": importlib.metadata.version("optimum-onnx")}
-    report = {
-        **machine,
-        "versions": {**machine["versions"], **optimum_version},
-        "seed": options.seed,
-        "wall_seconds": time.perf_counter() - start,
-        "identical": {"outputs": total, "identical": same},
-        "results": list(results.values()),
-    }
-    print(f"written to {measuring.write_result('parity_optimum', report, options.output)}")
-    sys.exit(0 if same == total else 1)
+@functools.cache
+def sentences() -> list[str]:
+    """The sources of the phrasebook."""
+    return [source for source, _ in phrasebook.load_data()[0]]
 
+
+@functools.cache
+def pipelines_of(seed: int) -> dict[str, Callable[[], Any]]:
+    """Return functions that create the pipelines."""
+    return Pipelines(sentences()[:2000], seed)()
+
+
+def compare(run: references.Run) -> references.Figures:
+    """Count the outputs that are identical."""
+    pipeline = pipelines_of(run.seed)[run.name]()
+    with tempfile.TemporaryDirectory() as folder:
+        exported = export.onnx(pipeline, pathlib.Path(folder) / "it") / "optimum"
+        count, same = (generated if pipeline.generates else computed)(
+            pipeline, exported, sentences()[-run.options.rows :]
+        )
+    return {"identical": [same, count]}
+
+
+GENERATING = ("Transformer", "Transformer as Marian", "T5", "GPT", "GPT with rotary positions")
+SEARCHES = tuple(f"{name}, beam and constraints" for name in ("Transformer as Marian", "GPT"))
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    dict.fromkeys((*GENERATING, *SEARCHES, *(f"{name} of BERT" for name in CLASSES))),
+    compare,
+    equal=("identical",),
+    seeds=(3,),
+    packages=("optimum-onnx",),
+    name="parity_optimum",
+    add_options=lambda parser: parser.add_argument("--rows", type=int, default=20),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

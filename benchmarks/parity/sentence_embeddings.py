@@ -7,19 +7,16 @@ ones, without tokens, with special tokens, accents and other scripts. Compared w
 Folders that are not supported must be refused.
 
     .venv-bench/bin/python benchmarks/parity/sentence_embeddings.py            # --help lists the options
-
-What is not compared again keeps its place in the JSON.
 """
 
-import argparse
 import dataclasses
+import functools
 import json
 import os
 import pathlib
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +27,6 @@ os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")  # as in the Makefile: it
 
 import numpy as np
 import onnxruntime
-import sentence_transformers
 import tensorflow as tf
 import torch
 import transformers
@@ -39,13 +35,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 import keras_transformer_serving as serving
 from keras_transformer import export, pipelines, text
 from keras_transformer.datasets import phrasebook
 
-LIMIT = 1e-5
 SIZES = {
     "small": {
         "hidden_size": 64,
@@ -117,6 +112,7 @@ CASES = {
 }
 
 
+@functools.cache
 def vocabulary() -> tuple[list[str], list[str]]:
     """Pieces trained on the phrasebook, and texts."""
     lines = [line for pair in phrasebook.load_data()[0] for line in pair]
@@ -183,8 +179,9 @@ def to_older_layout(folder: pathlib.Path, case: Case) -> None:
     path.write_text(json.dumps({"word_embedding_dimension": config["embedding_dimension"], **booleans}))
 
 
-def compare(case: Case, pieces: list[str], texts: list[str], seed: int) -> dict[str, Any]:
+def compare(case: Case, seed: int) -> references.Figures:
     """Return the largest difference of a value, by the way in which the vectors are computed here."""
+    pieces, texts = vocabulary()
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         write(case, pieces, folder, seed)
@@ -219,17 +216,19 @@ def compare(case: Case, pieces: list[str], texts: list[str], seed: int) -> dict[
         names = {each.name for each in session.get_inputs()}
         feed = {name: tensor.numpy() for name, tensor in features.items() if name in names}
         (vectors,) = session.run(["sentence_embedding"], feed)
+        found["ONNX graph, the library's ids"] = float(np.abs(vectors - expected[0]).max())
+        largest = float(max(np.abs(vectors).max() for vectors in expected))
         return {
             **found,
-            "ONNX graph, the library's ids": float(np.abs(vectors - expected[0]).max()),
-            "largest value": float(max(np.abs(vectors).max() for vectors in expected)),
+            "relative": max(found.values()) / max(1.0, largest),
+            "largest value": largest,
             "vectors": f"{len(texts)} texts, {len(calls)} calls, {vectors.shape[1]} values",
         }
 
 
-def refusals(pieces: list[str]) -> dict[str, str]:
+def refusals() -> references.Figures:
     """Return the errors of folders that the library writes and that are not supported."""
-    found = {}
+    found, pieces = {}, vocabulary()[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         write(Case(), pieces, folder, 0)
@@ -259,40 +258,21 @@ def refusals(pieces: list[str]) -> dict[str, str]:
                 found[name] = "accepted"
             except (ValueError, FileNotFoundError) as error:
                 found[name] = f"{type(error).__name__}: {error}".replace(str(folder), "")
-    return found
+    refused = sum(error != "accepted" for error in found.values())
+    return {"refused": [refused, len(found)], "errors": found}
 
 
-def main() -> None:
-    """Compare, print a table, write JSON; status 1 where a limit is exceeded or a folder is not refused."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
-    arguments = parser.parse_args()
-    path = arguments.output / "parity_sentence_embeddings.json"
-    results = json.loads(path.read_text())["results"] if path.is_file() else {}
-    machine = measuring.machine()
-    machine["versions"]["sentence-transformers"] = sentence_transformers.__version__
-    pieces, texts = vocabulary()
-    refused = refusals(pieces)
-    good, table = "accepted" not in refused.values(), []
-    for name in arguments.cases:
-        start = time.perf_counter()
-        result = compare(CASES[name], pieces, texts, arguments.seed)
-        differences = {way: value for way, value in result.items() if isinstance(value, float)}
-        differences.pop("largest value")
-        good &= max(differences.values()) <= LIMIT * max(1.0, result["largest value"])
-        measured = {"seconds": time.perf_counter() - start, "command": machine["command"]}
-        results[name] = {"seed": arguments.seed, **measured, **result}
-        content = {"machine": machine, "limit": LIMIT, "refused": refused, "results": results}
-        measuring.write_result(path.stem, content, arguments.output)
-        table.append({"folder": name, **{way: f"{value:.1e}" for way, value in differences.items()}})
-        print(table[-1], file=sys.stderr, flush=True)
-    print(measuring.table(table))
-    print("\n".join(f"{name}: {error}" for name, error in refused.items()))
-    print(f"written to {path}")
-    sys.exit(0 if good else 1)
-
+UNSUPPORTED = "folders that are not supported"
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {UNSUPPORTED: None, **CASES},
+    lambda run: compare(run.case, run.seed) if run.case else refusals(),
+    limits={"relative": 1e-5},
+    equal=("refused",),
+    packages=("sentence-transformers",),
+    name="parity_sentence_embeddings",
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

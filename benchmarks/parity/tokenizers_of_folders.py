@@ -8,7 +8,7 @@ compared on lines of real text and on as many made of characters from all over U
     .venv-bench/bin/python benchmarks/parity/tokenizers_of_folders.py    # needs KERAS_TRANSFORMER_DATA; --help
 """
 
-import argparse
+import functools
 import io
 import json
 import os
@@ -27,7 +27,7 @@ import sentencepiece
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 from tokenizers_parity import fuzzed_lines, real_lines
 
 from keras_transformer import text
@@ -169,32 +169,33 @@ def compare(ours: Any, ids: Callable[..., Any], reference: Any, lines: list[str]
     }
 
 
-def main() -> None:
-    """Compare, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lines", type=int, default=10_000)
-    parser.add_argument("--results", type=pathlib.Path, default=measuring.RESULTS)
-    arguments = parser.parse_args()
-    warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
-    corpora = {"real": real_lines(arguments.lines), "fuzzed": fuzzed_lines(arguments.lines)}
-    results, rows = [], []
-    with tempfile.TemporaryDirectory() as base:
-        for name, ours, ids, reference in contenders(corpora["real"], pathlib.Path(base)):
-            for kind, lines in corpora.items():
-                result = compare(ours, ids, reference, lines)
-                results.append({"tokenizer": name, "text": kind, **result})
-                shown = {key: str(value) for key, value in result.items() if not isinstance(value, list)}
-                rows.append({"tokenizer": name, "text": kind, **shown})
-                print(rows[-1], flush=True)
-    print(measuring.table(rows))
-    result = {
-        **measuring.machine(),
-        "transformers": transformers.__version__,
-        "sentencepiece": sentencepiece.__version__,
-        "results": results,
-    }
-    print(measuring.write_result("parity_tokenizers_of_folders", result, arguments.results))
+@functools.cache
+def corpora(count: int) -> dict[str, list[str]]:
+    """Real and fuzzed lines."""
+    return {"real": real_lines(count), "fuzzed": fuzzed_lines(count)}
 
+
+@functools.cache
+def tokenizers_of(count: int) -> dict[str, tuple[Any, Callable[..., Any], Any]]:
+    """Our tokenizers by name, their ids of lines and their texts of ids."""
+    warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
+    with tempfile.TemporaryDirectory() as base:
+        return {name: each for name, *each in contenders(corpora(count)["real"], pathlib.Path(base))}
+
+
+NAMES = ("T5", "T5, tokenizer.json", "Marian", "Marian, target", "GPT-1", "GPT-2", "BERT")
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {f"{name}, {kind}": (name, kind) for name in NAMES for kind in ("real", "fuzzed")},
+    lambda run: compare(
+        *tokenizers_of(run.options.lines)[run.case[0]], corpora(run.options.lines)[run.case[1]]
+    ),
+    measures=("lines_with_other_ids", "of_these_with_special_tokens", "texts_that_differ"),
+    packages=("transformers", "sentencepiece"),
+    name="parity_tokenizers_of_folders",
+    add_options=lambda parser: parser.add_argument("--lines", type=int, default=10_000),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

@@ -6,13 +6,10 @@ tokens that only the mask tells from others.
     .venv-bench/bin/python benchmarks/parity/without_padding.py            # --help lists the options
 """
 
-import argparse
-import json
 import os
 import pathlib
 import sys
 import tempfile
-import time
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -23,12 +20,11 @@ import torch
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import measuring
+import references
 
 from keras_transformer import generation, interop
 
 NEW_TOKENS = 16
-LIMIT = 1e-4
 SIZES = {"vocab_size": 300, "n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 4}
 SAMPLERS = {
     "greedy": ("greedy", {"num_beams": 1}),
@@ -79,10 +75,8 @@ def batch(rows: list[list[int]], value: int, left: bool) -> tuple[np.ndarray, np
     return ids, mask
 
 
-def compare(name: str, count: int) -> dict[str, Any]:
+def compare(name: str, end_id: int, count: int) -> references.Figures:
     """The largest difference of logits, and how many rows have the same ids."""
-    # GPT-1 has no end token; its files leave unknown, 0, which is what ends a text here.
-    end_id = {"gpt2": 299, "openai-gpt": 0}[name]
     random = np.random.default_rng(0)
     # OpenAI GPT counts positions from the beginning of the row, padding or not: prompts of one length.
     rows = prompts(random, end_id, count - 1, (1, 12) if name == "gpt2" else (6, 7))
@@ -92,11 +86,10 @@ def compare(name: str, count: int) -> dict[str, Any]:
     with torch.no_grad():
         expected = theirs(torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
     found = np.asarray(ours({"token_ids": ids, "padding_mask": mask != 0}, training=False))
-    result: dict[str, Any] = {
+    result = {
         "pad_id": ours.pad_id,
         "rows": count,
         "logits": float(np.abs(expected - found)[mask != 0].max()),
-        "same ids": {},
     }
     left, left_mask = batch(rows, 7, left=True)
     for sampler, (our_sampler, search) in SAMPLERS.items():
@@ -110,28 +103,23 @@ def compare(name: str, count: int) -> dict[str, Any]:
         best = generation.generate(
             ours, ids, our_sampler, max_new_tokens=NEW_TOKENS, padding_mask=mask != 0
         ).best
-        result["same ids"][sampler] = int((best == expected).all(axis=1).sum())
+        result[f"ids, {sampler}"] = [int((best == expected).all(axis=1).sum()), count]
     return result
 
 
-def main() -> None:
-    """Compare, print, write JSON; status 1 where logits or ids differ."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=48)
-    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
-    arguments = parser.parse_args()
-    results, start = {}, time.perf_counter()
-    for name in ("gpt2", "openai-gpt"):
-        results[name] = compare(name, arguments.rows)
-        print(name, json.dumps(results[name]), flush=True)
-    good = all(
-        result["logits"] <= LIMIT and set(result["same ids"].values()) == {arguments.rows}
-        for result in results.values()
-    )
-    content = {"machine": measuring.machine(), "seconds": time.perf_counter() - start, "results": results}
-    measuring.write_result("parity_without_padding", content, arguments.output)
-    sys.exit(0 if good else 1)
-
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {
+        "gpt2": {"end_id": 299},
+        "openai-gpt": {"end_id": 0},
+    },  # GPT-1 has no end token; unknown ends a text here
+    lambda run: compare(run.name, run.case["end_id"], run.options.rows),
+    limits={"logits": 1e-4},
+    equal=tuple(f"ids, {sampler}" for sampler in SAMPLERS),
+    name="parity_without_padding",
+    add_options=lambda parser: parser.add_argument("--rows", type=int, default=48),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(REFERENCE.main())

@@ -1,6 +1,5 @@
 """The commands that reproduce papers, on data of a minute's size."""
 
-import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -38,13 +37,12 @@ def script(name, monkeypatch):
     return module
 
 
-def smaller(module, monkeypatch, **settings):
-    """Settings whose defaults are smaller."""
-    fields = [(field.name, field.type, field.default) for field in dataclasses.fields(module.Settings)]
-    small = dataclasses.make_dataclass(
-        "Settings", [(name, kind, settings.get(name, default)) for name, kind, default in fields], frozen=True
-    )
-    monkeypatch.setattr(module, "Settings", small)
+def run(module, folder, *options, name=None, **settings):
+    """Run a comparison; return the contents of its file."""
+    numbers = [part for key, value in settings.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    module.REFERENCE.main([*options, *numbers, "--output", str(folder)])
+    path = folder / f"{name or pathlib.Path(module.__file__).stem}.json"
+    return json.loads(path.read_text())["results"]
 
 
 @pytest.mark.slow
@@ -63,15 +61,14 @@ def test_cora(monkeypatch, tmp_path, capsys):
     )
     cora = script("cora", monkeypatch)
     monkeypatch.setattr(planetoid, "load_data", lambda folder: graph)
-    smaller(cora, monkeypatch, patience=3, max_epochs=6)
-    cora.main(["--seeds", "0", "1", "--output", str(tmp_path)])
-    result = json.loads((tmp_path / "cora.json").read_text())
-    accuracies = [run["test"] for run in result["runs"]]
-    assert result["test"]["mean"] == pytest.approx(np.mean(accuracies))
-    assert result["test"]["standard_error"] == pytest.approx(np.std(accuracies, ddof=1) / 2**0.5)
-    assert all(run["best_epoch"] <= run["epochs"] <= 6 for run in result["runs"])
+    result = run(cora, tmp_path, "--seeds", "0", "1", patience=3, max_epochs=6)["GAT"]
+    accuracies, test = [each["test"] for each in result["runs"]], result["over seeds"]["test"]
+    assert test["mean"] == pytest.approx(np.mean(accuracies))
+    assert test["standard_error"] == pytest.approx(np.std(accuracies, ddof=1) / 2**0.5)
+    assert all(each["best_epoch"] <= each["epochs"] <= 6 for each in result["runs"])
     assert result["settings"]["learning_rate"] == 0.005
-    assert "over 2 seeds" in capsys.readouterr().out
+    assert result["published"] == {"mean": 83.0, "standard_deviation": 0.7, "runs": 100}
+    assert "seeds" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -83,12 +80,12 @@ def test_mnist(monkeypatch, tmp_path, capsys):
     images, labels = random.integers(0, 256, (40, 28, 28, 1)).astype("uint8"), random.integers(0, 10, 40)
     module = script("mnist", monkeypatch)
     monkeypatch.setattr(mnist, "load_data", lambda folder: ((images, labels), (images[:10], labels[:10])))
-    smaller(module, monkeypatch, patch_size=14, num_layers=1, batch_size=8, validation_images=8)
-    module.main(["--minutes", "0.001", "--output", str(tmp_path)])
-    result = json.loads((tmp_path / "mnist.json").read_text())
-    assert 0 <= result["test"]["accuracy"] <= 100
-    assert result["updates"] >= 1
-    assert "published 97.8" in capsys.readouterr().out
+    small = {"patch_size": 14, "num_layers": 1, "batch_size": 8, "validation_images": 8, "minutes": 0.001}
+    result = run(module, tmp_path, **small)["ViT"]
+    assert 0 <= result["runs"][0]["test"] <= 100
+    assert result["runs"][0]["updates"] >= 1
+    assert result["settings"]["patch_size"] == 14
+    assert "97.8" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -98,28 +95,26 @@ def test_shakespeare(monkeypatch, tmp_path, capsys):
     (tmp_path / "input.txt").write_text(text)
     module = script("shakespeare", monkeypatch)
     sizes = {
-        "num-layers": 1,
-        "num-heads": 2,
-        "model-dim": 16,
-        "hidden-dim": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "model_dim": 16,
+        "hidden_dim": 16,
         "length": 16,
-        "batch-size": 4,
+        "batch_size": 4,
     }
-    numbers = {**sizes, "steps": 4, "validate-every": 2, "dropout": 0.1}
-    options = [part for name, value in numbers.items() for part in (f"--{name}", str(value))]
-    folders = ["--data", str(tmp_path), "--output", str(tmp_path)]
+    numbers = {**sizes, "steps": 4, "validate_every": 2, "dropout": 0.1}
     for config in ("ours", "gpu"):  # what is not run again stays
-        module.main(["--configs", config, "--seeds", "0", *options, *folders])
-    result = json.loads((tmp_path / "shakespeare.json").read_text())
-    assert set(result["configs"]) == {"ours", "gpu"}
-    assert result["configs"]["gpu"]["published"] == 1.4697
-    for each in result["configs"].values():
+        options = ["--only", config, "--seeds", "0", "--data", str(tmp_path)]
+        results = run(module, tmp_path, *options, **numbers)
+    assert set(results) == {"ours", "gpu"}
+    assert results["gpu"]["published"] == 1.4697
+    assert results["ours"]["settings"]["activation"] == "swiglu"
+    for each in results.values():
         losses = each["runs"][0]["losses"]
         assert list(losses) == ["2", "4"]
-        assert (
-            each["validation_loss"]["mean"] == losses["4"] == pytest.approx(np.log(len(set(text))), abs=0.7)
-        )
-    assert "over 1 seeds" in capsys.readouterr().out
+        final = each["over seeds"]["final"]["mean"]
+        assert final == losses["4"] == pytest.approx(np.log(len(set(text))), abs=0.7)
+    assert "1.4697" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -132,18 +127,16 @@ def test_multi30k(monkeypatch, tmp_path, capsys):
     pairs = [(sentence, sentence) for sentence in sentences]
     module = script("multi30k", monkeypatch)
     monkeypatch.setattr(multi30k, "load_data", lambda *languages: (pairs, pairs[:6], pairs[6:12]))
-    sizes = {"num-layers": 1, "num-heads": 2, "model-dim": 16, "hidden-dim": 16, "vocabulary-size": 60}
-    numbers = {**sizes, "batch-tokens": 100, "averaged": 2, "beams": 2}
-    options = [part for name, value in numbers.items() for part in (f"--{name}", str(value))]
-    module.main(["--epochs", "3", *options, "--output", str(tmp_path)])
-    result = json.loads((tmp_path / "multi30k.json").read_text())
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 16, "vocabulary_size": 60}
+    numbers = {**sizes, "batch_tokens": 100, "averaged": 2, "beams": 2, "epochs": 3}
+    (result,) = run(module, tmp_path, **numbers)["en→de"]["runs"]
     assert result["epochs"] == len(result["history"]["val_loss"]) == 3
     validated = result["validation"]
     assert validated["last"]["checkpoints"] == 1
     assert validated["averaged"]["checkpoints"] == 2
     assert validated[result["chosen"]]["bleu"] == max(each["bleu"] for each in validated.values())
     assert result["test"]["examples"][0]["reference"] == sentences[6].lower()
-    assert "published 41.0" in capsys.readouterr().out
+    assert "41.0" in capsys.readouterr().out
 
 
 def test_bleu_is_case_insensitive_as_in_its_signature(monkeypatch):
@@ -166,14 +159,13 @@ def test_sst2(monkeypatch, tmp_path, capsys):
     module = script("sst2", monkeypatch)
     monkeypatch.setattr(sst2, "load_data", lambda folder: (part, part[:6], part[6:12]))
     sizes = {"vocabulary_size": 60, "num_layers": 2, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
-    smaller(module, monkeypatch, **sizes, batch_size=4, epochs=1, pretraining_epochs=1)
-    module.main(["--seeds", "0", "--output", str(tmp_path)])
-    result = json.loads((tmp_path / "sst2.json").read_text())
-    assert set(result["models"]) == {"bert", "bert_pretrained", "causal", "lstm"}
-    counts = {name: each["runs"][0]["parameters"] for name, each in result["models"].items()}
+    small = {**sizes, "batch_size": 4, "epochs": 1, "pretraining_epochs": 1}
+    results = run(module, tmp_path, "--seeds", "0", **small)
+    assert set(results) == {"bert", "bert_pretrained", "causal", "lstm"}
+    counts = {name: each["runs"][0]["parameters"] for name, each in results.items()}
     assert counts["bert"] == counts["causal"]
-    assert "pretraining" in result["models"]["bert_pretrained"]["runs"][0]
-    assert "test accuracy" in capsys.readouterr().out
+    assert "pretraining" in results["bert_pretrained"]["runs"][0]
+    assert "83.5" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -222,29 +214,27 @@ def test_files_that_are_not_labelled_sentences_are_refused(topics, monkeypatch, 
         module.read(list(topics.values()))
 
 
-def test_files_for_training_need_those_for_validation_and_test(topics, monkeypatch, capsys):
+def test_files_for_training_need_those_for_validation_and_test(topics, monkeypatch, tmp_path):
     module = script("sst2", monkeypatch)
     del topics["test"]
-    with pytest.raises(SystemExit):
-        module.main(file_options(topics))
-    assert "--train, --validation and --test go together" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="--train, --validation and --test go together"):
+        run(module, tmp_path, "--name", "topics", *file_options(topics))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-def test_text_classification_of_files(topics, monkeypatch, tmp_path, capsys):
+def test_text_classification_of_files(topics, monkeypatch, tmp_path):
     module = script("sst2", monkeypatch)
     sizes = {"vocabulary_size": 60, "num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
-    smaller(module, monkeypatch, **sizes, batch_size=4, epochs=1)
-    output = ["--output", str(tmp_path)]
-    module.main(["--seeds", "0", "--models", "bert", "lstm", *file_options(topics), *output])
-    result = json.loads((tmp_path / "text_classification.json").read_text())
-    assert result["classes"] == ["a book", "film", "music"]
-    assert result["files"]["test"] == str(topics["test"])
-    assert "published" not in result
-    for each in result["models"].values():
-        assert each["runs"][0]["test"] in [pytest.approx(100 * right / 9) for right in range(10)]
-    assert "test accuracy" in capsys.readouterr().out
+    options = ["--seeds", "0", "--only", "causal", "lstm", "--name", "topics", *file_options(topics)]
+    small = {**sizes, "batch_size": 4, "epochs": 1, "pretraining_epochs": 1}
+    results = run(module, tmp_path, *options, name="topics", **small)
+    for each in results.values():
+        (found,) = each["runs"]
+        assert found["classes"] == ["a book", "film", "music"]
+        assert found["files"]["test"] == str(topics["test"])
+        assert "published" not in each
+        assert found["test"] in [pytest.approx(100 * right / 9) for right in range(10)]
 
 
 def test_an_lstm_has_as_many_weights_as_the_blocks(monkeypatch):
@@ -258,16 +248,12 @@ def test_an_lstm_has_as_many_weights_as_the_blocks(monkeypatch):
 def test_unlimiformer_reports_mean_and_deviation_over_seeds(monkeypatch, tmp_path, capsys):
     module = script("unlimiformer", monkeypatch)
     percent = {0: 100.0, 5: 92.5, 10: 95.0}
-    monkeypatch.setattr(
-        module, "train", lambda _, seed: {"seed": seed, "exact_percent": {"whole": percent[seed]}}
-    )
-    module.main(["--seeds", "0", "5", "10", "--lengths", "--output", str(tmp_path)])
-    result = json.loads((tmp_path / "unlimiformer.json").read_text())
+    monkeypatch.setattr(module, "train", lambda _, seed: {"short sources": percent[seed]})
+    results = run(module, tmp_path, "--seeds", "0", "5", "10", "--only", "exact")
+    result = results["exact answers, %"]
     values = list(percent.values())
-    assert [run["exact_percent"]["whole"] for run in result["runs"]] == values
-    found = result["exact_percent"]["whole"]
+    assert [each["short sources"] for each in result["runs"]] == values
+    found = result["over seeds"]["short sources"]
     assert found["mean"] == pytest.approx(np.mean(values))
     assert found["standard_deviation"] == pytest.approx(np.std(values, ddof=1))
-    printed = capsys.readouterr().out
-    assert " 95.83 ± 3.82 % exact: whole" in printed
-    assert "standard deviation over 3 seeds" in printed
+    assert "95.83 ± 3.8" in capsys.readouterr().out

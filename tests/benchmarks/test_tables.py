@@ -47,34 +47,28 @@ def test_no_figure_of_speed_is_typed(tables, page, section):
 
 def test_every_form_of_a_peer_is_at_most_as_fast_as_the_one_compared_with(comparisons):
     """By each peer's figures in the JSON, whatever the contenders are called."""
-    found = comparisons.all_comparisons()
-    measured = []
-    contenders = result("train_step")["contenders"]
-    ours = contenders["keras_transformer"]["milliseconds"]
-    measured += [
-        (comparisons.TRAINING_STEP, "", name.split(",")[0], contender["milliseconds"] / ours)
-        for name, contender in contenders.items()
-        if not name.startswith("keras_transformer")
-    ]
-    contenders = result("training")["contenders"]
-    ours = contenders["keras_transformer"]["tokens_per_second"]
-    measured += [
-        (comparisons.TRAINING, "", name.split(",")[0], ours / contender["tokens_per_second"])
-        for name, contender in contenders.items()
-        if not name.startswith("keras_transformer")
-    ]
-    for shape, topic in comparisons.GENERATION.items():
-        for column in result("generation")[shape]["columns"]:
-            search = "greedy" if column["beams"] == 1 else f"beam {column['beams']}"
-            for name, contender in column["contenders"].items():
-                own = "ours, ONNX int8" if name.endswith("int8") else "ours, XLA"
-                ratio = column["contenders"][own]["tokens_per_second"] / contender["tokens_per_second"]
-                if not name.startswith("ours"):
-                    peer = {"transformers": "`transformers`", "CTranslate2 int8": "CTranslate2 in int8"}
-                    peer = peer.get(name, name.split(",")[0])
-                    measured.append((topic, f"batch {column['batch_size']}, {search}", peer, ratio))
+    found, measured = comparisons.all_comparisons(), []
+    for topic, name, case in (
+        (comparisons.TRAINING_STEP, "train_step", "step"),
+        (comparisons.TRAINING, "training", "without XLA"),
+    ):
+        contenders = result(name)["cases"][case]["contenders"]
+        measured += [
+            (topic, "", peer.split(",")[0], contenders["keras_transformer"], contender)
+            for peer, contender in contenders.items()
+            if not peer.startswith("keras_transformer")
+        ]
+    for name, case in result("generation")["cases"].items():
+        for peer, contender in case["contenders"].items():
+            ours = "ours, ONNX int8" if peer.endswith("int8") else "ours, XLA"
+            if not peer.startswith("ours"):
+                label = {"transformers": "`transformers`", "CTranslate2 int8": "CTranslate2 in int8"}
+                label = label.get(peer, peer.split(",")[0])
+                short, topic = name.partition(", ")[2], comparisons.GENERATION[case["shape"]]
+                measured.append((topic, short, label, case["contenders"][ours], contender))
     assert len(measured) > 20
-    for topic, case, peer, ratio in measured:
+    for topic, case, peer, ours, contender in measured:
+        ratio = ours["per_second"] / contender["per_second"]
         rows = [
             each
             for each in found
@@ -87,20 +81,21 @@ def test_every_form_of_a_peer_is_at_most_as_fast_as_the_one_compared_with(compar
 def test_attention_is_compared_with_the_faster_mode_of_keras(comparisons):
     rows = {(each.topic, each.case): each for each in comparisons.attention()}
     contenders = result("attention_seven_rounds")["cases"]["causal, n = 8,192"]["contenders"]
-    keras = min(contenders[f"Keras dense, {mode}"]["milliseconds"] for mode in ("graph", "XLA"))
+    keras = max(contenders[f"Keras dense, {mode}"]["per_second"] for mode in ("graph", "XLA"))
     row = rows["causal attention", "n = 8,192"]
-    assert row.default == pytest.approx(keras / contenders["ours, graph"]["milliseconds"])
+    assert row.default == pytest.approx(contenders["ours, graph"]["per_second"] / keras)
     assert row.peer_form == "without XLA"
 
 
 def test_a_peer_that_becomes_faster_is_ahead_in_the_list(comparisons, tables, tmp_path):
     folder = shutil.copytree(RESULTS, tmp_path / "results")
     changed = result("train_step")
-    changed["contenders"]["KerasHub, XLA"]["milliseconds"] = 100.0
+    contenders = changed["cases"]["step"]["contenders"]
+    contenders["KerasHub, XLA"]["per_second"] = 9 * contenders["keras_transformer"]["per_second"]
     (folder / "train_step.json").write_text(json.dumps(changed), encoding="utf-8")
     (row,) = [each for each in comparisons.train_step(folder) if each.peer == "KerasHub"]
     assert row.peer_form == "with XLA"
-    assert row.default == pytest.approx(100 / changed["contenders"]["keras_transformer"]["milliseconds"])
+    assert row.default == pytest.approx(1 / 9)
     assert comparisons.all_comparisons(folder)[-1] == row
     assert tables.ratio(row.default) == "**0.11 ×**"
 

@@ -1,0 +1,225 @@
+"""Compare the speed of two checkouts: training, generation, attention and data, in alternating rounds.
+
+    python benchmarks/paired.py --before ../other --after .        # 15 rounds; a checkout beside itself gives the noise
+
+Each checkout has one process, which compiles a case once. A ratio is the time before over the time after, by wall and
+by processor time: above 1 the second checkout is faster. Only what both versions can do is called, by public names.
+"""
+
+import argparse
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import measuring
+import numpy as np
+import runner
+
+VOCABULARY, LENGTH, BATCH = 2000, 32, 16
+SIZES = {"num_layers": 2, "num_heads": 4, "model_dim": 128, "hidden_dim": 512}
+NEW_TOKENS = 16
+PAIRS = 2000
+Options = Mapping[str, Any]
+
+
+def ids(*shape: int) -> np.ndarray:
+    """Return random ids without padding."""
+    return np.random.default_rng(0).integers(4, VOCABULARY, shape, dtype="int32")
+
+
+def models() -> dict[str, Callable[[], Any]]:
+    """Return functions that create the models by name."""
+    import keras_transformer as kt
+
+    def bert() -> Any:
+        return kt.models.SequenceClassifier(kt.models.BERT(VOCABULARY, **SIZES, max_length=64), 3)
+
+    return {
+        "GPT": lambda: kt.models.GPT(VOCABULARY, **SIZES, max_length=64),
+        "Transformer": lambda: kt.models.Transformer(VOCABULARY, **SIZES),
+        "BERT": bert,
+    }
+
+
+def training(case: Options, context: runner.Context) -> runner.Run:
+    """Prepare steps of `fit` on one batch."""
+    import keras
+    import tensorflow as tf
+
+    model = models()[case["model"]]()
+    inputs, labels = ids(BATCH, LENGTH), ids(BATCH, LENGTH)
+    if case["model"] == "Transformer":
+        inputs = {"source_ids": inputs, "target_ids": ids(BATCH, LENGTH)}
+    elif case["model"] == "BERT":
+        labels = labels[:, 0] % 3
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss, jit_compile=context.options.xla)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # TensorFlow would wait for its tuner at the end of `fit`
+    dataset = tf.data.Dataset.from_tensors((inputs, labels)).repeat().with_options(options)
+
+    def run() -> runner.Figures:
+        model.fit(dataset, steps_per_epoch=case["steps"], verbose=0)
+        return {"steps": case["steps"], "parameters": model.count_params()}
+
+    return run
+
+
+def generation(case: Options, context: runner.Context) -> runner.Run:
+    """Prepare generation with a cache, compiled by XLA, of as many tokens as the limit."""
+    import keras_transformer as kt
+
+    model = models()[case["model"]]()
+    generator = kt.generation.Generator(model, case["sampler"], NEW_TOKENS, min_new_tokens=NEW_TOKENS)
+    prompts = ids(4, LENGTH)
+    return lambda: {"tokens": int(generator(prompts).lengths.sum()), "parameters": model.count_params()}
+
+
+def attention(case: Options, context: runner.Context) -> runner.Run:
+    """Prepare attention, or its gradients, as a `tf.function` without XLA."""
+    import tensorflow as tf
+
+    import keras_transformer as kt
+
+    random = np.random.default_rng(0)
+    shape = (1, case["length"], 4, 64)
+    tensors = [tf.constant(random.standard_normal(shape, dtype="float32")) for _ in range(3)]
+    window = case["window"]
+    relation = kt.relations.SlidingWindow(window) if window else "causal"
+
+    @tf.function(autograph=False)
+    def forward(*tensors: Any) -> Any:
+        return kt.ops.attention(*tensors, relation)
+
+    @tf.function(autograph=False)
+    def gradients(*tensors: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            total = tf.reduce_sum(tf.square(kt.ops.attention(*tensors, relation)))
+        return tape.gradient(total, tensors)[0]
+
+    function = gradients if case["gradient"] else forward
+    return lambda: function(*tensors)[0, 0, 0, 0].numpy()  # waits for it, and copies one number
+
+
+def data(case: Options, context: runner.Context) -> runner.Run:
+    """Prepare an epoch of batches."""
+    import keras_transformer as kt
+
+    pairs = kt.datasets.phrasebook.load_data()[0][:PAIRS]
+    lines = [text for pair in pairs for text in pair]
+    if case["batches"] == "masked_language_modeling":
+        tokenizer = kt.text.WordPieceTokenizer.train(lines, 600)
+        dataset = kt.data.masked_language_modeling(lines, tokenizer, BATCH, max_length=LENGTH)
+    else:
+        tokenizer = kt.text.SentencePieceTokenizer.train(lines, 600)
+        dataset = kt.data.translation_pairs(pairs, tokenizer, BATCH, max_length=LENGTH)
+    return lambda: {"units": sum(1 for _ in dataset)}
+
+
+PREPARES = {"training": training, "generation": generation, "attention": attention, "data": data}
+UNITS = {"training": BATCH * LENGTH, "generation": 4 * NEW_TOKENS}  # tokens; else calls, or batches
+CASES: dict[str, dict[str, Any]] = {
+    **{
+        f"training, {model}": {"kind": "training", "model": model, "steps": 8}
+        for model in ("GPT", "Transformer", "BERT")
+    },
+    **{
+        f"generation, {model}, {sampler}": {"kind": "generation", "model": model, "sampler": sampler}
+        for model in ("GPT", "Transformer")
+        for sampler in ("greedy", "beam")
+    },
+    **{
+        f"attention, {name}": {"kind": "attention", "length": length, "window": window, "gradient": gradient}
+        for name, length, window, gradient in (
+            ("forward", 512, 0, False),
+            ("gradients", 512, 0, True),
+            ("window, forward", 4096, 128, False),
+            ("window, gradients", 4096, 128, True),
+        )
+    },
+    **{
+        f"data, {batches}": {"kind": "data", "batches": batches}
+        for batches in ("translation_pairs", "masked_language_modeling")
+    },
+}
+
+
+def checkout(options: argparse.Namespace, contender: str) -> pathlib.Path:
+    """Return the folder of a contender."""
+    return getattr(options, contender).resolve()
+
+
+def prepare(contender: str) -> runner.Prepare:
+    """Return a function that prepares the cases with one checkout."""
+
+    def prepared(case: Options, context: runner.Context) -> runner.Run:
+        import tensorflow as tf
+
+        if not tf.config.threading.get_intra_op_parallelism_threads():
+            tf.config.threading.set_intra_op_parallelism_threads(context.threads)
+            tf.config.threading.set_inter_op_parallelism_threads(context.threads)
+        import keras
+
+        import keras_transformer
+
+        folder, used = (
+            checkout(context.options, contender),
+            pathlib.Path(keras_transformer.__file__).resolve(),
+        )
+        if not used.is_relative_to(folder):
+            raise ImportError(f"keras_transformer must be that of {folder}. Received: {used}")
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        return PREPARES[case["kind"]](case, context)
+
+    return prepared
+
+
+def environment(contender: str, options: argparse.Namespace) -> dict[str, str]:
+    """Return the path on which a worker finds its checkout, and settings for comparable times."""
+    folder = checkout(options, contender)
+    return {
+        "PYTHONPATH": f"{folder}:{folder / 'export' / 'serving'}",
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the two checkouts."""
+    parser.add_argument("--before", type=pathlib.Path, required=True, help="a checkout")
+    parser.add_argument(
+        "--after", type=pathlib.Path, required=True, help="another, or the same for the noise"
+    )
+    parser.add_argument("--xla", action="store_true", help="compile training with XLA")
+
+
+BENCHMARK = runner.Benchmark(
+    __file__, __doc__, "units", CASES, {"after": prepare("after"), "before": prepare("before")},
+    units=lambda case: UNITS.get(case["kind"], 1), rounds=15, tries=1, environment=environment, add_options=add_options,
+)  # fmt: skip
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the times and ratios of all cases as Markdown."""
+    rows = []
+    for name, case in result["cases"].items():
+        row, found = {"": name}, case["contenders"]
+        for clock, label in (("seconds", ""), ("processor_seconds", ", processor")):
+            for contender in ("before", "after"):
+                milliseconds = 1000 * found[contender][clock] if contender in found else math.nan
+                row[f"{contender}{label}, ms"] = f"{milliseconds:.2f}"
+        ratios = found.get("before", {}).get("ratios", {})
+        for clock in ("wall", "processor"):
+            row[f"ratio, {clock}"] = runner.interval(ratios[clock]) if ratios else "–"
+        rows.append({**row, "rounds": str(result["settings"]["rounds"])})
+    return measuring.table(rows)
+
+
+if __name__ == "__main__":
+    result = BENCHMARK.main()
+    if result and result["cases"]:
+        print(table(result))
