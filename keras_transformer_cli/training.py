@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import importlib.metadata
-import inspect
 import logging
 import os
 import pathlib
@@ -14,9 +13,10 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer_cli.output import say, with_options
+from keras_transformer_cli.output import say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.base import TaskOptions, types_of
+from keras_transformer_options.arguments import Message
+from keras_transformer_options.base import TaskOptions, flags_of, types_of
 from keras_transformer_options.tasks import TASKS
 
 BACKENDS = ("tensorflow", "jax")
@@ -126,37 +126,25 @@ def _train(options: argparse.Namespace, given: dict[str, Any], output: pathlib.P
 
     from keras_transformer import recipes
 
-    recipe = _quiet(recipes.TASKS[options.task.task])(**given)
-    command = ["keras-transformer", *(one for one in options.arguments if one != "--resume")]
-    report = recipes.run(recipe, output, resume=options.resume, command=shlex.join(command), say=say)
+    recipe: Any = recipes.TASKS[options.task.task](**given)
+    command = shlex.join(["keras-transformer", *(one for one in options.arguments if one != "--resume")])
+    report = recipes.run(
+        recipe, output, resume=options.resume, command=command, say=say, around_steps=quiet_start
+    )
     return 128 + signal.Signals[report["signal"]] if report["signal"] else 0
-
-
-def _quiet(recipe: Any) -> Any:
-    """Return a recipe whose steps before and after `fit` omit the lines of libraries that start."""
-
-    def quietly(step: str) -> Any:
-        def method(*arguments: Any, **options: Any) -> Any:
-            with quiet_start():
-                return getattr(recipe, step)(*arguments, **options)
-
-        return method
-
-    steps = ("new_pipeline", "batches", "evaluate")
-    return type(recipe.__name__, (recipe,), {step: quietly(step) for step in steps})
 
 
 def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
     parser = tasks.add_parser(options.task, help=options.summary, description=options.summary)
-    texts, hints = descriptions(options), types_of(options)
+    hints, given = types_of(options), flags_of(options)
     flags = {field.name: _flag(field.name) for field in dataclasses.fields(options)}
     for field in dataclasses.fields(options):
         if field.name == "dataset" and not options.datasets:
             continue
-        text = texts[field.name]
+        arguments = {**_arguments(hints[field.name]), **given[field.name]}
+        text = Message(arguments.pop("help", "")).shown(flags)
         if field.default is not None and not isinstance(field.default, bool):
             text += f" Default: {field.default}."
-        arguments = {**_arguments(hints[field.name]), **field.metadata}
         for name, values in (("dataset", options.datasets), ("model_size", options.model_sizes)):
             if field.name == name:
                 arguments["choices"] = list(values)
@@ -168,9 +156,12 @@ def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
             arguments["type"] = pathlib.Path
         if field.name == "tokenizer":
             text += f" Kinds: {', '.join(options.tokenizers)}."
-        help_text = with_options(text, flags).replace("%", "%%")
         parser.add_argument(
-            flags[field.name], dest=field.name, help=help_text, default=argparse.SUPPRESS, **arguments
+            flags[field.name],
+            dest=field.name,
+            help=text.replace("%", "%%"),
+            default=argparse.SUPPRESS,
+            **arguments,
         )
     parser.add_argument("--output", metavar="FOLDER", help="a new folder; default: runs/TASK-DATA")
     parser.add_argument(
@@ -183,18 +174,6 @@ def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
         "--backend", choices=BACKENDS, help="the backend of Keras; default: KERAS_BACKEND, or Keras' own"
     )
     parser.set_defaults(task=options, also_options={"folder": "--output"})
-
-
-def descriptions(options: type[TaskOptions]) -> dict[str, str]:
-    """Return the description of each field in the docstrings of a class of options and its base classes."""
-    found: dict[str, str] = {}
-    for each in reversed(options.__mro__):
-        _, _, attributes = (inspect.cleandoc(each.__doc__ or "")).partition("Attributes:\n")
-        section = re.split(r"\n\n", attributes)[0]
-        for name, text in re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE):
-            text = " ".join(text.split())
-            found[name] = text[0].upper() + text[1:]
-    return found
 
 
 def _arguments(hints: tuple[Any, ...]) -> dict[str, Any]:

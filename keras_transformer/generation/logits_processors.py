@@ -21,8 +21,8 @@ from keras_transformer.generation.constraints import (
     get,
 )
 from keras_transformer.generation.samplers import Sampler
-from keras_transformer.generation.validation import check_generates
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,18 +46,9 @@ class LogitsProcessors:
         """Create the logits processors of a model.
 
         Raises:
-            TypeError: if the model has no `step` or `empty_cache`.
-            ValueError: if an argument is out of range or two of them contradict each other.
+            ValueError: if two arguments contradict each other, or constraints the model's vocabulary.
         """
-        check_generates("model", model)
         constraints = _checked(constraints)
-        for name, limit, least in (
-            ("max_new_tokens", max_new_tokens, 1),
-            ("min_new_tokens", min_new_tokens, 0),
-        ):
-            if not isinstance(limit, int | np.integer) or isinstance(limit, bool) or limit < least:
-                kind = "a positive integer" if least else "an integer of at least 0"
-                raise ValueError(f"`{name}` must be {kind}. Received: {name}={limit!r}")
         if min_new_tokens:
             constraints = (*constraints, MinNewTokens(min_new_tokens))
         more = [constraint.end_ids for constraint in constraints if isinstance(constraint, EndTokens)]
@@ -109,9 +100,11 @@ class LogitsProcessors:
             if any(not 0 <= id_ < vocabulary for id_ in constraint.ids()):
                 raise ValueError(f"`constraints` must have ids in [0, {vocabulary}). Received: {constraint}")
             if isinstance(constraint, MinNewTokens) and constraint.count > max_new_tokens:
-                raise ValueError(
-                    "`min_new_tokens` must be at most `max_new_tokens`. "
-                    f"Received: {constraint.count} with max_new_tokens={max_new_tokens}"
+                raise ArgumentError(
+                    "{min_new_tokens} must be at most {max_new_tokens}. "
+                    "Received: {count!s} with {max_new_tokens=}",
+                    count=constraint.count,
+                    max_new_tokens=max_new_tokens,
                 )
             if isinstance(constraint, EndTokens) and model.pad_id in {*constraint.ids()} - {model.end_id}:
                 raise ValueError(
@@ -148,9 +141,10 @@ class LogitsProcessors:
             (len(one.prefix) for one in self.constraints if isinstance(one, ForcedPrefix)), default=0
         )
         if before + self.words.total > max_new_tokens:
-            raise ValueError(
-                f"`constraints` must fit `max_new_tokens`. Received: {self.words}, {before} tokens of a prefix "
-                f"and max_new_tokens={max_new_tokens}"
+            raise ArgumentError(
+                "{constraints} must fit {max_new_tokens}. "
+                f"Received: {self.words}, {before} tokens of a prefix and {{max_new_tokens=}}",
+                max_new_tokens=max_new_tokens,
             )
         for word in self.words.words:
             if set(word) & {*self.never, *self.end_ids}:
@@ -168,8 +162,9 @@ class LogitsProcessors:
     def _check_prefix(self, forced: ForcedPrefix, max_new_tokens: int) -> None:
         prefix = forced.prefix
         if len(prefix) > max_new_tokens:
-            raise ValueError(
-                f"`constraints` must fit `max_new_tokens`. Received: {forced} with max_new_tokens={max_new_tokens}"
+            raise ArgumentError(
+                f"{{constraints}} must fit {{max_new_tokens}}. Received: {forced} with {{max_new_tokens=}}",
+                max_new_tokens=max_new_tokens,
             )
         if set(prefix) & set(self.never) or set(prefix[:-1]) & set(self.end_ids):
             raise ValueError(
