@@ -1,5 +1,6 @@
 """Interrupted runs, which can be continued: a folder beside the results, until the run is complete."""
 
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -92,7 +93,7 @@ class ResumableRun:
         """True if the run has a report and nothing to resume."""
         return not self._file.is_file() and self._report.is_file()
 
-    def pipeline(self, around_steps: AroundSteps) -> Any:
+    def pipeline(self, around_steps: AroundSteps = contextlib.nullcontext) -> Any:
         """Return the pipeline to train: that of the interrupted run if it has a state of training, or a new one."""
         if states.num_batches(self.folder) is not None:
             self._check_files()
