@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from keras_transformer_options.arguments import ArgumentError, Message, check_one_of
 from keras_transformer_options.columns import ColumnPicker, MalformedRecordError
-from keras_transformer_options.files import FORMATS, Path, check_encoding, file_lines, format_of
+from keras_transformer_options.files import FORMATS, Path, check_encoding, file_lines, format_of, other_file
 from keras_transformer_options.malformed import Malformed
 from keras_transformer_options.records import csv_records, jsonl_records, text_records, tsv_records
 
@@ -121,9 +121,7 @@ def file_examples(
     records = _RECORDS[format_](lines, *delimiter)
     first = list(itertools.islice(records, _SAMPLE))
     if not first:
-        raise ArgumentError(
-            "{} must name files that are not empty. Received: {path!r}", argument, path=os.fspath(path)
-        )
+        raise ArgumentError(other_file(argument, path, "files that are not empty"))
 
     def found_header(fields: Any) -> None:
         malformed.add_header(path, fields)

@@ -37,6 +37,20 @@ def format_of(path: Path) -> str | None:
     return FORMATS.get((path.with_suffix("") if _is_compressed(path) else path).suffix.lower())
 
 
+def other_file(argument: str, path: Path, expected: str, found: str = "", **values: Any) -> Message:
+    """Return the message that an argument must name other files than a path.
+
+    Args:
+        argument: the argument.
+        path: the path.
+        expected: the files that it must name.
+        found: a template of what the path is instead.
+        **values: the values of the template.
+    """
+    template = f"{{}} must name {expected}. Received: {{path!r}}{found}"
+    return Message(template, argument, path=os.fspath(path), **values)
+
+
 def checked_file(path: Path, argument: str) -> pathlib.Path:
     """Return the path of a file.
 
@@ -50,11 +64,9 @@ def checked_file(path: Path, argument: str) -> pathlib.Path:
     """
     path = pathlib.Path(path)
     if path.is_dir():
-        raise ArgumentError("{} must name files. Received: the directory {path!r}", argument, path=str(path))
+        raise ArgumentError(other_file(argument, path, "files", ", a directory"))
     if not path.exists():
-        raise FileNotFoundError(
-            Message("{} must name files that exist. Received: {path!r}", argument, path=str(path))
-        )
+        raise FileNotFoundError(other_file(argument, path, "files that exist"))
     return path
 
 
@@ -115,11 +127,7 @@ def matching(path: Path, argument: str) -> list[Path]:
     found = sorted(glob.glob(pattern, recursive=True))
     if not found:
         raise FileNotFoundError(
-            Message(
-                "{} must name files that exist. Received: {pattern!r}, a pattern that no file matches",
-                argument,
-                pattern=pattern,
-            )
+            other_file(argument, path, "files that exist", ", a pattern that no file matches")
         )
     return [*found] if isinstance(path, str) else [pathlib.Path(file) for file in found]
 
@@ -211,41 +219,24 @@ def _lines(
             for number, line in enumerate(lines):
                 yield line if number else line.removeprefix(codecs.BOM_UTF8)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ArgumentError(
-            "{} must name whole gzip files where they end in '.gz'. Received: {path!r} ({error!s})",
-            argument,
-            path=str(path),
-            error=str(error),
-        ) from None
+        expected = "whole gzip files where they end in '.gz'"
+        raise ArgumentError(other_file(argument, path, expected, " ({error!s})", error=str(error))) from None
     except UnicodeError as error:
-        raise ArgumentError(
-            "{} must name files in the encoding {encoding!r}. Received: {path!r} ({error!s})",
-            argument,
-            encoding=encoding,
-            path=str(path),
-            error=str(error),
-        ) from None
+        expected = f"files in the encoding {encoding!r}"
+        raise ArgumentError(other_file(argument, path, expected, " ({error!s})", error=str(error))) from None
 
 
 def _check_uncompressed(start: bytes, path: pathlib.Path, argument: str) -> None:
     """Raise a ValueError if the first bytes of a file are those of gzip, or of a ZIP archive such as Excel's files."""
     if start.startswith(_GZIP):
-        raise ArgumentError(
-            "{} must name gzip files that end in '.gz'. Received: {path!r}, compressed by gzip: rename it to {name!r}, "
-            "or decompress it: gunzip -c {quoted!s} > {converted!s}",
-            argument,
-            path=str(path),
-            name=f"{path.name}.gz",
-            quoted=shlex.quote(str(path)),
-            converted=_converted(path),
-        )
+        remedy = f"rename it to {path.name + '.gz'!r}, or decompress it: "
+        remedy += f"gunzip -c {shlex.quote(str(path))} > {_converted(path)}"
+        found = ", compressed by gzip: {remedy!s}"
+        raise ArgumentError(other_file(argument, path, "gzip files that end in '.gz'", found, remedy=remedy))
     if start.startswith(_ZIP):
-        raise ArgumentError(
-            "{} must name text files. Received: {path!r}, a ZIP archive or a workbook of Excel: decompress it with "
-            "unzip, or save the table as CSV in UTF-8",
-            argument,
-            path=str(path),
-        )
+        remedy = "decompress it with unzip, or save the table as CSV in UTF-8"
+        found = f", a ZIP archive or a workbook of Excel: {remedy}"
+        raise ArgumentError(other_file(argument, path, "text files", found))
 
 
 def _check_utf8(start: bytes, path: pathlib.Path, argument: str, has_encoding: bool) -> None:
@@ -255,13 +246,9 @@ def _check_utf8(start: bytes, path: pathlib.Path, argument: str, has_encoding: b
     if found is None and max(zeros) > len(start[:_SAMPLE]) / 8:
         found = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
     if found is not None:
-        raise ArgumentError(
-            "{} must name files in UTF-8. Received: {path!r}, in {found!s}: {remedy!s}",
-            argument,
-            path=str(path),
-            found=found.upper(),
-            remedy=conversion(path, found, has_encoding),
-        )
+        remedy = conversion(path, found, has_encoding)
+        in_other = f", in {found.upper()}: {{remedy!s}}"
+        raise ArgumentError(other_file(argument, path, "files in UTF-8", in_other, remedy=remedy))
 
 
 def conversion(path: Path, found: str, has_encoding: bool) -> Message:

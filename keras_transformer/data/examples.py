@@ -120,9 +120,7 @@ class Labels:
     def _refuse(self, received: str) -> NoReturn:
         others = "" if self._classes_only else ", 0 or 1 for each of several, or finite floats"
         raise ArgumentError(
-            "{labels} must be non-negative integers{others!s}. Received: {received!s}",
-            others=others,
-            received=received,
+            "{labels} must be non-negative integers" + others + ". Received: {found!s}", found=received
         )
 
 

@@ -51,9 +51,7 @@ def image_batches(
         )
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         row = int(np.argwhere(~np.isfinite(labels))[0, 0])
-        raise ArgumentError(
-            "{labels} must be finite. Received: {label!s} at row {row!s}", label=labels[row], row=row
-        )
+        raise ArgumentError(f"{{labels}} must be finite. Received: {labels[row]} at row {row}")
     check_at_least(1, batch_size=batch_size)
     check_at_least(0, shift=shift)
     part = Shard.of(shard)

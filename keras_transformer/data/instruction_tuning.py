@@ -120,10 +120,8 @@ def _check_lengths(texts: RaggedRows, length: int) -> None:
     if not counts.lengths.any():
         sizes = inputs(0, texts.count)
         raise ArgumentError(
-            "{length} must be at least {least!s}, the number of tokens of the shortest of the {count!s} "
-            "pairs",
-            least=sizes[sizes > 0].min(),
-            count=texts.count,
+            f"{{length}} must be at least {sizes[sizes > 0].min()}, the number of tokens of the shortest of the "
+            f"{texts.count} pairs",
             length=length,
         )
     if too_long := int(counts.too_long.sum()):

@@ -142,9 +142,7 @@ def _supporting(model: keras.Model) -> tuple[Architecture, dict[str, Any]]:
 def _read_config(folder: pathlib.Path) -> dict[str, Any]:
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(
-            Message(
-                "{folder} must hold {file!s}, as `save_pretrained` writes it", file=CONFIG, folder=str(folder)
-            )
+            Message(f"{{folder}} must hold {CONFIG}, as `save_pretrained` writes it", folder=str(folder))
         )
     config = files.read_json(folder / CONFIG)
     model_type = config.get("model_type") if isinstance(config, dict) else None
@@ -201,8 +199,8 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
         ]
         raise FileNotFoundError(
             Message(
-                "{folder} must hold {files!s}",
-                files=f"{WEIGHTS}, or {_INDEX} and its files" + (f", not {min(others)}" if others else ""),
+                f"{{folder}} must hold {WEIGHTS}, or {_INDEX} and its files{{instead!s}}",
+                instead=f", not {min(others)}" if others else "",
                 folder=str(folder),
             )
         )
@@ -212,8 +210,7 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     if missing or not names:
         raise FileNotFoundError(
             Message(
-                "{folder} must hold the files that {index!s} names. Missing: {missing!s}",
-                index=_INDEX,
+                f"{{folder}} must hold the files that {_INDEX} names. Missing: {{missing!s}}",
                 missing=", ".join(missing) or "all names",
             )
         )

@@ -196,8 +196,7 @@ class Recipe(TaskOptions, abc.ABC):
         updates = self.epochs * steps_per_epoch // self.accumulate
         if not updates:
             raise ArgumentError(
-                "{accumulate} must be at most the number of batches, {count!s}",
-                count=self.epochs * steps_per_epoch,
+                f"{{accumulate}} must be at most the number of batches, {self.epochs * steps_per_epoch}",
                 accumulate=self.accumulate,
             )
         warmup = updates // 10

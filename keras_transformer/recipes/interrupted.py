@@ -42,14 +42,10 @@ class ResumableRun:
         """
         run = cls(folder, recipe)
         if folder.exists() and not resume:
-            interrupted = ". It holds an interrupted run, which {resume=True} continues"
-            raise FileExistsError(
-                Message(
-                    "{folder} must be new. Received: {path!s}, which exists and is not changed"
-                    + (interrupted if run._file.is_file() else ""),
-                    path=folder,
-                )
-            )
+            found = "which exists and is not changed"
+            if run._file.is_file():
+                found += ". It holds an interrupted run, which {resume=True} continues"
+            raise FileExistsError(Message("{folder} must be new. Received: {path!s}, " + found, path=folder))
         if run._file.is_file():
             saved = files.read_json(run._file)
             files.check_format(run._file, saved, _FORMAT)
@@ -70,8 +66,8 @@ class ResumableRun:
                 raise FileNotFoundError(
                     Message(
                         "{folder} must have the states of the interrupted run in training/, to resume it; {from_} "
-                        "begins another "
-                        "run with its weights. Received: {path!s}, stopped by {signal!s}, without training/run.json",
+                        "begins another run with its weights. Received: {path!s}, stopped by {signal!s}, without "
+                        "training/run.json",
                         path=folder,
                         signal=saved["signal"],
                     )
@@ -143,10 +139,9 @@ class ResumableRun:
             if not (self.folder / name).is_file():
                 raise FileNotFoundError(
                     Message(
-                        "{folder} must have all files of the interrupted run, to resume it. Received: {path!s}, "
-                        "without {file!s}",
-                        path=self.folder.parent,
-                        file=f"{self.folder.name}/{name}",
+                        "{folder} must have all files of the interrupted run, to resume it. Received: {file!s} is "
+                        "missing",
+                        file=self.folder / name,
                     )
                 )
 

@@ -25,10 +25,9 @@ def class_ids(labels: Sequence[Any], names: Sequence[Any]) -> np.ndarray:
     for index, label in enumerate(labels):
         if label not in ids:
             raise ArgumentError(
-                "{data} must have every label of the validation and test examples. Received: {label!r}, in example "
-                "{index!s}, besides {known!s}",
+                "{data} must have every label of the validation and test examples. "
+                f"Received: {{label!r}}, in example {index}, besides {{known!s}}",
                 label=label,
-                index=index,
                 known=list(names)[:20],
             )
     return np.array([ids[label] for label in labels])

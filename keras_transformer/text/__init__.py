@@ -55,11 +55,9 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
     class_name = folders.read_description(folder)["class_name"]
     if class_name not in _CLASSES:
         raise ArgumentError(
-            "{folder} must hold a tokenizer of one of the classes {classes!s}. "
-            "Received: {folder=}, whose {file!s} names {name!r}",
-            classes=sorted(_CLASSES),
+            f"{{folder}} must hold a tokenizer of one of the classes {sorted(_CLASSES)}. "
+            f"Received: {{folder=}}, whose {folders.DESCRIPTION} names {{name!r}}",
             folder=os.fspath(folder),
-            file=folders.DESCRIPTION,
             name=class_name,
         )
     return _CLASSES[class_name].load(folder)

@@ -53,8 +53,7 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(
             Message(
-                "{folder} must hold {file!s}, as `save` writes it. Received: {folder=}, without that file",
-                file=DESCRIPTION,
+                f"{{folder}} must hold {DESCRIPTION}, as `save` writes it. Received: {{folder=}}, without that file",
                 folder=os.fspath(folder),
             )
         )

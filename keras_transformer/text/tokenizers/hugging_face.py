@@ -304,8 +304,8 @@ def _text(path: pathlib.Path) -> str:
 
 def _missing(path: pathlib.Path, names: str) -> FileNotFoundError:
     found: Sequence[str] = sorted(each.name for each in path.iterdir()) if path.is_dir() else ()
-    message = "{folder} must hold {names!s}. Received: {folder=}, with {found!s}"
-    return FileNotFoundError(Message(message, names=names, folder=str(path), found=list(found)))
+    message = f"{{folder}} must hold {names}. Received: {{folder=}}, with {{found!s}}"
+    return FileNotFoundError(Message(message, folder=str(path), found=list(found)))
 
 
 def sentence_piece_model(

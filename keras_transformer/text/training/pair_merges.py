@@ -82,9 +82,8 @@ def learn_merges(
     check_positive_integer(vocabulary_size=vocabulary_size, min_frequency=min_frequency)
     if vocabulary_size < len(pieces):
         raise ArgumentError(
-            "{vocabulary_size} must be at least {least!s} for these texts: each special token and each symbol that "
-            "words are made of needs an id",
-            least=len(pieces),
+            f"{{vocabulary_size}} must be at least {len(pieces)} for these texts: each special token and each symbol "
+            "that words are made of needs an id",
             vocabulary_size=vocabulary_size,
         )
     learner = _Learner(words, pieces)

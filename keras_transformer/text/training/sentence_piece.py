@@ -77,9 +77,8 @@ def train_sentence_piece(
     except RuntimeError as error:
         raise source.error or ArgumentError(
             "{vocabulary_size} must suit these texts: each of their characters, each special id and each of the 256 "
-            "bytes of "
-            "{byte_fallback} needs an id. Received: {vocabulary_size=}, {byte_fallback=}; error of sentencepiece: "
-            "{error!s}",
+            "bytes of {byte_fallback} needs an id. Received: {vocabulary_size=}, {byte_fallback=}; error of "
+            "sentencepiece: {error!s}",
             vocabulary_size=vocabulary_size,
             byte_fallback=byte_fallback,
             error=str(error),
@@ -98,10 +97,7 @@ def _check(
             f"the four special ids{', the 256 bytes of `byte_fallback`' if with_bytes else ''} and a piece"
         )
         raise ArgumentError(
-            "{vocabulary_size} must be an integer from {least!s} ({parts!s}) to {most!s}",
-            least=smallest,
-            parts=parts,
-            most=2**31 - 1,
+            f"{{vocabulary_size}} must be an integer from {smallest} ({parts}) to {2**31 - 1}",
             vocabulary_size=vocabulary_size,
             byte_fallback=byte_fallback,
         )
