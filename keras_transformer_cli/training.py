@@ -6,7 +6,6 @@ import importlib.metadata
 import logging
 import os
 import pathlib
-import re
 import shlex
 import sys
 import typing
@@ -145,15 +144,8 @@ def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
         text = Message(arguments.pop("help", "")).shown(flags)
         if field.default is not None and not isinstance(field.default, bool):
             text += f" Default: {field.default}."
-        for name, values in (("dataset", options.datasets), ("model_size", options.model_sizes)):
-            if field.name == name:
-                arguments["choices"] = list(values)
-        if field.name == "columns":
-            arguments["type"] = _column
-        if field.name == "delimiter":
-            arguments["type"] = _delimiter
-        if field.name in ("data", "test"):
-            arguments["type"] = pathlib.Path
+        if field.name in ("dataset", "model_size"):
+            arguments["choices"] = list(getattr(options, f"{field.name}s"))
         if field.name == "tokenizer":
             text += f" Kinds: {', '.join(options.tokenizers)}."
         parser.add_argument(
@@ -185,17 +177,8 @@ def _arguments(hints: tuple[Any, ...]) -> dict[str, Any]:
     return {"type": next((one for one in hints if one in (int, float)), str)}
 
 
-def _column(text: str) -> str | int:
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
-
-
 def _flag(name: str) -> str:
     return "--" + name.rstrip("_").replace("_", "-")
-
-
-def _delimiter(text: str) -> str:
-    """Return a delimiter, of which a shell hardly passes the tab."""
-    return "\t" if text == "\\t" else text
 
 
 def _validation(values: list[str]) -> Any:

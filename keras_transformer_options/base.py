@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import pathlib
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -22,12 +24,21 @@ from keras_transformer_options.examples import ADVICE, FORMAT_NAMES, FileFormat,
 from keras_transformer_options.files import check_encoding, checked_paths, file_lines
 from keras_transformer_options.malformed import Malformed
 
-_FILES: dict[str, Any] = {"nargs": "+", "metavar": "FILE"}
+_FILES: dict[str, Any] = {"nargs": "+", "metavar": "FILE", "type": pathlib.Path}
 _CHECKED = 20  # files whose first rows are read
 _DELIMITERS = "|\t;"
 
 TASKS: dict[str, type["TaskOptions"]] = {}
 """The options of each task, by its name; where recipes are imported, the recipes, which extend them."""
+
+
+def _column(text: str) -> str | int:
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
+
+
+def _delimiter(text: str) -> str:
+    """Return a delimiter, of which a shell hardly passes the tab."""
+    return "\t" if text == "\\t" else text
 
 
 def option(default: Any, description: str, **flag: Any) -> Any:
@@ -61,6 +72,7 @@ class TaskOptions:
         "The names or indices of the columns of the files; by default all of them.",
         nargs="+",
         metavar="COLUMN",
+        type=_column,
     )
     on_error: Literal["raise", "skip"] = option(
         "raise",
@@ -251,6 +263,7 @@ class TableOptions(TaskOptions):
         "The character between the columns of CSV files; by default a comma, or a semicolon if the first line has "
         "no commas but semicolons.",
         metavar="CHARACTER",
+        type=_delimiter,
     )
     header: bool | None = option(
         None,

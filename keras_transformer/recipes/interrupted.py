@@ -139,8 +139,8 @@ class ResumableRun:
             if not (self.folder / name).is_file():
                 raise FileNotFoundError(
                     Message(
-                        "{folder} must have all files of the interrupted run, to resume it. Received: {file!s} is "
-                        "missing",
+                        "{folder} must have all files of the interrupted run, to resume it. "
+                        "Received: one without {file!s}",
                         file=self.folder / name,
                     )
                 )
