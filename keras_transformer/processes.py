@@ -270,8 +270,9 @@ def check_agreement(**values: Any) -> None:
         # Waits for all processes, so that none ends before the others have read its settings.
         jax.distributed.shutdown()
         raise ArgumentError(
-            f"{' and '.join('{}' for _ in different)} must be equal in all processes. Received: {received}",
+            " and ".join("{}" for _ in different) + " must be equal in all processes. Received: {found!s}",
             *different,
+            found=received,
         )
 
 

@@ -12,7 +12,7 @@ from keras_transformer_cli import folders, generation, prediction, training
 from keras_transformer_cli.output import error_text, one_line, options_of, say, warnings_on_stderr
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check_positive_integer
-from keras_transformer_options.files import check_quickstart, checked_model_name
+from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
 _DISTRIBUTION = "keras-transformer-kit"
@@ -92,7 +92,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _average(options: argparse.Namespace) -> None:
     folders.check_pipelines("path", [options.path])
     for path in options.weights:
-        folders.check_file("weights", path)
+        checked_file(path, "weights")
     folders.check_new("--output", options.output)
     load_libraries()
     from keras_transformer import pipelines

@@ -25,6 +25,11 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def flag_of(name: str) -> str:
+    """Return the flag of an argument."""
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
 def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
     """Return the options of the command that arguments name, by the argument of the functions that they are for."""
     found = {action.dest: action.option_strings[0] for action in parser._actions if action.option_strings}

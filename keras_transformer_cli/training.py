@@ -12,7 +12,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer_cli.output import say
+from keras_transformer_cli.output import flag_of, say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import Message
 from keras_transformer_options.base import TaskOptions, flags_of, types_of
@@ -136,7 +136,7 @@ def _train(options: argparse.Namespace, given: dict[str, Any], output: pathlib.P
 def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
     parser = tasks.add_parser(options.task, help=options.summary, description=options.summary)
     hints, given = types_of(options), flags_of(options)
-    flags = {field.name: _flag(field.name) for field in dataclasses.fields(options)}
+    flags = {field.name: flag_of(field.name) for field in dataclasses.fields(options)}
     for field in dataclasses.fields(options):
         if field.name == "dataset" and not options.datasets:
             continue
@@ -175,10 +175,6 @@ def _arguments(hints: tuple[Any, ...]) -> dict[str, Any]:
     if bool in hints:
         return {"action": argparse.BooleanOptionalAction}
     return {"type": next((one for one in hints if one in (int, float)), str)}
-
-
-def _flag(name: str) -> str:
-    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def _validation(values: list[str]) -> Any:

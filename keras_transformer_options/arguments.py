@@ -140,9 +140,9 @@ def is_number(value: Any) -> bool:
 
 
 def check(fulfilled: bool, expectation: str, **values: Any) -> None:
-    """Raise unless a condition of values is fulfilled; the first one of them must `expectation`."""
+    """Raise unless the first of the values is as it must be; `expectation` is part of the template of a `Message`."""
     if not fulfilled:
-        raise ArgumentError("{} must {expected!s}", next(iter(values)), expected=expectation, **values)
+        raise ArgumentError("{} must " + expectation, next(iter(values)), **values)
 
 
 def check_positive(**values: float) -> None:
@@ -202,4 +202,4 @@ def check_ids(vocabulary_size: int, **ids: Any) -> None:
 def check_one_of(choices: Container[Any], **values: Any) -> None:
     """Raise unless each value is in `choices`."""
     for name, value in values.items():
-        check(value in choices, f"be one of {choices}", **{name: value})
+        check(value in choices, "be one of {choices!s}", **{name: value}, choices=choices)

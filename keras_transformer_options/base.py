@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from keras_transformer_options.arguments import (
     ArgumentError,
     Message,
+    check,
     check_dropout_rate,
     check_fraction,
     check_one_of,
@@ -154,10 +155,7 @@ class TaskOptions:
             )
         if self.dataset is not None:
             check_one_of(sorted(self.datasets), dataset=self.dataset)
-            if self.test is not None:
-                raise ArgumentError(
-                    "{test} must not be given with {dataset}, which has one", test=_shown(self.test)
-                )
+            check(self.test is None, "not be given with {dataset}, which has one", test=_shown(self.test))
         check_seed(seed=self.seed)
         for name, hints in types_of(type(self)).items():
             value = getattr(self, name)
@@ -179,12 +177,8 @@ class TaskOptions:
         else:
             names = ("model_size", "layers", "heads", "model_dim", "hidden_dim", "dropout")
             for name in (*names, "tokenizer", "vocabulary_size"):
-                if getattr(self, name) is not None:
-                    raise ArgumentError(
-                        "{} must not be given with {from_}, whose model has one",
-                        name,
-                        **{name: getattr(self, name)},
-                    )
+                value = getattr(self, name)
+                check(value is None, "not be given with {from_}, whose model has one", **{name: value})
 
     def check_files(self) -> None:
         """Check the folders and files of the options, and the first rows of the files.

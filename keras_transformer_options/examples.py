@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from keras_transformer_options.arguments import ArgumentError, Message, check_one_of
+from keras_transformer_options.arguments import ArgumentError, Message, check, check_one_of
 from keras_transformer_options.columns import ColumnPicker, MalformedRecordError
 from keras_transformer_options.files import FORMATS, Path, check_encoding, file_lines, format_of, other_file
 from keras_transformer_options.malformed import Malformed
@@ -52,10 +52,8 @@ class FileFormat:
         check_encoding(encoding=self.encoding)
         delimiter = self.delimiter
         valid = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter not in '"\r\n'
-        if delimiter is not None and not valid:
-            raise ArgumentError(
-                "{delimiter} must be one character, neither a quote nor a line end", delimiter=delimiter
-            )
+        expectation = "be one character, neither a quote nor a line end"
+        check(delimiter is None or valid, expectation, delimiter=delimiter)
         check_one_of((None, True, False), header=self.header)
 
     def of(self, path: Path, argument: str) -> str:

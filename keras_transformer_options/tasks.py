@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
-from keras_transformer_options.arguments import ArgumentError, check_fraction, check_one_of
+from keras_transformer_options.arguments import ArgumentError, check, check_fraction, check_one_of
 from keras_transformer_options.base import TASKS as TASKS
 from keras_transformer_options.base import TableOptions, TaskOptions, option
 from keras_transformer_options.examples import FileFormat
@@ -52,11 +52,9 @@ class TranslateOptions(TableOptions):
         super().__post_init__()
         if self.dataset is not None:
             checked_direction(self.dataset, self.direction)
-        elif self.direction is not None:
-            raise ArgumentError(
-                "{direction} must be given with {dataset} only; {reverse} swaps the columns of files",
-                direction=self.direction,
-            )
+        else:
+            expectation = "be given with {dataset} only; {reverse} swaps the columns of files"
+            check(self.direction is None, expectation, direction=self.direction)
 
     @property
     def column_counts(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from keras_transformer.generation.compilation import ModelFunctions, cached
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.validation import check_finite, check_generates, checked_pair
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import ArgumentError, check, is_integer
+from keras_transformer_options.arguments import check, is_integer
 
 
 def align(
@@ -56,14 +56,12 @@ def align(
     if 0 in source_ids.shape or 0 in target_ids.shape:
         return np.zeros((*target_ids.shape, source_ids.shape[1]), np.float32)
     weights = cached(model, "align", _Aligner).weights(source_ids, target_ids)
-    if not -len(weights) <= layer < len(weights):
-        raise ArgumentError(
-            "{layer} must be in [{low!s}, {high!s})", low=-len(weights), high=len(weights), layer=layer
-        )
+    count = len(weights)
+    check(-count <= layer < count, f"be in [{-count}, {count})", layer=layer)
     chosen = keras.ops.convert_to_numpy(weights[layer])  # (B, N, T, S)
     heads = list(range(chosen.shape[1])) if head is None else heads
-    if not heads or not all(0 <= one < chosen.shape[1] for one in heads):
-        raise ArgumentError("{head} must be in [0, {count!s})", count=chosen.shape[1], head=head)
+    is_valid = bool(heads) and all(0 <= one < chosen.shape[1] for one in heads)
+    check(is_valid, f"be in [0, {chosen.shape[1]})", head=head)
     mean = chosen[:, heads].mean(axis=1)[: len(target_ids), : target_ids.shape[1], : source_ids.shape[1]]
     mean = np.where(real[:, :, None], mean, 0).astype(np.float32)
     invalid = np.isnan(mean).any(axis=-1)

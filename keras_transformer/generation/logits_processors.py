@@ -22,7 +22,9 @@ from keras_transformer.generation.constraints import (
 )
 from keras_transformer.generation.samplers import Sampler
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import ArgumentError
+from keras_transformer_options.arguments import check
+
+_POSSIBLE = "force tokens that can be generated: no padding"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +86,8 @@ class LogitsProcessors:
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Raise a ValueError if the sampler does not support the constraints."""
-        if self.words is not None and not sampler.forces_words:
-            raise ValueError(
-                "`sampler` must be a `Beam` with at least two beams for `ForcedWords`. "
-                f"Received: sampler={sampler}"
-            )
+        is_valid = self.words is None or sampler.forces_words
+        check(is_valid, "be a `Beam` with at least two beams for `ForcedWords`", sampler=sampler)
 
     def ends(self, tokens: Tensor) -> Tensor:
         """Return the mask of the end tokens."""
@@ -97,25 +96,22 @@ class LogitsProcessors:
     def _check(self, model: Any, max_new_tokens: int) -> None:
         vocabulary = model.vocabulary_size
         for constraint in self.constraints:
-            if any(not 0 <= id_ < vocabulary for id_ in constraint.ids()):
-                raise ValueError(f"`constraints` must have ids in [0, {vocabulary}). Received: {constraint}")
-            if isinstance(constraint, MinNewTokens) and constraint.count > max_new_tokens:
-                raise ArgumentError(
-                    "{min_new_tokens} must be at most {max_new_tokens}. "
-                    "Received: {count!s} with {max_new_tokens=}",
-                    count=constraint.count,
+            are_ids = all(0 <= id_ < vocabulary for id_ in constraint.ids())
+            check(are_ids, f"have ids in [0, {vocabulary})", constraints=constraint)
+            if isinstance(constraint, MinNewTokens):
+                check(
+                    constraint.count <= max_new_tokens,
+                    "be at most {max_new_tokens}",
+                    min_new_tokens=constraint.count,
                     max_new_tokens=max_new_tokens,
                 )
-            if isinstance(constraint, EndTokens) and model.pad_id in {*constraint.ids()} - {model.end_id}:
-                raise ValueError(
-                    "`constraints` must have end tokens that are not padding. "
-                    f"Received: {constraint}, where pad_id={model.pad_id}"
-                )
-            if isinstance(constraint, ForcedLastToken) and set(constraint.token_ids) <= set(self.never):
-                raise ValueError(
-                    "`constraints` must force tokens that can be generated: no padding, no start token. "
-                    f"Received: {constraint}"
-                )
+            if isinstance(constraint, EndTokens):
+                is_valid = model.pad_id not in {*constraint.ids()} - {model.end_id}
+                expectation = "have end tokens that are not padding"
+                check(is_valid, expectation, constraints=constraint, pad_id=model.pad_id)
+            if isinstance(constraint, ForcedLastToken):
+                is_valid = not set(constraint.token_ids) <= set(self.never)
+                check(is_valid, f"{_POSSIBLE}, no start token", constraints=constraint)
             if isinstance(constraint, ForcedPrefix):
                 self._check_prefix(constraint, max_new_tokens)
         self._check_words(max_new_tokens)
@@ -131,8 +127,8 @@ class LogitsProcessors:
             else ()
         )
         forbidden = {*self.never, *first, *(word[0] for word in banned if len(word) == 1)}
-        if all(id_ in forbidden for id_ in range(vocabulary)):
-            raise ValueError("`constraints` must allow at least one token. Received: all are banned")
+        is_valid = not forbidden.issuperset(range(vocabulary))
+        check(is_valid, "allow at least one token", constraints=self.constraints)
 
     def _check_words(self, max_new_tokens: int) -> None:
         if self.words is None:
@@ -140,47 +136,28 @@ class LogitsProcessors:
         before = max(
             (len(one.prefix) for one in self.constraints if isinstance(one, ForcedPrefix)), default=0
         )
-        if before + self.words.total > max_new_tokens:
-            raise ArgumentError(
-                "{constraints} must fit {max_new_tokens}. "
-                f"Received: {self.words}, {before} tokens of a prefix and {{max_new_tokens=}}",
-                max_new_tokens=max_new_tokens,
-            )
+        is_valid = before + self.words.total <= max_new_tokens
+        given = {"constraints": self.constraints, "max_new_tokens": max_new_tokens}
+        check(is_valid, "fit {max_new_tokens}", **given)
         for word in self.words.words:
-            if set(word) & {*self.never, *self.end_ids}:
-                raise ValueError(
-                    "`constraints` must force tokens that can be generated: no padding, no start token, no end "
-                    f"token. Received: the word {list(word)}"
-                )
+            is_valid = not set(word) & {*self.never, *self.end_ids}
+            check(is_valid, f"{_POSSIBLE}, no start token, no end token", constraints=self.words, word=word)
             for other in self.constraints:
-                if not isinstance(other, ForcedPrefix) and other.violated_by(word, self.end_ids):
-                    raise ValueError(
-                        "`constraints` must not contradict each other. "
-                        f"Received: the forced word {list(word)} and {other}"
-                    )
+                is_valid = isinstance(other, ForcedPrefix) or not other.violated_by(word, self.end_ids)
+                check(is_valid, "not contradict each other", constraints=[self.words, other], word=word)
 
     def _check_prefix(self, forced: ForcedPrefix, max_new_tokens: int) -> None:
         prefix = forced.prefix
-        if len(prefix) > max_new_tokens:
-            raise ArgumentError(
-                f"{{constraints}} must fit {{max_new_tokens}}. Received: {forced} with {{max_new_tokens=}}",
-                max_new_tokens=max_new_tokens,
-            )
-        if set(prefix) & set(self.never) or set(prefix[:-1]) & set(self.end_ids):
-            raise ValueError(
-                "`constraints` must force tokens that can be generated: no padding, no start token, an end token "
-                f"only as the last. Received: {forced}"
-            )
+        is_valid = len(prefix) <= max_new_tokens
+        check(is_valid, "fit {max_new_tokens}", constraints=forced, max_new_tokens=max_new_tokens)
+        is_valid = not (set(prefix) & set(self.never) or set(prefix[:-1]) & set(self.end_ids))
+        check(is_valid, f"{_POSSIBLE}, no start token, an end token only as the last", constraints=forced)
         for other in self.constraints:
-            if other.violated_by(prefix, self.end_ids):
-                raise ValueError(
-                    f"`constraints` must not contradict each other. Received: {forced} and {other}"
-                )
+            is_valid = not other.violated_by(prefix, self.end_ids)
+            check(is_valid, "not contradict each other", constraints=[forced, other])
 
 
 def _checked(constraints: Any) -> tuple[Constraint, ...]:
-    if isinstance(constraints, Constraint) or not isinstance(constraints, Sequence):
-        raise ValueError(
-            f"`constraints` must be a list of constraints. Received: constraints={constraints!r}"
-        )
+    is_valid = isinstance(constraints, Sequence) and not isinstance(constraints, Constraint)
+    check(is_valid, "be a list of constraints", constraints=constraints)
     return tuple(get(constraint) for constraint in constraints)

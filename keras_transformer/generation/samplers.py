@@ -116,12 +116,8 @@ class Beam(Sampler):
         check(is_valid, "be a finite number of at least 0", diversity=diversity)
         is_valid = isinstance(stopping, bool) or stopping in _STOPPING
         check(is_valid, f"be True, False or one of {list(_STOPPING)}", early_stopping=stopping)
-        if self.num_return > self.num_beams:
-            raise ArgumentError(
-                "{num_return} must be at most {num_beams}",
-                num_return=self.num_return,
-                num_beams=self.num_beams,
-            )
+        is_valid = self.num_return <= self.num_beams
+        check(is_valid, "be at most {num_beams}", num_return=self.num_return, num_beams=self.num_beams)
         check_one_of(NORMALIZATIONS, normalization=self.normalization)
 
     @property

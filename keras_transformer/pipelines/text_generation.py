@@ -72,11 +72,8 @@ class TextGeneration(GeneratingPipeline):
         )
         limit = getattr(model, "max_length", None)
         if limit is not None:
-            check(
-                max_new_tokens <= limit,
-                f"be at most {limit}, the model's positions",
-                max_new_tokens=max_new_tokens,
-            )
+            is_valid = max_new_tokens <= limit
+            check(is_valid, f"be at most {limit}, the model's positions", max_new_tokens=max_new_tokens)
             room = limit - self.max_new_tokens + 1
             if max_source_tokens is None:
                 self.max_source_tokens = room
@@ -125,10 +122,7 @@ class TextGeneration(GeneratingPipeline):
 
     def _prefix_ids(self, prefixes: Any, count: int, errors: RowErrors) -> np.ndarray:
         """Return no ids, (count, 0), or raise if there are prefixes."""
-        if prefixes is not None and count > 0:
-            raise ValueError(
-                f"`prefixes` must be None for a decoder-only model. Received: prefixes={prefixes!r}"
-            )
+        check(prefixes is None or not count, "be None for a decoder-only model", prefixes=prefixes)
         return np.zeros((count, 0), np.int32)
 
     def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:

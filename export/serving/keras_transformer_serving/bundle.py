@@ -422,9 +422,7 @@ def _open(folder: pathlib.Path, config: Mapping[str, Any], signature_key: bytes 
         return None
     bundle = Bundle(folder, signature_key)
     if signature_key is None and "signature" in bundle.manifest:
-        raise ValueError(
-            f"`{folder}` must be exported to with the key that it is signed with. Received: no key"
-        )
+        raise ValueError(f"`{folder}` must be extended with the key that it is signed with. Received: no key")
     bundle.check()
     existing = bundle.config
     differing = sorted(name for name in config if config[name] != existing.get(name))
