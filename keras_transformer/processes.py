@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import ArgumentError, check_positive_integer
 
 TIMEOUT = 300
 _PORT = 12355
@@ -269,8 +269,11 @@ def check_agreement(**values: Any) -> None:
         )
         # Waits for all processes, so that none ends before the others have read its settings.
         jax.distributed.shutdown()
-        listed = " and ".join(f"`{name}`" for name in different)
-        raise ValueError(f"{listed} must be equal in all processes. Received: {received}")
+        raise ArgumentError(
+            " and ".join("{}" for _ in different) + " must be equal in all processes. Received: {found!s}",
+            *different,
+            found=received,
+        )
 
 
 def _digest(value: Any) -> str:

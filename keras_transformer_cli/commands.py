@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer_cli import folders, generation, prediction, training
-from keras_transformer_cli.output import one_line, options_of, say, warnings_on_stderr, with_options
+from keras_transformer_cli.output import error_text, one_line, options_of, say, warnings_on_stderr
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.arguments import check_positive_integer, renamed
-from keras_transformer_options.files import check_quickstart
+from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
 _DISTRIBUTION = "keras-transformer-kit"
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _CLOSED_PIPE
     except (ImportError, OSError, TypeError, ValueError) as error:
-        print(f"keras-transformer: error: {with_options(one_line(str(error)), names)}", file=sys.stderr)
+        print(f"keras-transformer: error: {one_line(error_text(error, names))}", file=sys.stderr)
         return _ERROR
     except KeyboardInterrupt:
         print("keras-transformer: interrupted", file=sys.stderr)
@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _quickstart(options: argparse.Namespace) -> None:
     check_positive_integer(epochs=options.epochs)
     folder = pathlib.Path(options.output)
-    with renamed(folder="output"):
-        check_quickstart(folder)
+    check_quickstart(folder, "output")
     load_libraries()
     from keras_transformer import recipes
 
@@ -93,7 +92,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _average(options: argparse.Namespace) -> None:
     folders.check_pipelines("path", [options.path])
     for path in options.weights:
-        folders.check_file("weights", path)
+        checked_file(path, "weights")
     folders.check_new("--output", options.output)
     load_libraries()
     from keras_transformer import pipelines
@@ -124,7 +123,8 @@ def _export(options: argparse.Namespace) -> None:
         )
     parts = [bundle.ONNX] if "onnx" in formats else []
     if "saved_model" in formats:
-        parts.append(bundle.new_version(options.folder, options.name, options.version))
+        name = checked_model_name(options.folder, options.name, options.version)
+        parts.append(bundle.new_version(options.folder, name, options.version))
     bundle.check_free(options.folder, parts)
     load_libraries()
     from keras_transformer import export, pipelines
@@ -233,7 +233,6 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     )
     key_file = "--signature-key-file"
     export.add_argument(key_file, metavar="FILE", help="a file with the key to sign the manifest with")
-    export.set_defaults(also_options={"signature_key": key_file})
     serve = command("serve", _serve, "serve exports over HTTP with ONNX Runtime")
     if chosen in ("serve", None):
         from keras_transformer_serving import command_line
@@ -245,5 +244,4 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     verify.add_argument(
         key_file, metavar="FILE", help="a file with the key that the manifest must be signed with"
     )
-    verify.set_defaults(also_options={"signature_key": key_file})
     return program

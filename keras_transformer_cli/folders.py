@@ -43,16 +43,6 @@ def check_export(argument: str, folder: str) -> None:
         raise FileNotFoundError(f"`{argument}` must be an export. Received: {folder}, {received}")
 
 
-def check_file(argument: str, path: str) -> None:
-    """Check that a file exists.
-
-    Raises:
-        FileNotFoundError: if it does not.
-    """
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"`{argument}` must be a file that exists. Received: {path}")
-
-
 def check_new(argument: str, path: str | None) -> None:
     """Check that a path to write to is new.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer_cli import folders
-from keras_transformer_cli.output import in_chunks, one_line, say
+from keras_transformer_cli.output import flag_of, in_chunks, one_line, say
 from keras_transformer_cli.prediction import generating_export, read_lines
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
@@ -96,11 +96,11 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
         option: dict[str, Any] = (
             {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
         )
-        generate.add_argument(_flag(name), help=text, **option)
+        generate.add_argument(flag_of(name), help=text, **option)
     for name, (metavar, text) in _REPEATED.items():
-        generate.add_argument(_flag(name), action="append", metavar=metavar, help=text)
+        generate.add_argument(flag_of(name), action="append", metavar=metavar, help=text)
     for name, text in _SHOWN.items():
-        generate.add_argument(_flag(name), action="store_true", default=None, help=text)
+        generate.add_argument(flag_of(name), action="store_true", default=None, help=text)
 
 
 def _generate(options: argparse.Namespace) -> None:
@@ -123,7 +123,7 @@ def _generate(options: argparse.Namespace) -> None:
     if not hasattr(pipeline, "with_settings"):
         raise ValueError(
             "`path` must be a pipeline if settings are given; those of an export are fixed. "
-            f"Received: {', '.join(map(_flag, chosen))}"
+            f"Received: {', '.join(map(flag_of, chosen))}"
         )
     pipeline = _with_settings(pipeline, options)
     prefixes = _for_each("prefix", options.prefix, len(texts))
@@ -246,17 +246,17 @@ def _sampler(pipeline: Any, options: argparse.Namespace) -> Any:
     for name in given:
         if name not in fields:
             raise ValueError(
-                f"`{_flag(name)}` must be a setting of the sampler. Received: {type(sampler).__name__.lower()}"
+                f"`{flag_of(name)}` must be a setting of the sampler. Received: {type(sampler).__name__.lower()}"
             )
     return dataclasses.replace(sampler, **given)
 
 
 def _same_vocabulary(name: str, folder: str, pipeline: Any) -> Any:
     """Load a different pipeline with the same tokenizer."""
-    other = _load_pipeline(_flag(name), folder)
+    other = _load_pipeline(flag_of(name), folder)
     if other.tokenizer.sha256 != pipeline.tokenizer.sha256:
         raise ValueError(
-            f"`{_flag(name)}` must be a pipeline with the tokenizer of `path`. Received: {folder}, with a different one"
+            f"`{flag_of(name)}` must be a pipeline with the tokenizer of `path`. Received: {folder}, with another"
         )
     return other
 
@@ -286,7 +286,7 @@ def _for_each(name: str, values: Sequence[Any] | None, count: int) -> list[Any] 
         return None
     if len(values) not in (1, count):
         raise ValueError(
-            f"`{_flag(name)}` must be given once, or once for each of {count} texts. Received: {len(values)}"
+            f"`{flag_of(name)}` must be given once, or once for each of {count} texts. Received: {len(values)}"
         )
     return list(values) * (count if len(values) == 1 else 1)
 
@@ -296,10 +296,6 @@ def _integers(text: str) -> list[int]:
         return [int(one) for one in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be integers such as 8 or 8,16,8. Received: {text}") from None
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _number(score: float) -> str:

@@ -3,18 +3,15 @@
 import argparse
 import contextlib
 import logging
-import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from keras_transformer_options.arguments import Message
+
 _CHUNK = 1000
 _WIDTH = 79
-_VALUE = r"(\([^()]*\)|\[[^\[\]]*\]|'[^']*'|[^\s,;`]+)"
-_SPECIAL = re.compile(r"[|;&<>\\]")  # in a shell
-_PUNCTUATION = re.compile(r"[()\[\],']")
 
 
 def say(line: str, end: str = "\n") -> None:
@@ -28,6 +25,11 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def flag_of(name: str) -> str:
+    """Return the flag of an argument."""
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
 def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
     """Return the options of the command that arguments name, by the argument of the functions that they are for."""
     found = {action.dest: action.option_strings[0] for action in parser._actions if action.option_strings}
@@ -38,25 +40,9 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dic
     return found | (parser.get_default("also_options") or {})
 
 
-def with_options(message: str, options: Mapping[str, str]) -> str:
-    """Return an error's message with options of the command line in place of arguments.
-
-    Args:
-        message: a message with arguments such as `batch_size` in backquotes, and with their values, batch_size=8.
-        options: the option of each argument.
-    """
-    if not options:
-        return message
-
-    def value(found: re.Match[str]) -> str:
-        option, given = options[found[1]], found[2]
-        flags = {"None": f"no {option}", "True": option, "False": option.replace("--", "--no-", 1)}
-        text = _PUNCTUATION.sub("", given)
-        return flags.get(given) or f"{option} {shlex.quote(text) if _SPECIAL.search(text) else text}"
-
-    names = "|".join(options)
-    message = re.sub(rf"`({names})`", lambda found: f"`{options[found[1]]}`", message)
-    return re.sub(rf"(?<![\w.'/-])({names})={_VALUE}", value, message)
+def error_text(error: Exception, options: Mapping[str, str]) -> str:
+    """Return the text of an error, with options of the command line in place of arguments."""
+    return next((each.shown(options) for each in error.args if isinstance(each, Message)), str(error))
 
 
 @contextlib.contextmanager
@@ -65,7 +51,8 @@ def warnings_on_stderr(options: Mapping[str, str]) -> Iterator[None]:
 
     class _Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            message = with_options(record.getMessage(), options)
+            given: Any = record.msg
+            message = given.shown(options) if isinstance(given, Message) else record.getMessage()
             sys.stderr.write(f"keras-transformer: {record.levelname.lower()}: {message}\n")
 
     logger, handler = logging.getLogger("keras_transformer"), _Handler(logging.WARNING)

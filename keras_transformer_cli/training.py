@@ -3,20 +3,19 @@
 import argparse
 import dataclasses
 import importlib.metadata
-import inspect
 import logging
 import os
 import pathlib
-import re
 import shlex
 import sys
 import typing
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer_cli.output import say, with_options
+from keras_transformer_cli.output import flag_of, say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.base import TaskOptions, types_of
+from keras_transformer_options.arguments import Message
+from keras_transformer_options.base import TaskOptions, flags_of, types_of
 from keras_transformer_options.tasks import TASKS
 
 BACKENDS = ("tensorflow", "jax")
@@ -126,51 +125,35 @@ def _train(options: argparse.Namespace, given: dict[str, Any], output: pathlib.P
 
     from keras_transformer import recipes
 
-    recipe = _quiet(recipes.TASKS[options.task.task])(**given)
-    command = ["keras-transformer", *(one for one in options.arguments if one != "--resume")]
-    report = recipes.run(recipe, output, resume=options.resume, command=shlex.join(command), say=say)
+    recipe: Any = recipes.TASKS[options.task.task](**given)
+    command = shlex.join(["keras-transformer", *(one for one in options.arguments if one != "--resume")])
+    report = recipes.run(
+        recipe, output, resume=options.resume, command=command, say=say, around_steps=quiet_start
+    )
     return 128 + signal.Signals[report["signal"]] if report["signal"] else 0
-
-
-def _quiet(recipe: Any) -> Any:
-    """Return a recipe whose steps before and after `fit` omit the lines of libraries that start."""
-
-    def quietly(step: str) -> Any:
-        def method(*arguments: Any, **options: Any) -> Any:
-            with quiet_start():
-                return getattr(recipe, step)(*arguments, **options)
-
-        return method
-
-    steps = ("new_pipeline", "batches", "evaluate")
-    return type(recipe.__name__, (recipe,), {step: quietly(step) for step in steps})
 
 
 def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
     parser = tasks.add_parser(options.task, help=options.summary, description=options.summary)
-    texts, hints = descriptions(options), types_of(options)
-    flags = {field.name: _flag(field.name) for field in dataclasses.fields(options)}
+    hints, given = types_of(options), flags_of(options)
+    flags = {field.name: flag_of(field.name) for field in dataclasses.fields(options)}
     for field in dataclasses.fields(options):
         if field.name == "dataset" and not options.datasets:
             continue
-        text = texts[field.name]
+        arguments = {**_arguments(hints[field.name]), **given[field.name]}
+        text = Message(arguments.pop("help", "")).shown(flags)
         if field.default is not None and not isinstance(field.default, bool):
             text += f" Default: {field.default}."
-        arguments = {**_arguments(hints[field.name]), **field.metadata}
-        for name, values in (("dataset", options.datasets), ("model_size", options.model_sizes)):
-            if field.name == name:
-                arguments["choices"] = list(values)
-        if field.name == "columns":
-            arguments["type"] = _column
-        if field.name == "delimiter":
-            arguments["type"] = _delimiter
-        if field.name in ("data", "test"):
-            arguments["type"] = pathlib.Path
+        if field.name in ("dataset", "model_size"):
+            arguments["choices"] = list(getattr(options, f"{field.name}s"))
         if field.name == "tokenizer":
             text += f" Kinds: {', '.join(options.tokenizers)}."
-        help_text = with_options(text, flags).replace("%", "%%")
         parser.add_argument(
-            flags[field.name], dest=field.name, help=help_text, default=argparse.SUPPRESS, **arguments
+            flags[field.name],
+            dest=field.name,
+            help=text.replace("%", "%%"),
+            default=argparse.SUPPRESS,
+            **arguments,
         )
     parser.add_argument("--output", metavar="FOLDER", help="a new folder; default: runs/TASK-DATA")
     parser.add_argument(
@@ -185,18 +168,6 @@ def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
     parser.set_defaults(task=options, also_options={"folder": "--output"})
 
 
-def descriptions(options: type[TaskOptions]) -> dict[str, str]:
-    """Return the description of each field in the docstrings of a class of options and its base classes."""
-    found: dict[str, str] = {}
-    for each in reversed(options.__mro__):
-        _, _, attributes = (inspect.cleandoc(each.__doc__ or "")).partition("Attributes:\n")
-        section = re.split(r"\n\n", attributes)[0]
-        for name, text in re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE):
-            text = " ".join(text.split())
-            found[name] = text[0].upper() + text[1:]
-    return found
-
-
 def _arguments(hints: tuple[Any, ...]) -> dict[str, Any]:
     """Return the arguments of `argparse` for the types of a field."""
     if typing.get_origin(hints[0]) is typing.Literal:
@@ -204,19 +175,6 @@ def _arguments(hints: tuple[Any, ...]) -> dict[str, Any]:
     if bool in hints:
         return {"action": argparse.BooleanOptionalAction}
     return {"type": next((one for one in hints if one in (int, float)), str)}
-
-
-def _column(text: str) -> str | int:
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
-
-
-def _flag(name: str) -> str:
-    return "--" + name.rstrip("_").replace("_", "-")
-
-
-def _delimiter(text: str) -> str:
-    """Return a delimiter, of which a shell hardly passes the tab."""
-    return "\t" if text == "\\t" else text
 
 
 def _validation(values: list[str]) -> Any:

@@ -2,12 +2,17 @@
 
 import dataclasses
 import os
+import pathlib
+import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from keras_transformer_options.arguments import (
+    ArgumentError,
+    Message,
+    check,
     check_dropout_rate,
     check_fraction,
     check_one_of,
@@ -20,8 +25,7 @@ from keras_transformer_options.examples import ADVICE, FORMAT_NAMES, FileFormat,
 from keras_transformer_options.files import check_encoding, checked_paths, file_lines
 from keras_transformer_options.malformed import Malformed
 
-# Fields' metadata are arguments of `argparse` for their flags.
-_FILES = {"nargs": "+", "metavar": "FILE"}
+_FILES: dict[str, Any] = {"nargs": "+", "metavar": "FILE", "type": pathlib.Path}
 _CHECKED = 20  # files whose first rows are read
 _DELIMITERS = "|\t;"
 
@@ -29,73 +33,104 @@ TASKS: dict[str, type["TaskOptions"]] = {}
 """The options of each task, by its name; where recipes are imported, the recipes, which extend them."""
 
 
+def _column(text: str) -> str | int:
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
+
+
+def _delimiter(text: str) -> str:
+    """Return a delimiter, of which a shell hardly passes the tab."""
+    return "\t" if text == "\\t" else text
+
+
+def option(default: Any, description: str, **flag: Any) -> Any:
+    """Return a field of a class of options.
+
+    Args:
+        default: its default.
+        description: its description, the template of a `Message` about options.
+        **flag: arguments of `argparse` for its flag, other than those that its type determines.
+    """
+    return dataclasses.field(default=default, metadata={"help": description, **flag})
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskOptions:
-    """The options of every task, which are the flags of `keras-transformer train`.
+    """The options of every task, which are the flags of `keras-transformer train`."""
 
-    Attributes:
-        data: the files to train on, or a list of examples.
-        validation: the share of the data that is held out for validation, or files or examples.
-        test: files or examples for the report, by default those of the validation.
-        dataset: the name of a public data set, in place of `data`.
-        columns: the names or indices of the columns of the files; by default all of them.
-        on_error: "raise" to refuse files with malformed lines, or "skip" to skip these lines with a warning that has
-            their share.
-        from_: a folder of a saved pipeline, a run or `transformers`, whose weights and tokenizer are the start.
-        tokenizer: the folder of a tokenizer, or the kind to train on the data.
-        vocabulary_size: the maximum size of a trained vocabulary, by default 8000.
-        model_size: the size of a new model, by default tiny.
-        layers: the number of blocks, in place of the size's.
-        heads: the number of attention heads, in place of the size's.
-        model_dim: the model size D, in place of the size's.
-        hidden_dim: the hidden size of the feed-forward networks, in place of the size's; 4 D with `model_dim`.
-        dropout: the dropout rate of a new model, by default 0.1.
-        max_length: the maximum number of tokens of an example.
-        batch_size: the number of examples in a batch, in several processes of all of them.
-        accumulate: the number of batches whose gradients are accumulated for one update of the weights, as if they were
-            one batch, in the memory of one of them.
-        epochs: the maximum number of epochs.
-        minutes: the time of training and validation from the end of the first batch, in place of `epochs`; reading the
-            data, training the tokenizer, compilation and the evaluation at the end take more.
-        patience: the number of epochs without a lower validation loss after which training stops; the weights of the
-            best epoch are restored.
-        learning_rate: the peak learning rate, by default 1e-3, or 5e-5 with `from_`.
-        precision: the dtype policy of training; the saved weights are float32.
-        jit_compile: whether to compile training with XLA, which pays off if it takes minutes; by default Keras decides.
-        seed: the seed of weights, dropout, the held-out examples and the order of the data.
-        encoding: the encoding of the files, such as cp1252 (Windows-1252, Latin-1) or utf-16, by default UTF-8.
-    """
-
-    data: Any = dataclasses.field(default=None, metadata=_FILES)
-    validation: Any = dataclasses.field(default=0.1, metadata={"nargs": "+", "metavar": "FILE|SHARE"})
-    test: Any = dataclasses.field(default=None, metadata=_FILES)
-    dataset: str | None = None
-    columns: tuple[str | int, ...] | None = dataclasses.field(
-        default=None, metadata={"nargs": "+", "metavar": "COLUMN"}
+    data: Any = option(None, "The files to train on, or a list of examples.", **_FILES)
+    validation: Any = option(
+        0.1,
+        "The share of the data that is held out for validation, or files or examples.",
+        nargs="+",
+        metavar="FILE|SHARE",
     )
-    on_error: Literal["raise", "skip"] = "raise"
-    from_: str | os.PathLike[str] | None = dataclasses.field(default=None, metadata={"metavar": "FOLDER"})
-    tokenizer: str | os.PathLike[str] | None = dataclasses.field(
-        default=None, metadata={"metavar": "FOLDER|KIND"}
+    test: Any = option(
+        None, "Files or examples for the report, by default those of the validation.", **_FILES
     )
-    vocabulary_size: int | None = None
-    model_size: str | None = None
-    layers: int | None = None
-    heads: int | None = None
-    model_dim: int | None = None
-    hidden_dim: int | None = None
-    dropout: float | None = None
-    max_length: int = 128
-    batch_size: int | None = 32
-    accumulate: int = 1
-    epochs: int = 10
-    minutes: float | None = None
-    patience: int = 3
-    learning_rate: float | None = None
-    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
-    jit_compile: bool | None = None
-    seed: int = 0
-    encoding: str | None = None
+    dataset: str | None = option(None, "The name of a public data set, in place of {data}.")
+    columns: tuple[str | int, ...] | None = option(
+        None,
+        "The names or indices of the columns of the files; by default all of them.",
+        nargs="+",
+        metavar="COLUMN",
+        type=_column,
+    )
+    on_error: Literal["raise", "skip"] = option(
+        "raise",
+        '"raise" to refuse files with malformed lines, or "skip" to skip these lines with a warning that has '
+        "their share.",
+    )
+    from_: str | os.PathLike[str] | None = option(
+        None,
+        "A folder of a saved pipeline, a run or `transformers`, whose weights and tokenizer are the start.",
+        metavar="FOLDER",
+    )
+    tokenizer: str | os.PathLike[str] | None = option(
+        None, "The folder of a tokenizer, or the kind to train on the data.", metavar="FOLDER|KIND"
+    )
+    vocabulary_size: int | None = option(None, "The maximum size of a trained vocabulary, by default 8000.")
+    model_size: str | None = option(None, "The size of a new model, by default tiny.")
+    layers: int | None = option(None, "The number of blocks, in place of the size's.")
+    heads: int | None = option(None, "The number of attention heads, in place of the size's.")
+    model_dim: int | None = option(None, "The model size D, in place of the size's.")
+    hidden_dim: int | None = option(
+        None, "The hidden size of the feed-forward networks, in place of the size's; 4 D with {model_dim}."
+    )
+    dropout: float | None = option(None, "The dropout rate of a new model, by default 0.1.")
+    max_length: int = option(128, "The maximum number of tokens of an example.")
+    batch_size: int | None = option(
+        32, "The number of examples in a batch, in several processes of all of them."
+    )
+    accumulate: int = option(
+        1,
+        "The number of batches whose gradients are accumulated for one update of the weights, as if they were one "
+        "batch, in the memory of one of them.",
+    )
+    epochs: int = option(10, "The maximum number of epochs.")
+    minutes: float | None = option(
+        None,
+        "The time of training and validation from the end of the first batch, in place of {epochs}; reading the "
+        "data, training the tokenizer, compilation and the evaluation at the end take more.",
+    )
+    patience: int = option(
+        3,
+        "The number of epochs without a lower validation loss after which training stops; the weights of the best "
+        "epoch are restored.",
+    )
+    learning_rate: float | None = option(
+        None, "The peak learning rate, by default 1e-3, or 5e-5 with {from_}."
+    )
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = option(
+        "float32", "The dtype policy of training; the saved weights are float32."
+    )
+    jit_compile: bool | None = option(
+        None,
+        "Whether to compile training with XLA, which pays off if it takes minutes; by default Keras decides.",
+    )
+    seed: int = option(0, "The seed of weights, dropout, the held-out examples and the order of the data.")
+    encoding: str | None = option(
+        None, "The encoding of the files, such as cp1252 (Windows-1252, Latin-1) or utf-16, by default UTF-8."
+    )
 
     task: ClassVar[str]
     summary: ClassVar[str]
@@ -113,16 +148,14 @@ class TaskOptions:
     def __post_init__(self) -> None:
         """Check the options."""
         if (self.data is None) == (self.dataset is None):
-            raise ValueError(
-                "`data` or `dataset` must be given, and not both. "
-                f"Received: data={_shown(self.data)}, dataset={self.dataset}"
+            raise ArgumentError(
+                "{data} or {dataset} must be given, and not both",
+                data=_shown(self.data),
+                dataset=self.dataset,
             )
         if self.dataset is not None:
             check_one_of(sorted(self.datasets), dataset=self.dataset)
-            if self.test is not None:
-                raise ValueError(
-                    f"`test` must not be given with `dataset`, which has one. Received: test={_shown(self.test)}"
-                )
+            check(self.test is None, "not be given with {dataset}, which has one", test=_shown(self.test))
         check_seed(seed=self.seed)
         for name, hints in types_of(type(self)).items():
             value = getattr(self, name)
@@ -144,11 +177,8 @@ class TaskOptions:
         else:
             names = ("model_size", "layers", "heads", "model_dim", "hidden_dim", "dropout")
             for name in (*names, "tokenizer", "vocabulary_size"):
-                if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"`{name}` must not be given with `from_`, whose model has one. "
-                        f"Received: {name}={getattr(self, name)!r}"
-                    )
+                value = getattr(self, name)
+                check(value is None, "not be given with {from_}, whose model has one", **{name: value})
 
     def check_files(self) -> None:
         """Check the folders and files of the options, and the first rows of the files.
@@ -159,8 +189,11 @@ class TaskOptions:
         """
         if self.from_ is not None and not os.path.isdir(self.from_):
             raise FileNotFoundError(
-                "`from_` must be the folder of a saved pipeline, a run or `transformers`. "
-                f"Received: {os.fspath(self.from_)!r}, which is no folder"
+                Message(
+                    "{from_} must be the folder of a saved pipeline, a run or `transformers`. "
+                    "Received: {folder!r}, which is no folder",
+                    folder=os.fspath(self.from_),
+                )
             )
         self.tokenizer_kind()
         for name in ("data", "validation", "test"):
@@ -191,8 +224,10 @@ class TaskOptions:
         if kind in self.tokenizers:
             return kind
         if not os.path.isdir(kind):
-            raise ValueError(
-                f"`tokenizer` must be a folder or one of {sorted(self.tokenizers)}. Received: tokenizer={kind!r}"
+            raise ArgumentError(
+                "{tokenizer} must be a folder or one of {kinds!s}",
+                kinds=sorted(self.tokenizers),
+                tokenizer=kind,
             )
         return None
 
@@ -212,19 +247,23 @@ class TaskOptions:
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions(TaskOptions):
-    """The options of tasks whose examples are rows of tables.
+    """The options of tasks whose examples are rows of tables."""
 
-    Attributes:
-        format: the format of all files, by default that of each file's suffix.
-        delimiter: the character between the columns of CSV files; by default a comma, or a semicolon if the first line
-            has no commas but semicolons.
-        header: whether the first row of TSV and CSV files is their header; by default it is one if `columns` are names,
-            or if it clearly is no example, which a warning says.
-    """
-
-    format: str | None = dataclasses.field(default=None, metadata={"choices": FORMAT_NAMES})
-    delimiter: str | None = dataclasses.field(default=None, metadata={"metavar": "CHARACTER"})
-    header: bool | None = None
+    format: str | None = option(
+        None, "The format of all files, by default that of each file's suffix.", choices=FORMAT_NAMES
+    )
+    delimiter: str | None = option(
+        None,
+        "The character between the columns of CSV files; by default a comma, or a semicolon if the first line has "
+        "no commas but semicolons.",
+        metavar="CHARACTER",
+        type=_delimiter,
+    )
+    header: bool | None = option(
+        None,
+        "Whether the first row of TSV and CSV files is their header; by default it is one if {columns} are names, "
+        "or if it clearly is no example, which a warning says.",
+    )
 
     column_names: ClassVar[str] = "the column of the texts"
 
@@ -261,15 +300,21 @@ class TableOptions(TaskOptions):
             return
         width = len(rows[0])
         common = [mark for mark in _DELIMITERS if width == 1 and all(mark in row[0] for row in rows)]
-        advice = (
-            f", each with {common[0]!r}: if it is between columns, pass delimiter={common[0]!r}"
-            if common
-            else ""
+        advice = ", each with {delimiter!r}: if it is between columns, pass {delimiter=}" if common else ""
+        raise ArgumentError(
+            f"{{columns}} must name {self.column_names}, such as {{columns={(*range(counts[0]),)}}}. "
+            f"Received: rows of {width} column{'s' * (width != 1)}{advice}",
+            **({"delimiter": common[0]} if common else {}),
         )
-        raise ValueError(
-            f"`columns` must name {self.column_names}, such as columns=({', '.join(map(str, range(counts[0])))}). "
-            f"Received: rows of {width} column{'s' * (width != 1)}{advice}"
-        )
+
+
+def flags_of(options: type[TaskOptions]) -> dict[str, Mapping[str, Any]]:
+    """Return the arguments of `argparse` for each field; a field that only has another default keeps them."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for each in filter(dataclasses.is_dataclass, reversed(options.__mro__)):
+        for field in dataclasses.fields(each):
+            found[field.name] = field.metadata or found.get(field.name, {})
+    return found
 
 
 def types_of(options: type[TaskOptions]) -> dict[str, tuple[Any, ...]]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.arguments import ArgumentError, check, is_integer
 from keras_transformer_options.headers import is_header
 from keras_transformer_options.records import Record
 
@@ -34,10 +34,12 @@ class ColumnPicker:
         valid = self.columns is None or all(
             isinstance(column, str) or (is_integer(column) and column >= 0) for column in self.columns
         )
-        if not valid or self.columns == ():
-            raise ValueError(f"`columns` must be indices from 0, or names. Received: columns={columns!r}")
-        if count is not None and self.columns is not None and len(self.columns) != count:
-            raise ValueError(f"`columns` must be {count}. Received: columns={columns!r}")
+        check(valid and self.columns != (), "be indices from 0, or names", columns=columns)
+        check(
+            count is None or self.columns is None or len(self.columns) == count,
+            f"be {count}",
+            columns=columns,
+        )
         self.count = count if self.columns is None else len(self.columns)
         self.used = False
 
@@ -85,17 +87,19 @@ class ColumnPicker:
         if isinstance(column, str) and column in names:
             return names.index(column)
         if isinstance(column, str) or column >= len(names):
-            raise ValueError(
-                f"`columns` must be columns of the files. Received: columns={self.columns!r}, where "
-                f"{os.fspath(path)!r} has {names[:20]}"
+            raise ArgumentError(
+                "{columns} must be columns of the files. Received: {columns=}, where {path!r} has {found!s}",
+                columns=self.columns,
+                path=os.fspath(path),
+                found=names[:20],
             )
         return column
 
     def check_used(self, argument: str) -> None:
         """Raise a ValueError if `columns` are given, but no file in which to pick them."""
         if self.columns is not None and not self.used:
-            raise ValueError(
-                f"`columns` must be None unless `{argument}` names files. Received: columns={self.columns!r}"
+            raise ArgumentError(
+                "{columns} must be None unless {} names files", argument, columns=self.columns
             )
 
     def check_count(self, found: int, expected: int | None) -> None:
@@ -121,11 +125,13 @@ class _Table:
         found_header: Callable[[Sequence[str]], None] | None,
     ) -> None:
         """Set the line of the header, if there is one and the columns have no names, by which `pick` finds it."""
-        if self.picker.named and header is False:
-            raise ValueError(
-                "`header` must not be False with names of columns, which are those of the header. "
-                f"Received: header=False, columns={self.picker.columns!r}"
-            )
+        expectation = "not be False with names of columns, which are those of the header"
+        check(
+            not self.picker.named or header is not False,
+            expectation,
+            header=header,
+            columns=self.picker.columns,
+        )
         if self.picker.named or not valid:
             return
         number, fields = valid[0].number, list(valid[0].fields)

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from keras_transformer_options.arguments import check_one_of
+from keras_transformer_options.arguments import ArgumentError, Message, check, check_one_of
 from keras_transformer_options.columns import ColumnPicker, MalformedRecordError
-from keras_transformer_options.files import FORMATS, Path, check_encoding, file_lines, format_of
+from keras_transformer_options.files import FORMATS, Path, check_encoding, file_lines, format_of, other_file
 from keras_transformer_options.malformed import Malformed
 from keras_transformer_options.records import csv_records, jsonl_records, text_records, tsv_records
 
-ADVICE = ", `columns` to pick columns"
+ADVICE = Message(", {columns} to pick columns")
 _RECORDS: dict[str, Callable[..., Any]] = {
     "tsv": tsv_records,
     "csv": csv_records,
@@ -52,10 +52,8 @@ class FileFormat:
         check_encoding(encoding=self.encoding)
         delimiter = self.delimiter
         valid = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter not in '"\r\n'
-        if delimiter is not None and not valid:
-            raise ValueError(
-                f"`delimiter` must be one character, neither a quote nor a line end. Received: delimiter={delimiter!r}"
-            )
+        expectation = "be one character, neither a quote nor a line end"
+        check(delimiter is None or valid, expectation, delimiter=delimiter)
         check_one_of((None, True, False), header=self.header)
 
     def of(self, path: Path, argument: str) -> str:
@@ -71,14 +69,18 @@ class FileFormat:
         """
         found = self.format or format_of(path)
         if found is None:
-            raise ValueError(
-                f"`{argument}` must end in {', '.join(FORMATS)} or one of them and .gz, unless `format` is given. "
-                f"Received: {os.fspath(path)!r}"
+            raise ArgumentError(
+                "{} must end in {suffixes!s} or one of them and .gz, unless {format} is given. Received: {path!r}",
+                argument,
+                suffixes=", ".join(FORMATS),
+                path=os.fspath(path),
             )
         if self.delimiter is not None and found != "csv":
-            raise ValueError(
-                "`delimiter` must be given with CSV files only, or with format='csv'. "
-                f"Received: delimiter={self.delimiter!r}, {os.fspath(path)!r}"
+            raise ArgumentError(
+                "{delimiter} must be given with CSV files only, or with {format='csv'}. "
+                "Received: {delimiter=}, {path!r}",
+                delimiter=self.delimiter,
+                path=os.fspath(path),
             )
         return found
 
@@ -117,7 +119,7 @@ def file_examples(
     records = _RECORDS[format_](lines, *delimiter)
     first = list(itertools.islice(records, _SAMPLE))
     if not first:
-        raise ValueError(f"`{argument}` must name files that are not empty. Received: {os.fspath(path)!r}")
+        raise ArgumentError(other_file(argument, path, "files that are not empty"))
 
     def found_header(fields: Any) -> None:
         malformed.add_header(path, fields)

@@ -6,10 +6,13 @@ import gzip
 import io
 import os
 import pathlib
+import re
 import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
+
+from keras_transformer_options.arguments import ArgumentError, Message, check, check_positive_integer
 
 Path = str | os.PathLike[str]
 Paths = Path | Iterable[Path]
@@ -34,6 +37,20 @@ def format_of(path: Path) -> str | None:
     return FORMATS.get((path.with_suffix("") if _is_compressed(path) else path).suffix.lower())
 
 
+def other_file(argument: str, path: Path, expected: str, found: str = "", **values: Any) -> Message:
+    """Return the message that an argument must name other files than a path.
+
+    Args:
+        argument: the argument.
+        path: the path.
+        expected: the files that it must name.
+        found: a template of what the path is instead.
+        **values: the values of the template.
+    """
+    template = f"{{}} must name {expected}. Received: {{path!r}}{found}"
+    return Message(template, argument, path=os.fspath(path), **values)
+
+
 def checked_file(path: Path, argument: str) -> pathlib.Path:
     """Return the path of a file.
 
@@ -47,14 +64,19 @@ def checked_file(path: Path, argument: str) -> pathlib.Path:
     """
     path = pathlib.Path(path)
     if path.is_dir():
-        raise ValueError(f"`{argument}` must name files. Received: the directory {os.fspath(path)!r}")
+        raise ArgumentError(other_file(argument, path, "files", ", a directory"))
     if not path.exists():
-        raise FileNotFoundError(f"`{argument}` must name files that exist. Received: {os.fspath(path)!r}")
+        raise FileNotFoundError(other_file(argument, path, "files that exist"))
     return path
 
 
-def check_quickstart(folder: Path) -> None:
-    """Raise a FileExistsError unless a folder is new, empty, or has exactly the files of a quickstart."""
+def check_quickstart(folder: Path, argument: str = "folder") -> None:
+    """Raise a FileExistsError unless a folder is new, empty, or has exactly the files of a quickstart.
+
+    Args:
+        folder: the folder.
+        argument: the argument that it is given as, for the error.
+    """
     folder = pathlib.Path(folder)
     if not folder.exists():
         return
@@ -65,8 +87,26 @@ def check_quickstart(folder: Path) -> None:
     if names != [] and not is_quickstart:
         content = "a file" if names is None else names[:5]
         raise FileExistsError(
-            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {content}"
+            Message(
+                "{} must be new or an earlier quickstart. Received: {folder!s}, with {content!s}",
+                argument,
+                folder=folder,
+                content=content,
+            )
         )
+
+
+def checked_model_name(folder: Path, name: str | None, version: int) -> str:
+    """Return the name of an exported model in TensorFlow Serving, by default that of its folder.
+
+    Raises:
+        ValueError: if it is no plain folder name, or its version no positive integer.
+    """
+    name = pathlib.Path(folder).absolute().name if name is None else name
+    is_plain = isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) is not None
+    check(is_plain, "be a plain folder name", name=name)
+    check_positive_integer(version=version)
+    return name
 
 
 def matching(path: Path, argument: str) -> list[Path]:
@@ -87,7 +127,7 @@ def matching(path: Path, argument: str) -> list[Path]:
     found = sorted(glob.glob(pattern, recursive=True))
     if not found:
         raise FileNotFoundError(
-            f"`{argument}` must name files that exist. Received: {pattern!r}, a pattern that no file matches"
+            other_file(argument, path, "files that exist", ", a pattern that no file matches")
         )
     return [*found] if isinstance(path, str) else [pathlib.Path(file) for file in found]
 
@@ -108,10 +148,10 @@ def checked_paths(paths: Any, argument: str = "paths") -> list[Path]:
         [paths] if isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) else list(paths)
     )
     if not found:
-        raise ValueError(f"`{argument}` must hold at least one path. Received: {argument}={paths!r}")
+        raise ArgumentError("{} must hold at least one path", argument, **{argument: paths})
     for path in found:
         if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"`{argument}` must be a path or a list of paths. Received: {argument}={paths!r}")
+            raise TypeError(Message("{} must be a path or a list of paths", argument, **{argument: paths}))
     return [file for path in found for file in matching(path, argument)]
 
 
@@ -122,9 +162,8 @@ def check_encoding(**values: Any) -> None:
             if value is not None:
                 " ".encode(value)
         except (LookupError, TypeError):
-            raise ValueError(
-                f"`{name}` must be an encoding of Python, such as 'cp1252' or 'utf-16'. "
-                f"Received: {name}={value!r}"
+            raise ArgumentError(
+                "{} must be an encoding of Python, such as 'cp1252' or 'utf-16'", name, **{name: value}
             ) from None
 
 
@@ -180,29 +219,24 @@ def _lines(
             for number, line in enumerate(lines):
                 yield line if number else line.removeprefix(codecs.BOM_UTF8)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(
-            f"`{argument}` must name whole gzip files where they end in '.gz'. "
-            f"Received: {os.fspath(path)!r} ({error})"
-        ) from None
+        expected = "whole gzip files where they end in '.gz'"
+        raise ArgumentError(other_file(argument, path, expected, " ({error!s})", error=str(error))) from None
     except UnicodeError as error:
-        raise ValueError(
-            f"`{argument}` must name files in the encoding {encoding!r}. Received: {os.fspath(path)!r} ({error})"
-        ) from None
+        expected = f"files in the encoding {encoding!r}"
+        raise ArgumentError(other_file(argument, path, expected, " ({error!s})", error=str(error))) from None
 
 
 def _check_uncompressed(start: bytes, path: pathlib.Path, argument: str) -> None:
     """Raise a ValueError if the first bytes of a file are those of gzip, or of a ZIP archive such as Excel's files."""
     if start.startswith(_GZIP):
-        raise ValueError(
-            f"`{argument}` must name gzip files that end in '.gz'. Received: {os.fspath(path)!r}, compressed by gzip: "
-            f"rename it to {path.name + '.gz'!r}, or decompress it: "
-            f"gunzip -c {shlex.quote(str(path))} > {_converted(path)}"
-        )
+        remedy = f"rename it to {path.name + '.gz'!r}, or decompress it: "
+        remedy += f"gunzip -c {shlex.quote(str(path))} > {_converted(path)}"
+        found = ", compressed by gzip: {remedy!s}"
+        raise ArgumentError(other_file(argument, path, "gzip files that end in '.gz'", found, remedy=remedy))
     if start.startswith(_ZIP):
-        raise ValueError(
-            f"`{argument}` must name text files. Received: {os.fspath(path)!r}, a ZIP archive or a workbook of Excel: "
-            "decompress it with unzip, or save the table as CSV in UTF-8"
-        )
+        remedy = "decompress it with unzip, or save the table as CSV in UTF-8"
+        found = f", a ZIP archive or a workbook of Excel: {remedy}"
+        raise ArgumentError(other_file(argument, path, "text files", found))
 
 
 def _check_utf8(start: bytes, path: pathlib.Path, argument: str, has_encoding: bool) -> None:
@@ -212,13 +246,12 @@ def _check_utf8(start: bytes, path: pathlib.Path, argument: str, has_encoding: b
     if found is None and max(zeros) > len(start[:_SAMPLE]) / 8:
         found = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
     if found is not None:
-        raise ValueError(
-            f"`{argument}` must name files in UTF-8. Received: {os.fspath(path)!r}, in {found.upper()}: "
-            + conversion(path, found, has_encoding)
-        )
+        remedy = conversion(path, found, has_encoding)
+        in_other = f", in {found.upper()}: {{remedy!s}}"
+        raise ArgumentError(other_file(argument, path, "files in UTF-8", in_other, remedy=remedy))
 
 
-def conversion(path: Path, found: str, has_encoding: bool) -> str:
+def conversion(path: Path, found: str, has_encoding: bool) -> Message:
     """Return how to read or convert a file that is not in UTF-8.
 
     Args:
@@ -230,8 +263,8 @@ def conversion(path: Path, found: str, has_encoding: bool) -> str:
     command = f"iconv -f {found.upper()} -t UTF-8"
     file = shlex.quote(str(path))
     command = f"gunzip -c {file} | {command}" if _is_compressed(path) else f"{command} {file}"
-    passed = f"pass encoding={found!r}, or " if has_encoding else ""
-    return f"{passed}convert it: {command} > {_converted(path)}"
+    passed = f"pass {{encoding={found!r}}}, or " if has_encoding else ""
+    return Message(passed + "convert it: {command!s}", command=f"{command} > {_converted(path)}")
 
 
 def _converted(path: pathlib.Path) -> str:

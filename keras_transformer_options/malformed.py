@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Sequence
 
-from keras_transformer_options.arguments import check_one_of
+from keras_transformer_options.arguments import ArgumentError, Message, check_one_of
 from keras_transformer_options.files import conversion
 
 ON_ERROR = ("raise", "skip")
@@ -34,7 +34,7 @@ class Malformed:
         self,
         argument: str,
         on_error: str,
-        advice: str = "",
+        advice: Message | str = "",
         unit: str = "line",
         has_options: bool = False,
     ) -> None:
@@ -78,9 +78,13 @@ class Malformed:
     def refuse(self) -> None:
         """Raise a ValueError if there is a malformed line and `on_error` is "raise"."""
         if self.count and self.on_error == "raise":
-            raise ValueError(
-                f"`{self.argument}` must name files without malformed {self.unit}s; pass on_error='skip' to leave them "
-                f"out{self.advice}. Received: {self._found()}{self._as_listed()}"
+            raise ArgumentError(
+                "{} must name files without malformed {unit!s}s; pass {on_error='skip'} to leave them out{advice!s}. "
+                "Received: {malformed!s}",
+                self.argument,
+                unit=self.unit,
+                advice=self.advice,
+                malformed=self._malformed(),
             )
 
     def report(self) -> None:
@@ -91,28 +95,31 @@ class Malformed:
         """
         self.refuse()
         if self.count:
-            _LOGGER.warning("Leaving out %s%s", self._found(), self._as_listed())
+            _LOGGER.warning(Message("Leaving out {malformed!s}", malformed=self._malformed()))
         if self._headers:
             others = f", and of {len(self._headers) - 1} other files," if len(self._headers) > 1 else ""
-            advice = "; pass header=False if it is an example, header=True if not" if self.has_options else ""
             path, fields = self._headers[0]
+            advice = "; pass {header=False} if it is an example, {header=True} if not"
             _LOGGER.warning(
-                "Leaving out the first row of %s%s as a header: %s%s",
-                os.fspath(path),
-                others,
-                ", ".join(map(repr, fields)),
-                advice,
+                Message(
+                    "Leaving out the first row of {files!s} as a header: {fields!s}"
+                    + (advice if self.has_options else ""),
+                    files=os.fspath(path) + others,
+                    fields=", ".join(map(repr, fields)),
+                )
             )
 
-    def _found(self) -> str:
+    def _malformed(self) -> Message:
+        """Return how many lines are malformed, with the first ones."""
         share = f" ({100 * self.count / self.total:.3g} %)" if self.total else ""
         unit = f"{self.unit}{'s' * (self.count > 1)}"
         of_total = f" of {'the first ' if self.is_partial else ''}{self.total:,}{share}" if self.total else ""
-        return f"{self.count:,} malformed {unit}{of_total}"
-
-    def _as_listed(self) -> str:
-        listed = "\n".join(self.first)
+        found, listed = f"{self.count:,} malformed {unit}{of_total}", "\n".join(self.first)
         if self._not_utf8 is None:
-            return f", the first:\n{listed}"
-        remedy = conversion(self._not_utf8, "cp1252", self.has_options)
-        return f"; if the file is in Windows-1252 (Latin-1), {remedy}; the first:\n{listed}"
+            return Message("{found!s}, the first:\n{listed!s}", found=found, listed=listed)
+        return Message(
+            "{found!s}; if the file is in Windows-1252 (Latin-1), {remedy!s}; the first:\n{listed!s}",
+            found=found,
+            remedy=conversion(self._not_utf8, "cp1252", self.has_options),
+            listed=listed,
+        )

@@ -7,9 +7,9 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
-from keras_transformer_options.arguments import check_fraction, check_one_of, renamed
+from keras_transformer_options.arguments import ArgumentError, check, check_fraction, check_one_of
 from keras_transformer_options.base import TASKS as TASKS
-from keras_transformer_options.base import TableOptions, TaskOptions
+from keras_transformer_options.base import TableOptions, TaskOptions, option
 from keras_transformer_options.examples import FileFormat
 from keras_transformer_options.files import checked_paths
 
@@ -30,20 +30,15 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
 
 @dataclasses.dataclass(frozen=True)
 class TranslateOptions(TableOptions):
-    """The options of the task `translate`.
+    """The options of the task `translate`."""
 
-    Attributes:
-        reverse: whether to swap the two columns.
-        direction: the languages source-target of a public data set.
-        batch_tokens: the maximum number of positions of each side of a batch, in place of `batch_size`.
-        max_new_tokens: the maximum number of tokens of an output.
-    """
-
-    reverse: bool = False
-    direction: str | None = None
+    reverse: bool = option(False, "Whether to swap the two columns.")
+    direction: str | None = option(None, "The languages source-target of a public data set.")
     batch_size: int | None = None
-    batch_tokens: int | None = None
-    max_new_tokens: int = 128
+    batch_tokens: int | None = option(
+        None, "The maximum number of positions of each side of a batch, in place of {batch_size}."
+    )
+    max_new_tokens: int = option(128, "The maximum number of tokens of an output.")
 
     task: ClassVar[str] = "translate"
     summary: ClassVar[str] = "train an encoder-decoder on pairs of texts: TSV, CSV or JSONL"
@@ -57,11 +52,9 @@ class TranslateOptions(TableOptions):
         super().__post_init__()
         if self.dataset is not None:
             checked_direction(self.dataset, self.direction)
-        elif self.direction is not None:
-            raise ValueError(
-                "`direction` must be given with `dataset` only; `reverse` swaps the columns of files. "
-                f"Received: direction={self.direction!r}"
-            )
+        else:
+            expectation = "be given with {dataset} only; {reverse} swaps the columns of files"
+            check(self.direction is None, expectation, direction=self.direction)
 
     @property
     def column_counts(self) -> tuple[int, ...]:
@@ -71,38 +64,33 @@ class TranslateOptions(TableOptions):
 
 @dataclasses.dataclass(frozen=True)
 class TextsOptions(TableOptions):
-    """The options of tasks on texts without labels.
+    """The options of tasks on texts without labels."""
 
-    Attributes:
-        lines: whether each line of a plain text file is a text of its own; otherwise a file is one text.
-    """
-
-    lines: bool = False
+    lines: bool = option(
+        False, "Whether each line of a plain text file is a text of its own; otherwise a file is one text."
+    )
 
     examples_are_texts: ClassVar[bool] = True
 
-    def is_one_text(self, path: Any) -> bool:
-        """Return whether a file is one text, not a table or a list of lines."""
-        return not self.lines and FileFormat(**self.file_format).of(path, "paths") == "text"
+    def is_one_text(self, path: Any, argument: str = "paths") -> bool:
+        """Return whether a file, which an argument names, is one text, not a table or a list of lines."""
+        return not self.lines and FileFormat(**self.file_format).of(path, argument) == "text"
 
     def check_paths(self, paths: Sequence[Any], argument: str) -> None:
         """Check the first rows of tables and lists, and the encoding of texts."""
-        with renamed(paths=argument):
-            for path in checked_paths(paths, argument):
-                checked = TaskOptions if self.is_one_text(path) else TableOptions
-                checked.check_paths(self, [path], argument)
+        for path in checked_paths(paths, argument):
+            checked = TaskOptions if self.is_one_text(path, argument) else TableOptions
+            checked.check_paths(self, [path], argument)
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelOptions(TextsOptions):
-    """The options of the task `language-model`.
-
-    Attributes:
-        max_new_tokens: the maximum number of tokens of an output, by default half of `max_length`.
-    """
+    """The options of the task `language-model`."""
 
     max_length: int = 256
-    max_new_tokens: int | None = None
+    max_new_tokens: int | None = option(
+        None, "The maximum number of tokens of an output, by default half of {max_length}."
+    )
 
     task: ClassVar[str] = "language-model"
     summary: ClassVar[str] = "train a GPT on texts: plain text, TSV, CSV or JSONL"
@@ -122,15 +110,10 @@ class LanguageModelOptions(TextsOptions):
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModelOptions(TextsOptions):
-    """The options of the task `masked-language-model`.
+    """The options of the task `masked-language-model`."""
 
-    Attributes:
-        masked_share: the fraction of tokens to predict.
-        whole_words: whether to mask whole words.
-    """
-
-    masked_share: float = 0.15
-    whole_words: bool = False
+    masked_share: float = option(0.15, "The fraction of tokens to predict.")
+    whole_words: bool = option(False, "Whether to mask whole words.")
 
     task: ClassVar[str] = "masked-language-model"
     summary: ClassVar[str] = "pre-train a BERT on texts: plain text, TSV, CSV or JSONL"
@@ -145,19 +128,19 @@ class MaskedLanguageModelOptions(TextsOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyOptions(TableOptions):
-    """The options of the task `classify`.
+    """The options of the task `classify`."""
 
-    Attributes:
-        class_weights: "balanced" to weight classes by their inverse frequency if the largest is over 1.5 times as
-            frequent as the smallest, or "none". Classes of one or two examples are not weighted up.
-        image_size: the height and width that images are resized to.
-        patch_size: the height and width of the patches of images, by default a divisor of the image size that gives
-            about 7 on a side.
-    """
-
-    class_weights: Literal["balanced", "none"] = "balanced"
-    image_size: int = 64
-    patch_size: int | None = None
+    class_weights: Literal["balanced", "none"] = option(
+        "balanced",
+        '"balanced" to weight classes by their inverse frequency if the largest is over 1.5 times as frequent as '
+        'the smallest, or "none". Classes of one or two examples are not weighted up.',
+    )
+    image_size: int = option(64, "The height and width that images are resized to.")
+    patch_size: int | None = option(
+        None,
+        "The height and width of the patches of images, by default a divisor of the image size that gives about 7 "
+        "on a side.",
+    )
 
     task: ClassVar[str] = "classify"
     summary: ClassVar[str] = (
@@ -226,8 +209,11 @@ def image_files(folder: str | os.PathLike[str], argument: str) -> Iterator[pathl
     )
     first = next(found, None)
     if first is None:
-        raise ValueError(
-            f"`{argument}` must be a folder with one folder of images ({', '.join(IMAGE_SUFFIXES)}) for each class. "
-            f"Received: {os.fspath(folder)}, without images in its folders"
+        raise ArgumentError(
+            "{} must be a folder with one folder of images ({suffixes!s}) for each class. "
+            "Received: {folder!s}, without images in its folders",
+            argument,
+            suffixes=", ".join(IMAGE_SUFFIXES),
+            folder=folder,
         )
     yield from itertools.chain([first], found)

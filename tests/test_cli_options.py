@@ -1,9 +1,11 @@
 """Errors on the command line name its options instead of Python arguments."""
 
+import pickle
+
 import pytest
 
 from keras_transformer_cli import commands, output
-from keras_transformer_options.arguments import renamed
+from keras_transformer_options.arguments import ArgumentError, Message, renamed
 
 GOOD, BAD = "hola\thello\nadiós\tbye\n" * 20, "one\ttwo\nthree\n"
 
@@ -112,23 +114,49 @@ def test_errors_of_data_and_training_name_options(files, arguments, words, capsy
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("message", "plain", "expected"),
     [
-        ("`from_` must be new", "`--from` must be new"),
-        ("Received: columns=(0, 'b')", "Received: --columns 0 b"),
-        ("Received: from_=None, lines=False", "Received: no --from, --no-lines"),
-        ("pass columns='|'", "pass --columns '|'"),
-        ("use `sampling=0`", "use `--sampling 0`"),
-        ("`texts` must hold one, texts[1]='columns'", "`texts` must hold one, texts[1]='columns'"),
-        ("no folder a/columns=2", "no folder a/columns=2"),
+        (Message("{from_} must be new"), "`from_` must be new", "`--from` must be new"),
+        (
+            Message("{columns} must be names", columns=(0, "b")),
+            "`columns` must be names. Received: columns=(0, 'b')",
+            "`--columns` must be names. Received: --columns 0 b",
+        ),
+        (
+            Message("Received: {from_=}, {lines=}", from_=None, lines=False),
+            "Received: from_=None, lines=False",
+            "Received: no --from, --no-lines",
+        ),
+        (Message("pass {columns='|'}"), "pass columns='|'", "pass --columns '|'"),
+        (Message("use {lines=True}"), "use lines=True", "use --lines"),
+        (Message("{} or {=}", "from_", "lines", lines=1), "`from_` or lines=1", "`--from` or --lines 1"),
+        (
+            Message("{texts} must hold one", **{"texts[1]": "{columns}"}),
+            "`texts` must hold one. Received: texts[1]='{columns}'",
+            "`texts` must hold one. Received: texts[1]='{columns}'",
+        ),
+        (
+            Message("no folder {path!s}, {advice!s}", path="columns=2", advice=Message("pass {columns=2}")),
+            "no folder columns=2, pass columns=2",
+            "no folder columns=2, pass --columns 2",
+        ),
     ],
 )
-def test_arguments_become_options(message, expected):
-    options = {"from_": "--from", "columns": "--columns", "lines": "--lines", "sampling": "--sampling"}
-    assert output.with_options(message, options) == expected
+def test_a_message_names_arguments_or_options(message, plain, expected):
+    assert str(message) == str(ArgumentError(message)) == str(FileNotFoundError(message)) == plain
+    assert message.shown({"from_": "--from", "columns": "--columns", "lines": "--lines"}) == expected
+
+
+LIKE = Message("like {pairs}")
 
 
 def test_a_caller_is_named_in_place_of_the_function_it_calls():
-    message = r"^`data` must be texts. Received: data\[3\]=2, texts$"
-    with pytest.raises(ValueError, match=message), renamed(texts="data"):
-        raise ValueError("`texts` must be texts. Received: texts[3]=2, texts")
+    message = r"^`data` must be texts, like `data`. Received: data\[3\]=2$"
+    with pytest.raises(TypeError, match=message) as found, renamed(pairs="data"), renamed(texts="pairs"):
+        raise TypeError(Message("{texts} must be texts, {like!s}", like=LIKE, **{"texts[3]": 2}))
+    assert found.value.args[0].shown({"data": "--data"}).startswith("`--data` must be texts")
+
+
+def test_an_error_that_is_written_to_another_process_keeps_its_message():
+    error = pickle.loads(pickle.dumps(ArgumentError("{heads} must be even", heads=3)))
+    assert output.error_text(error, {"heads": "--heads"}) == "`--heads` must be even. Received: --heads 3"

@@ -21,7 +21,7 @@ from keras_transformer.pipelines.texts import TextPipeline, utf8_error
 from keras_transformer.recipes.base import read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer_cli import commands
-from keras_transformer_options.base import TASKS, TableOptions
+from keras_transformer_options.base import TASKS, TableOptions, option
 from keras_transformer_options.tasks import BERT_SIZES, WORD_PIECE
 from keras_transformer_serving.pipelines import texts as served_texts
 from keras_transformer_serving.tasks import Task, Tensor
@@ -76,15 +76,10 @@ class ServedRating(served_texts.TextPipeline, pipeline="Rating"):
 
 @dataclasses.dataclass(frozen=True)
 class Rate(TableOptions, recipes.Recipe):
-    """Train a model to rate texts.
+    """Train a model to rate texts."""
 
-    Attributes:
-        low: the lowest rating.
-        high: the highest rating.
-    """
-
-    low: float = 1.0
-    high: float = 5.0
+    low: float = option(1.0, "The lowest rating.")
+    high: float = option(5.0, "The highest rating.")
 
     task: ClassVar[str] = "rate"
     summary: ClassVar[str] = "train a model to rate texts: TSV, CSV or JSONL"

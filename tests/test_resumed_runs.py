@@ -101,7 +101,7 @@ def test_examples_in_place_of_none_or_of_a_share_are_another_option(tmp_path, se
     recipe = recipes.Translate(sentence_pairs, **SMALL)
     files.write_json(tmp_path / "report.json", {"task": "translate", "options": recipe.options()})
     other = dataclasses.replace(recipe, **{field: sentence_pairs[:2]})
-    with pytest.raises(ValueError, match=f"`{field}` must be that.*expected: {field}=the default"):
+    with pytest.raises(ValueError, match=f"`{field}` must be that.*expected: the default"):
         recipes.run(other, tmp_path, resume=True)
 
 

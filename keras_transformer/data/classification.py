@@ -18,6 +18,7 @@ from keras_transformer.data.epochs import Shard
 from keras_transformer.data.examples import Labels
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.texts import Tokenizer, token_lists
+from keras_transformer_options.arguments import ArgumentError, Message
 
 _LOGGER = logging.getLogger("keras_transformer")
 
@@ -81,7 +82,7 @@ def classification(
     """
     shapes, part = checked_shapes(tokenizer, batch_size, max_length, length_buckets), Shard.of(shard)
     if isinstance(texts, str | bytes):
-        raise TypeError(f"`texts` must be an iterable. Received: texts={str(texts)[:50]!r}")
+        raise TypeError(Message("{texts} must be an iterable", texts=str(texts)[:50]))
     given = Labels(labels)
 
     def to_arrays(chunks: Iterator[list[tuple[tuple[str, ...], Any]]]) -> Iterator[Chunk]:
@@ -128,8 +129,8 @@ def _rows(texts: Iterable[Any]) -> Iterator[tuple[str, ...]]:
         strings = isinstance(row, tuple | list) and all(isinstance(text, str) for text in row)
         count = count or (len(row) if strings else 0)
         if not strings or len(row) != count or count not in (1, 2):
-            raise ValueError(
-                f"`texts` must all be strings, or all pairs of strings. Received: texts[{i}]={given!r}"
+            raise ArgumentError(
+                "{texts} must all be strings, or all pairs of strings", **{f"texts[{i}]": given}
             )
         yield tuple(row)
 

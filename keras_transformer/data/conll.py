@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.arguments import ArgumentError, is_integer
 from keras_transformer_options.files import Paths, check_encoding, checked_paths, file_lines
 from keras_transformer_options.malformed import Malformed
 from keras_transformer_options.records import line_error
@@ -58,16 +58,14 @@ def read_conll(
         TaggedSentence(words=('EU', 'rejects'), tags=('B-ORG', 'O'))
     """
     if len(columns) != 2 or not all(map(is_integer, columns)):
-        raise ValueError(f"`columns` must be two integers, for word and tag. Received: columns={columns!r}")
+        raise ArgumentError("{columns} must be two integers, for word and tag", columns=columns)
     check_encoding(encoding=encoding)
     malformed = Malformed("paths", on_error, has_options=True)
     paths = checked_paths(paths)
     found = [sentence for path in paths for sentence in _sentences(path, columns, malformed, encoding)]
     malformed.report()
     if not found:
-        raise ValueError(
-            f"`paths` must hold at least one sentence. Received: paths={list(map(os.fspath, paths))}"
-        )
+        raise ArgumentError("{paths} must hold at least one sentence", paths=list(map(os.fspath, paths)))
     return found
 
 

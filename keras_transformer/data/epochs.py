@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.arguments import check, is_integer
 
 _PREFETCHED = 4  # as many as fit next to a training step; each is small
 _ROUNDS = 8  # of the cipher that permutes; with 4, permutations of few numbers are less uniform
@@ -84,11 +84,8 @@ class Shard(NamedTuple):
         if shard is None:
             return cls()
         pair = isinstance(shard, tuple | list) and len(shard) == 2 and all(map(is_integer, shard))
-        if not pair or not 0 <= shard[0] < shard[1]:
-            raise ValueError(
-                "`shard` must be (index, count), the number of a worker from 0 and the number of workers, or None. "
-                f"Received: shard={shard!r}"
-            )
+        expectation = "be (index, count), the number of a worker from 0 and the number of workers, or None"
+        check(pair and 0 <= shard[0] < shard[1], expectation, shard=shard)
         return cls(int(shard[0]), int(shard[1]))
 
     def drawn(self, count: Any, complete: bool) -> Any:
@@ -221,8 +218,7 @@ def batches(
     Raises:
         ValueError: if `seed` is not an integer.
     """
-    if not is_integer(seed):
-        raise ValueError(f"`seed` must be an integer. Received: seed={seed!r}")
+    check(is_integer(seed), "be an integer", seed=seed)
     count, shard = order.count, order.shard
     digest = hashlib.blake2b(f"{count} {seed} {shard.count}".encode(), digest_size=16)
     for each in (*content, *order.content):

@@ -17,6 +17,7 @@ import numpy as np
 
 from keras_transformer.data.progress import ProgressBar
 from keras_transformer.data.storage import Arrays, Chunk, digest, explained, in_files, in_memory
+from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.files import format_of
 from keras_transformer_serving import files
 
@@ -64,8 +65,11 @@ def together(**iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             break
         yield items
     if received or count < 0:
-        listed = " and ".join(f"`{name}`" for name in iterables)
-        raise ValueError(f"{listed} must be equally many, at least one each. Received: {received or 'none'}")
+        raise ArgumentError(
+            f"{' and '.join('{}' for _ in iterables)} must be equally many, at least one each. "
+            f"Received: {received or 'none'}",
+            *iterables,
+        )
 
 
 class Labels:
@@ -115,7 +119,9 @@ class Labels:
 
     def _refuse(self, received: str) -> NoReturn:
         others = "" if self._classes_only else ", 0 or 1 for each of several, or finite floats"
-        raise ValueError(f"`labels` must be non-negative integers{others}. Received: {received}")
+        raise ArgumentError(
+            "{labels} must be non-negative integers" + others + ". Received: {found!s}", found=received
+        )
 
 
 def stored(

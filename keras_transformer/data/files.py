@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 
+from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.columns import ColumnPicker, Columns
 from keras_transformer_options.examples import ADVICE, FileFormat, file_examples
 from keras_transformer_options.files import Paths, checked_paths
@@ -121,6 +122,4 @@ def stream_examples(
             yield example
     malformed.report()
     if not found:
-        raise ValueError(
-            f"`paths` must hold at least one example. Received: paths={list(map(os.fspath, paths))}"
-        )
+        raise ArgumentError("{paths} must hold at least one example", paths=list(map(os.fspath, paths)))

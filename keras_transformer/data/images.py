@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
-from keras_transformer_options.arguments import check_at_least
+from keras_transformer_options.arguments import ArgumentError, check_at_least
 
 
 def image_batches(
@@ -51,7 +51,7 @@ def image_batches(
         )
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         row = int(np.argwhere(~np.isfinite(labels))[0, 0])
-        raise ValueError(f"`labels` must be finite. Received: {labels[row]} at row {row}")
+        raise ArgumentError(f"{{labels}} must be finite. Received: {labels[row]} at row {row}")
     check_at_least(1, batch_size=batch_size)
     check_at_least(0, shift=shift)
     part = Shard.of(shard)

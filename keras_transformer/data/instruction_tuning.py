@@ -14,7 +14,7 @@ from keras_transformer.data.packing import PackedTexts
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.storage import Chunk, RaggedRows, RowsToStore
 from keras_transformer.data.texts import Tokenizer, check_special_ids, padding_values, tokenized
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import ArgumentError, check_positive_integer
 from keras_transformer_options.columns import Columns
 
 _LOGGER = logging.getLogger("keras_transformer")
@@ -95,7 +95,7 @@ def instruction_tuning(
             found = found or len(texts.values) > len(chunk)
             yield {"texts": texts, "is_label": is_label}
         if not found:
-            raise ValueError("`pairs` must hold at least one token. Received: none")
+            raise ArgumentError("{pairs} must hold at least one token. Received: none")
 
     arrays = stored(
         PairReader(columns, on_error=on_error).examples([pairs]),
@@ -119,9 +119,10 @@ def _check_lengths(texts: RaggedRows, length: int) -> None:
     counts = Shapes.of_rows(1, length, 1).count_lengths(inputs, [texts.count])
     if not counts.lengths.any():
         sizes = inputs(0, texts.count)
-        raise ValueError(
-            f"`length` must be at least {sizes[sizes > 0].min()}, the number of tokens of the shortest of the "
-            f"{texts.count} pairs. Received: length={length}"
+        raise ArgumentError(
+            f"{{length}} must be at least {sizes[sizes > 0].min()}, the number of tokens of the shortest of the "
+            f"{texts.count} pairs",
+            length=length,
         )
     if too_long := int(counts.too_long.sum()):
         _LOGGER.warning(

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.progress import ProgressBar
+from keras_transformer_options.arguments import ArgumentError, Message
 from keras_transformer_options.columns import ColumnPicker, Columns
 from keras_transformer_options.examples import ADVICE, FileFormat, file_examples
 from keras_transformer_options.files import format_of, matching
@@ -68,7 +69,7 @@ class PairReader:
         self._picker.check_used("pairs")
         self._malformed.report()
         if without is not None:
-            raise ValueError(f"`pairs` must hold at least one pair. Received: pairs={without!r}")
+            raise ArgumentError("{pairs} must hold at least one pair", pairs=without)
 
     def _pairs(self, pairs: Pairs, progress: ProgressBar) -> Iterator[tuple[bytes, bytes]]:
         if isinstance(pairs, tf.data.Dataset):
@@ -85,13 +86,15 @@ class PairReader:
                 source, target = item
                 yield source.encode(), target.encode()
             except UnicodeEncodeError as error:
-                raise ValueError(
-                    "`pairs` must be text without lone surrogates. "
-                    f"Received: pairs[{index}]={item!r}, with {error.object[error.start : error.end]!r}"
+                raise ArgumentError(
+                    "{pairs} must be text without lone surrogates. "
+                    f"Received: {{pairs[{index}]=}}, with {{wrong!r}}",
+                    **{f"pairs[{index}]": item},
+                    wrong=error.object[error.start : error.end],
                 ) from None
             except (TypeError, ValueError, AttributeError):
-                raise ValueError(
-                    f"`pairs` must be (source, target), two str each. Received: pairs[{index}]={item!r}"
+                raise ArgumentError(
+                    "{pairs} must be (source, target), two str each", **{f"pairs[{index}]": item}
                 ) from None
 
     def _of_file(self, path: str | os.PathLike[str], progress: ProgressBar) -> Iterator[tuple[bytes, bytes]]:
@@ -117,21 +120,23 @@ def _checked(pairs: Any) -> Any:
     if isinstance(pairs, tf.data.Dataset):
         scalar = tf.TensorSpec((), tf.string)
         if pairs.element_spec != (scalar, scalar):
-            raise ValueError(
-                "`pairs` must be a dataset of (source, target), two string scalars. "
-                f"Received: a dataset of {pairs.element_spec}"
+            raise ArgumentError(
+                "{pairs} must be a dataset of (source, target), two string scalars. "
+                "Received: a dataset of {spec!s}",
+                spec=pairs.element_spec,
             )
         if pairs.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise ValueError(
-                "`pairs` must be finite. Received: an infinite dataset, such as one with repeat()"
+            raise ArgumentError(
+                "{pairs} must be finite. Received: an infinite dataset, such as one with repeat()"
             )
         return pairs
     if _is_path(pairs):
         return matching(pairs, "pairs")
     if not isinstance(pairs, Iterable) or isinstance(pairs, bytes | dict):
         raise TypeError(
-            "`pairs` must be (source, target) strings, a path of a file or a tf.data.Dataset. "
-            f"Received: pairs={pairs!r}"
+            Message(
+                "{pairs} must be (source, target) strings, a path of a file or a tf.data.Dataset", pairs=pairs
+            )
         )
     if isinstance(pairs, list | tuple) and any(map(_is_path, pairs)):
         return [found for item in pairs for found in (matching(item, "pairs") if _is_path(item) else [item])]

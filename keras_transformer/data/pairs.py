@@ -16,7 +16,7 @@ from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.sampling import SampledRows, check_sampling, seeded, unseeded
 from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStore
 from keras_transformer.data.texts import Tokenizer, check_special_ids, tokenized
-from keras_transformer_options.arguments import check_positive, check_positive_integer
+from keras_transformer_options.arguments import ArgumentError, check_positive, check_positive_integer
 from keras_transformer_options.columns import Columns
 
 _LOGGER = logging.getLogger("keras_transformer")
@@ -359,10 +359,13 @@ def _within(
     parts = itertools.pairwise([0, *ends])
     for (start, end), too_long, of in zip(parts, counts.too_long, descriptions, strict=True):
         if too_long == end - start:
-            raise ValueError(
-                "`max_length` (or the length of the longest batches) must be at least "
-                f"{lengths(start, end).max(axis=1).min()}, the length of the shortest of the {end - start} pairs{of}. "
-                f"Received: a limit of {limit}"
+            raise ArgumentError(
+                "{max_length} (or the length of the longest batches) must be at least {least!s}, the length of the "
+                "shortest of the {count!s} pairs{of!s}. Received: a limit of {limit!s}",
+                least=lengths(start, end).max(axis=1).min(),
+                count=end - start,
+                of=of,
+                limit=limit,
             )
         if too_long:
             _LOGGER.warning(

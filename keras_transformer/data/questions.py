@@ -23,7 +23,7 @@ from keras_transformer.data.epochs import Shard
 from keras_transformer.data.examples import together
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.texts import Tokenizer, token_lists
-from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.arguments import ArgumentError, is_integer
 
 _WORD = re.compile(r"\S+")
 _SMALLEST_WINDOW = 2
@@ -109,7 +109,7 @@ def questions(
             for i, (asked, (_, context, answer)) in enumerate(zip(asked_ids, chunk, strict=True), count):
                 found = tokens[context]
                 if not found.ids:
-                    raise ValueError(f"`contexts` must each hold a word. Received: contexts[{i}]={context!r}")
+                    raise ArgumentError("{contexts} must each hold a word", **{f"contexts[{i}]": context})
                 room = shapes.limit - 3 - len(asked)
                 if room < min(len(found.ids), _SMALLEST_WINDOW):
                     too_long += 1
@@ -125,8 +125,8 @@ def questions(
             count += len(chunk)
             yield rows_to_store(rows) | {"labels": np.array(labels, np.int32).reshape(-1, 2)}
         if too_long == count:
-            raise ValueError(
-                "`max_length` (or the length of the longest batches) must leave room for a context after each "
+            raise ArgumentError(
+                "{max_length} (or the length of the longest batches) must leave room for a context after each "
                 f"question. Received: a limit of {shapes.limit}"
             )
         for number, message in ((too_long, _TOO_LONG), (unreachable, _UNREACHABLE)):
@@ -187,7 +187,7 @@ def _examples(
     for i, (question, context, answer) in enumerate(every):
         for name, text in (("questions", question), ("contexts", context)):
             if not isinstance(text, str):
-                raise ValueError(f"`{name}` must be strings. Received: {name}[{i}]={text!r}")
+                raise ArgumentError("{} must be strings", name, **{f"{name}[{i}]": text})
         if answer is not None:
             _check_answer(answer, context, i)
         yield question, context, answer
@@ -196,12 +196,14 @@ def _examples(
 def _check_answer(answer: Any, context: str, i: int) -> None:
     pair = isinstance(answer, tuple | list) and len(answer) == 2
     if not pair or not isinstance(answer[0], str) or not is_integer(answer[1]):
-        raise ValueError(
-            f"`answers` must be tuples of text and start, or None. Received: answers[{i}]={answer!r}"
+        raise ArgumentError(
+            "{answers} must be tuples of text and start, or None", **{f"answers[{i}]": answer}
         )
     text, start = answer
     if not text.strip() or start < 0 or context[start : start + len(text)] != text:
-        raise ValueError(
-            "`answers` must be parts of their contexts, at their starts. "
-            f"Received: answers[{i}]={answer!r}, where contexts[{i}] has {context[max(start, 0) :][:50]!r}"
+        raise ArgumentError(
+            "{answers} must be parts of their contexts, at their starts. "
+            f"Received: {{answers[{i}]=}}, where contexts[{i}] has {{found!r}}",
+            **{f"answers[{i}]": answer},
+            found=context[max(start, 0) :][:50],
         )

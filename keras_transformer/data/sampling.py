@@ -7,15 +7,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.storage import RaggedRows
-from keras_transformer_options.arguments import is_number
+from keras_transformer_options.arguments import check, is_number
 
 _MEASURED = 8192  # texts, to estimate how much longer samples are
 
 
 def check_sampling(sampling: Any, **tokenizers: Any) -> bool:
     """Return whether segmentations are sampled, or raise a ValueError if they are to be and cannot."""
-    if not (is_number(sampling) and 0 <= sampling < 1):
-        raise ValueError(f"`sampling` must be in [0, 1). Received: sampling={sampling!r}")
+    check(is_number(sampling) and 0 <= sampling < 1, "be in [0, 1)", sampling=sampling)
     if not sampling:
         return False
     for argument, tokenizer in tokenizers.items():

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from keras_transformer_options.arguments import check_fraction
+from keras_transformer_options.arguments import ArgumentError, check_fraction
 
 Example = TypeVar("Example")
 
@@ -43,8 +43,9 @@ def split(
     sources = [repr(_source(example) if key is None else key(example)) for example in examples]
     ordered = sorted(set(sources), key=lambda source: hashlib.sha256(f"{seed}\0{source}".encode()).digest())
     if len(ordered) < 2:
-        raise ValueError(
-            f"`examples` must have at least two distinct sources. Received: {len(sources)} examples with {len(ordered)}"
+        raise ArgumentError(
+            "{examples} must have at least two distinct sources. "
+            f"Received: {len(sources)} examples with {len(ordered)}"
         )
     held_out = set(ordered[: min(max(1, round(share * len(ordered))), len(ordered) - 1)])
     sides: tuple[list[Example], list[Example]] = ([], [])

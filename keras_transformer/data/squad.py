@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.files import Paths, check_encoding, checked_paths, conversion, file_lines
 from keras_transformer_options.malformed import Malformed
 
@@ -61,9 +62,7 @@ def read_squad(paths: Paths, *, encoding: str | None = None, on_error: str = "ra
     found = [question for path in paths for question in _questions(path, malformed, encoding)]
     malformed.report()
     if not found:
-        raise ValueError(
-            f"`paths` must hold at least one question. Received: paths={list(map(os.fspath, paths))}"
-        )
+        raise ArgumentError("{paths} must hold at least one question", paths=list(map(os.fspath, paths)))
     return found
 
 
@@ -83,9 +82,12 @@ def _questions(
         remedy = (
             f"; if it is in Windows-1252, {conversion(path, 'cp1252', has_encoding=True)}" if encoded else ""
         )
-        raise ValueError(
-            "`paths` must name JSON files of SQuAD: data, paragraphs, context and qas. "
-            f"Received: {os.fspath(path)!r} ({type(error).__name__}: {error}){remedy}"
+        raise ArgumentError(
+            "{paths} must name JSON files of SQuAD: data, paragraphs, context and qas. "
+            "Received: {path!r} ({error!s}){remedy!s}",
+            path=os.fspath(path),
+            error=f"{type(error).__name__}: {error}",
+            remedy=remedy,
         ) from None
     malformed.total += len(entries)
     for number, (context, entry) in enumerate(entries, start=1):

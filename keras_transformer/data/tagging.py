@@ -19,7 +19,7 @@ from keras_transformer.data.epochs import Shard
 from keras_transformer.data.examples import together
 from keras_transformer.data.storage import Chunk, RowsToStore
 from keras_transformer.data.texts import Tokenizer
-from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.arguments import ArgumentError, is_integer
 
 
 def tagging(
@@ -135,15 +135,15 @@ def _examples(
     for i, (words, of_words) in enumerate(together(sentences=sentences, tags=tags)):
         strings = not isinstance(words, str) and all(isinstance(word, str) for word in words)
         if not strings or not len(words) or not all(word.strip() for word in words):
-            raise ValueError(
-                "`sentences` must be sequences of words, which are strings that are not empty. "
-                f"Received: sentences[{i}]={words!r}"
+            raise ArgumentError(
+                "{sentences} must be sequences of words, which are strings that are not empty",
+                **{f"sentences[{i}]": words},
             )
         if isinstance(of_words, str) or len(of_words) != len(words):
-            raise ValueError(
-                "`tags` must hold a tag for each word. "
-                f"Received: {len(words)} words in sentences[{i}] and tags[{i}]={of_words!r}"
+            raise ArgumentError(
+                f"{{tags}} must hold a tag for each word. Received: {len(words)} words and {{tags[{i}]=}}",
+                **{f"tags[{i}]": of_words},
             )
         if not all(is_integer(tag) and tag >= 0 for tag in of_words):
-            raise ValueError(f"`tags` must be non-negative integers. Received: tags[{i}]={of_words!r}")
+            raise ArgumentError("{tags} must be non-negative integers", **{f"tags[{i}]": of_words})
         yield words, of_words

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.progress import ProgressBar
+from keras_transformer_options.arguments import ArgumentError, Message
 from keras_transformer_options.columns import ColumnPicker, Columns
 from keras_transformer_options.examples import ADVICE, file_examples
 from keras_transformer_options.files import matching
@@ -45,8 +46,10 @@ def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise"
     """
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable | os.PathLike):
         raise TypeError(
-            "`texts` must be an iterable of strings; pass pathlib.Path(name) to read a file. "
-            f"Received: texts={str(texts)[:50]!r}"
+            Message(
+                "{texts} must be an iterable of strings; pass pathlib.Path(name) to read a file",
+                texts=str(texts)[:50],
+            )
         )
     picker, malformed = ColumnPicker(columns, 1), Malformed("texts", on_error, ADVICE)
     items = [texts] if isinstance(texts, os.PathLike) else texts
@@ -75,13 +78,13 @@ def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise"
 
 def _check_text(text: Any, index: int) -> None:
     if not isinstance(text, str | bytes):
-        raise ValueError(f"`texts` must be strings or paths. Received: texts[{index}]={text!r}")
+        raise ArgumentError("{texts} must be strings or paths", **{f"texts[{index}]": text})
     if isinstance(text, str) and not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError(
-                f"`texts` must be text without lone surrogates. Received: texts[{index}]={text[:50]!r}"
+            raise ArgumentError(
+                "{texts} must be text without lone surrogates", **{f"texts[{index}]": text[:50]}
             ) from None
 
 
@@ -115,7 +118,7 @@ def pieces(ids: Iterable[list[int]], length: int) -> list[list[int]]:
 def check_tokens(found: bool) -> None:
     """Raise a ValueError unless a token has been found in `texts`."""
     if not found:
-        raise ValueError("`texts` must hold at least one token. Received: none")
+        raise ArgumentError("{texts} must hold at least one token. Received: none")
 
 
 def check_special_ids(argument: str, tokenizer: Tokenizer, names: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from keras_transformer.export.bundle_writer import check_pipeline, new_parts
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion
+from keras_transformer_options.files import checked_model_name
 from keras_transformer_serving import files
 from keras_transformer_serving.bundle import ONNX, new_version
 from keras_transformer_serving.graph_files import CONVERTED, FLOAT32
@@ -60,7 +61,7 @@ def bundle(
     folder = files.as_folder(folder)
     check_pipeline(pipeline)
     conversion.check(pipeline, precisions)
-    part = new_version(folder, name, version)
+    part = new_version(folder, checked_model_name(folder, name, version), version)
     compare = comparison.WithPipeline(pipeline, texts)
     with new_parts(pipeline, folder, [part, ONNX], signature_key) as written:
         say(f"[1/2] {part}")

@@ -15,6 +15,7 @@ from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import operations, warmup
 from keras_transformer.pipelines.base import Graph
 from keras_transformer.typing import Tensor
+from keras_transformer_options.files import checked_model_name
 from keras_transformer_serving import bundle, files
 
 
@@ -70,7 +71,7 @@ def saved_model(
     """
     folder = files.as_folder(folder)
     check_pipeline(pipeline)
-    part = bundle.new_version(folder, name, version)
+    part = bundle.new_version(folder, checked_model_name(folder, name, version), version)
     compare = comparison.WithPipeline(pipeline, texts)
     with new_part(pipeline, folder, part, signature_key) as (new, report):
         write(pipeline, part, new, report, compare)

@@ -11,7 +11,7 @@ from keras_transformer.generation.compilation import ModelFunctions, cached
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.validation import check_finite, check_generates, checked_pair
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.arguments import check, is_integer
 
 
 def align(
@@ -48,21 +48,20 @@ def align(
             f"`model` must have `cross_attention_weights`. Received: model of type {type(model).__name__}"
         )
     heads = np.atleast_1d(np.array(head, object)).tolist()
-    if not is_integer(layer):
-        raise ValueError(f"`layer` must be an integer. Received: layer={layer!r}")
-    if head is not None and not all(map(is_integer, heads)):
-        raise ValueError(f"`head` must be None, an integer or a list of integers. Received: head={head!r}")
+    check(is_integer(layer), "be an integer", layer=layer)
+    is_valid = head is None or all(map(is_integer, heads))
+    check(is_valid, "be None, an integer or a list of integers", head=head)
     check_generates("model", model)
     source_ids, _, target_ids, real = checked_pair(model, source_ids, target_ids)
     if 0 in source_ids.shape or 0 in target_ids.shape:
         return np.zeros((*target_ids.shape, source_ids.shape[1]), np.float32)
     weights = cached(model, "align", _Aligner).weights(source_ids, target_ids)
-    if not -len(weights) <= layer < len(weights):
-        raise ValueError(f"`layer` must be in [{-len(weights)}, {len(weights)}). Received: layer={layer}")
+    count = len(weights)
+    check(-count <= layer < count, f"be in [{-count}, {count})", layer=layer)
     chosen = keras.ops.convert_to_numpy(weights[layer])  # (B, N, T, S)
     heads = list(range(chosen.shape[1])) if head is None else heads
-    if not heads or not all(0 <= one < chosen.shape[1] for one in heads):
-        raise ValueError(f"`head` must be in [0, {chosen.shape[1]}). Received: head={head}")
+    is_valid = bool(heads) and all(0 <= one < chosen.shape[1] for one in heads)
+    check(is_valid, f"be in [0, {chosen.shape[1]})", head=head)
     mean = chosen[:, heads].mean(axis=1)[: len(target_ids), : target_ids.shape[1], : source_ids.shape[1]]
     mean = np.where(real[:, :, None], mean, 0).astype(np.float32)
     invalid = np.isnan(mean).any(axis=-1)

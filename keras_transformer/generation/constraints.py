@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import is_integer, is_number
+from keras_transformer_options.arguments import check, is_integer, is_number
 
 FORBIDDEN = -1e30
 """An upper bound of the logits and scores of forbidden tokens: finite, so that sums and differences are never NaN."""
@@ -112,8 +112,8 @@ class RepetitionPenalty(Constraint):
     factor: float
 
     def __post_init__(self) -> None:
-        if not (is_number(self.factor) and 1 <= self.factor < float("inf")):
-            raise ValueError(f"`factor` must be a number of at least 1. Received: factor={self.factor!r}")
+        is_valid = is_number(self.factor) and 1 <= self.factor < float("inf")
+        check(is_valid, "be a number of at least 1", factor=self.factor)
         object.__setattr__(self, "factor", float(self.factor))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
@@ -372,8 +372,7 @@ def _among(ids: Tensor, counted: Tensor, logits: Tensor) -> Tensor:
 
 
 def _count(name: str, count: Any, least: int) -> int:
-    if not is_integer(count) or count < least:
-        raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={count!r}")
+    check(is_integer(count) and count >= least, f"be an integer of at least {least}", **{name: count})
     return int(count)
 
 

@@ -15,6 +15,7 @@ from keras_transformer.generation.loop import run_search
 from keras_transformer.generation.search.base import Inputs
 from keras_transformer.generation.settings import Settings
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check, check_seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +76,7 @@ class Generator(ModelFunctions):
         constraints: Sequence[Constraint] = (),
     ) -> None:
         settings = Settings.of(model, sampler, max_new_tokens, min_new_tokens, constraints)
-        if not isinstance(jit_compile, bool):
-            raise ValueError(f"`jit_compile` must be True or False. Received: jit_compile={jit_compile!r}")
+        check(isinstance(jit_compile, bool), "be True or False", jit_compile=jit_compile)
         self._set(model, settings, jit_compile)
 
     @classmethod
@@ -183,7 +183,7 @@ class Generator(ModelFunctions):
             "rows", np.arange(batch_size) if rows is None else rows, batch_size
         )
         if seed is not None:
-            validation.check_seed(seed)
+            check_seed(seed=seed)
         if sampler.draws:
             inputs["rows"] = rows
             seed = validation.seed_or_new(sampler.seed if seed is None else seed)
@@ -307,6 +307,7 @@ def cached_generator(
         sampler=dataclasses.replace(chosen, seed=0) if chosen.draws else chosen,
         # An empty batch is not run.
         max_new_tokens=bucket(largest, 8) if batch_size else largest,
-    ).checked(model)
+    )
+    settings.sampler.check(model, settings.max_new_tokens)
     generator = cached(model, (cls, settings), lambda proxy: cls.of(proxy, settings))
     return generator, source_ids, np.broadcast_to(max_new_tokens, batch_size), seed

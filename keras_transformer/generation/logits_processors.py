@@ -21,8 +21,10 @@ from keras_transformer.generation.constraints import (
     get,
 )
 from keras_transformer.generation.samplers import Sampler
-from keras_transformer.generation.validation import check_generates
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check
+
+_POSSIBLE = "force tokens that can be generated: no padding"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,18 +48,9 @@ class LogitsProcessors:
         """Create the logits processors of a model.
 
         Raises:
-            TypeError: if the model has no `step` or `empty_cache`.
-            ValueError: if an argument is out of range or two of them contradict each other.
+            ValueError: if two arguments contradict each other, or constraints the model's vocabulary.
         """
-        check_generates("model", model)
         constraints = _checked(constraints)
-        for name, limit, least in (
-            ("max_new_tokens", max_new_tokens, 1),
-            ("min_new_tokens", min_new_tokens, 0),
-        ):
-            if not isinstance(limit, int | np.integer) or isinstance(limit, bool) or limit < least:
-                kind = "a positive integer" if least else "an integer of at least 0"
-                raise ValueError(f"`{name}` must be {kind}. Received: {name}={limit!r}")
         if min_new_tokens:
             constraints = (*constraints, MinNewTokens(min_new_tokens))
         more = [constraint.end_ids for constraint in constraints if isinstance(constraint, EndTokens)]
@@ -93,11 +86,8 @@ class LogitsProcessors:
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Raise a ValueError if the sampler does not support the constraints."""
-        if self.words is not None and not sampler.forces_words:
-            raise ValueError(
-                "`sampler` must be a `Beam` with at least two beams for `ForcedWords`. "
-                f"Received: sampler={sampler}"
-            )
+        is_valid = self.words is None or sampler.forces_words
+        check(is_valid, "be a `Beam` with at least two beams for `ForcedWords`", sampler=sampler)
 
     def ends(self, tokens: Tensor) -> Tensor:
         """Return the mask of the end tokens."""
@@ -106,23 +96,22 @@ class LogitsProcessors:
     def _check(self, model: Any, max_new_tokens: int) -> None:
         vocabulary = model.vocabulary_size
         for constraint in self.constraints:
-            if any(not 0 <= id_ < vocabulary for id_ in constraint.ids()):
-                raise ValueError(f"`constraints` must have ids in [0, {vocabulary}). Received: {constraint}")
-            if isinstance(constraint, MinNewTokens) and constraint.count > max_new_tokens:
-                raise ValueError(
-                    "`min_new_tokens` must be at most `max_new_tokens`. "
-                    f"Received: {constraint.count} with max_new_tokens={max_new_tokens}"
+            are_ids = all(0 <= id_ < vocabulary for id_ in constraint.ids())
+            check(are_ids, f"have ids in [0, {vocabulary})", constraints=constraint)
+            if isinstance(constraint, MinNewTokens):
+                check(
+                    constraint.count <= max_new_tokens,
+                    "be at most {max_new_tokens}",
+                    min_new_tokens=constraint.count,
+                    max_new_tokens=max_new_tokens,
                 )
-            if isinstance(constraint, EndTokens) and model.pad_id in {*constraint.ids()} - {model.end_id}:
-                raise ValueError(
-                    "`constraints` must have end tokens that are not padding. "
-                    f"Received: {constraint}, where pad_id={model.pad_id}"
-                )
-            if isinstance(constraint, ForcedLastToken) and set(constraint.token_ids) <= set(self.never):
-                raise ValueError(
-                    "`constraints` must force tokens that can be generated: no padding, no start token. "
-                    f"Received: {constraint}"
-                )
+            if isinstance(constraint, EndTokens):
+                is_valid = model.pad_id not in {*constraint.ids()} - {model.end_id}
+                expectation = "have end tokens that are not padding"
+                check(is_valid, expectation, constraints=constraint, pad_id=model.pad_id)
+            if isinstance(constraint, ForcedLastToken):
+                is_valid = not set(constraint.token_ids) <= set(self.never)
+                check(is_valid, f"{_POSSIBLE}, no start token", constraints=constraint)
             if isinstance(constraint, ForcedPrefix):
                 self._check_prefix(constraint, max_new_tokens)
         self._check_words(max_new_tokens)
@@ -138,8 +127,8 @@ class LogitsProcessors:
             else ()
         )
         forbidden = {*self.never, *first, *(word[0] for word in banned if len(word) == 1)}
-        if all(id_ in forbidden for id_ in range(vocabulary)):
-            raise ValueError("`constraints` must allow at least one token. Received: all are banned")
+        is_valid = not forbidden.issuperset(range(vocabulary))
+        check(is_valid, "allow at least one token", constraints=self.constraints)
 
     def _check_words(self, max_new_tokens: int) -> None:
         if self.words is None:
@@ -147,45 +136,28 @@ class LogitsProcessors:
         before = max(
             (len(one.prefix) for one in self.constraints if isinstance(one, ForcedPrefix)), default=0
         )
-        if before + self.words.total > max_new_tokens:
-            raise ValueError(
-                f"`constraints` must fit `max_new_tokens`. Received: {self.words}, {before} tokens of a prefix "
-                f"and max_new_tokens={max_new_tokens}"
-            )
+        is_valid = before + self.words.total <= max_new_tokens
+        given = {"constraints": self.constraints, "max_new_tokens": max_new_tokens}
+        check(is_valid, "fit {max_new_tokens}", **given)
         for word in self.words.words:
-            if set(word) & {*self.never, *self.end_ids}:
-                raise ValueError(
-                    "`constraints` must force tokens that can be generated: no padding, no start token, no end "
-                    f"token. Received: the word {list(word)}"
-                )
+            is_valid = not set(word) & {*self.never, *self.end_ids}
+            check(is_valid, f"{_POSSIBLE}, no start token, no end token", constraints=self.words, word=word)
             for other in self.constraints:
-                if not isinstance(other, ForcedPrefix) and other.violated_by(word, self.end_ids):
-                    raise ValueError(
-                        "`constraints` must not contradict each other. "
-                        f"Received: the forced word {list(word)} and {other}"
-                    )
+                is_valid = isinstance(other, ForcedPrefix) or not other.violated_by(word, self.end_ids)
+                check(is_valid, "not contradict each other", constraints=[self.words, other], word=word)
 
     def _check_prefix(self, forced: ForcedPrefix, max_new_tokens: int) -> None:
         prefix = forced.prefix
-        if len(prefix) > max_new_tokens:
-            raise ValueError(
-                f"`constraints` must fit `max_new_tokens`. Received: {forced} with max_new_tokens={max_new_tokens}"
-            )
-        if set(prefix) & set(self.never) or set(prefix[:-1]) & set(self.end_ids):
-            raise ValueError(
-                "`constraints` must force tokens that can be generated: no padding, no start token, an end token "
-                f"only as the last. Received: {forced}"
-            )
+        is_valid = len(prefix) <= max_new_tokens
+        check(is_valid, "fit {max_new_tokens}", constraints=forced, max_new_tokens=max_new_tokens)
+        is_valid = not (set(prefix) & set(self.never) or set(prefix[:-1]) & set(self.end_ids))
+        check(is_valid, f"{_POSSIBLE}, no start token, an end token only as the last", constraints=forced)
         for other in self.constraints:
-            if other.violated_by(prefix, self.end_ids):
-                raise ValueError(
-                    f"`constraints` must not contradict each other. Received: {forced} and {other}"
-                )
+            is_valid = not other.violated_by(prefix, self.end_ids)
+            check(is_valid, "not contradict each other", constraints=[forced, other])
 
 
 def _checked(constraints: Any) -> tuple[Constraint, ...]:
-    if isinstance(constraints, Constraint) or not isinstance(constraints, Sequence):
-        raise ValueError(
-            f"`constraints` must be a list of constraints. Received: constraints={constraints!r}"
-        )
+    is_valid = isinstance(constraints, Sequence) and not isinstance(constraints, Constraint)
+    check(is_valid, "be a list of constraints", constraints=constraints)
     return tuple(get(constraint) for constraint in constraints)

@@ -6,8 +6,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_transformer.generation.validation import check_compatible, check_generates, check_seed
-from keras_transformer_options.arguments import is_integer, is_number
+from keras_transformer.generation.validation import check_compatible, check_generates
+from keras_transformer_options.arguments import (
+    ArgumentError,
+    check,
+    check_one_of,
+    check_positive_integer,
+    check_seed,
+    is_integer,
+    is_number,
+)
 
 NORMALIZATIONS = ("gnmt", "length")
 _STOPPING = ("heuristic", "num_beams")
@@ -101,30 +109,16 @@ class Beam(Sampler):
 
     def __post_init__(self) -> None:
         _unwrap(self)
-        _check_positive("num_beams", self.num_beams)
-        _check_positive("num_return", self.num_return)
-        _check_number(
-            "length_penalty", self.length_penalty, "a finite number", lambda value: -np.inf < value < np.inf
-        )
-        _check_number(
-            "diversity", self.diversity, "a finite number of at least 0", lambda value: 0 <= value < np.inf
-        )
-        _check(
-            "early_stopping",
-            self.early_stopping,
-            f"True, False or one of {list(_STOPPING)}",
-            isinstance(self.early_stopping, bool) or self.early_stopping in _STOPPING,
-        )
-        if self.num_return > self.num_beams:
-            raise ValueError(
-                "`num_return` must be at most `num_beams`. "
-                f"Received: num_return={self.num_return}, num_beams={self.num_beams}"
-            )
-        if self.normalization not in NORMALIZATIONS:
-            raise ValueError(
-                f"`normalization` must be one of {list(NORMALIZATIONS)}. "
-                f"Received: normalization={self.normalization!r}"
-            )
+        check_positive_integer(num_beams=self.num_beams, num_return=self.num_return)
+        penalty, diversity, stopping = self.length_penalty, self.diversity, self.early_stopping
+        check(is_number(penalty) and -np.inf < penalty < np.inf, "be a finite number", length_penalty=penalty)
+        is_valid = is_number(diversity) and 0 <= diversity < np.inf
+        check(is_valid, "be a finite number of at least 0", diversity=diversity)
+        is_valid = isinstance(stopping, bool) or stopping in _STOPPING
+        check(is_valid, f"be True, False or one of {list(_STOPPING)}", early_stopping=stopping)
+        is_valid = self.num_return <= self.num_beams
+        check(is_valid, "be at most {num_beams}", num_return=self.num_return, num_beams=self.num_beams)
+        check_one_of(NORMALIZATIONS, normalization=self.normalization)
 
     @property
     def hypotheses(self) -> int:
@@ -154,9 +148,10 @@ class Beam(Sampler):
             penalties = np.power(base, float(self.length_penalty))
         limits = np.finfo(np.float32)
         if not (limits.tiny <= penalties.min() <= penalties.max() <= limits.max):
-            raise ValueError(
-                "`length_penalty` must give finite and positive float32 numbers for sequences of up to "
-                f"{max_length} tokens. Received: length_penalty={self.length_penalty}"
+            raise ArgumentError(
+                "{length_penalty} must give finite and positive float32 numbers for sequences of up to {most!s} tokens",
+                most=max_length,
+                length_penalty=self.length_penalty,
             )
         return penalties.astype(np.float32)
 
@@ -199,18 +194,15 @@ class Sample(Sampler):
 
     def __post_init__(self) -> None:
         _unwrap(self)
-        _check_number(
-            "temperature",
-            self.temperature,
-            "a number in [1e-20, 1e20]",
-            lambda value: TEMPERATURES[0] <= value <= TEMPERATURES[1],
-        )
-        _check("top_k", self.top_k, "an integer of at least 0", is_integer(self.top_k) and self.top_k >= 0)
-        _check_number("top_p", self.top_p, "a number in (0, 1]", lambda value: 0 < value <= 1)
-        _check_number("min_p", self.min_p, "a number in [0, 1]", lambda value: 0 <= value <= 1)
+        low, high = TEMPERATURES
+        is_valid = is_number(self.temperature) and low <= self.temperature <= high
+        check(is_valid, "be a number in [1e-20, 1e20]", temperature=self.temperature)
+        check(is_integer(self.top_k) and self.top_k >= 0, "be an integer of at least 0", top_k=self.top_k)
+        check(is_number(self.top_p) and 0 < self.top_p <= 1, "be a number in (0, 1]", top_p=self.top_p)
+        check(is_number(self.min_p) and 0 <= self.min_p <= 1, "be a number in [0, 1]", min_p=self.min_p)
         if self.seed is not None:
-            check_seed(self.seed)
-        _check_positive("num_return", self.num_return)
+            check_seed(seed=self.seed)
+        check_positive_integer(num_return=self.num_return)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +228,7 @@ class Speculative(Sampler):
     def __post_init__(self) -> None:
         _unwrap(self)
         check_generates("draft", self.draft)
-        _check_positive("num_tokens", self.num_tokens)
+        check_positive_integer(num_tokens=self.num_tokens)
 
     @property
     def drafts(self) -> tuple[Any, ...]:
@@ -280,10 +272,9 @@ class Contrastive(Sampler):
 
     def __post_init__(self) -> None:
         _unwrap(self)
-        _check_positive("top_k", self.top_k)
-        _check_number(
-            "penalty_alpha", self.penalty_alpha, "a number in [0, 1]", lambda value: 0 <= value <= 1
-        )
+        check_positive_integer(top_k=self.top_k)
+        is_valid = is_number(self.penalty_alpha) and 0 <= self.penalty_alpha <= 1
+        check(is_valid, "be a number in [0, 1]", penalty_alpha=self.penalty_alpha)
 
     @property
     def hypotheses(self) -> int:
@@ -374,16 +365,3 @@ def _unwrap(sampler: Any) -> None:
     for field in dataclasses.fields(sampler):
         if isinstance(value := getattr(sampler, field.name), np.generic):
             object.__setattr__(sampler, field.name, value.item())
-
-
-def _check_positive(name: str, value: Any) -> None:
-    _check(name, value, "a positive integer", is_integer(value) and value > 0)
-
-
-def _check_number(name: str, value: Any, expectation: str, condition: Callable[[float], bool]) -> None:
-    _check(name, value, expectation, is_number(value) and condition(value))
-
-
-def _check(name: str, value: Any, expectation: str, fulfilled: bool) -> None:
-    if not fulfilled:
-        raise ValueError(f"`{name}` must be {expectation}. Received: {name}={value!r}")

@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.generation import samplers, validation
+from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Sampler
+from keras_transformer.generation.validation import MAX_HYPOTHESES, MAX_NEW_TOKENS, check_generates
+from keras_transformer_options.arguments import check, check_positive_integer, is_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +41,15 @@ class Settings:
             TypeError: if the model has no `step` or `empty_cache`.
             ValueError: if `sampler` is unknown, a setting is out of range or two of them contradict each other.
         """
+        check_generates("model", model)
+        check_positive_integer(max_new_tokens=max_new_tokens)
+        check(max_new_tokens <= MAX_NEW_TOKENS, f"be at most {MAX_NEW_TOKENS}", max_new_tokens=max_new_tokens)
+        is_valid = is_integer(min_new_tokens) and min_new_tokens >= 0
+        check(is_valid, "be an integer of at least 0", min_new_tokens=min_new_tokens)
         sampler = samplers.get(sampler)
+        is_valid = sampler.hypotheses <= MAX_HYPOTHESES
+        check(is_valid, f"have at most {MAX_HYPOTHESES} hypotheses", sampler=sampler)
         logits_processors = LogitsProcessors.of(model, max_new_tokens, min_new_tokens, constraints)
         logits_processors.check_sampler(sampler)
-        return cls(sampler, logits_processors, int(max_new_tokens)).checked(model)
-
-    def checked(self, model: Any) -> "Settings":
-        """Return the settings, or raise a ValueError if the model cannot generate so many tokens with the sampler."""
-        validation.check_max_new_tokens(self.max_new_tokens)
-        if self.sampler.hypotheses > validation.MAX_HYPOTHESES:
-            raise ValueError(
-                f"`sampler` must have at most {validation.MAX_HYPOTHESES} hypotheses. Received: sampler={self.sampler}"
-            )
-        self.sampler.check(model, self.max_new_tokens)
-        return self
+        sampler.check(model, max_new_tokens)
+        return cls(sampler, logits_processors, int(max_new_tokens))

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_transformer.generation.generative_model import is_encoder_decoder
-from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.arguments import ArgumentError
 
 MAX_NEW_TOKENS = 2**20
 """The largest number of new tokens, far more than any model generates; tensors are allocated for all of them."""
@@ -101,23 +101,9 @@ def checked_pair(
     return source_ids, sources, target_ids, targets
 
 
-def check_seed(seed: Any) -> None:
-    """Raise a ValueError if a seed is not an unsigned 32-bit integer."""
-    if not is_integer(seed) or not 0 <= seed < 2**32:
-        raise ValueError(f"`seed` must be an integer in [0, 2**32). Received: seed={seed!r}")
-
-
 def seed_or_new(seed: int | None) -> int:
     """Return a seed, for None a new one from Python's `random`, from which Keras draws its default seeds too."""
     return random.getrandbits(32) if seed is None else seed
-
-
-def check_max_new_tokens(max_new_tokens: int) -> None:
-    """Raise a ValueError if there are more tokens than `MAX_NEW_TOKENS`."""
-    if max_new_tokens > MAX_NEW_TOKENS:
-        raise ValueError(
-            f"`max_new_tokens` must be at most {MAX_NEW_TOKENS}. Received: max_new_tokens={max_new_tokens}"
-        )
 
 
 def checked_ids(name: str, ids: Any, vocabulary_size: int) -> np.ndarray:
@@ -264,9 +250,9 @@ def check_lengths(
         return
     most = limit - int(reads_last)
     if max_new_tokens > most:
-        raise ValueError(
-            f"`max_new_tokens` must be at most {most}, for {holder} has {limit} positions. "
-            f"Received: max_new_tokens={max_new_tokens}"
+        raise ArgumentError(
+            f"{{max_new_tokens}} must be at most {most}, for {holder} has {limit} positions",
+            max_new_tokens=max_new_tokens,
         )
     lengths = (sources if decoder_only else prefixes).sum(axis=1)
     room = most - max_new_tokens + int(decoder_only)

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_transformer.interop import bert, gpt, llama, marian, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
+from keras_transformer_options.arguments import Message
 from keras_transformer_serving import files
 
 ALL = (gpt.GPT2, gpt.OPENAI_GPT, llama.LLAMA, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
@@ -141,7 +142,7 @@ def _supporting(model: keras.Model) -> tuple[Architecture, dict[str, Any]]:
 def _read_config(folder: pathlib.Path) -> dict[str, Any]:
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(
-            f"`folder` must hold {CONFIG}, as `save_pretrained` writes it. Received: folder={str(folder)!r}"
+            Message(f"{{folder}} must hold {CONFIG}, as `save_pretrained` writes it", folder=str(folder))
         )
     config = files.read_json(folder / CONFIG)
     model_type = config.get("model_type") if isinstance(config, dict) else None
@@ -197,16 +198,21 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
             *(f"TensorFlow's {path.name}, {_CONVERT_TENSORFLOW}" for path in folder.glob("tf_model*.h5")),
         ]
         raise FileNotFoundError(
-            f"`folder` must hold {WEIGHTS}, or {_INDEX} and its files"
-            + (f", not {min(others)}" if others else "")
-            + f". Received: folder={str(folder)!r}"
+            Message(
+                f"{{folder}} must hold {WEIGHTS}, or {_INDEX} and its files{{instead!s}}",
+                instead=f", not {min(others)}" if others else "",
+                folder=str(folder),
+            )
         )
     index = files.read_json(folder / _INDEX)
     names = sorted(set(index["weight_map"].values())) if "weight_map" in index else []
     missing = [name for name in names if not (folder / pathlib.Path(name).name).is_file()]
     if missing or not names:
         raise FileNotFoundError(
-            f"`folder` must hold the files that {_INDEX} names. Missing: {', '.join(missing) or 'all names'}"
+            Message(
+                f"{{folder}} must hold the files that {_INDEX} names. Missing: {{missing!s}}",
+                missing=", ".join(missing) or "all names",
+            )
         )
     return [folder / pathlib.Path(name).name for name in names]
 

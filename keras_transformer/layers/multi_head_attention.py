@@ -16,7 +16,7 @@ from keras_transformer.layers.residual import NORMS, new_norm
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_one_of, check_positive_integer
+from keras_transformer_options.arguments import check, check_one_of, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -130,11 +130,8 @@ class MultiHeadAttention(ConfiguredLayer):
         for name, size in (("key_dim", key_dim), ("value_dim", value_dim)):
             if size is not None:
                 check_positive_integer(**{name: size})
-        if num_heads % self.num_kv_heads:
-            raise ValueError(
-                "`num_kv_heads` must divide `num_heads`. "
-                f"Received: num_heads={num_heads}, num_kv_heads={num_kv_heads}"
-            )
+        divides = num_heads % self.num_kv_heads == 0
+        check(divides, "divide {num_heads}", num_kv_heads=num_kv_heads, num_heads=num_heads)
         self.relation = relations.get(relation)
         self.position_encoding = attention_encodings.get(position_encoding, num_heads, key_dim)
         self.score = score_layers.get(score)
@@ -518,10 +515,7 @@ def recorded_attention_weights(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
 
 def _head_dim(model_dim: int, num_heads: int) -> int:
     """Return `model_dim` / `num_heads`, which must be an integer."""
-    if model_dim % num_heads:
-        raise ValueError(
-            f"`num_heads` must divide `model_dim`. Received: num_heads={num_heads}, model_dim={model_dim}"
-        )
+    check(model_dim % num_heads == 0, "divide {model_dim}", num_heads=num_heads, model_dim=model_dim)
     return model_dim // num_heads
 
 

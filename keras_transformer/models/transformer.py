@@ -20,7 +20,7 @@ from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import check, check_positive_integer
 
 LOWEST = -3e38  # below any logit
 
@@ -118,8 +118,7 @@ class Transformer(EncoderDecoder):
             **kwargs,
         )
         check_positive_integer(num_heads=num_heads, model_dim=model_dim, hidden_dim=hidden_dim)
-        if model_dim % 2:
-            raise ValueError(f"`model_dim` must be even. Received: model_dim={model_dim}")
+        check(model_dim % 2 == 0, "be even", model_dim=model_dim)
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim

@@ -18,6 +18,7 @@ from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import (
+    check,
     check_not_negative,
     check_one_of,
     check_positive_integer,
@@ -128,11 +129,8 @@ class ViT(PublishedSizes, Model):
         super().__init__(**kwargs)
         check_positive_integer(num_layers=num_layers, num_channels=num_channels)
         self.image_size, self.patch_size = _pair("image_size", image_size), _pair("patch_size", patch_size)
-        if any(size % patch for size, patch in zip(self.image_size, self.patch_size, strict=True)):
-            raise ValueError(
-                "`image_size` must be a multiple of `patch_size`. "
-                f"Received: image_size={image_size}, patch_size={patch_size}"
-            )
+        fits = not any(size % patch for size, patch in zip(self.image_size, self.patch_size, strict=True))
+        check(fits, "be a multiple of {patch_size}", image_size=image_size, patch_size=patch_size)
         check_one_of(POOLINGS, pooling=pooling)
         if window is not None:
             check_not_negative(window=window)

@@ -23,6 +23,7 @@ from keras_transformer.pipelines.text_generation import TextGeneration as TextGe
 from keras_transformer.pipelines.text_to_text import TextToText as TextToText
 from keras_transformer.pipelines.token_classification import TaggedWord as TaggedWord
 from keras_transformer.pipelines.token_classification import TokenClassification as TokenClassification
+from keras_transformer_options.arguments import Message
 from keras_transformer_serving import bundle, files
 
 __all__ = [
@@ -70,14 +71,19 @@ def load(folder: str | os.PathLike[str]) -> Any:
     config_file = folder / CONFIG
     if bundle.is_bundle(folder):
         raise FileNotFoundError(
-            "`folder` must be a pipeline, not an export, which `keras_transformer_serving.load` reads. "
-            f"Received: folder={str(folder)!r}"
+            Message(
+                "{folder} must be a pipeline, not an export, which `keras_transformer_serving.load` reads",
+                folder=str(folder),
+            )
         )
     config = files.read_json(config_file) if config_file.is_file() else {}
     pipeline = Pipeline.of(str(config.get("pipeline"))) if isinstance(config, dict) else None
     if pipeline is None:
         raise FileNotFoundError(
-            f"`folder` must be a saved pipeline, or a training run. Received: folder={str(folder)!r}, "
-            f"which {'has no config.json' if not config_file.is_file() else 'has another config.json'}"
+            Message(
+                "{folder} must be a saved pipeline, or a training run. Received: {folder=}, which {found!s}",
+                folder=str(folder),
+                found="has another config.json" if config_file.is_file() else "has no config.json",
+            )
         )
     return pipeline.load(folder)

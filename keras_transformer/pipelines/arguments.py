@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.text.tokenizers.strings import to_utf8
-from keras_transformer_options.arguments import check_positive, is_integer
+from keras_transformer_options.arguments import ArgumentError, Message, check, check_positive, is_integer
 from keras_transformer_serving.pipelines.errors import RowErrors
 
 LENGTH = 8
@@ -42,7 +42,7 @@ def check_tokenizer(tokenizer: Any) -> None:
 def check_limit(name: str, limit: Any) -> None:
     """Raise unless a number of tokens or rows is a positive integer."""
     if not is_integer(limit):
-        raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
+        raise TypeError(Message("{} must be an integer", name, **{name: limit}))
     check_positive(**{name: limit})
 
 
@@ -54,10 +54,8 @@ def check_max_length(max_length: Any, most: int | None) -> int | None:
     """
     if max_length is None:
         return most
-    if not is_integer(max_length) or not 2 <= max_length <= (max_length if most is None else most):
-        raise ValueError(
-            f"`max_length` must be an integer in [2, {most}], the model's own. Received: max_length={max_length!r}"
-        )
+    is_valid = is_integer(max_length) and 2 <= max_length <= (max_length if most is None else most)
+    check(is_valid, f"be an integer in [2, {most}], the model's own", max_length=max_length)
     return int(max_length)
 
 
@@ -107,13 +105,10 @@ def limits_of(max_new_tokens: Any, count: int, most: int) -> np.ndarray:
     else:
         limits = list(max_new_tokens)
     if len(limits) != count:
-        raise ValueError(
-            f"`max_new_tokens` must be an integer or one for each of {count} texts. Received: {len(limits)}"
+        raise ArgumentError(
+            f"{{max_new_tokens}} must be an integer or one for each of {count} texts. Received: {len(limits)}"
         )
     for limit in limits:
         check_limit("max_new_tokens", limit)
-        if limit > most:
-            raise ValueError(
-                f"`max_new_tokens` must be at most {most}, the pipeline's own. Received: max_new_tokens={limit}"
-            )
+        check(limit <= most, f"be at most {most}, the pipeline's own", max_new_tokens=limit)
     return np.array(limits, np.int32)

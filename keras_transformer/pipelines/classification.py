@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_transformer.pipelines.arguments import as_list
 from keras_transformer.pipelines.base import BATCH, Arrays, Axes
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import is_number
+from keras_transformer_options.arguments import check, is_number
 
 
 class Classifier:
@@ -28,8 +28,7 @@ class Classifier:
     threshold: float
 
     def _set_classes(self, labels: Sequence[Any] | None, threshold: float) -> None:
-        if not is_number(threshold) or not 0 <= threshold <= 1:
-            raise ValueError(f"`threshold` must be in [0, 1]. Received: threshold={threshold}")
+        check(is_number(threshold) and 0 <= threshold <= 1, "be in [0, 1]", threshold=threshold)
         self.labels = check_labels(labels, self.model.num_classes)
         self.problem_type = getattr(self.model, "problem_type", "single_label_classification")
         self.threshold = threshold

@@ -10,7 +10,7 @@ from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.arguments import check, is_integer
 from keras_transformer_serving.pipelines.errors import Errors
 from keras_transformer_serving.pipelines.fill_mask import MaskPrediction as MaskPrediction
 
@@ -42,10 +42,8 @@ class FillMask(TextPipeline):
             raise ValueError("`tokenizer` must have a mask id. Received: one without")
         if not mask:
             raise ValueError("`mask` must not be empty. Received: mask=''")
-        if not is_integer(top) or not 1 <= top <= tokenizer.vocabulary_size:
-            raise ValueError(
-                f"`top` must be in [1, {tokenizer.vocabulary_size}], the vocabulary. Received: top={top}"
-            )
+        is_valid = is_integer(top) and 1 <= top <= tokenizer.vocabulary_size
+        check(is_valid, f"be in [1, {tokenizer.vocabulary_size}], the vocabulary", top=top)
         self.mask = mask
         self.top = top
 

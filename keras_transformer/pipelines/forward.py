@@ -20,6 +20,7 @@ from keras_transformer.pipelines.base import (
     Preprocessed,
 )
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check
 from keras_transformer_serving.graphs import MODEL
 from keras_transformer_serving.pipelines.errors import RowErrors
 
@@ -228,8 +229,7 @@ def length_bucket(length: int) -> int:
 
 def check_no_texts(pipeline: ForwardPipeline, texts: Any) -> None:
     """Raise if texts are given to compare a pipeline on that reads none."""
-    if texts is not None:
-        raise ValueError(f"`texts` must be None for a {type(pipeline).__name__}. Received: texts={texts!r}")
+    check(texts is None, f"be None for a {type(pipeline).__name__}", texts=texts)
 
 
 def _of_accepted(values: Tensor, error: Tensor) -> Tensor:

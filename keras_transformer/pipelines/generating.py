@@ -51,7 +51,6 @@ class GeneratingPipeline(ScoringPipeline):
         max_new_tokens: int = 64,
         max_source_tokens: int = 512,
     ) -> None:
-        arguments.check_limit("max_new_tokens", max_new_tokens)
         arguments.check_limit("max_source_tokens", max_source_tokens)
         if not hasattr(model, "step") or is_encoder_decoder(model) != self._has_encoder:
             raise TypeError(f"`model` must be {self._model_description}. Received: a {type(model).__name__}")

@@ -7,11 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.models import GPT
-from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.texts import first_error, first_ids, utf8_error
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import ArgumentError, check
 from keras_transformer_serving.pipelines.errors import RowErrors
 
 _PROMPT = 512
@@ -62,27 +62,26 @@ class TextGeneration(GeneratingPipeline):
         add_start: bool = False,
         special_tokens: bool = False,
     ) -> None:
-        arguments.check_limit("max_new_tokens", max_new_tokens)
-        limit = getattr(model, "max_length", None)
-        room = None if limit is None else limit - max_new_tokens + 1
-        if room is not None and room < 1:
-            raise ValueError(
-                f"`max_new_tokens` must be at most {limit}, the model's positions. "
-                f"Received: max_new_tokens={max_new_tokens}"
-            )
         super().__init__(
             model,
             tokenizer,
             generation,
             constraints=constraints,
             max_new_tokens=max_new_tokens,
-            max_source_tokens=(room or _PROMPT) if max_source_tokens is None else max_source_tokens,
+            max_source_tokens=_PROMPT if max_source_tokens is None else max_source_tokens,
         )
-        if room is not None and self.max_source_tokens > room:
-            raise ValueError(
-                f"`max_source_tokens` and `max_new_tokens` must fit the model's {limit} positions together. "
-                f"Received: {self.max_source_tokens} and {max_new_tokens}"
-            )
+        limit = getattr(model, "max_length", None)
+        if limit is not None:
+            is_valid = max_new_tokens <= limit
+            check(is_valid, f"be at most {limit}, the model's positions", max_new_tokens=max_new_tokens)
+            room = limit - self.max_new_tokens + 1
+            if max_source_tokens is None:
+                self.max_source_tokens = room
+            elif max_source_tokens > room:
+                raise ArgumentError(
+                    f"{{max_source_tokens}} and {{max_new_tokens}} must fit the model's {limit} positions together. "
+                    f"Received: {max_source_tokens} and {max_new_tokens}"
+                )
         if add_start and (tokenizer.start_id < 0 or tokenizer.start_id == model.pad_id):
             raise ValueError(
                 "`add_start` must be False for a tokenizer without a start id, or whose start id is the padding id. "
@@ -123,10 +122,7 @@ class TextGeneration(GeneratingPipeline):
 
     def _prefix_ids(self, prefixes: Any, count: int, errors: RowErrors) -> np.ndarray:
         """Return no ids, (count, 0), or raise if there are prefixes."""
-        if prefixes is not None and count > 0:
-            raise ValueError(
-                f"`prefixes` must be None for a decoder-only model. Received: prefixes={prefixes!r}"
-            )
+        check(prefixes is None or not count, "be None for a decoder-only model", prefixes=prefixes)
         return np.zeros((count, 0), np.int32)
 
     def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:

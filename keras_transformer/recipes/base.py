@@ -4,7 +4,7 @@ import abc
 import contextlib
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import keras
@@ -15,9 +15,10 @@ from keras_transformer.recipes.accumulation import weighted_by_labels
 from keras_transformer.recipes.pretrained import load_pipeline, with_precision
 from keras_transformer.recipes.tokenizers import TRAINERS
 from keras_transformer.training.progress import EpochsWithoutTotal
-from keras_transformer_options.arguments import renamed
+from keras_transformer_options.arguments import ArgumentError, renamed
 from keras_transformer_options.base import TASKS, TaskOptions
 
+AroundSteps = Callable[[], contextlib.AbstractContextManager[Any]]
 SIZES = ("num_layers", "num_heads", "model_dim", "hidden_dim")
 
 
@@ -89,15 +90,19 @@ class Recipe(TaskOptions, abc.ABC):
     def check_requirements(self) -> None:
         """Raise an ImportError if `evaluate` needs a package that is not installed."""
 
-    def untrained(self) -> Any:
-        """Return a new pipeline, after setting the seeds of its weights."""
+    def untrained(self, around_steps: AroundSteps = contextlib.nullcontext) -> Any:
+        """Return a new pipeline, after setting the seeds of its weights; see `train`."""
         keras.utils.set_random_seed(self.seed)
         splits = self.splits
-        with _examples_are("data"):
+        with around_steps(), _examples_are("data"):
             return self.new_pipeline(splits.train)
 
     def train(
-        self, callbacks: Sequence[Any] = (), verbose: int | str = "auto", pipeline: Any = None
+        self,
+        callbacks: Sequence[Any] = (),
+        verbose: int | str = "auto",
+        pipeline: Any = None,
+        around_steps: AroundSteps = contextlib.nullcontext,
     ) -> tuple[Any, keras.callbacks.History]:
         """Train with `compile` and `fit`.
 
@@ -105,6 +110,7 @@ class Recipe(TaskOptions, abc.ABC):
             callbacks: further callbacks of `fit`, such as `training.ExactResume`.
             verbose: see `keras.Model.fit`.
             pipeline: the pipeline to train, by default `untrained()`.
+            around_steps: a function that returns a context manager, for each of the steps before `fit`.
 
         Returns:
             The pipeline with the weights of the best epoch, and the history that `fit` returns.
@@ -112,10 +118,10 @@ class Recipe(TaskOptions, abc.ABC):
         Raises:
             ValueError: if the data is malformed or too small.
         """
-        pipeline = self.untrained() if pipeline is None else pipeline
-        with _examples_are("data"):
+        pipeline = self.untrained(around_steps) if pipeline is None else pipeline
+        with around_steps(), _examples_are("data"):
             batches = self.batches(self.splits.train, pipeline, shuffle=True)
-        with _examples_are("validation"):
+        with around_steps(), _examples_are("validation"):
             validation = self.batches(self.splits.validation, pipeline, shuffle=False)
         loss, metrics = self.loss(pipeline)
         class_weight = self.class_weight(pipeline)
@@ -160,7 +166,7 @@ class Recipe(TaskOptions, abc.ABC):
             validation = self._examples("validation")
         for name, found in (("data", train), ("validation", validation)):
             if not len(found):
-                raise ValueError(f"`{name}` must hold at least one example. Received: none")
+                raise ArgumentError("{} must hold at least one example. Received: none", name)
         return Splits(train, validation, test)
 
     def load_dataset(self) -> tuple[Any, Any, Any]:
@@ -189,9 +195,9 @@ class Recipe(TaskOptions, abc.ABC):
             return self.rate
         updates = self.epochs * steps_per_epoch // self.accumulate
         if not updates:
-            raise ValueError(
-                f"`accumulate` must be at most the number of batches, {self.epochs * steps_per_epoch}. "
-                f"Received: accumulate={self.accumulate}"
+            raise ArgumentError(
+                f"{{accumulate}} must be at most the number of batches, {self.epochs * steps_per_epoch}",
+                accumulate=self.accumulate,
             )
         warmup = updates // 10
         schedule = keras.optimizers.schedules.CosineDecay(self.rate, updates)

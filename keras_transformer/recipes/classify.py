@@ -16,6 +16,7 @@ from keras_transformer.recipes import images, scores
 from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
+from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.tasks import VIT_SIZES, ClassifyOptions
 
 _UNEQUAL, _FEW = 1.5, 3
@@ -61,14 +62,14 @@ class Classify(ClassifyOptions, Recipe):
         """Create a classifier: a BERT encoder for texts, whose mean is classified, or a ViT for images."""
         labels = sorted({example[-1] for example in train}, key=scores.label_order)
         if len(labels) < 2:
-            raise ValueError(f"`data` must have two classes or more. Received: labels {labels}")
+            raise ArgumentError(
+                "{data} must have two classes or more. Received: labels {labels!s}", labels=labels
+            )
         if isinstance(train[0][0], np.ndarray):
             model = images.new_model(self, len(labels), train[0][0].shape)
             return pipelines.ImageClassification(model, labels, resize=True)
         if self.model_size in VIT_SIZES:
-            raise ValueError(
-                f"`model_size` must not be a ViT's for texts. Received: model_size={self.model_size!r}"
-            )
+            raise ArgumentError("{model_size} must not be a ViT's for texts", model_size=self.model_size)
         if self.from_ is not None:
             pipeline = self.pretrained()
             encoder, tokenizer = encoder_of(pipeline), pipeline.tokenizer

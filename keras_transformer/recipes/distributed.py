@@ -10,6 +10,7 @@ import keras
 
 from keras_transformer import processes, text
 from keras_transformer.recipes.pretrained import copied
+from keras_transformer_options.arguments import ArgumentError
 
 
 def check_options(recipe: Any) -> None:
@@ -25,13 +26,12 @@ def check_options(recipe: Any) -> None:
         )
     for name, is_valid, expected in (
         ("accumulate", recipe.accumulate == 1, "1 in several processes, which have a part of each batch"),
-        ("minutes", recipe.minutes is None, "None in several processes, whose clocks differ: give `epochs`"),
+        ("minutes", recipe.minutes is None, "None in several processes, whose clocks differ: give {epochs}"),
         ("batch_size", (recipe.batch_size or 0) % count == 0, "a multiple of the number of processes"),
     ):
         if not is_valid:
-            raise ValueError(
-                f"`{name}` must be {expected}. Received: {name}={getattr(recipe, name)}, {count} processes"
-            )
+            template = f"{{}} must be {expected}. Received: {{=}}, {count} processes"
+            raise ArgumentError(template, name, name, **{name: getattr(recipe, name)})
 
 
 def share(number: int | None) -> int | None:

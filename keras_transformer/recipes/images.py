@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_transformer import data, models, pipelines
 from keras_transformer.recipes.base import SIZES
 from keras_transformer.recipes.pretrained import check_pipeline
+from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.tasks import image_files
 
 VIT_ARGUMENTS = {
@@ -37,7 +38,9 @@ def load_image(path: pathlib.Path, size: int | None = None) -> np.ndarray:
     try:
         image = tf.io.decode_image(tf.io.read_file(str(path)), channels=3, expand_animations=False)
     except tf.errors.InvalidArgumentError:
-        raise ValueError(f"`paths` must be images in PNG, JPEG, GIF or BMP. Received: {path}") from None
+        raise ArgumentError(
+            "{paths} must be images in PNG, JPEG, GIF or BMP. Received: {path!s}", path=path
+        ) from None
     if size is not None:
         image = tf.cast(tf.round(tf.image.resize(image, (size, size), antialias=True)), tf.uint8)
     return image.numpy()

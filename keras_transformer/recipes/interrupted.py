@@ -1,5 +1,6 @@
 """Interrupted runs, which can be continued: a folder beside the results, until the run is complete."""
 
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -10,9 +11,10 @@ import numpy as np
 
 from keras_transformer import processes
 from keras_transformer.recipes import distributed
-from keras_transformer.recipes.base import Recipe
+from keras_transformer.recipes.base import AroundSteps, Recipe
 from keras_transformer.recipes.pretrained import load_pipeline
 from keras_transformer.training import ExactResume, states
+from keras_transformer_options.arguments import ArgumentError, Message
 from keras_transformer_serving import files
 
 _FORMAT = 1
@@ -40,11 +42,10 @@ class ResumableRun:
         """
         run = cls(folder, recipe)
         if folder.exists() and not resume:
-            interrupted = ". It holds an interrupted run, which resume=True continues"
-            raise FileExistsError(
-                f"`folder` must be new. Received: {folder}, which exists and is not changed"
-                f"{interrupted if run._file.is_file() else ''}"
-            )
+            found = "which exists and is not changed"
+            if run._file.is_file():
+                found += ". It holds an interrupted run, which {resume=True} continues"
+            raise FileExistsError(Message("{folder} must be new. Received: {path!s}, " + found, path=folder))
         if run._file.is_file():
             saved = files.read_json(run._file)
             files.check_format(run._file, saved, _FORMAT)
@@ -52,9 +53,10 @@ class ResumableRun:
             check_same(folder, recipe, saved)
             for name, digest in run._digests().items():
                 if saved["examples"].get(name) != digest:
-                    raise ValueError(
-                        f"`{name}` must have the same examples as the interrupted run in {folder}. "
-                        "Received: other examples"
+                    raise ArgumentError(
+                        "{} must have the same examples as the interrupted run in {folder!s}. Received: other examples",
+                        name,
+                        folder=folder,
                     )
         elif run._report.is_file():
             saved = files.read_json(run._report)
@@ -62,14 +64,21 @@ class ResumableRun:
             check_same(folder, recipe, saved)
             if saved.get("signal"):
                 raise FileNotFoundError(
-                    "`folder` must have the states of the interrupted run in training/, to resume it; `from_` begins "
-                    f"another run with its weights. Received: {folder}, stopped by {saved['signal']}, without "
-                    "training/run.json"
+                    Message(
+                        "{folder} must have the states of the interrupted run in training/, to resume it; {from_} "
+                        "begins another run with its weights. Received: {path!s}, stopped by {signal!s}, without "
+                        "training/run.json",
+                        path=folder,
+                        signal=saved["signal"],
+                    )
                 )
         else:
             if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
                 raise FileExistsError(
-                    f"`folder` must be new or a run to resume. Received: {folder}, without a run"
+                    Message(
+                        "{folder} must be new or a run to resume. Received: {path!s}, without a run",
+                        path=folder,
+                    )
                 )
             files.nearest_folder(folder)
         run._check_agreement()
@@ -80,12 +89,12 @@ class ResumableRun:
         """True if the run has a report and nothing to resume."""
         return not self._file.is_file() and self._report.is_file()
 
-    def pipeline(self) -> Any:
+    def pipeline(self, around_steps: AroundSteps = contextlib.nullcontext) -> Any:
         """Return the pipeline to train: that of the interrupted run if it has a state of training, or a new one."""
         if states.num_batches(self.folder) is not None:
             self._check_files()
             return load_pipeline(self.folder / "pipeline")
-        pipeline = self._recipe.untrained()
+        pipeline = self._recipe.untrained(around_steps)
         started = {
             "format": _FORMAT,
             "task": self._recipe.task,
@@ -129,8 +138,11 @@ class ResumableRun:
         for name in files.read_json(self._file).get("files", ()):
             if not (self.folder / name).is_file():
                 raise FileNotFoundError(
-                    "`folder` must have all files of the interrupted run, to resume it. "
-                    f"Received: {self.folder.parent}, without {self.folder.name}/{name}"
+                    Message(
+                        "{folder} must have all files of the interrupted run, to resume it. "
+                        "Received: one without {file!s}",
+                        file=self.folder / name,
+                    )
                 )
 
     def _check_agreement(self) -> None:
@@ -164,10 +176,14 @@ def check_same(folder: pathlib.Path, recipe: Recipe, saved: dict[str, Any]) -> N
             value is None or isinstance(value, float) for value in (received, expected)
         )
         if received != expected and not both_are_examples:
-            shown = [f"{name}={'the default' if one is None else repr(one)}" for one in (received, expected)]
-            raise ValueError(
-                f"`{name}` must be that of the run in {folder}, to resume it; `from_` begins "
-                f"another run with its weights. Received: {shown[0]}, expected: {shown[1]}"
+            shown = ["the default" if one is None else repr(one) for one in (received, expected)]
+            raise ArgumentError(
+                "{} must be that of the run in {folder!s}, to resume it; {from_} begins another run with its weights. "
+                "Received: {received!s}, expected: {expected!s}",
+                name,
+                folder=folder,
+                received=shown[0],
+                expected=shown[1],
             )
 
 

@@ -8,6 +8,7 @@ import keras
 
 from keras_transformer import models, pipelines
 from keras_transformer.pipelines.base import folder_of, is_pipeline
+from keras_transformer_options.arguments import ArgumentError
 
 
 def load_pipeline(folder: str | os.PathLike[str]) -> Any:
@@ -43,8 +44,8 @@ def encoder_of(pipeline: Any) -> Any:
     """
     encoder = getattr(pipeline.model, "encoder", pipeline.model)
     if not isinstance(encoder, models.BERT):
-        raise ValueError(
-            "`from_` must be a pipeline with a BERT encoder for this task. "
+        raise ArgumentError(
+            "{from_} must be a pipeline with a BERT encoder for this task. "
             f"Received: a {type(pipeline).__name__} with a {type(pipeline.model).__name__}"
         )
     return encoder
@@ -53,8 +54,8 @@ def encoder_of(pipeline: Any) -> Any:
 def check_pipeline(pipeline: Any, expected: type) -> Any:
     """Return a pipeline of the expected class, or raise a ValueError."""
     if not isinstance(pipeline, expected):
-        raise ValueError(
-            f"`from_` must be a {expected.__name__} for this task. Received: a {type(pipeline).__name__}"
+        raise ArgumentError(
+            f"{{from_}} must be a {expected.__name__} for this task. Received: a {type(pipeline).__name__}"
         )
     return pipeline
 

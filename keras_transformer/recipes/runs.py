@@ -1,5 +1,6 @@
 """Runs of recipes: train, save, evaluate, report."""
 
+import contextlib
 import datetime
 import os
 import pathlib
@@ -13,7 +14,7 @@ import keras
 from keras_transformer import processes
 from keras_transformer.inspection.curves import ends_with_best
 from keras_transformer.recipes import distributed
-from keras_transformer.recipes.base import Recipe
+from keras_transformer.recipes.base import AroundSteps, Recipe
 from keras_transformer.recipes.interrupted import ResumableRun
 from keras_transformer.recipes.pages import page
 from keras_transformer_serving import files
@@ -27,6 +28,7 @@ def run(
     command: str | None = None,
     say: Callable[[str], None] = print,
     verbose: int | str = "auto",
+    around_steps: AroundSteps = contextlib.nullcontext,
 ) -> dict[str, Any]:
     """Train a recipe, save the pipeline, evaluate it and write a report.
 
@@ -44,6 +46,8 @@ def run(
         command: the command that reproduces the run, by default the recipe in Python.
         say: a function that prints a line of progress.
         verbose: see `keras.Model.fit`.
+        around_steps: a function that returns a context manager, for each of the steps before and after `fit`, such as
+            one that omits the lines that libraries write when they start.
 
     Returns:
         The content of `report.json`: "metrics" of the examples "evaluated_on" ("test", or "validation" without test
@@ -63,7 +67,7 @@ def run(
     if not processes.current().is_main:
         say, verbose = _silent, 0
     with processes.shared_errors():
-        return _run(recipe, pathlib.Path(folder), resume, command, say, verbose)
+        return _run(recipe, pathlib.Path(folder), resume, command, say, verbose, around_steps)
 
 
 def _run(
@@ -73,6 +77,7 @@ def _run(
     command: str | None,
     say: Callable[[str], None],
     verbose: int | str,
+    around_steps: AroundSteps,
 ) -> dict[str, Any]:
     distributed.check_options(recipe)
     resumable = ResumableRun.of(folder, recipe, resume)
@@ -87,7 +92,8 @@ def _run(
     go_on = f"Go on with: {command} --resume" if command else "Go on with resume=True"
     resuming = resumable.callback()
     try:
-        pipeline, history = recipe.train([resuming], verbose, resumable.pipeline())
+        untrained = resumable.pipeline(around_steps)
+        pipeline, history = recipe.train([resuming], verbose, untrained, around_steps)
     except BaseException as error:
         is_refused = isinstance(error, FileNotFoundError | TypeError | ValueError)  # it would be so again
         if processes.current().is_main and resumable.is_kept_after_error() and not is_refused:
@@ -110,7 +116,8 @@ def _run(
             say(f"The last epoch has the lowest validation loss: train for more {more} to lower it further")
         say(f"Saved {folder / 'pipeline'}")
         held_out, evaluated_on = (validation, "validation") if test is None else (test, "test")
-        metrics = recipe.evaluate(trained, held_out)
+        with around_steps():
+            metrics = recipe.evaluate(trained, held_out)
         examples = metrics.pop("examples")
         report = {
             "task": recipe.task,

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer_options.arguments import ArgumentError
+
 _SHOWN = 10
 
 
@@ -22,9 +24,11 @@ def class_ids(labels: Sequence[Any], names: Sequence[Any]) -> np.ndarray:
     ids = {name: number for number, name in enumerate(names)}
     for index, label in enumerate(labels):
         if label not in ids:
-            raise ValueError(
-                f"`data` must have every label of the validation and test examples. Received: {label!r}, in example "
-                f"{index}, besides {list(names)[:20]}"
+            raise ArgumentError(
+                "{data} must have every label of the validation and test examples. "
+                f"Received: {{label!r}}, in example {index}, besides {{known!s}}",
+                label=label,
+                known=list(names)[:20],
             )
     return np.array([ids[label] for label in labels])
 

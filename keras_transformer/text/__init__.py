@@ -10,6 +10,7 @@ from keras_transformer.text.tokenizers.marian_t5 import MarianT5Tokenizer
 from keras_transformer.text.tokenizers.openai_gpt import OpenAIGPTTokenizer
 from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
 from keras_transformer.text.tokenizers.word_piece import WordPieceTokenizer
+from keras_transformer_options.arguments import ArgumentError
 
 __all__ = [
     "BytePairTokenizer",
@@ -53,8 +54,10 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
     """
     class_name = folders.read_description(folder)["class_name"]
     if class_name not in _CLASSES:
-        raise ValueError(
-            f"`folder` must hold a tokenizer of one of the classes {sorted(_CLASSES)}. "
-            f"Received: folder={os.fspath(folder)!r}, whose {folders.DESCRIPTION} names {class_name!r}"
+        raise ArgumentError(
+            f"{{folder}} must hold a tokenizer of one of the classes {sorted(_CLASSES)}. "
+            f"Received: {{folder=}}, whose {folders.DESCRIPTION} names {{name!r}}",
+            folder=os.fspath(folder),
+            name=class_name,
         )
     return _CLASSES[class_name].load(folder)

@@ -281,7 +281,7 @@ STRINGS = tf.data.Dataset.from_tensor_slices((["a"], ["b"]))
         ([3], ValueError, r"pairs\[0\]=3"),
         ([("a", "b"), ("a", "b\ud800")], ValueError, r"lone surrogates.*pairs\[1\]=.*with '\\ud800'"),
         ("missing.tsv", FileNotFoundError, "`pairs` must name files that exist. Received: 'missing.tsv'"),
-        (".", ValueError, "`pairs` must name files. Received: the directory '.'"),
+        (".", ValueError, "`pairs` must name files. Received: '.', a directory"),
     ],
 )
 def test_other_pairs_are_refused(tokenizer, pairs, error, message):

@@ -195,7 +195,7 @@ def everything(folder):
 def test_an_existing_version_is_refused_with_the_next_free_number(damaged, pipeline):
     (damaged / "saved_model" / "tiny" / "1").rename(damaged / "saved_model" / "tiny" / "7")
     before = everything(damaged.parent)
-    with pytest.raises(FileExistsError, match=r"version=7; the next free one is 8"):
+    with pytest.raises(FileExistsError, match=r"version 7; the next free one is 8"):
         export.saved_model(pipeline, damaged, name="tiny", version=7)
     assert everything(damaged.parent) == before
 

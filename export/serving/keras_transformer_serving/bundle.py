@@ -24,7 +24,6 @@ import contextlib
 import json
 import os
 import pathlib
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -234,30 +233,24 @@ def check_free(folder: str | os.PathLike[str], parts: Sequence[str]) -> None:
             )
 
 
-def new_version(folder: str | os.PathLike[str], name: str | None, version: int) -> str:
+def new_version(folder: str | os.PathLike[str], name: str, version: int) -> str:
     """Return the part of an export that a new version of its SavedModel is.
 
     Args:
         folder: the export's folder.
-        name: the model's name in TensorFlow Serving, by default the folder's.
+        name: the model's name in TensorFlow Serving, a plain folder name.
         version: a positive integer.
 
     Raises:
         FileExistsError: if the version exists.
-        ValueError: if an argument is invalid.
     """
     folder = pathlib.Path(folder)
-    name = folder.absolute().name if name is None else name
-    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
-        raise ValueError(f"`name` must be a plain folder name. Received: name={name!r}")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ValueError(f"`version` must be a positive integer. Received: version={version!r}")
     part = f"saved_model/{name}/{version}"
     if has_part(folder, part):
         taken = [int(path.name) for path in (folder / part).parent.iterdir() if path.name.isdigit()]
         raise FileExistsError(
-            f"`version` must be new; `{folder / part}` exists already and is left as it is. "
-            f"Received: version={version}; the next free one is {max(taken) + 1}"
+            f"`{folder / part}` must be new; it exists already and is left as it is. "
+            f"Received: the version {version}; the next free one is {max(taken) + 1}"
         )
     return part
 
@@ -429,10 +422,7 @@ def _open(folder: pathlib.Path, config: Mapping[str, Any], signature_key: bytes 
         return None
     bundle = Bundle(folder, signature_key)
     if signature_key is None and "signature" in bundle.manifest:
-        raise ValueError(
-            "`signature_key` must be the key of the export, which is signed. "
-            f"Received: signature_key=None, folder={str(folder)!r}"
-        )
+        raise ValueError(f"`{folder}` must be extended with the key that it is signed with. Received: no key")
     bundle.check()
     existing = bundle.config
     differing = sorted(name for name in config if config[name] != existing.get(name))

@@ -90,17 +90,15 @@ class Graphs:
             mask = self.padding_mask(input_ids)
         else:
             mask = _checked("attention_mask", attention_mask, input_ids.shape, "biu", 0, 1).astype(np.int64)
-        if self.pad_id is None:
-            given = {"input_ids": input_ids, "attention_mask": mask}
-        else:
+        if self.pad_id is not None:
             mask = mask * self.padding_mask(input_ids)
-            given = {"input_ids": np.where(mask != 0, input_ids, self.pad_id)}
+            input_ids = np.where(mask != 0, input_ids, self.pad_id)
         if (lengths := mask.sum(axis=1)).size and lengths.max() > self.max_source_tokens:
             raise ValueError(
                 f"`input_ids` must have at most {self.max_source_tokens} tokens each (max_source_tokens). "
                 f"Received: {lengths.max()} tokens in input_ids[{lengths.argmax()}]"
             )
-        samples = self.sampler["sampler"] == "sample"
+        samples, given = self.sampler["sampler"] == "sample", {}
         if samples:
             given["noise"] = self.noise(np.arange(size) if rows is None else rows) if noise is None else noise
         most = self.max_new_tokens
@@ -126,8 +124,16 @@ class Graphs:
                     f"`prefix_ids` needs an encoder–decoder. Received: prefix_ids={prefix_ids!r}"
                 )
             given["prefix_ids"] = self._checked_ids("prefix_ids", prefix_ids)
+        return self.run_loop(input_ids, mask, given)
+
+    def run_loop(
+        self, input_ids: np.ndarray, mask: np.ndarray, given: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return the outputs of `generate` for checked inputs: ids with padding, their mask, and the graph's others."""
+        masks = {"attention_mask": mask} if self.pad_id is None else {}
         names = ["ids", "lengths", "scores"]
-        return dict(zip(names, self.session(self._loop).run(names, given), strict=True))
+        outputs = self.session(self._loop).run(names, {"input_ids": input_ids, **masks, **given})
+        return dict(zip(names, outputs, strict=True))
 
     def _checked_ids(self, name: str, ids: Any) -> np.ndarray:
         array = np.asarray(ids)

@@ -91,12 +91,12 @@ def check_key(signature_key: bytes | None) -> None:
 def _check_signature(path: str | os.PathLike[str], found: Any, expected: str) -> None:
     if found is None:
         raise ValueError(
-            f"`{path}` must be signed, as `signature_key` is given. Export with that key, or pass signature_key=None. "
+            f"`{path}` must be signed, as a key is given. Export with that key, or leave it out. "
             "Received: a manifest without a signature"
         )
     if not hmac.compare_digest(str(found).encode(), expected.encode()):
         raise ValueError(
-            f"`{path}` must be signed with `signature_key`. Pass the key of its export, or export again. "
+            f"`{path}` must be signed with the key that is given. Give the key of its export, or export again. "
             "Received: another signature"
         )
 

@@ -53,6 +53,7 @@ class Tensor:
         optional: whether a row may be without it.
         empty: the value of a refused row; by default `DType.padding`, and no entries along an axis of any size.
         padding: the value that pads rows along axes of any size; by default `DType.padding`.
+        choices: the possible values; by default all of its type.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Tensor:
     optional: bool = False
     empty: Any = None
     padding: Any = None
+    choices: tuple[str, ...] = ()
 
     @property
     def names(self) -> DType:

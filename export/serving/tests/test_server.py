@@ -336,6 +336,77 @@ def test_openapi_and_metrics(exports):
     run(exports, test)
 
 
+def example(schema):
+    """Return a value of a schema: its default, or one of zeros."""
+    if "default" in schema or "enum" in schema:
+        return schema.get("default", schema.get("enum", [None])[0])
+    if schema["type"] == "array":
+        return [example(schema["items"])] * schema.get("minItems", 2)
+    return {"string": "a", "integer": 1, "number": 0.5, "boolean": True}[schema["type"]]
+
+
+def body_of(document, path):
+    return document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+
+
+@pytest.mark.parametrize("name", ["classifier", "copier", "sampler"])
+def test_every_option_of_the_document_is_accepted(exports, name):
+    async def test(app):
+        _, document = await json_call(app, "GET", "/openapi.json")
+        signatures = app.state.server.models[name].current.loaded.signatures
+        path, rows = PREDICT.format(name), {}
+        for schema in body_of(document, path)["anyOf"]:
+            options = dict(schema["properties"])
+            signature = options.pop("signature_name")["const"]
+            tensors = signatures[signature].inputs
+            reads_text = any(tensor.dtype == "string" for tensor in tensors)
+            optional = {tensor.name for tensor in tensors if not tensor.required}
+            if style := options.pop("instances", None):
+                _, row = style["items"].get("anyOf", [None, style["items"]])
+                rows[signature] = {each: example(row["properties"][each]) for each in row["required"]}
+            columns = {key: [value] * 2 for key, value in rows[signature].items()}
+            given = {"instances": [rows[signature]] * 2} if style else {"inputs": columns}
+            options.pop("inputs", None)
+            assert options.keys() == optional | ({"truncate"} if reads_text else set())
+            for option, of_option in options.items():
+                body = {"signature_name": signature, **given, option: example(of_option)}
+                status, found = await json_call(app, "POST", path, body)
+                assert status == 200, (body, found)
+                assert not any(each.get("error") for each in found.get("predictions", [])), (body, found)
+        options = body_of(document, INFER.format(name))["properties"]["parameters"]["properties"]
+        assert options.pop("signature_name")["enum"] == list(signatures)
+        for signature, row in rows.items():
+            known = {each.name: each for each in signatures[signature].inputs}
+            inputs = [
+                tensor(each, [value], known[each].names.inference, [1, *np.shape(value)])
+                for each, value in row.items()
+            ]
+            reads_text = any(each.dtype == "string" for each in known.values())
+            for option in options.keys() & (known.keys() | ({"truncate"} if reads_text else set())):
+                parameters = {"signature_name": signature, option: example(options[option])}
+                body = {"inputs": inputs, "parameters": parameters}
+                status, found = await json_call(app, "POST", INFER.format(name), body)
+                assert status == 200, (body, found)
+
+    run(exports, test, name)
+
+
+@pytest.mark.parametrize("name", ["generator", "copier"])
+def test_every_option_of_a_stream_is_accepted(exports, name):
+    async def test(app):
+        _, document = await json_call(app, "GET", "/openapi.json")
+        path = f"/v1/models/{name}:stream"
+        options = body_of(document, path)["properties"]
+        assert options.keys() == {"text", "max_new_tokens", "truncate"} | ({"long_texts"} & options.keys())
+        assert ("long_texts" in options) == (name == "copier")
+        for option in options:
+            request = {"text": "ab", option: example(options[option])}
+            status, _, content = await call(app, "POST", path, request)
+            assert status == 200, content
+
+    run(exports, test, name)
+
+
 def test_importing_serving_imports_no_server():
     import subprocess
     import sys

@@ -160,6 +160,9 @@ def test_the_setting_of_an_export_is_the_default(small, tmp_path):
         assert found["predictions"][0]["error"].startswith(TOO_LONG)
         _, found = await json_call(app, "GET", "/openapi.json")
         schema = found["paths"]["/v1/models/it:predict"]["post"]["requestBody"]["content"]["application/json"]
-        assert '"long_texts": {"type": "string", "default": "split"}' in json.dumps(schema)
+        assert (
+            '"long_texts": {"type": "string", "enum": ["refuse", "split"], "default": "split"}'
+            in json.dumps(schema)
+        )
 
     run({"it": folder}, test, "it")

@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import pathlib
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers, weights
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.pipelines.base import Arrays, Axes, Graph
+from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import external_data, files
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
@@ -101,21 +101,23 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
     names = [FLOAT32, *CONVERTED]
     valid = isinstance(precisions, list | tuple) and set(precisions) <= set(names) and FLOAT32 in precisions
     if not valid or len(set(precisions)) != len(precisions):
-        raise ValueError(
-            f"`precisions` must be a list of {FLOAT32!r} and optionally {' and '.join(map(repr, CONVERTED))}. "
-            f"Received: precisions={precisions!r}"
+        raise ArgumentError(
+            f"{{precisions}} must be a list of {FLOAT32!r} and optionally {' and '.join(map(repr, CONVERTED))}",
+            precisions=precisions,
         )
     dtype = pipeline.model.compute_dtype
     if len(precisions) > 1 and dtype != FLOAT32:
-        raise ValueError(
-            f"`precisions` must be ({FLOAT32!r},) for a model that does not compute in float32. "
-            f"Received: precisions={precisions!r}, a model that computes in {dtype}"
+        raise ArgumentError(
+            f"{{precisions}} must be ({FLOAT32!r},) for a model that does not compute in float32. "
+            f"Received: {{precisions=}}, a model that computes in {dtype}",
+            precisions=precisions,
         )
     size = sum(math.prod(each.shape) * 4 for each in pipeline.model.weights)
     if len(precisions) > 1 and size > weights.LARGEST:
-        raise ValueError(
-            f"`precisions` must be ({FLOAT32!r},) for a model of more than {weights.LARGEST / 1e9:.1f} GB of weights. "
-            f"Received: precisions={precisions!r}, a model of {size / 1e9:.1f} GB"
+        raise ArgumentError(
+            f"{{precisions}} must be ({FLOAT32!r},) for a model of more than {weights.LARGEST / 1e9:.1f} GB of "
+            f"weights. Received: {{precisions=}}, a model of {size / 1e9:.1f} GB",
+            precisions=precisions,
         )
     check_packages()
 
@@ -250,7 +252,7 @@ def convert(
     except (onnx_library.checker.ValidationError, onnx_library.shape_inference.InferenceError) as error:
         raise ValueError(
             "`model` must consist of operations that ONNX has for their types, such as float32. "
-            f"Received: {_first_invalid(str(error))}"
+            f"Received: {error}"
         ) from error
     matrices.insert(model.graph)
     return model
@@ -264,12 +266,6 @@ def _insert_captured(graph: Any, traced: Any) -> None:
     for each in [each for each in graph.input if each.name in captured]:
         graph.input.remove(each)
         graph.initializer.append(onnx.numpy_helper.from_array(captured[each.name].numpy(), each.name))
-
-
-def _first_invalid(error: str) -> str:
-    """Return the operation, its layer and the reason of the first error of ONNX's checker."""
-    found = re.search(r"\(op_type:(\w+), node name: ([^)]*)\):\s*(?:\[\w+\])?\s*([^\n]*)", error)
-    return error if found is None else "{} in {}: {}".format(*found.groups())
 
 
 def _is_known(node: Any) -> bool:

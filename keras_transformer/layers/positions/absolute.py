@@ -10,7 +10,7 @@ from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers.embeddings import take_rows
 from keras_transformer.layers.positions.sinusoids import LAYOUTS, geometric, paired_waves
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_one_of, check_positive, check_positive_integer
+from keras_transformer_options.arguments import check, check_one_of, check_positive, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -94,8 +94,7 @@ class SinusoidalPositions(ConfiguredLayer):
             Vaswani et al. (2017), section 3.5: "for any fixed offset k, PE(pos+k) can be represented as a linear
             function of PE(pos)".
         """
-        if model_dim < 2 or model_dim % 2:
-            raise ValueError(f"`model_dim` must be positive and even. Received: model_dim={model_dim}")
+        check(model_dim >= 2 and model_dim % 2 == 0, "be positive and even", model_dim=model_dim)
         angles = offset * geometric(self.max_wavelength, model_dim)
         pairs = np.arange(model_dim)
         sines, cosines = (

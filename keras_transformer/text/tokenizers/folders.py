@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from keras_transformer_options.arguments import Message
 from keras_transformer_serving import files
 
 DESCRIPTION = "tokenizer.json"
@@ -51,8 +52,10 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = pathlib.Path(folder) / DESCRIPTION
     if not path.is_file():
         raise FileNotFoundError(
-            f"`folder` must hold {DESCRIPTION}, as `save` writes it. "
-            f"Received: folder={os.fspath(folder)!r}, without that file"
+            Message(
+                f"{{folder}} must hold {DESCRIPTION}, as `save` writes it. Received: {{folder=}}, without that file",
+                folder=os.fspath(folder),
+            )
         )
     description = files.read_json(path)
     missing = {"class_name", "format_version", "file", "sha256"} - set(

@@ -9,6 +9,7 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text.tokenizers.vocabulary import ROLES
+from keras_transformer_options.arguments import Message
 from keras_transformer_serving import files
 
 Folder = str | os.PathLike[str]
@@ -303,9 +304,8 @@ def _text(path: pathlib.Path) -> str:
 
 def _missing(path: pathlib.Path, names: str) -> FileNotFoundError:
     found: Sequence[str] = sorted(each.name for each in path.iterdir()) if path.is_dir() else ()
-    return FileNotFoundError(
-        f"`folder` must hold {names}. Received: folder={str(path)!r}, with {list(found)}"
-    )
+    message = f"{{folder}} must hold {names}. Received: {{folder=}}, with {{found!s}}"
+    return FileNotFoundError(Message(message, folder=str(path), found=list(found)))
 
 
 def sentence_piece_model(

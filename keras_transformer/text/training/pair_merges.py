@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.text.training.texts import Texts, read_texts
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import ArgumentError, check_positive_integer
 
 _TEXTS_AT_ONCE = 1000
 
@@ -32,7 +32,7 @@ def count_words(texts: Texts, cut: Callable[[tf.Tensor], tf.RaggedTensor]) -> di
     while batch := list(itertools.islice(remaining, _TEXTS_AT_ONCE)):
         counts.update(cut(tf.constant([text.encode() for text in batch])).values.numpy().tolist())
     if not counts:
-        raise ValueError("`texts` must hold at least one word. Received: none")
+        raise ArgumentError("{texts} must hold at least one word. Received: none")
     return {word.decode(): count for word, count in counts.items()}
 
 
@@ -81,9 +81,10 @@ def learn_merges(
     """
     check_positive_integer(vocabulary_size=vocabulary_size, min_frequency=min_frequency)
     if vocabulary_size < len(pieces):
-        raise ValueError(
-            f"`vocabulary_size` must be at least {len(pieces)} for these texts: each special token and each "
-            f"symbol that words are made of needs an id. Received: vocabulary_size={vocabulary_size}"
+        raise ArgumentError(
+            f"{{vocabulary_size}} must be at least {len(pieces)} for these texts: each special token and each symbol "
+            "that words are made of needs an id",
+            vocabulary_size=vocabulary_size,
         )
     learner = _Learner(words, pieces)
     merges: dict[tuple[str, str, str], None] = {}

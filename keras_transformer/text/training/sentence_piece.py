@@ -8,7 +8,7 @@ from typing import Any, Literal
 import sentencepiece
 
 from keras_transformer.text.training.texts import Texts, read_texts
-from keras_transformer_options.arguments import check_one_of, is_integer
+from keras_transformer_options.arguments import ArgumentError, check_one_of, is_integer
 
 Model = Literal["unigram", "bpe", "char", "word"]
 
@@ -53,7 +53,7 @@ def train_sentence_piece(
     _check(vocabulary_size, model, character_coverage, normalization, byte_fallback)
     source = _Texts(texts)
     if source.first is None:
-        raise ValueError(f"`texts` must hold at least one text that is not empty. Received: texts={texts!r}")
+        raise ArgumentError("{texts} must hold at least one text that is not empty", texts=texts)
     writer = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -75,10 +75,13 @@ def train_sentence_piece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise source.error or ValueError(
-            "`vocabulary_size` must suit these texts: each of their characters, each special id and each of the 256 "
-            f"bytes of `byte_fallback` needs an id. Received: vocabulary_size={vocabulary_size}, "
-            f"byte_fallback={byte_fallback}; error of sentencepiece: {error}"
+        raise source.error or ArgumentError(
+            "{vocabulary_size} must suit these texts: each of their characters, each special id and each of the 256 "
+            "bytes of {byte_fallback} needs an id. Received: {vocabulary_size=}, {byte_fallback=}; error of "
+            "sentencepiece: {error!s}",
+            vocabulary_size=vocabulary_size,
+            byte_fallback=byte_fallback,
+            error=str(error),
         ) from None
     return writer.getvalue()
 
@@ -93,9 +96,10 @@ def _check(
         parts = (
             f"the four special ids{', the 256 bytes of `byte_fallback`' if with_bytes else ''} and a piece"
         )
-        raise ValueError(
-            f"`vocabulary_size` must be an integer from {smallest} ({parts}) to {2**31 - 1}. "
-            f"Received: vocabulary_size={vocabulary_size!r}, byte_fallback={byte_fallback}"
+        raise ArgumentError(
+            f"{{vocabulary_size}} must be an integer from {smallest} ({parts}) to {2**31 - 1}",
+            vocabulary_size=vocabulary_size,
+            byte_fallback=byte_fallback,
         )
     check_one_of(_MODELS, model=model)
     check_one_of(_NORMALIZATIONS, normalization=normalization)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from keras_transformer.text.tokenizers.strings import to_utf8
+from keras_transformer_options.arguments import ArgumentError, Message
 from keras_transformer_options.files import conversion, file_lines, format_of
 
 _TABLES = ("tsv", "csv", "jsonl")
@@ -27,15 +28,17 @@ def read_texts(texts: Texts) -> Iterator[str]:
     """
     if isinstance(texts, str | bytes):
         raise TypeError(
-            "`texts` must be an iterable of texts, a pathlib.Path or a list of them, not one str: pass "
-            f"[text] to train on a text, pathlib.Path(name) to train on a file. Received: texts={texts!r}"
+            Message(
+                "{texts} must be an iterable of texts, a pathlib.Path or a list of them, not one str: pass [text] to "
+                "train on a text, pathlib.Path(name) to train on a file",
+                texts=texts,
+            )
         )
     if isinstance(texts, os.PathLike):
         texts = [texts]
     if not isinstance(texts, Iterable):
         raise TypeError(
-            "`texts` must be an iterable of texts, a pathlib.Path or a list of them. "
-            f"Received: texts={texts!r}"
+            Message("{texts} must be an iterable of texts, a pathlib.Path or a list of them", texts=texts)
         )
     for row, item in enumerate(texts):
         if isinstance(item, os.PathLike):
@@ -44,23 +47,32 @@ def read_texts(texts: Texts) -> Iterator[str]:
             yield to_utf8(item, "texts", row).decode()
         else:
             raise TypeError(
-                "`texts` must hold str, UTF-8 bytes or pathlib.Path. "
-                f"Received: texts[{row}]={item!r} (of type {type(item).__name__})"
+                Message(
+                    "{texts} must hold str, UTF-8 bytes or pathlib.Path. "
+                    f"Received: {{texts[{row}]=}} (of type {type(item).__name__})",
+                    **{f"texts[{row}]": item},
+                )
             )
 
 
 def _lines(path: os.PathLike[str]) -> Iterator[str]:
     if format_of(path) in _TABLES:
-        raise ValueError(
-            "`texts` must name text files, whose lines are the texts; read a column of a table with "
-            f"`keras_transformer.data.read_examples`. Received: {os.fspath(path)!r}"
+        raise ArgumentError(
+            "{texts} must name text files, whose lines are the texts; read a column of a table with "
+            "`keras_transformer.data.read_examples`. Received: {path!r}",
+            path=os.fspath(path),
         )
     for number, line in enumerate(file_lines(path, "texts"), start=1):
         try:
             yield line.rstrip(b"\r\n").decode()
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"`texts` must name UTF-8 files. Received: {os.fspath(path)!r}, whose line {number} "
-                f"holds {line[error.start : error.end]!r} at byte {error.start}: {line[:100]!r}; if it is in "
-                f"Windows-1252, {conversion(path, 'cp1252', has_encoding=False)}"
+            raise ArgumentError(
+                "{texts} must name UTF-8 files. Received: {path!r}, whose line {number!s} holds {wrong!r} at byte "
+                "{start!s}: {line!r}; if it is in Windows-1252, {remedy!s}",
+                path=os.fspath(path),
+                number=number,
+                wrong=line[error.start : error.end],
+                start=error.start,
+                line=line[:100],
+                remedy=conversion(path, "cp1252", has_encoding=False),
             ) from None

@@ -375,16 +375,16 @@ def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
 def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, np.ndarray]]:
     graphs = pipeline.graphs
     ids, mask = pipeline.padded([values.ids for values in batch])
-    defaults: Row = {"max_new_tokens": graphs.max_new_tokens, "min_new_tokens": 0}
-    given: dict[str, Any] = {}
-    noise = None
+    defaults: Row = {"max_new_tokens": np.int64(graphs.max_new_tokens), "min_new_tokens": np.int64(0)}
+    given: dict[str, np.ndarray] = {}
     if batch[0].noise is not None:
-        defaults["temperature"] = float(graphs.sampler["temperature"])
-        noise = np.concatenate([values.noise for values in batch if values.noise is not None])
+        defaults["temperature"] = np.float32(graphs.sampler["temperature"])
+        given["noise"] = np.concatenate([values.noise for values in batch if values.noise is not None])
     for name, default in defaults.items():
         if any(name in values.options for values in batch):
-            given[name] = np.array([values.options.get(name, default) for values in batch])
-    found = graphs.generate(ids, noise=noise, attention_mask=mask, **given)
+            options = [values.options.get(name, default) for values in batch]
+            given[name] = np.array(options, default.dtype)
+    found = graphs.run_loop(ids, mask, given)
     return [{name: values[row] for name, values in found.items()} for row in range(len(batch))]
 
 

@@ -17,7 +17,8 @@ def option(pipeline: Generating) -> tuple[Tensor, ...]:
     """Return the option, an input of signatures, if the pipeline has it."""
     if not isinstance(pipeline, TextToText) or pipeline.tokenizer is None:
         return ()
-    return (Tensor(NAME, "string", default=splitting.LONG_TEXTS[pipeline.splits()]),)
+    default = splitting.LONG_TEXTS[pipeline.splits()]
+    return (Tensor(NAME, "string", default=default, choices=splitting.LONG_TEXTS),)
 
 
 def split(pipeline: Generating, text: str, setting: Any) -> splitting.Split:

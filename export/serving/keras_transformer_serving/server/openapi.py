@@ -138,20 +138,19 @@ def _predict(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
     """Return the schemas of requests and answers of `:predict`, one for each signature and format."""
     requests, responses = [], []
     for name, signature in signatures.items():
-        tag: Json = {"signature_name": {"const": name}}
-        if any(tensor.dtype == "string" for tensor in signature.inputs):
-            tag |= _TRUNCATE
-        tag |= {tensor.name: _schema(tensor) for tensor in signature.inputs if not tensor.required}
+        tag: Json = {"signature_name": {"const": name}, **_options(signature)}
         required = [] if name == DEFAULT else ["signature_name"]
         row = _row(signature.inputs)
         only = [tensor for tensor in signature.inputs if tensor.required]
         one = {"anyOf": [_schema(only[0]), row]} if len(only) == 1 else row
-        columns = {
+        columns: Json = {
             "type": "object",
             "properties": {
                 tensor.name: {"type": "array", "items": _schema(tensor)} for tensor in signature.inputs
             },
         }
+        if len(only) == 1:
+            columns = {"anyOf": [{"type": "array", "items": _schema(only[0])}, columns]}
         for style, schema in (("instances", {"type": "array", "items": one}), ("inputs", columns)):
             requests.append(
                 {"type": "object", "properties": {**tag, style: schema}, "required": [*required, style]}
@@ -161,6 +160,12 @@ def _predict(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
             {"type": "object", "properties": {"predictions": {"type": "array", "items": outputs}}}
         )
     return {"anyOf": requests}, {"anyOf": [*responses, {"type": "object", "properties": {"outputs": {}}}]}
+
+
+def _options(signature: Signature) -> Json:
+    """Return the schemas of what a request may have beside its rows."""
+    truncate = _TRUNCATE if any(tensor.dtype == "string" for tensor in signature.inputs) else {}
+    return truncate | {tensor.name: _schema(tensor) for tensor in signature.inputs if not tensor.required}
 
 
 def _row(tensors: Iterable[Tensor]) -> Json:
@@ -178,6 +183,8 @@ def _schema(tensor: Tensor) -> Json:
         schema = {"type": "array", "items": schema}
         if size is not None:
             schema |= {"minItems": size, "maxItems": size}
+    if tensor.choices:
+        schema["enum"] = list(tensor.choices)
     return schema if tensor.default is None else {**schema, "default": tensor.default}
 
 
@@ -194,11 +201,9 @@ def _infer(signatures: Mapping[str, Signature]) -> Json:
         },
         "required": ["name", "shape", "datatype", "data"],
     }
-    options = (
-        tensor for signature in signatures.values() for tensor in signature.inputs if not tensor.required
-    )
-    known = {"signature_name": {"enum": list(signatures)}, **_TRUNCATE}
-    known |= {tensor.name: _schema(tensor) for tensor in options}
+    known: Json = {"signature_name": {"enum": list(signatures)}}
+    for signature in signatures.values():
+        known |= _options(signature)
     parameters = {"type": "object", "properties": known}
     return {
         "type": "object",
