@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import GraphAttention, MultiHeadAttention
+from keras_transformer.models.base import flatten_layers
 from keras_transformer_options.arguments import check_positive, check_positive_integer
 
 _SUFFIX = ".lora.h5"
@@ -92,11 +93,8 @@ def merge_lora(model: keras.Model) -> None:
         store: dict[str, Any] = {}
         layer.save_own_variables(store)  # with the adapter added to the kernel
         layer.load_own_variables({name: ops.convert_to_numpy(value) for name, value in store.items()})
-        layer._tracker.unlock()
         for name in (_A, _B):
-            layer._untrack_variable(getattr(layer, name))
             delattr(layer, name)
-        layer._tracker.lock()
         layer.lora_enabled, layer.lora_rank, layer.lora_alpha = False, None, None
     model.compiled = False
 
@@ -236,8 +234,7 @@ def _read(path: pathlib.Path) -> tuple[dict[str, _Adapter], dict[str, np.ndarray
 
 
 def _dense_layers(model: Any) -> list[Any]:
-    found = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Dense)]
-    return list({id(layer): layer for layer in found}.values())  # a layer may be in a model twice
+    return [layer for layer in flatten_layers(model) if isinstance(layer, keras.layers.Dense)]
 
 
 def _adapted(model: Any) -> list[Any]:
@@ -254,7 +251,7 @@ def _checked_adapted(model: Any) -> list[Any]:
 
 def _attention_projections(model: Any) -> list[Any]:
     attentions = [
-        layer for layer in model._flatten_layers() if isinstance(layer, MultiHeadAttention | GraphAttention)
+        layer for layer in flatten_layers(model) if isinstance(layer, MultiHeadAttention | GraphAttention)
     ]
     found = {id(layer): layer for attention in attentions for layer in _dense_layers(attention)}
     if not found:
@@ -364,5 +361,6 @@ def _array(value: Any) -> np.ndarray:
 
 def _digest(layer: Any) -> str:
     """Return a hash of the frozen kernel of a layer."""
-    kernel = np.ascontiguousarray(ops.convert_to_numpy(ops.cast(layer._kernel, "float32")))
+    stored = next(each for each in layer.weights if each.name == "kernel")  # `kernel` has the adapter added
+    kernel = np.ascontiguousarray(_array(stored))
     return hashlib.blake2b(kernel.data, digest_size=8).hexdigest()
