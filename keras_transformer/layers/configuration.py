@@ -1,4 +1,4 @@
-"""The configs of layers and models, from the parameters of their constructors."""
+"""The configs of layers, models, losses and metrics, from the parameters of their constructors."""
 
 import inspect
 from typing import Any
@@ -6,22 +6,26 @@ from typing import Any
 import keras
 
 
-class ConfiguredLayer(keras.layers.Layer):
-    """Base class of layers whose config has the constructor's arguments that are attributes of the same names."""
+class Configured:
+    """Mixin for a Keras class whose config has the constructor's arguments that are attributes of the same names."""
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {**super().get_config(), **constructor_arguments(self)}
+        return {**super().get_config(), **constructor_arguments(self)}  # type: ignore[misc]
 
 
-def constructor_arguments(layer: Any) -> dict[str, Any]:
-    """Return the arguments of the constructor of a layer or model that are attributes of the same names, serialized.
+class ConfiguredLayer(Configured, keras.layers.Layer):
+    """Base class of layers with the config of `Configured`."""
+
+
+def constructor_arguments(configured: Any) -> dict[str, Any]:
+    """Return the arguments of the constructor of an object that are attributes of the same names, serialized.
 
     Those of a base class are included where the constructor passes keyword arguments on to it, if they have defaults:
     the constructor itself passes the others.
     """
     found: dict[str, Any] = {}
-    constructors = [kind for kind in type(layer).__mro__ if "__init__" in vars(kind)]
+    constructors = [kind for kind in type(configured).__mro__ if "__init__" in vars(kind)]
     for kind in constructors:
         if not kind.__module__.startswith("keras."):
             parameters = inspect.signature(kind).parameters.values()
@@ -30,7 +34,7 @@ def constructor_arguments(layer: Any) -> dict[str, Any]:
                 for each in parameters
                 if each.kind not in _VARIADIC and (kind is constructors[0] or each.default is not each.empty)
             ]
-            found.update({name: getattr(layer, name) for name in names if hasattr(layer, name)})
+            found.update({name: getattr(configured, name) for name in names if hasattr(configured, name)})
     # A weight is no argument, if one has the name of an argument.
     return {
         name: _serialized(value) for name, value in found.items() if not isinstance(value, keras.Variable)

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_transformer import processes, relations, xla
-from keras_transformer.layers.configuration import constructor_arguments
+from keras_transformer.layers.configuration import Configured
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
 from keras_transformer.models.strategies import check_strategy, with_integers
@@ -18,7 +18,7 @@ from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 
 
-class Model(keras.Model):
+class Model(Configured, keras.Model):
     """Base class of the models: `keras.Model` with what all models of this package share.
 
     It compiles with XLA only where that is enabled (see `xla`). `fit`, `evaluate` and `predict` have an argument
@@ -162,11 +162,7 @@ class Model(keras.Model):
             for layer in flatten_layers(self)
             if layer.quantization_mode is not None
         }
-        return {
-            **super().get_config(),
-            **constructor_arguments(self),
-            **({"quantization": quantization} if quantization else {}),
-        }
+        return {**super().get_config(), **({"quantization": quantization} if quantization else {})}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
