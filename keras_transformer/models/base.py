@@ -64,16 +64,18 @@ class Model(Configured, keras.Model):
         `initial_epoch=n` that of epoch n, so that a later `fit` continues what an earlier one has begun.
         """
         check_strategy(self)
-        arguments = inspect.signature(super().fit).bind(x, y, *args, **kwargs).arguments
+        given = inspect.signature(super().fit).bind(x, y, *args, **kwargs)
+        given.apply_defaults()
+        arguments = given.arguments
         check_agreement(**_settings_of_fit(self, arguments))
-        if arguments.get("verbose", "auto") == "auto" and not processes.current().is_main:
+        if arguments["verbose"] == "auto" and not processes.current().is_main:
             arguments["verbose"] = 0
         with contextlib.ExitStack() as stack:
             _prepare_callbacks(self, arguments, stack)
             if check_inputs:
                 check = stack.enter_context(InputCheck(self).raised())
                 arguments["x"] = check.data(arguments["x"], y)
-                arguments["validation_data"] = check.validation_data(arguments.get("validation_data"))
+                arguments["validation_data"] = check.validation_data(arguments["validation_data"])
             return super().fit(**arguments)
 
     def evaluate(
@@ -207,18 +209,17 @@ class _EpochOrder(keras.callbacks.Callback):
 
 def _prepare_callbacks(model: Model, arguments: dict[str, Any], stack: contextlib.ExitStack) -> None:
     """Put the callbacks of `fit` in order, and let them change its arguments."""
-    callbacks = arguments.get("callbacks") or []
-    if isinstance(callbacks, keras.callbacks.CallbackList):
+    if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
         return
     # Callbacks that write logs come before those that read them.
-    given = sorted(keras.tree.flatten(callbacks), key=lambda each: not getattr(each, "writes_logs", False))
-    arguments["callbacks"] = given
-    epochs = epochs_of(arguments["x"])
-    for callback in given:
+    callbacks = keras.tree.flatten(arguments["callbacks"] or [])
+    callbacks.sort(key=lambda callback: not getattr(callback, "writes_logs", False))
+    arguments["callbacks"] = callbacks
+    for callback in callbacks:
         if hasattr(callback, "fit_context"):
             stack.enter_context(callback.fit_context(model, arguments))
-    if epochs is not None:
-        order = _EpochOrder(epochs, epochs_of(arguments.get("validation_data")))
+    if (epochs := epochs_of(arguments["x"])) is not None:
+        order = _EpochOrder(epochs, epochs_of(arguments["validation_data"]))
         arguments["callbacks"] = [order, *arguments["callbacks"]]
 
 
@@ -230,8 +231,8 @@ def _settings_of_fit(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": [type(model).__name__, model.get_config(), [tuple(each.shape) for each in model.weights]],
         "optimizer": None if optimizer is None else [type(optimizer).__name__, optimizer.get_config()],
-        **{name: _sizes(arguments.get(name)) for name in ("x", "y", "validation_data")},
-        **{name: arguments.get(name) for name in ("batch_size", "epochs")},
+        **{name: _sizes(arguments[name]) for name in ("x", "y", "validation_data")},
+        **{name: arguments[name] for name in ("batch_size", "epochs")},
     }
 
 

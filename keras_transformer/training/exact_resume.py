@@ -121,17 +121,15 @@ class ExactResume(keras.callbacks.Callback):
                 "takes no seed"
             )
         self._dataset, self._data, self._others = data, data.epochs, callbacks
-        self._validation_data = epochs_of(arguments.get("validation_data"))
+        self._validation_data = epochs_of(arguments["validation_data"])
         self.signal = self._received = self._unwritten = None
         self._interrupted = False
         self._state = states.last_state(self.folder)
         processes.check_agreement(folder="no state" if self._state is None else self._state.path.name)
-        self._position = arguments.get("initial_epoch", 0), 0
+        self._position = arguments["initial_epoch"], 0
         if self._state is not None:
             self._position = self._state.position
-            arguments["initial_epoch"] = (
-                arguments.get("epochs", 1) if self._state.stopped else self._state.position[0]
-            )
+            arguments["initial_epoch"] = arguments["epochs"] if self._state.stopped else self._position[0]
         arguments["callbacks"] = [self._end_of_epoch, *callbacks, self]
         with signals.received_by(self._receive):
             yield

@@ -61,7 +61,7 @@ class Progress(keras.callbacks.Callback):
         if is_dataset(data):
             arguments["x"] = observed(data, lambda x, y: self._add(model.count_tokens(x)))
         else:
-            self._tokens_of_arrays = (1 - arguments.get("validation_split", 0)) * model.count_tokens(data)
+            self._tokens_of_arrays = (1 - arguments["validation_split"]) * model.count_tokens(data)
         yield
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
