@@ -1,11 +1,9 @@
 """LoRA: training of low-rank adapters in place of the weights, and their files."""
 
-import contextlib
 import hashlib
 import os
 import pathlib
-import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import h5py
@@ -15,6 +13,7 @@ from keras import ops
 
 from keras_transformer.layers import GraphAttention, MultiHeadAttention
 from keras_transformer.models.base import flatten_layers
+from keras_transformer.training.states import replaced
 from keras_transformer_options.arguments import check_positive, check_positive_integer
 
 _SUFFIX = ".lora.h5"
@@ -119,7 +118,7 @@ def save_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> N
     path = _checked_path(filepath)
     of_adapters = {id(getattr(layer, name)) for layer in layers for name in (_A, _B)}
     others = [each for each in model.trainable_variables if id(each) not in of_adapters]
-    with _replaced(path) as temporary, h5py.File(temporary, "w") as file:
+    with replaced(path) as temporary, h5py.File(temporary, "w") as file:
         for layer in layers:
             group = file.create_group(_name(model, layer))
             group.attrs.update(lora_alpha=layer.lora_alpha, kernel=_digest(layer))
@@ -339,20 +338,6 @@ def _checked_path(filepath: Any) -> pathlib.Path:
     if not path.name.endswith(_SUFFIX):
         raise ValueError(f"`filepath` must end in {_SUFFIX!r}. Received: filepath={str(filepath)!r}")
     return path
-
-
-@contextlib.contextmanager
-def _replaced(path: pathlib.Path) -> Iterator[str]:
-    """Yield the name of a temporary file that replaces `path` at the end, unless there is an error."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        yield temporary
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _array(value: Any) -> np.ndarray:
