@@ -1,4 +1,4 @@
-"""The configs of layers, models and values such as relations, from the parameters of their constructors."""
+"""The configs of layers, models, losses and values such as relations, from the parameters of their constructors."""
 
 import inspect
 from typing import Any, Self
@@ -7,7 +7,15 @@ import keras
 
 
 class Configured:
-    """Base class of values whose config has the constructor's arguments, attributes of the same names."""
+    """Mixin for a Keras class whose config has the constructor's arguments that are attributes of the same names."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {**super().get_config(), **constructor_arguments(self)}  # type: ignore[misc]
+
+
+class ConfiguredValue:
+    """Base class of values with such a config, such as relations."""
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -19,12 +27,8 @@ class Configured:
         return cls(**{name: keras.saving.deserialize_keras_object(value) for name, value in config.items()})
 
 
-class ConfiguredLayer(keras.layers.Layer):
-    """Base class of layers whose config has the constructor's arguments that are attributes of the same names."""
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), **constructor_arguments(self)}
+class ConfiguredLayer(Configured, keras.layers.Layer):
+    """Base class of layers with such a config."""
 
 
 def constructor_arguments(configured: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from keras_transformer.export import to_saved_model
 from keras_transformer.export.parity import outputs
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion
-from keras_transformer.models.base import Model
+from keras_transformer.models.base import Model, flatten_layers
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import external_data, files, parity
@@ -145,7 +145,7 @@ def _specs(model: Any, input_signature: Any, sample_inputs: Any) -> Any:
     """Return the structure of the model's inputs, of `tf.TensorSpec` with names."""
     if not isinstance(model, keras.Model):
         raise ValueError(f"`model` must be a keras.Model. Received: {type(model).__name__}")
-    stateful = [layer.name for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
+    stateful = [layer.name for layer in flatten_layers(model) if getattr(layer, "stateful", False)]
     if stateful:
         raise ValueError(
             f"`model` must have no layer with stateful=True, as callers would share its state. Received: {stateful[0]}"

@@ -9,23 +9,24 @@ import keras
 import numpy as np
 
 from keras_transformer import processes, relations, xla
-from keras_transformer.configuration import constructor_arguments
+from keras_transformer.configuration import Configured
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
-from keras_transformer.models.strategies import check_strategy, with_integer_inputs
+from keras_transformer.models.strategies import check_strategy, with_integers
 from keras_transformer.processes import check_agreement
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 
 
-class Model(keras.Model):
+class Model(Configured, keras.Model):
     """Base class of the models: `keras.Model` with what all models of this package share.
 
     It compiles with XLA only where that is enabled (see `xla`). `fit`, `evaluate` and `predict` have an argument
     `check_inputs`, by default True: they raise a `ValueError` that names the argument, row and column of an id outside
     the vocabulary or a label that is none of the classes, where XLA would read another one. Arrays are checked before,
-    batches of a data set when they are read. `training.ExactResume` can continue `fit`. Callbacks that write logs are
-    called before the others.
+    batches of a data set when they are read. Callbacks that write logs (`writes_logs`) are called before the others. A
+    callback with a method `fit_context(model, arguments)` can change the arguments of `fit`, a dictionary by name, and
+    enclose it: the method returns a context manager, which `fit` enters.
 
     The constructor of a subclass creates all weights, and `input_specs` describes the inputs, so that a model can be
     summarized, quantized and exported before its first call.
@@ -56,64 +57,45 @@ class Model(keras.Model):
         """
         return {name: spec.for_keras(name) for name, spec in self.input_specs().items() if spec.is_exported}
 
-    def fit(
-        self,
-        x: Any = None,
-        y: Any = None,
-        batch_size: int | None = None,
-        epochs: int = 1,
-        verbose: Any = "auto",
-        callbacks: Any = None,
-        validation_split: float = 0.0,
-        validation_data: Any = None,
-        *args: Any,
-        check_inputs: bool = True,
-        **kwargs: Any,
-    ) -> Any:
+    def fit(self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False.
 
         The order of batches of a data set of `keras_transformer.data` is that of its next epoch, or with
         `initial_epoch=n` that of epoch n, so that a later `fit` continues what an earlier one has begun.
         """
         check_strategy(self)
-        check_agreement(**_settings_of_fit(self, x, y, batch_size, epochs, validation_data))
-        if verbose == "auto" and not processes.current().is_main:
-            verbose = 0
+        given = inspect.signature(super().fit).bind(x, y, *args, **kwargs)
+        given.apply_defaults()
+        arguments = given.arguments
+        check_agreement(**_settings_of_fit(self, arguments))
+        if arguments["verbose"] == "auto" and not processes.current().is_main:
+            arguments["verbose"] = 0
         with contextlib.ExitStack() as stack:
-            given = _flat(callbacks)
-            callbacks = _prepared(given, x, validation_data, stack)
-            for callback in given:
-                if hasattr(callback, "set_data"):
-                    x = callback.set_data(self, x, validation_split)
+            _prepare_callbacks(self, arguments, stack)
             if check_inputs:
-                check = InputCheck(self)
-                stack.enter_context(check.raised())
-                x, validation_data = check.data(x, y), check.validation_data(validation_data)
-            named = (batch_size, epochs, verbose, callbacks, validation_split, validation_data)
-            return super().fit(x, y, *named, *args, **kwargs)
+                check = stack.enter_context(InputCheck(self).raised())
+                arguments["x"] = check.data(arguments["x"], y)
+                arguments["validation_data"] = check.validation_data(arguments["validation_data"])
+            return super().fit(**arguments)
 
     def evaluate(
         self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
     ) -> Any:
         """Evaluate as `keras.Model.evaluate`, with a check of ids and labels unless `check_inputs` is False."""
-        # `fit` has checked the validation data that it evaluates.
-        if not check_inputs or kwargs.get("_use_cached_eval_dataset"):
+        # `fit`, which passes its list of callbacks on, has checked the validation data.
+        if not check_inputs or isinstance(kwargs.get("callbacks"), keras.callbacks.CallbackList):
             return super().evaluate(x, y, *args, **kwargs)
-        check = InputCheck(self)
-        with check.raised():
+        with InputCheck(self).raised() as check:
             return super().evaluate(check.data(x, y), y, *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, check_inputs: bool = True, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict`, with a check of ids unless `check_inputs` is False."""
-        if not check_inputs:
-            return super().predict(x, *args, **kwargs)
-        check = InputCheck(self)
-        with check.raised():
-            return super().predict(check.data(x), *args, **kwargs)
+        with InputCheck(self).raised() as check:
+            return super().predict(check.data(x) if check_inputs else x, *args, **kwargs)
 
     def named_inputs(self, inputs: Any) -> dict[str, Tensor]:
         """Return the inputs of a call by name, after a check of their names, ranks and dtypes."""
-        return as_dictionary(inputs, self.input_specs())
+        return as_dictionary(with_integers(inputs), self.input_specs())
 
     def count_tokens(self, inputs: Any) -> int:
         """Return the number of tokens of a batch, without padding: of source and target, for an encoder–decoder.
@@ -139,12 +121,10 @@ class Model(keras.Model):
                 )
         return count
 
-    def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        super()._symbolic_build(iterator, with_integer_inputs(data_batch, self.input_specs()))
-
     @property
     def _default_save_signature(self) -> None:
-        """No function beside the signatures of `export`: Keras' own takes all inputs for floats."""
+        """No function beside the signatures of `export`."""
+        # No public hook prevents Keras' own, which calls every model that was built with floats for ids.
 
     def build(self, input_shape: Any = None) -> None:
         """Accept inputs of any shape: the constructor has created the weights."""
@@ -181,14 +161,10 @@ class Model(keras.Model):
                 "mode": layer.quantization_mode,
                 "config": keras.saving.serialize_keras_object(getattr(layer, "quantization_config", None)),
             }
-            for layer in self._flatten_layers(include_self=False)
+            for layer in flatten_layers(self)
             if layer.quantization_mode is not None
         }
-        return {
-            **super().get_config(),
-            **constructor_arguments(self),
-            **({"quantization": quantization} if quantization else {}),
-        }
+        return {**super().get_config(), **({"quantization": quantization} if quantization else {})}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -196,11 +172,17 @@ class Model(keras.Model):
         config = dict(config)
         quantization = config.pop("quantization", {})
         model = super().from_config(config, custom_objects)
-        for layer in model._flatten_layers(include_self=False):
+        for layer in flatten_layers(model):
             if layer.path in quantization and layer.quantization_mode is None:
                 saved = quantization[layer.path]
                 layer.quantize(saved["mode"], config=keras.saving.deserialize_keras_object(saved["config"]))
         return model
+
+
+def flatten_layers(model: keras.Model) -> list[Any]:
+    """Return the layers within a model, and within its layers."""
+    # Keras has no public name for them: `keras.Model.layers` are the direct ones, and a layer has none.
+    return list(model._flatten_layers(include_self=False))
 
 
 class _EpochOrder(keras.callbacks.Callback):
@@ -225,9 +207,23 @@ class _EpochOrder(keras.callbacks.Callback):
             self._validation_data.start_at(epoch)
 
 
-def _settings_of_fit(
-    model: Any, x: Any, y: Any, batch_size: Any, epochs: Any, validation: Any
-) -> dict[str, Any]:
+def _prepare_callbacks(model: Model, arguments: dict[str, Any], stack: contextlib.ExitStack) -> None:
+    """Put the callbacks of `fit` in order, and let them change its arguments."""
+    if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
+        return
+    # Callbacks that write logs come before those that read them.
+    callbacks = keras.tree.flatten(arguments["callbacks"] or [])
+    callbacks.sort(key=lambda callback: not getattr(callback, "writes_logs", False))
+    arguments["callbacks"] = callbacks
+    for callback in callbacks:
+        if hasattr(callback, "fit_context"):
+            stack.enter_context(callback.fit_context(model, arguments))
+    if (epochs := epochs_of(arguments["x"])) is not None:
+        order = _EpochOrder(epochs, epochs_of(arguments["validation_data"]))
+        arguments["callbacks"] = [order, *arguments["callbacks"]]
+
+
+def _settings_of_fit(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return what must be equal in all processes of a training."""
     if processes.current().count == 1:
         return {}
@@ -235,11 +231,8 @@ def _settings_of_fit(
     return {
         "model": [type(model).__name__, model.get_config(), [tuple(each.shape) for each in model.weights]],
         "optimizer": None if optimizer is None else [type(optimizer).__name__, optimizer.get_config()],
-        "x": _sizes(x),
-        "y": _sizes(y),
-        "validation_data": _sizes(validation),
-        "batch_size": batch_size,
-        "epochs": epochs,
+        **{name: _sizes(arguments[name]) for name in ("x", "y", "validation_data")},
+        **{name: arguments[name] for name in ("batch_size", "epochs")},
     }
 
 
@@ -249,28 +242,6 @@ def _sizes(data: Any) -> Any:
         fingerprint = getattr(epochs_of(data), "fingerprint", None)
         return str(data.element_spec), int(data.cardinality()), fingerprint
     return keras.tree.map_structure(lambda each: list(getattr(each, "shape", [])), data)
-
-
-def _flat(callbacks: Any) -> list[Any]:
-    """Return the callbacks of `fit` as a list, those first that write logs, which others read."""
-    given = keras.tree.flatten([] if callbacks is None else callbacks)
-    return sorted(given, key=lambda callback: not getattr(callback, "writes_logs", False))
-
-
-def _prepared(callbacks: list[Any], x: Any, validation_data: Any, stack: contextlib.ExitStack) -> Any:
-    """Return the callbacks of `fit`, with one that sets the order of the data's batches.
-
-    A callback that resumes training sets it itself, and saves and restores the state of the others.
-    """
-    if callbacks and isinstance(callbacks[0], keras.callbacks.CallbackList):
-        return callbacks[0]
-    resuming = next((callback for callback in callbacks if hasattr(callback, "training")), None)
-    if resuming is not None:
-        others = [callback for callback in callbacks if callback is not resuming]
-        return stack.enter_context(resuming.training(x, validation_data, others))
-    if (epochs := epochs_of(x)) is not None:
-        return [_EpochOrder(epochs, epochs_of(validation_data)), *callbacks]
-    return callbacks
 
 
 def _check_onnx(file: pathlib.Path) -> None:

@@ -5,7 +5,7 @@ An id outside the vocabulary or a label outside the classes raises no error unde
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -141,10 +141,10 @@ class InputCheck:
         self._output_shape: Callable[[Any], Any] = model.compute_output_shape
 
     @contextlib.contextmanager
-    def raised(self) -> Iterator[None]:
+    def raised(self) -> Iterator[Self]:
         """Raise the first error of a batch in place of the backend's."""
         try:
-            yield
+            yield self
         except Exception:
             if self.error is None:
                 raise
@@ -180,42 +180,23 @@ class InputCheck:
     def _check(self, x: Any, y: Any) -> None:
         if self._specs:
             as_dictionary(x, self._specs)
-        if y is None:
-            return
-        for name, labels in _named("y", y):
-            if labels.dtype.kind == "f":
+        losses = dict(keras.tree.flatten_with_path(self._loss))
+        shapes = None if self._loss is None or y is None else self._output_shapes(x)
+        for path, labels in keras.tree.flatten_with_path(y):
+            name, shape = "y" + "".join(f"[{key!r}]" for key in path), shapes
+            if labels is not None and labels.dtype.kind == "f":
                 _refuse(name, labels, ~np.isfinite(labels), "finite")
-        if self._loss is not None:
-            try:
-                shapes = self._output_shape(keras.tree.map_structure(lambda leaf: leaf.shape, x))
-            except NotImplementedError:
-                return
-            for name, loss, labels, shape in _labelled("y", self._loss, y, shapes):
-                _check_labels(name, loss, labels, shape)
+            for key in path:
+                shape = shape.get(key) if isinstance(shape, dict) else None
+            if losses.get(path) is not None and labels is not None and isinstance(shape, tuple | list):
+                _check_labels(name, losses[path], labels, tuple(shape))
 
-
-def _named(name: str, values: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the value of each leaf of a structure, such as `y['classes']`."""
-    if isinstance(values, dict):
-        for key, value in values.items():
-            yield from _named(f"{name}[{key!r}]", value)
-    elif isinstance(values, tuple | list):
-        for index, value in enumerate(values):
-            yield from _named(f"{name}[{index}]", value)
-    elif values is not None:
-        yield name, values
-
-
-def _labelled(name: str, loss: Any, labels: Any, shapes: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yield (name, loss, labels, shape of the output) of each output whose loss and labels are known."""
-    if isinstance(loss, dict):
-        if isinstance(labels, dict) and isinstance(shapes, dict):
-            for key in loss.keys() & labels.keys() & shapes.keys():
-                yield from _labelled(f"{name}[{key!r}]", loss[key], labels[key], shapes[key])
-    elif isinstance(loss, list) or isinstance(labels, dict | list | tuple) or isinstance(shapes, dict):
-        return
-    elif loss is not None and labels is not None:
-        yield name, loss, labels, tuple(shapes)
+    def _output_shapes(self, x: Any) -> Any:
+        """Return the shapes of the model's outputs, None if they are not known."""
+        try:
+            return self._output_shape(keras.tree.map_structure(lambda leaf: leaf.shape, x))
+        except NotImplementedError:
+            return None
 
 
 def _check_labels(name: str, loss: Any, labels: np.ndarray, shape: tuple[int | None, ...]) -> None:

@@ -1,11 +1,10 @@
 """Check of TensorFlow's distribution strategies, some of which fail in `fit`, or fail late."""
 
+import sys
 from typing import Any
 
 import keras
 from keras import ops
-
-from keras_transformer.models.input_checks import InputSpecs
 
 _INSTEAD = "Or train with Keras on JAX and keras.distribution (see docs/distributed.md)."
 
@@ -47,10 +46,16 @@ def _innermost(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def with_integer_inputs(data_batch: Any, specs: InputSpecs) -> Any:
-    """Return a batch with integer inputs, whose mean over replicas Keras takes to learn the shapes of a batch."""
-    if data_batch is None or not specs:
-        return data_batch
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data_batch)
-    x = keras.tree.map_structure(lambda tensor: ops.cast(tensor, "int32"), x)
-    return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+def with_integers(inputs: Any) -> Any:
+    """Return inputs with integers in the place of floats, where Keras builds losses and metrics for several replicas.
+
+    It traces a call, outside of any replica, on the mean over replicas of the first batch, whose ids are floats.
+    """
+    tensorflow = sys.modules.get("tensorflow")
+    if (
+        tensorflow is None
+        or tensorflow.executing_eagerly()
+        or not tensorflow.distribute.in_cross_replica_context()
+    ):
+        return inputs
+    return keras.tree.map_structure(lambda tensor: ops.cast(tensor, "int32"), inputs)

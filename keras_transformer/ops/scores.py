@@ -17,7 +17,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.configuration import Configured
+from keras_transformer.configuration import ConfiguredValue
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of, check_positive
 
@@ -26,7 +26,7 @@ Map = Callable[[Tensor], Tensor]
 _TINY = 1e-30  # a lower bound of κ, so that its logarithm is finite
 
 
-class Score(Configured):
+class Score(ConfiguredValue):
     r"""Base class of scores: log κ(q, k) = link(compare(features of q, features of k)).
 
     By default the comparison is the dot product and the link is the identity.

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.configuration import Configured
+from keras_transformer.configuration import ConfiguredValue
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer, is_integer
 
@@ -20,7 +20,7 @@ EMPTY, PARTIAL, FULL = 0, 1, 2  # block classes
 _LARGEST = 2**30
 
 
-class Relation(Configured, abc.ABC):
+class Relation(ConfiguredValue, abc.ABC):
     """Base class of relations: sets of (query, key) pairs, given by their positions, that may attend."""
 
     @abc.abstractmethod

@@ -5,12 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.configuration import Configured
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class InfoNCE(keras.losses.Loss):
+class InfoNCE(Configured, keras.losses.Loss):
     r"""Contrastive loss with in-batch negatives: find the second text of a pair among those of the whole batch.
 
     $$\ell_i = -\log \frac{e^{\cos(u_i, v_i) / \tau}}{\sum_{j \in N(i)} e^{\cos(u_i, v_j) / \tau}}$$
@@ -65,10 +66,6 @@ class InfoNCE(keras.losses.Loss):
         scores = ops.where(ops.logical_and(shared, is_other), -1e9, scores)
         losses = _losses(scores)
         return (losses + _losses(ops.transpose(scores))) / 2 if self.symmetric else losses
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "temperature": self.temperature, "symmetric": self.symmetric}
 
 
 def _losses(scores: Tensor) -> Tensor:

@@ -98,17 +98,14 @@ class ExactResume(keras.callbacks.Callback):
         self._end_of_epoch = _EndOfEpoch()
 
     @contextlib.contextmanager
-    def training(self, data: Any, validation_data: Any, callbacks: list[Any]) -> Iterator[list[Any]]:
-        """Prepare `fit` on a data set with the other callbacks; models of this package call it.
+    def fit_context(self, model: keras.Model, arguments: dict[str, Any]) -> Iterator[None]:
+        """Read the last state, and let `fit` start with its epoch; models of this package call it.
 
         Args:
-            data: the argument `x` of `fit`.
-            validation_data: the argument of `fit`.
-            callbacks: the other callbacks.
-
-        Yields:
-            All callbacks, in the order that `fit` has to call them.
+            model: the model.
+            arguments: the arguments of `fit`, by name.
         """
+        data, callbacks = arguments["x"], [each for each in arguments["callbacks"] if each is not self]
         if epochs_of(data) is None:
             raise ValueError(
                 "`x` must be a data set as a function of keras_transformer.data returned it, for ExactResume: another "
@@ -124,11 +121,18 @@ class ExactResume(keras.callbacks.Callback):
                 "takes no seed"
             )
         self._dataset, self._data, self._others = data, data.epochs, callbacks
-        self._validation_data = epochs_of(validation_data)
+        self._validation_data = epochs_of(arguments["validation_data"])
         self.signal = self._received = self._unwritten = None
         self._interrupted = False
+        self._state = states.last_state(self.folder)
+        processes.check_agreement(folder="no state" if self._state is None else self._state.path.name)
+        self._position = arguments["initial_epoch"], 0
+        if self._state is not None:
+            self._position = self._state.position
+            arguments["initial_epoch"] = arguments["epochs"] if self._state.stopped else self._position[0]
+        arguments["callbacks"] = [self._end_of_epoch, *callbacks, self]
         with signals.received_by(self._receive):
-            yield [self._end_of_epoch, *callbacks, self]
+            yield
         processes.exchange("end of training", "", wait=True)  # process 0 has written the last state
         if self.signal is not None and self.on_signal == "raise":
             self._raise()
@@ -139,7 +143,7 @@ class ExactResume(keras.callbacks.Callback):
         return time.monotonic() - self._began
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Read the last state, and let `fit` start with its epoch."""
+        """Check the last state, and restore that of the other callbacks."""
         if self._data is None:
             raise ValueError(
                 "`model` must be a model of keras_transformer for ExactResume. "
@@ -153,21 +157,16 @@ class ExactResume(keras.callbacks.Callback):
             )
         self._check_replicated()
         self._identity = self._new_identity()
-        self._state, self._first_rate = states.last_state(self.folder), self._learning_rate()
-        processes.check_agreement(folder="no state" if self._state is None else self._state.path.name)
-        self._position, self._began, self._next_save = (0, 0), time.monotonic(), 0.0
+        self._first_rate = self._learning_rate()
+        self._began, self._next_save = time.monotonic(), 0.0
         if self._state is not None:
             self._state.check(self._identity)
             self._state.check_learning_rate(self._first_rate)
             self._first_rate = self._state.learning_rates[0]
-            self._position = self._state.position
             self._began -= self._state.seconds
             self._next_save = time.monotonic() + _LEAST_SECONDS
             for callback, saved in zip(self._others, self._state.callbacks, strict=True):
                 _set_state(callback, saved)
-            finished = self._state.stopped or self._position[0] >= self.params["epochs"]
-            # The only way to skip epochs from a callback; Keras' BackupAndRestore uses it too.
-            self.model._initial_epoch = self.params["epochs"] if finished else self._position[0]
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restore the state if this is the epoch to continue; save it otherwise."""
@@ -176,8 +175,6 @@ class ExactResume(keras.callbacks.Callback):
         if restored:
             self._restore()
         self._data.start_at(*self._position)
-        if self._validation_data is not None:
-            self._validation_data.start_at(epoch)
         if not restored and (self.save_freq != "auto" or self._is_due()):
             self._save()
 
@@ -211,7 +208,6 @@ class ExactResume(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Save the state of complete training, or restore it."""
-        self.model._initial_epoch = None
         if self._state is not None:  # no epoch was left
             self._restore()
         elif self._unwritten is not None:

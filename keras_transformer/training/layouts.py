@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_transformer import layers
+from keras_transformer.models.base import flatten_layers
 
 MODEL_AXIS = "model"
 Axes = tuple[str | None, ...]
@@ -49,7 +50,7 @@ def layout_map(model: keras.Model, mesh: Any) -> Any:
     devices = mesh.shape[names.index(MODEL_AXIS)]
     axes = {
         variable.path: axes
-        for layer in model._flatten_layers()
+        for layer in flatten_layers(model)
         for size, variable, axes in _splits(layer)
         if variable is not None and size % devices == 0
     }

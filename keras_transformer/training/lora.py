@@ -1,11 +1,9 @@
 """LoRA: training of low-rank adapters in place of the weights, and their files."""
 
-import contextlib
 import hashlib
 import os
 import pathlib
-import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import h5py
@@ -14,6 +12,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import GraphAttention, MultiHeadAttention
+from keras_transformer.models.base import flatten_layers
+from keras_transformer.training.states import replaced
 from keras_transformer_options.arguments import check_positive, check_positive_integer
 
 _SUFFIX = ".lora.h5"
@@ -92,11 +92,8 @@ def merge_lora(model: keras.Model) -> None:
         store: dict[str, Any] = {}
         layer.save_own_variables(store)  # with the adapter added to the kernel
         layer.load_own_variables({name: ops.convert_to_numpy(value) for name, value in store.items()})
-        layer._tracker.unlock()
         for name in (_A, _B):
-            layer._untrack_variable(getattr(layer, name))
             delattr(layer, name)
-        layer._tracker.lock()
         layer.lora_enabled, layer.lora_rank, layer.lora_alpha = False, None, None
     model.compiled = False
 
@@ -121,7 +118,7 @@ def save_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> N
     path = _checked_path(filepath)
     of_adapters = {id(getattr(layer, name)) for layer in layers for name in (_A, _B)}
     others = [each for each in model.trainable_variables if id(each) not in of_adapters]
-    with _replaced(path) as temporary, h5py.File(temporary, "w") as file:
+    with replaced(path) as temporary, h5py.File(temporary, "w") as file:
         for layer in layers:
             group = file.create_group(_name(model, layer))
             group.attrs.update(lora_alpha=layer.lora_alpha, kernel=_digest(layer))
@@ -236,8 +233,7 @@ def _read(path: pathlib.Path) -> tuple[dict[str, _Adapter], dict[str, np.ndarray
 
 
 def _dense_layers(model: Any) -> list[Any]:
-    found = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Dense)]
-    return list({id(layer): layer for layer in found}.values())  # a layer may be in a model twice
+    return [layer for layer in flatten_layers(model) if isinstance(layer, keras.layers.Dense)]
 
 
 def _adapted(model: Any) -> list[Any]:
@@ -254,7 +250,7 @@ def _checked_adapted(model: Any) -> list[Any]:
 
 def _attention_projections(model: Any) -> list[Any]:
     attentions = [
-        layer for layer in model._flatten_layers() if isinstance(layer, MultiHeadAttention | GraphAttention)
+        layer for layer in flatten_layers(model) if isinstance(layer, MultiHeadAttention | GraphAttention)
     ]
     found = {id(layer): layer for attention in attentions for layer in _dense_layers(attention)}
     if not found:
@@ -344,25 +340,12 @@ def _checked_path(filepath: Any) -> pathlib.Path:
     return path
 
 
-@contextlib.contextmanager
-def _replaced(path: pathlib.Path) -> Iterator[str]:
-    """Yield the name of a temporary file that replaces `path` at the end, unless there is an error."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        yield temporary
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 def _array(value: Any) -> np.ndarray:
     return np.asarray(ops.convert_to_numpy(ops.cast(value, "float32")))
 
 
 def _digest(layer: Any) -> str:
     """Return a hash of the frozen kernel of a layer."""
-    kernel = np.ascontiguousarray(ops.convert_to_numpy(ops.cast(layer._kernel, "float32")))
+    stored = next(each for each in layer.weights if each.name == "kernel")  # `kernel` has the adapter added
+    kernel = np.ascontiguousarray(_array(stored))
     return hashlib.blake2b(kernel.data, digest_size=8).hexdigest()

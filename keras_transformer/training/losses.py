@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.configuration import Configured
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import is_number
 
@@ -21,7 +22,7 @@ _MEAN = _Mean(name="mean", dtype="float32")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LabelSmoothedCrossentropy(keras.losses.Loss):
+class LabelSmoothedCrossentropy(Configured, keras.losses.Loss):
     r"""Cross-entropy with label smoothing, averaged over the tokens that are not ignored.
 
     $$\ell_t = \log\sum_v e^{z_{tv}} - (1 - \varepsilon) z_{t y_t} - \frac{\varepsilon}{V} \sum_v z_{tv}$$
@@ -95,11 +96,6 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         logits = ops.reshape(ops.cast(y_pred, "float32"), [-1, vocabulary_size])
         losses = _smoothed_crossentropy(logits, ops.reshape(y_true, [-1]), self.smoothing)
         return ops.reshape(losses, ops.shape(y_true))
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        names = ("smoothing", "pad_id", "normalizer", "ignore_class")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

@@ -5,11 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.configuration import Configured
 from keras_transformer.training.losses import per_token, take_labels, valid_labels
 from keras_transformer.typing import Tensor
 
 
-class _TokenMean(keras.metrics.Metric):
+class _TokenMean(Configured, keras.metrics.Metric):
     """Base class of means over the tokens that are not ignored."""
 
     def __init__(self, name: str, pad_id: int | None, ignore_class: int | None, **kwargs: Any) -> None:
@@ -34,10 +35,6 @@ class _TokenMean(keras.metrics.Metric):
     def result(self) -> Tensor:
         """Return the mean since the last reset."""
         return ops.divide_no_nan(self.total, self.count)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "pad_id": self.pad_id, "ignore_class": self.ignore_class}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -1,7 +1,9 @@
 """Logs of the speed of training and of its end."""
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -47,19 +49,20 @@ class Progress(keras.callbacks.Callback):
         self._began = self._ended = 0.0
         self._untimed_in_epoch = 0
 
-    def set_data(self, model: Any, data: Any, validation_split: float = 0.0) -> Any:
-        """Return the data of `fit`, of which tokens are counted as they are read; models of this package call it.
+    @contextlib.contextmanager
+    def fit_context(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
+        """Count the tokens of the data of `fit`, a data set's as they are read; models of this package call it.
 
         Args:
             model: the model, whose `count_tokens` counts them.
-            data: the argument `x` of `fit`.
-            validation_split: the argument of `fit`.
+            arguments: the arguments of `fit`, by name.
         """
-        self._tokens_of_arrays = None
+        data, self._tokens_of_arrays = arguments["x"], None
         if is_dataset(data):
-            return observed(data, lambda x, y: self._add(model.count_tokens(x)))
-        self._tokens_of_arrays = (1 - validation_split) * model.count_tokens(data)
-        return data
+            arguments["x"] = observed(data, lambda x, y: self._add(model.count_tokens(x)))
+        else:
+            self._tokens_of_arrays = (1 - arguments["validation_split"]) * model.count_tokens(data)
+        yield
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reset the clock."""

@@ -5,6 +5,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
+from keras_transformer.configuration import constructor_arguments
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive, check_positive_integer
 
@@ -45,7 +46,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {"model_dim": self.model_dim, "warmup_steps": self.warmup_steps, "scale": self.scale}
+        return constructor_arguments(self)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -91,10 +92,7 @@ class PerUpdate(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
-            "schedule": keras.saving.serialize_keras_object(self.schedule),
-            "gradient_accumulation_steps": self.gradient_accumulation_steps,
-        }
+        return constructor_arguments(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

@@ -1,5 +1,6 @@
 """States of training in files, for `ExactResume`."""
 
+import contextlib
 import errno
 import json
 import os
@@ -8,6 +9,7 @@ import re
 import tempfile
 import warnings
 import zipfile
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -129,21 +131,15 @@ def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict
     meta = {"format": _FORMAT, "num_arrays": len(arrays), **meta}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=folder)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                text = np.frombuffer(json.dumps(meta, default=float).encode(), np.uint8)
-                # As `np.savez` does, which leaves its archive open when writing fails.
-                with zipfile.ZipFile(file, "w") as archive:
-                    for name, array in {"meta": text, **arrays}.items():
-                        with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                            np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replaced(path) as temporary, open(temporary, "wb") as file:
+            text = np.frombuffer(json.dumps(meta, default=float).encode(), np.uint8)
+            # As `np.savez` does, which leaves its archive open when writing fails.
+            with zipfile.ZipFile(file, "w") as archive:
+                for name, array in {"meta": text, **arrays}.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                        np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         size = sum(array.nbytes for array in arrays.values())
         room = f"have room for states of training of {size / 2**20:,.1f} MiB, three at a time"
@@ -155,6 +151,20 @@ def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict
     before = [one for one in _paths(folder) if one <= path]
     for one in {*_paths(folder), *folder.glob(f"{_TEMPORARY}*")} - {*before[-_GENERATIONS:]}:
         one.unlink()
+
+
+@contextlib.contextmanager
+def replaced(path: pathlib.Path) -> Iterator[str]:
+    """Yield the name of a temporary file that replaces `path` at the end, unless there is an error."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def as_json(value: Any) -> Any:

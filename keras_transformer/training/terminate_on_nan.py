@@ -1,8 +1,10 @@
 """Termination of training whose loss is not finite."""
 
+import contextlib
 import math
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -40,10 +42,11 @@ class TerminateOnNaN(keras.callbacks.TerminateOnNaN):
         self._data: Any = None
         self._epoch = 0
 
-    def set_data(self, model: Any, data: Any, validation_split: float = 0.0) -> Any:
-        """Keep the data of `fit`, and return it; models of this package call it."""
-        self._data = None if epochs_of(data) is None else data
-        return data
+    @contextlib.contextmanager
+    def fit_context(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
+        """Keep the data of `fit`; models of this package call it."""
+        self._data = None if epochs_of(arguments["x"]) is None else arguments["x"]
+        yield
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keep the number of the epoch."""

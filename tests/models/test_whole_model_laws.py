@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import models
+from keras_transformer.models.base import flatten_layers
 
 IDS = np.array([[5, 6, 7, 3, 0], [8, 9, 10, 4, 3], [0, 0, 0, 0, 0]])
 PAIRS = {"source_ids": IDS, "target_ids": np.array([[2, 9, 4], [2, 7, 0], [2, 5, 6]])}
@@ -106,7 +107,7 @@ def layers(model, method):
     """All layers, at any depth, that have the method and weights."""
     return [
         layer
-        for layer in model._flatten_layers(include_self=False)
+        for layer in flatten_layers(model)
         if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense | keras.layers.Embedding)
         and hasattr(layer, method)
     ]
@@ -241,7 +242,7 @@ def test_onnx_of_keras_without_a_form_is_refused(tmp_path):
 @each
 def test_every_layer_is_built_with_its_model(name):
     """So that it can be summed up, quantised and given to LoRA before its first call."""
-    assert [layer.name for layer in tiny(name)._flatten_layers() if not layer.built] == []
+    assert [layer.name for layer in flatten_layers(tiny(name)) if not layer.built] == []
 
 
 @pytest.mark.slow

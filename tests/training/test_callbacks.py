@@ -1,3 +1,4 @@
+import contextlib
 import itertools
 import math
 import time
@@ -9,6 +10,25 @@ import pytest
 from keras_transformer.training import TimeBudget
 
 pytestmark = pytest.mark.backend_neutral
+
+
+class LastEpochs(keras.callbacks.Callback):
+    """Train the last two epochs only."""
+
+    epochs = None
+
+    @contextlib.contextmanager
+    def fit_context(self, model, arguments):
+        arguments["initial_epoch"] = arguments["epochs"] - 2
+        yield
+        self.epochs = model.history.epoch
+
+
+def test_callbacks_can_change_the_arguments_of_fit_and_enclose_it(bigrams, padded_batches):
+    callback = LastEpochs()
+    bigrams().fit(padded_batches, epochs=5, shuffle=False, verbose=0, callbacks=callback)
+    assert callback.epochs == [3, 4]
+    assert padded_batches.epochs.current == (4, 0)
 
 
 class Clock:

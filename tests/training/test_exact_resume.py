@@ -66,7 +66,15 @@ class Stop(keras.callbacks.Callback):
 
 
 def fit(
-    made, folder=None, stop=None, epochs=EPOCHS, save_freq=1, callbacks=(), dataset=None, validation=TEXTS[:6]
+    made,
+    folder=None,
+    stop=None,
+    epochs=EPOCHS,
+    save_freq=1,
+    callbacks=(),
+    dataset=None,
+    validation=TEXTS[:6],
+    initial_epoch=0,
 ):
     found = [
         keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True),
@@ -78,7 +86,13 @@ def fit(
         found.append(Stop(stop))
     dataset = batches() if dataset is None else dataset
     return made.fit(
-        dataset, validation_data=batches(validation), epochs=epochs, shuffle=False, verbose=0, callbacks=found
+        dataset,
+        validation_data=batches(validation),
+        epochs=epochs,
+        initial_epoch=initial_epoch,
+        shuffle=False,
+        verbose=0,
+        callbacks=found,
     )
 
 
@@ -105,6 +119,18 @@ def test_resumed_training_equals_uninterrupted_training(stop, uninterrupted, tmp
     assert history.epoch == uninterrupted[0].epoch
     assert all(map(np.array_equal, state(made), uninterrupted[1]))
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.slow
+def test_training_that_begins_with_a_later_epoch_is_resumed(tmp_path):
+    expected = fit(made := model(), initial_epoch=1)
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(model(), tmp_path, BATCHES - 1, initial_epoch=1)
+    history = fit(again := model(), tmp_path, callbacks=[_Nothing()], initial_epoch=1)
+    assert history.epoch == expected.epoch
+    assert history.history == expected.history
+    assert all(map(np.array_equal, state(again), state(made)))
 
 
 class Losses(keras.callbacks.Callback):

@@ -9,13 +9,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.configuration import Configured
+from keras_transformer.configuration import ConfiguredValue
 from keras_transformer.layers.positions.sinusoids import geometric
 from keras_transformer_options.arguments import check_at_least, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
-class RotaryScaling(Configured, abc.ABC):
+class RotaryScaling(ConfiguredValue, abc.ABC):
     """Base class of scalings of the frequencies of `RotaryPositions` and, as in YaRN, of the rotated vectors.
 
     Args:
