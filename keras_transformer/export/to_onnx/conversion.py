@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_pipeline, new_part
+from keras_transformer.export.bundle_writer import check_pipeline, new_parts
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers, weights
@@ -85,8 +85,8 @@ def onnx(
             f"`texts` must be None for a {type(pipeline).__name__}, whose graphs take none. Received: texts={texts!r}"
         )
     compare = comparison.WithPipeline(pipeline, texts)
-    with new_part(pipeline, folder, ONNX, signature_key) as (new, report):
-        write(pipeline, precisions, new, report, compare)
+    with new_parts(pipeline, folder, [ONNX], signature_key) as written:
+        write(pipeline, precisions, *written[ONNX], compare)
     return folder / ONNX
 
 
