@@ -3,6 +3,7 @@
 import abc
 import copy
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
@@ -24,6 +25,7 @@ from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_truncate
 from keras_transformer_serving.pipelines.generating import GeneratingTask, stream_text
+from keras_transformer_serving.text import splitting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,18 +116,22 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         *,
         prefixes: str | Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
+        long_texts: str | None = None,
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> Any:
-        """Generate output texts.
+        r"""Generate output texts.
 
         Args:
             texts: a list of any length, or one string. A text of only spaces and unknown characters gives an empty
                 output, or only its prefix.
             batch_size: the number of rows in a batch.
-            prefixes: the prefix of the output of each text, "" for none; a string for a string.
+            prefixes: of an encoder–decoder, the prefix of the output of each text, "" for none; a string for a string.
+                The prefix of a text that is split is that of its first part.
             max_new_tokens: the maximum number of new tokens, or one for each text, up to the pipeline's own; prefixes
-                do not count.
+                do not count. Of a text that is split it limits each part.
+            long_texts: of an encoder–decoder, "refuse" or "split" texts of more than `max_source_tokens` tokens; by
+                default the pipeline's setting.
             errors: "raise" the error of a text or prefix, or "return" it in place of the output.
             truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
                 tokens and the end token; of a prompt the last tokens are kept, which the output continues.
@@ -136,18 +142,43 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         Raises:
             TypeError: if an argument is of another type.
             ValueError: if a text is not valid Unicode or has more than `max_source_tokens` tokens, a limit is out of
-                range, a prefix has special tokens, or the numbers of prefixes or limits and texts differ.
+                range, a prefix has special tokens, the numbers of prefixes or limits and texts differ, or a
+                decoder-only model is given prefixes or `long_texts`.
 
         Example:
             >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
             ['the house', 'a house']
+            >>> translator("La casa.\n\nEl perro.", long_texts="split")
+            'The house.\n\nThe dog.'
             >>> translator(["la casa", None], errors="return")
             ['the house', TypeError('`texts` must be a str, … Received: texts[1]=None (of type NoneType)')]
         """
         if isinstance(texts, str):
             prefixes = [prefixes] if isinstance(prefixes, str) else prefixes
-            options = {"max_new_tokens": max_new_tokens, "errors": errors, "truncate": truncate}
-            return self([texts], batch_size, prefixes=prefixes, **options)[0]
+            options: dict[str, Any] = {"long_texts": long_texts, "errors": errors, "truncate": truncate}
+            return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens, **options)[0]
+        texts = arguments.as_list("texts", texts)
+        splits = self._split(texts, long_texts)
+        if splits is None:
+            return self._outputs(texts, batch_size, prefixes, max_new_tokens, errors, truncate)
+        split = splitting.SplitTexts(splits)
+        limits = split.of_each(arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens))
+        if prefixes is not None:
+            # The call below has the errors of single prefixes.
+            prefixes = arguments.one_for_each("prefixes", prefixes, len(texts), RowErrors("return"))
+            prefixes = split.of_first(prefixes, "")
+        return split.join(self._outputs(split.parts, batch_size, prefixes, limits, errors, truncate))
+
+    def _outputs(
+        self,
+        texts: list[Any],
+        batch_size: int,
+        prefixes: Any,
+        max_new_tokens: Any,
+        errors: Errors,
+        truncate: bool,
+    ) -> list[Any]:
+        """Return the output texts, or errors, of texts that are not split."""
         found_errors = RowErrors(errors)
         rows, out, prefix_ids = self._generate(
             texts, batch_size, prefixes, max_new_tokens, found_errors, truncate
@@ -155,6 +186,14 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         ids = np.concatenate([prefix_ids, out.best], axis=1)
         decoded = self.decode(ids).numpy() if rows else []
         return found_errors.merge({row: text.decode() for row, text in zip(rows, decoded, strict=True)})
+
+    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
+        """Return each text as parts that fit `max_source_tokens`; None if long texts are refused."""
+        if long_texts is not None:
+            raise ValueError(
+                f"`long_texts` must be None for a decoder-only model. Received: long_texts={long_texts!r}"
+            )
+        return None
 
     def answers(
         self,
@@ -200,7 +239,13 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         )
 
     def stream(
-        self, text: str, prefix: str = "", *, max_new_tokens: int | None = None, truncate: bool = False
+        self,
+        text: str,
+        prefix: str = "",
+        *,
+        max_new_tokens: int | None = None,
+        long_texts: str | None = None,
+        truncate: bool = False,
     ) -> Iterator[str]:
         """Stream the output text while it is generated; the concatenated pieces equal the output of a call.
 
@@ -208,19 +253,28 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             text: one text.
             prefix: the prefix of the output, part of the first piece.
             max_new_tokens: the maximum number of new tokens, at most the pipeline's, the default.
+            long_texts: as in a call.
             truncate: as in a call.
 
         Raises:
             TypeError: if an argument has a wrong type.
             ValueError: if the sampler has several parallel hypotheses, or a call would raise one.
         """
-        return self._stream(text, prefix, max_new_tokens, truncate)
+        arguments.check_text("text", text)
+        splits = self._split([text], long_texts)
+        if splits is None:
+            return self._stream(text, prefix, max_new_tokens, truncate)
+        (split,) = splits
+        first, *others = split.parts
+        streams = (
+            self._stream(part, "", max_new_tokens, truncate, row) for row, part in enumerate(others, start=1)
+        )
+        return split.stream(itertools.chain([self._stream(first, prefix, max_new_tokens, truncate)], streams))
 
     def _stream(
         self, text: str, prefix: str, max_new_tokens: int | None, truncate: bool, row: int = 0
     ) -> Iterator[str]:
         """Stream the output text of a row, whose number seeds the noise of sampling."""
-        arguments.check_text("text", text)
         arguments.check_text("prefix", prefix)
         (limit,) = arguments.limits_of(max_new_tokens, 1, self.max_new_tokens)
         check_truncate(truncate)

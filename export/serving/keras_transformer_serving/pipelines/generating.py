@@ -138,18 +138,21 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         max_new_tokens: Any = None,
         min_new_tokens: Any = None,
         temperature: Any = None,
+        long_texts: str | None = None,
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> Any:
-        """Generate texts.
+        r"""Generate texts.
 
         Args:
             texts: strings, or one string. A text of only spaces and unknown characters gives an empty output; a
                 prompt must have at least one token.
             batch_size: the number of texts in a batch.
-            max_new_tokens: as in `generate`.
+            max_new_tokens: as in `generate`; the options of a text that is split hold for each part.
             min_new_tokens: as in `generate`.
             temperature: as in `generate`.
+            long_texts: of an encoder–decoder, "refuse" texts of more than `max_source_tokens` tokens, or "split" them
+                into lines and sentences, whose outputs are joined; by default the export's setting.
             errors: "raise" the error of a text, or "return" it in place of the output.
             truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
                 tokens and the end token; of a prompt the last tokens are kept, which the output continues.
@@ -159,17 +162,27 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
 
         Raises:
             TypeError: if a text is not a string.
-            ValueError: if a text is not valid Unicode or too long, an option is out of range, or there is no tokenizer.
+            ValueError: if a text is not valid Unicode or too long, an option is out of range, there is no tokenizer, or
+                a decoder-only model is given `long_texts`.
 
         Example:
             >>> translate(["la casa", "el perro"], max_new_tokens=[4, 8])
             ['the house', 'the dog']
+            >>> translate("La casa.\n\nEl perro.", long_texts="split")
+            'The house.\n\nThe dog.'
         """
         one = isinstance(texts, str)
         rows = [texts] if one else list(texts)
         if self.tokenizer is None:
             raise ValueError(_NO_TEXT)
         options = _numbers(len(rows), max_new_tokens, min_new_tokens, temperature)
+        splits, split = self._split(rows, long_texts), None
+        if splits is not None:
+            split = splitting.SplitTexts(splits)
+            rows = split.parts
+            options = {
+                name: values[split.owners] if values.ndim else values for name, values in options.items()
+            }
         found_errors = RowErrors(errors)
         for row, text in enumerate(rows):
             with found_errors.of(row):
@@ -179,7 +192,16 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         outputs = found_errors.merge(
             {row: self.decode(first[row]) for row in found_errors.accepted(len(rows))}
         )
+        outputs = outputs if split is None else split.join(outputs)
         return outputs[0] if one else outputs
+
+    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
+        """Return each text as parts that fit `max_source_tokens`; None if long texts are refused."""
+        if long_texts is not None:
+            raise ValueError(
+                f"`long_texts` must be None for a decoder-only model. Received: long_texts={long_texts!r}"
+            )
+        return None
 
     def generate(
         self,
@@ -331,46 +353,8 @@ class TextToText(Generating):
 
     _or_long_texts = ", or long_texts='split'"
 
-    def __call__(
-        self,
-        texts: str | Iterable[str],
-        batch_size: int = 64,
-        *,
-        max_new_tokens: Any = None,
-        min_new_tokens: Any = None,
-        temperature: Any = None,
-        long_texts: str | None = None,
-        errors: Errors = "raise",
-        truncate: bool = False,
-    ) -> Any:
-        r"""Generate texts, as `Generating`.
-
-        Args:
-            texts: strings, or one string.
-            batch_size: the number of texts in a batch.
-            max_new_tokens: as in `generate`; the options of a text that is split hold for each part.
-            min_new_tokens: as in `generate`.
-            temperature: as in `generate`.
-            long_texts: "refuse" texts of more than `max_source_tokens` tokens, or "split" them into lines and sentences
-                (see `split_texts`), whose outputs are joined; by default the export's setting.
-            errors: "raise" the error of a text, or "return" it in place of the output.
-            truncate: whether to cut a text that is refused to its first tokens and the end token.
-
-        Example:
-            >>> translate("La casa.\n\nEl perro.", long_texts="split")
-            'The house.\n\nThe dog.'
-        """
-        splits, one = self.splits(long_texts), isinstance(texts, str)
-        rows = [texts] if isinstance(texts, str) else list(texts)
-        split = splitting.SplitTexts(
-            self.split_texts(rows) if splits else list(map(splitting.Split.whole, rows))
-        )
-        options = {
-            name: split.of_each(values.tolist()) if values.ndim else values
-            for name, values in _numbers(len(rows), max_new_tokens, min_new_tokens, temperature).items()
-        }
-        outputs = super().__call__(split.parts, batch_size, errors=errors, truncate=truncate, **options)
-        return split.join(outputs)[0] if one else split.join(outputs)
+    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
+        return self.split_texts(texts) if self.splits(long_texts) else None
 
     def splits(self, long_texts: str | None = None) -> bool:
         """Return whether long texts are split, by an argument or the export's setting."""

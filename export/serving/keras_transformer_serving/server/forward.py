@@ -11,7 +11,7 @@ from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.texts import TextPipeline, Windows
 from keras_transformer_serving.server.signatures import TRUNCATE, Job, Signature, bucket, text_of
-from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, Tensor
+from keras_transformer_serving.tasks import DEFAULT, ERROR, REFUSED, Row, Tensor
 
 FORWARD = "forward"
 _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32", "tensor(float16)": "float32"}
@@ -33,7 +33,7 @@ def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
     prepare_arrays = functools.partial(_prepare_arrays, pipeline, functools.partial(_run, pipeline))
     found = {FORWARD: Signature(inputs, results, prepare_arrays)}
     if isinstance(pipeline, ArrayPipeline):
-        _, outputs = pipeline.tensors(pipeline.config)[DEFAULT]
+        outputs = (*pipeline.outputs(pipeline.config), REFUSED)
         prepare = functools.partial(prepare_arrays, finish=functools.partial(_finish_arrays, pipeline))
         found[DEFAULT] = Signature(inputs, outputs, prepare)
     if isinstance(pipeline, TextPipeline):
