@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import importlib.metadata
 import inspect
 import os
 import pathlib
@@ -131,12 +130,7 @@ class Pipeline(tasks.Task, abc.ABC):
 
         One that nothing imports is found as an entry point of the group "keras_transformer.pipelines" with this name.
         """
-        if name not in Pipeline.classes:
-            for entry_point in importlib.metadata.entry_points(
-                group="keras_transformer.pipelines", name=name
-            ):
-                entry_point.load()
-        return Pipeline.classes.get(name)
+        return tasks.registered(Pipeline.classes, "keras_transformer.pipelines", name)
 
     @staticmethod
     def of_model(model: Any) -> type["Pipeline"]:

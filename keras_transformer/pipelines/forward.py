@@ -17,9 +17,8 @@ from keras_transformer.pipelines.base import BATCH, Arrays, Axes, Graph, Pipelin
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.graphs import MODEL
 from keras_transformer_serving.pipelines.errors import RowErrors
+from keras_transformer_serving.tasks import FORWARD as FORWARD
 from keras_transformer_serving.tasks import Row
-
-FORWARD = "forward"
 
 
 class ForwardPipeline(Pipeline):

@@ -2,12 +2,14 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 DEFAULT = "serving_default"
+FORWARD = "forward"  # from ids or arrays to the outputs of the model
 ERROR = "error"
 Row = dict[str, Any]
 """The inputs or outputs of a row, by name; inputs of requests also have `ERROR` if the row is refused."""
@@ -234,11 +236,15 @@ class ExportedPipeline(Task):
     @staticmethod
     def of(pipeline: str) -> type["ExportedPipeline"] | None:
         """Return the class of a pipeline's name, None if there is none."""
-        if pipeline not in ExportedPipeline.classes:
-            group = "keras_transformer_serving.pipelines"
-            for entry_point in importlib.metadata.entry_points(group=group, name=pipeline):
-                entry_point.load()
-        return ExportedPipeline.classes.get(pipeline)
+        return registered(ExportedPipeline.classes, "keras_transformer_serving.pipelines", pipeline)
+
+
+def registered(classes: Mapping[str, T], group: str, name: str) -> T | None:
+    """Return the class of a name, which an entry point of a group may have to import first; None if there is none."""
+    if name not in classes:
+        for entry_point in importlib.metadata.entry_points(group=group, name=name):
+            entry_point.load()
+    return classes.get(name)
 
 
 def shown(value: Any, limit: int = 80) -> str:

@@ -3,7 +3,7 @@
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,34 +46,31 @@ class WithPipeline:
         Raises:
             ParityError: if an output differs.
         """
-        config, pipeline = self._config, self._pipeline
+        pipeline, run = self._pipeline, self._runner(path, part)
         if pipeline.generates:
-            reference = self._reference(part == ONNX and not serving.reads_text(config))
-            report = parity.compare_generated(reference, self._generator(path, part))
-            return {**report, **self._precisions(path, part, reference)}
-        examples = [each for each in self._examples if part != ONNX or each.graph == FORWARD]
-        report = parity.compare_tensors(
-            examples, _runner(path, part, config), outputs.tolerance(pipeline.model)
-        )
-        if store:
-            outputs.save(path / parity.EXAMPLES, examples)
-        return {**report, **self._precisions(path, part, examples)}
-
-    def _precisions(self, path: pathlib.Path, part: str, expected: Any) -> dict[str, Any]:
-        """Return "precisions", the reports on the ONNX graphs of other precisions than float32, if there are any."""
-        rows = {
-            precision: precisions.compare(precision, expected, self._graphs(path, precision))
+            expected = self._reference(part == ONNX and not serving.reads_text(self._config))
+            report = parity.compare_generated(expected, run)
+        else:
+            expected = [each for each in self._examples if part != ONNX or each.graph == FORWARD]
+            report = parity.compare_tensors(expected, run, outputs.tolerance(pipeline.model))
+            if store:
+                outputs.save(path / parity.EXAMPLES, expected)
+        converted = {
+            precision: precisions.compare(precision, expected, self._runner(path, part, precision))
             for precision in graph_files.CONVERTED
             if part == ONNX and (path / precision).exists()
         }
-        return {"precisions": rows} if rows else {}
+        return {**report, **({"precisions": converted} if converted else {})}
 
-    def _graphs(self, path: pathlib.Path, precision: str) -> Any:
-        """Return the ONNX graphs in a precision, for `precisions.compare`."""
-        sessions, config = _sessions(path, precision), self._config
-        if not self._pipeline.generates:
-            return parity.tensor_runner(sessions, config)
-        return parity.GeneratingGraphs(sessions, self._tokenizer, config, steps=False)
+    def _runner(self, path: pathlib.Path, part: str, precision: str = graph_files.FLOAT32) -> Any:
+        """Return the graphs of a part as a function, for comparisons."""
+        if part != ONNX:
+            return _saved_model(path, self._config)
+        steps = precision == graph_files.FLOAT32 and any(
+            _file(path, name).exists() for name in (DECODER, MODEL)
+        )
+        tokenizer = self._tokenizer if self._pipeline.generates else None
+        return parity.graph_runner(_sessions(path, precision), tokenizer, self._config, steps)
 
     def tokenizers(self) -> None:
         """Compare the pipeline's tokenizer with the one that serves it without TensorFlow, if there is one.
@@ -90,12 +87,6 @@ class WithPipeline:
         if not serving.reads_text(self._config):
             return None
         return serving.tokenizer_of(self._pipeline.tokenizer.model_bytes, self._config)
-
-    def _generator(self, path: pathlib.Path, part: str) -> Callable[[Sequence[str]], parity.Answers]:
-        if part != ONNX:
-            return generation.SavedModel(path, self._config)
-        steps = any(_file(path, name).exists() for name in (DECODER, MODEL))
-        return parity.GeneratingGraphs(_sessions(path), self._tokenizer, self._config, steps)
 
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:
@@ -151,16 +142,12 @@ def with_stored(bundle: serving.Bundle, part: str) -> dict[str, Any]:
     """Compare a part of an export with its stored reference outputs."""
     if part == ONNX:
         return precisions.compare_onnx_with_stored(bundle)
-    config = bundle.config
-    path = bundle.folder / part
-    run = generation.SavedModel(path, config) if "generation" in config else outputs.SavedModel(path)
-    return parity.compare_with_stored(bundle, part, run)
+    return parity.compare_with_stored(bundle, part, _saved_model(bundle.folder / part, bundle.config))
 
 
-def _runner(
-    path: pathlib.Path, part: str, config: dict[str, Any]
-) -> Callable[[str, parity.Arrays], parity.Arrays]:
-    return outputs.SavedModel(path) if part != ONNX else parity.tensor_runner(_sessions(path), config)
+def _saved_model(path: pathlib.Path, config: dict[str, Any]) -> Any:
+    """Return the SavedModel in a folder as a function, for comparisons."""
+    return generation.SavedModel(path, config) if "generation" in config else outputs.SavedModel(path)
 
 
 def _sessions(path: pathlib.Path, precision: str = graph_files.FLOAT32) -> serving.Sessions:

@@ -11,9 +11,8 @@ from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.texts import TextPipeline, Windows
 from keras_transformer_serving.server.signatures import TRUNCATE, Job, Signature, bucket, text_of
-from keras_transformer_serving.tasks import DEFAULT, ERROR, REFUSED, Row, Tensor
+from keras_transformer_serving.tasks import DEFAULT, ERROR, FORWARD, REFUSED, Row, Tensor
 
-FORWARD = "forward"
 _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32", "tensor(float16)": "float32"}
 
 
