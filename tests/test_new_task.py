@@ -16,7 +16,6 @@ from served_exports import json_call, run
 
 import keras_transformer_serving as serving
 from keras_transformer import data, models, pipelines, recipes
-from keras_transformer.pipelines.base import BATCH
 from keras_transformer.pipelines.texts import TextPipeline
 from keras_transformer.recipes.base import read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
@@ -42,8 +41,6 @@ class RatingTask(TextTask):
 
 class Rating(RatingTask, TextPipeline):
     """A pipeline of a model of one number x and its tokenizer; the rating is low + (high - low) sigmoid(x)."""
-
-    graph_outputs: ClassVar = {"logits": [BATCH]}
 
     def __init__(self, model, tokenizer, scale=(1.0, 5.0), long_texts="window"):
         super().__init__(model, tokenizer, long_texts)

@@ -74,7 +74,8 @@ class Graph:
     Attributes:
         function: a function from tensors to a dictionary of tensors.
         inputs: the specs of its inputs.
-        axes: the names of the dynamic axes of inputs and outputs, for ONNX.
+        axes: the names of the dynamic axes of inputs and outputs, for ONNX; for outputs by default those of the first
+            input.
         defaults: the values of inputs that need not be given, each with a first axis of 1.
     """
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.pipelines.arguments import as_list
-from keras_transformer.pipelines.base import BATCH, Axes, Pipeline
+from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import is_number
 from keras_transformer_serving.pipelines.classification import Classifier
@@ -32,11 +32,6 @@ class ClassifierPipeline(Classifier, Pipeline):
         self.labels = check_labels(labels, self.model.num_classes)
         self.problem_type = getattr(self.model, "problem_type", "single_label_classification")
         self.threshold = threshold
-
-    @property
-    def graph_outputs(self) -> Axes:
-        """The outputs of the model's graph and the names of their first axes; a regression has no probabilities."""
-        return {name: [BATCH] for name in ("logits", *([] if self._is_regression else ["probabilities"]))}
 
     @property
     def _is_regression(self) -> bool:

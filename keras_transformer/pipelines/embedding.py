@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.models import BERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder, check_pooling, pool, pooled_dim
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
@@ -145,12 +145,6 @@ class Embedding(EmbeddingTask, TextPipeline):
                 for rows in (each["text"] for each in found[DEFAULT])
             ],
         }
-
-    @property
-    def graph_outputs(self) -> Axes:
-        """The outputs of the model's graph and the names of their first axes."""
-        vectors = ("pooled", "sentence_embedding")
-        return {"last_hidden_state": [BATCH, "sequence_length"], **{name: [BATCH] for name in vectors}}
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""

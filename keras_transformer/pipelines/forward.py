@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_transformer import xla
 from keras_transformer.generation.compilation import are_same, bucket, compiled
-from keras_transformer.pipelines.base import BATCH, Arrays, Axes, Graph, Pipeline, Preprocessed, spec_of
+from keras_transformer.pipelines.base import BATCH, Arrays, Graph, Pipeline, Preprocessed, spec_of
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.graphs import MODEL
 from keras_transformer_serving.pipelines.errors import RowErrors
@@ -48,11 +48,6 @@ class ForwardPipeline(Pipeline):
             Tensors (B, …), by name: the outputs of "serving_default".
         """
 
-    @property
-    @abc.abstractmethod
-    def graph_outputs(self) -> Axes:
-        """The outputs of `forward` and the names of their first axes."""
-
     def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
         """Convert the declared inputs of the graph to the model's inputs, by default the same."""
         return {each.name: array for each, array in zip(self.graph_inputs(self.config), arrays, strict=True)}
@@ -67,7 +62,7 @@ class ForwardPipeline(Pipeline):
         return Graph(
             lambda *arrays: self.forward(self.model_inputs(*arrays)),
             [spec_of(each) for each in inputs],
-            {**axes, **self.graph_outputs},
+            axes,
         )
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:

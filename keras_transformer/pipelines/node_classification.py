@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines.arguments import check_model
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_tensor
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.typing import Tensor
@@ -85,11 +85,6 @@ class NodeClassification(NodeTask, ForwardPipeline):
         nodes, edges = arrays
         padding = [[0, 0], [0, 1], [0, 0]]
         return {"nodes": nodes, "edges": tf.pad(tf.cast(edges, tf.int32), padding, constant_values=-1)}
-
-    @property
-    def graph_outputs(self) -> Axes:
-        """The outputs of the model's graph and the names of their first axes."""
-        return {"logits": [BATCH, "num_nodes"]}
 
     def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
         """Return random graphs, with and without edges; see `ForwardPipeline`."""

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.models import SpanClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_output
-from keras_transformer.pipelines.base import BATCH, Axes, Preprocessed
+from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.texts import (
     TextPipeline,
     accepted_rows,
@@ -111,8 +111,3 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
             "end": end,
             "probability": tf.gather(probability, number),
         }
-
-    @property
-    def graph_outputs(self) -> Axes:
-        """The outputs of the model's graph and the names of their first axes."""
-        return {name: [BATCH, "sequence_length"] for name in ("start_logits", "end_logits")}

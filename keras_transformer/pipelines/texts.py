@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines import arguments
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
 from keras_transformer.text.pretokenizers import characters
 from keras_transformer.typing import Tensor
@@ -94,11 +94,6 @@ class TextPipeline(ForwardPipeline, TextTask):
     def padding(self) -> dict[str, tuple[int, float]]:
         """For each of the model's inputs, the axis of tokens and the padding value."""
         return {"token_ids": (-1, self.tokenizer.padding_value), "segment_ids": (-1, 0)}
-
-    @property
-    def graph_outputs(self) -> Axes:
-        """The outputs of the model's graph and the names of their first axes."""
-        return {"logits": [BATCH, "sequence_length"]}
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""

@@ -205,7 +205,8 @@ def convert(
         name: the graph's name.
         function: a function from tensors to a dictionary of tensors; captured variables become constants.
         signature: the specs of its inputs, with names.
-        axes: for each input and output the names of its leading axes, None for axes of static size.
+        axes: for each input and output the names of its leading axes, None for axes of static size; for outputs by
+            default those of the first input.
         variables: weights of the model that the function calls. Its matrices become initializers of the names of the
             variables' paths, whose values the conversion does not see.
 
@@ -241,9 +242,11 @@ def convert(
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {found}")
     model = rewrites.simplify(model)
     model.graph.name = name
+    first = axes.get(signature[0].name, [])
+    named = {**{output.name: first for output in model.graph.output}, **axes}
     for value in [*model.graph.input, *model.graph.output]:
-        for dimension, axis in zip(value.type.tensor_type.shape.dim, axes.get(value.name, []), strict=False):
-            if axis is not None:
+        for dimension, axis in zip(value.type.tensor_type.shape.dim, named.get(value.name, []), strict=False):
+            if axis is not None and not dimension.HasField("dim_value"):
                 dimension.dim_param = axis
     try:
         onnx_library.checker.check_model(model, full_check=True)
