@@ -7,7 +7,7 @@ import functools
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer_cli import documents, folders
@@ -159,7 +159,6 @@ def open_output(path: str | None) -> Any:
 def load(folder: str) -> Predictor:
     """Load a pipeline, that of a training run, or an export; one with ONNX graphs of texts needs no TensorFlow."""
     from keras_transformer_serving import bundle
-    from keras_transformer_serving.tasks import Task
 
     path = pathlib.Path(folder)
     if bundle.is_bundle(path):
@@ -171,25 +170,23 @@ def load(folder: str) -> Predictor:
 
         pipeline = pipelines.load(path)
     name = type(pipeline).__name__
-    task = Task.of(name) or Task
-    if not task.reads:
+    if not pipeline.reads:
         raise ValueError(f"`folder` must be a pipeline of texts or images. Received: a {name}")
-    if task.reads == "images":
+    if pipeline.reads == "images":
         model = pipeline.model
         size = (*model.image_size, model.num_channels)
-        return Predictor(name, pipeline, (1,), size, pipeline.resize, task.text)
-    inputs = getattr(pipeline, "text_inputs", dict)  # a pipeline that generates reads one text
-    return Predictor(name, pipeline, _counts(inputs()), text=task.text)
+        return Predictor(name, pipeline, (1,), size, pipeline.resize, pipeline.text)
+    return Predictor(name, pipeline, _counts(pipeline, pipeline.config), text=pipeline.text)
 
 
 def _of_export(path: pathlib.Path) -> Predictor:
     import keras_transformer_serving as serving
-    from keras_transformer_serving.tasks import Task
+    from keras_transformer_serving.tasks import ExportedPipeline, Task
 
     export = serving.Bundle(path)
     config = export.config
     name = config["pipeline"]
-    task = Task.of(name) or Task
+    task = ExportedPipeline.of(name) or Task
     if "generation" in config:
         return Predictor(name, generating_export(export), (1,), text=task.text)
     if not task.reads:
@@ -202,11 +199,7 @@ def _of_export(path: pathlib.Path) -> Predictor:
             return model.answers(pixel_values=image[None].astype("float32"))[0]
 
         return Predictor(name, classify, (1,), size, resizes=False, text=task.text)
-    columns = {
-        signature: [tensor.name for tensor in tensors if tensor.required]
-        for signature, tensors in task.columns(config).items()
-    }
-    return Predictor(name, model, _counts(columns), text=task.text)
+    return Predictor(name, model, _counts(task, config), text=task.text)
 
 
 def generating_export(export: Any) -> Callable[[Sequence[str]], list[str]]:
@@ -240,6 +233,7 @@ def as_json(answer: Any) -> Any:
     return answer.tolist() if hasattr(answer, "tolist") else answer
 
 
-def _counts(inputs: Mapping[str, Sequence[str]]) -> tuple[int, ...]:
-    """Return the possible numbers of texts of a line, given the names of the texts of each signature."""
-    return tuple(sorted({len(names) for names in inputs.values()})) or (1,)
+def _counts(task: Any, config: dict[str, Any]) -> tuple[int, ...]:
+    """Return the possible numbers of texts of a line, those that each signature of a task requires."""
+    columns = task.columns(config).values()
+    return tuple(sorted({sum(tensor.required for tensor in tensors) for tensors in columns}))

@@ -1,6 +1,6 @@
 """A complete task in one file, which no file of the package names: the rating of a text on a scale.
 
-A pipeline, the class that serves its export, and a recipe; head and batches are the package's.
+A declaration, a pipeline, the class that serves its export, and a recipe; head and batches are the package's.
 """
 
 import dataclasses
@@ -16,54 +16,19 @@ from served_exports import json_call, run
 
 import keras_transformer_serving as serving
 from keras_transformer import data, models, pipelines, recipes
-from keras_transformer.pipelines.base import BATCH, Preprocessed
-from keras_transformer.pipelines.texts import TextPipeline, utf8_error
+from keras_transformer.pipelines.texts import TextPipeline
 from keras_transformer.recipes.base import read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer_cli import commands
 from keras_transformer_options.base import TASKS, TableOptions, option
 from keras_transformer_options.tasks import BERT_SIZES, WORD_PIECE
 from keras_transformer_serving.pipelines import texts as served_texts
-from keras_transformer_serving.tasks import Task, Tensor
+from keras_transformer_serving.pipelines.texts import TextTask
+from keras_transformer_serving.tasks import ExportedPipeline, Tensor
 
 
-class Rating(TextPipeline):
-    """A pipeline of a model of one number x and its tokenizer; the rating is low + (high - low) sigmoid(x)."""
-
-    graph_outputs: ClassVar = {"logits": [BATCH]}
-
-    def __init__(self, model, tokenizer, scale=(1.0, 5.0), long_texts="window"):
-        super().__init__(model, tokenizer, long_texts)
-        self.scale = list(scale)
-
-    def __call__(self, text, batch_size=32, **options):
-        return self._answers(batch_size, lambda row, _: float(row["rating"]), **options, text=text)
-
-    def preprocess(self, text, truncate=False):
-        windows = self._windows(self.tokenizer.tokenize(text), "text", utf8_error(text=text), truncate)
-        return Preprocessed(self._inputs(windows.ids), windows.error, {"owner": windows.owner})
-
-    def postprocess(self, outputs, batch):
-        (low, high), owner = self.scale, batch.state["owner"]
-        mean = tf.math.unsorted_segment_mean(outputs["logits"][:, 0], owner, tf.size(batch.error))
-        return {"rating": low + (high - low) * tf.sigmoid(mean)}
-
-    def settings(self):
-        return {**super().settings(), "scale": self.scale}
-
-
-class ServedRating(served_texts.TextPipeline, pipeline="Rating"):
-    """An exported `Rating`."""
-
-    def __call__(self, text, batch_size=32, **options):
-        return self._answers(batch_size, **options, text=text)
-
-    def preprocess(self, *texts, truncate=False):
-        return self._windows(self.tokenizer.tokenize(texts[0]), "text", truncate), None
-
-    def postprocess(self, outputs, windows, state):
-        low, high = self.config["scale"]
-        return float(low + (high - low) / (1 + np.exp(-outputs["logits"].mean())))
+class RatingTask(TextTask):
+    """What the pipeline and its export share: the output, its line of text and, by default, the input "text"."""
 
     @classmethod
     def outputs(cls, config):
@@ -72,6 +37,27 @@ class ServedRating(served_texts.TextPipeline, pipeline="Rating"):
     @staticmethod
     def text(answer):
         return f"{answer:.2f}"
+
+
+class Rating(RatingTask, TextPipeline):
+    """A pipeline of a model of one number x and its tokenizer; the rating is low + (high - low) sigmoid(x)."""
+
+    def __init__(self, model, tokenizer, scale=(1.0, 5.0), long_texts="window"):
+        super().__init__(model, tokenizer, long_texts)
+        self.scale = list(scale)
+
+    def postprocess(self, outputs, batch):
+        (low, high), owner = self.scale, batch.state["owner"]
+        mean = tf.math.unsorted_segment_mean(outputs["logits"][:, 0], owner, tf.size(batch.error))
+        return {"rating": low + (high - low) * tf.sigmoid(mean)}
+
+
+class ServedRating(RatingTask, served_texts.TextPipeline, pipeline="Rating"):
+    """An exported `Rating`."""
+
+    def postprocess(self, outputs, windows, state):
+        low, high = self.config["scale"]
+        return {"rating": float(low + (high - low) / (1 + np.exp(-outputs["logits"].mean())))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +209,6 @@ def test_a_task_of_another_package_is_imported_when_it_is_named(tmp_path, monkey
     with pytest.raises(SystemExit):
         commands.main(["train", "give-stars", "--help"])
     assert "give stars" in capsys.readouterr().out
-    assert pipelines.Pipeline.of("Stars").__module__ == Task.of("Stars").__module__ == "stars"
-    assert pipelines.Pipeline.of("Moons") is Task.of("Moons") is None
+    assert pipelines.Pipeline.of("Stars").__module__ == ExportedPipeline.of("Stars").__module__ == "stars"
+    assert pipelines.Pipeline.of("Moons") is ExportedPipeline.of("Moons") is None
     del TASKS["give-stars"]

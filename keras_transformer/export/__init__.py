@@ -2,7 +2,7 @@
 
 from keras_transformer.export.keras_models import onnx_model as onnx_model
 from keras_transformer.export.keras_models import saved_model_of as saved_model_of
-from keras_transformer.export.parity.verification import verify as verify
+from keras_transformer.export.parity.comparison import verify as verify
 from keras_transformer.export.to_bundle import bundle as bundle
 from keras_transformer.export.to_onnx.conversion import onnx as onnx
 from keras_transformer.export.to_saved_model import saved_model as saved_model

@@ -4,7 +4,7 @@ import contextlib
 import importlib.metadata
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.export import model_card, serving_files
@@ -24,15 +24,6 @@ _PACKAGES = (
     "onnxruntime",
     "onnxruntime-gpu",
 )
-
-
-@contextlib.contextmanager
-def new_part(
-    pipeline: Any, folder: pathlib.Path, part: str, signature_key: bytes | None = None
-) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Write a part of a pipeline's export atomically; see `new_parts`."""
-    with new_parts(pipeline, folder, [part], signature_key) as written:
-        yield written[part]
 
 
 def new_parts(

@@ -257,10 +257,10 @@ def _axes(graph: Graph, examples: Sequence[parity.Example]) -> Axes:
         for spec in graph.inputs
     }
     batches = [next(iter(each.inputs.values())).shape[:1] for each in examples]
-    if [BATCH] in [found[:1] for found in axes.values()]:
-        for name in examples[0].outputs:
-            if [each.outputs[name].shape[:1] for each in examples] == batches:
-                axes[name] = [BATCH]
+    has_batch = [BATCH] in [found[:1] for found in axes.values()]
+    for name in examples[0].outputs:
+        follows = [each.outputs[name].shape[:1] for each in examples] == batches
+        axes[name] = [BATCH] if has_batch and follows else []
     return axes
 
 

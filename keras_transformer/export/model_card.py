@@ -146,8 +146,8 @@ def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
         yield f"model({', '.join(json.dumps([str(each[0])], ensure_ascii=False) for each in inputs)})"
     else:
         inputs = next(of["inputs"] for name, of in found.items() if name.endswith(MODEL)).items()
-        optional = ("attention_mask", "token_type_ids")
-        yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key not in optional)})"
+        required = {each.name for each in pipeline.graph_inputs(config) if each.required}
+        yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key in required)})"
     yield "```\n"
 
 

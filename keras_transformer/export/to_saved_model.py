@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_pipeline, new_part
+from keras_transformer.export.bundle_writer import check_pipeline, new_parts
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import operations, warmup
@@ -73,8 +73,8 @@ def saved_model(
     check_pipeline(pipeline)
     part = bundle.new_version(folder, checked_model_name(folder, name, version), version)
     compare = comparison.WithPipeline(pipeline, texts)
-    with new_part(pipeline, folder, part, signature_key) as (new, report):
-        write(pipeline, part, new, report, compare)
+    with new_parts(pipeline, folder, [part], signature_key) as written:
+        write(pipeline, part, *written[part], compare)
     return folder / part
 
 
@@ -93,7 +93,8 @@ def write(
     Raises:
         ParityError: if an output differs.
     """
-    _write(pipeline, pipeline.signatures(), new)
+    tokenizers = [] if pipeline.tokenizer is None else [pipeline.tokenizer]
+    write_signatures(pipeline.signatures(), [pipeline.model, *tokenizers], new)
     report.update(compare(new, part, store=True))
     warmup.write(new, part.split("/")[1], pipeline.example_inputs(compare.texts))
 
@@ -111,11 +112,6 @@ def _with_defaults(graph: Graph) -> Callable[..., dict[str, Tensor]]:
     ]
     function.__signature__ = inspect.Signature(parameters)
     return function
-
-
-def _write(pipeline: Any, signatures: dict[str, Graph], path: pathlib.Path) -> None:
-    tokenizers = [] if pipeline.tokenizer is None else [pipeline.tokenizer]
-    write_signatures(signatures, [pipeline.model, *tokenizers], path)
 
 
 def write_signatures(signatures: dict[str, Graph], resources: Sequence[Any], path: pathlib.Path) -> None:

@@ -10,12 +10,12 @@ from keras_transformer.pipelines.evaluation import evaluate as evaluate
 from keras_transformer.pipelines.evaluation import scorers as scorers
 from keras_transformer.pipelines.fill_mask import FillMask as FillMask
 from keras_transformer.pipelines.fill_mask import MaskPrediction as MaskPrediction
+from keras_transformer.pipelines.generating import Alignment as Alignment
+from keras_transformer.pipelines.generating import Answer as Answer
 from keras_transformer.pipelines.hugging_face import from_hugging_face as from_hugging_face
 from keras_transformer.pipelines.image_classification import ImageClassification as ImageClassification
 from keras_transformer.pipelines.keras_hub import from_keras_hub as from_keras_hub
 from keras_transformer.pipelines.node_classification import NodeClassification as NodeClassification
-from keras_transformer.pipelines.outputs import Alignment as Alignment
-from keras_transformer.pipelines.outputs import Answer as Answer
 from keras_transformer.pipelines.question_answering import QuestionAnswering as QuestionAnswering
 from keras_transformer.pipelines.question_answering import Span as Span
 from keras_transformer.pipelines.text_classification import TextClassification as TextClassification

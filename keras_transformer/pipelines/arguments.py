@@ -1,6 +1,6 @@
 """Validation of the arguments of generating pipelines: texts, prefixes and limits."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer_options.arguments import ArgumentError, Message, check, check_positive, is_integer
 from keras_transformer_serving.pipelines.errors import RowErrors
+from keras_transformer_serving.pipelines.errors import as_list as as_list
 
 LENGTH = 8
 """The length for which the shapes of outputs are compared."""
@@ -63,13 +64,6 @@ def check_text(name: str, text: Any) -> None:
     """Raise unless a value is a string."""
     if not isinstance(text, str):
         raise TypeError(f"`{name}` must be a string. Received: {name}={text!r}")
-
-
-def as_list(name: str, texts: Any) -> list[Any]:
-    """Return texts as a list; the tokenizer checks the type of each."""
-    if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
-        raise TypeError(f"`{name}` must be a list of strings. Received: {name}={repr(texts)[:80]}")
-    return list(texts)
 
 
 def utf8_columns(errors: RowErrors, **texts: Sequence[Any]) -> list[list[bytes]]:

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-import importlib.metadata
+import inspect
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from keras_transformer import text
 from keras_transformer.typing import Tensor
-from keras_transformer_serving import bundle, files
+from keras_transformer_serving import bundle, files, tasks
 from keras_transformer_serving.pipelines.errors import RowErrors
+from keras_transformer_serving.tasks import DEFAULT as DEFAULT
 
 Arrays = dict[str, np.ndarray]
 Axes = dict[str, list[str | None]]
@@ -23,7 +24,6 @@ Axes = dict[str, list[str | None]]
 
 CONFIG = "config.json"
 FORMAT = 1  # of a saved pipeline
-DEFAULT = "serving_default"
 BATCH = "batch_size"
 
 
@@ -74,7 +74,8 @@ class Graph:
     Attributes:
         function: a function from tensors to a dictionary of tensors.
         inputs: the specs of its inputs.
-        axes: the names of the dynamic axes of inputs and outputs, for ONNX.
+        axes: the names of the dynamic axes of inputs and outputs, for ONNX; for outputs by default those of the first
+            input.
         defaults: the values of inputs that need not be given, each with a first axis of 1.
     """
 
@@ -83,12 +84,28 @@ class Graph:
     axes: Axes = dataclasses.field(default_factory=dict)
     defaults: Arrays = dataclasses.field(default_factory=dict)
 
+    @classmethod
+    def of(cls, function: Callable[..., dict[str, Tensor]], inputs: Sequence[tasks.Tensor]) -> Self:
+        """Return a signature of a SavedModel with declared inputs, which may have defaults."""
+        defaults = {
+            each.name: np.array([each.default], each.names.numpy)
+            for each in inputs
+            if each.default is not None
+        }
+        return cls(function, [spec_of(each) for each in inputs], defaults=defaults)
 
-class Pipeline(abc.ABC):
+
+def spec_of(tensor: tasks.Tensor) -> tf.TensorSpec:
+    """Return the spec (B, …) of a declared input."""
+    return tf.TensorSpec([None, *tensor.shape], tensor.dtype, name=tensor.name)
+
+
+class Pipeline(tasks.Task, abc.ABC):
     """Base class of pipelines: a model, its tokenizer (if any) and settings.
 
-    A subclass defines, in TensorFlow operations, `preprocess` and the computation of answers from the model's outputs.
-    Calls, the SavedModel's signatures, the ONNX graphs and the parity check of an export all use them.
+    A subclass extends the declaration of its task, which the class of its export extends, too, and defines, in
+    TensorFlow operations, `preprocess` and the computation of the declared outputs from the model's. Calls, the
+    SavedModel's signatures, the ONNX graphs and the parity check of an export all use them.
 
     Attributes:
         generates: whether the pipeline generates in a loop rather than running its model once.
@@ -114,12 +131,7 @@ class Pipeline(abc.ABC):
 
         One that nothing imports is found as an entry point of the group "keras_transformer.pipelines" with this name.
         """
-        if name not in Pipeline.classes:
-            for entry_point in importlib.metadata.entry_points(
-                group="keras_transformer.pipelines", name=name
-            ):
-                entry_point.load()
-        return Pipeline.classes.get(name)
+        return tasks.registered(Pipeline.classes, "keras_transformer.pipelines", name)
 
     @staticmethod
     def of_model(model: Any) -> type["Pipeline"]:
@@ -148,8 +160,14 @@ class Pipeline(abc.ABC):
         return {}
 
     @classmethod
-    def keras_hub_arguments(cls, model: Any, tokenizer: Any) -> dict[str, Any]:
-        """Return arguments of the constructor that a model of KerasHub and its tokenizer determine."""
+    def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
+        """Return arguments of the constructor that a model of KerasHub determines.
+
+        Args:
+            model: the model of KerasHub.
+            tokenizer: its tokenizer; None for a model that reads no texts.
+            converted: the model that `interop.from_keras_hub` returns for it.
+        """
         return {}
 
     @abc.abstractmethod
@@ -178,9 +196,15 @@ class Pipeline(abc.ABC):
             ValueError: if `texts` are of another type.
         """
 
-    @abc.abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer: by default the attributes of their names."""
+        names = inspect.signature(type(self)).parameters
+        return {name: getattr(self, name) for name in names if name not in ("model", "tokenizer")}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings, which the declaration of the task depends on."""
+        return self.export_config()
 
     @property
     def encoder(self) -> Any:

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines.arguments import as_list
-from keras_transformer.pipelines.base import BATCH, Arrays, Axes
+from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, is_number
+from keras_transformer_serving.pipelines.classification import Classifier
 
 
-class Classifier:
-    """A mixin for pipelines of a model that gives one label, several labels or numbers for each input.
+class ClassifierPipeline(Classifier, Pipeline):
+    """Base class of pipelines of a model that gives one label, several labels or numbers for each input.
 
     Attributes:
         labels: a name for each class.
@@ -22,7 +22,6 @@ class Classifier:
         threshold: the probability above which a label is returned, for multi-label classification.
     """
 
-    model: Any
     labels: list[Any]
     problem_type: str
     threshold: float
@@ -32,11 +31,6 @@ class Classifier:
         self.labels = check_labels(labels, self.model.num_classes)
         self.problem_type = getattr(self.model, "problem_type", "single_label_classification")
         self.threshold = threshold
-
-    @property
-    def graph_outputs(self) -> Axes:
-        """The outputs of the model's graph and the names of their first axes; a regression has no probabilities."""
-        return {name: [BATCH] for name in ("logits", *([] if self._is_regression else ["probabilities"]))}
 
     @property
     def _is_regression(self) -> bool:
@@ -52,6 +46,15 @@ class Classifier:
             "logits": logits,
             "probabilities": (keras.ops.sigmoid if several else keras.ops.softmax)(logits),
         }
+
+    @classmethod
+    def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
+        """Return the names of the classes."""
+        return {"labels": labels_of(config)}
+
+    def export_config(self) -> dict[str, Any]:
+        """Return the settings that serving needs to run an export without this package."""
+        return {**super().export_config(), "problem_type": self.problem_type}
 
     def scores_of(self, outputs: dict[str, Tensor]) -> Tensor:
         """Return the probabilities, or the numbers of a regression, of the outputs of `forward`."""
@@ -74,34 +77,6 @@ class Classifier:
         padding_value = "" if names.dtype == tf.string else -1
         labels = chosen.with_values(tf.gather(names, chosen.values)).to_tensor(padding_value)
         return {"labels": labels, "probabilities": scores}
-
-    def _answer_of(self, row: Arrays) -> Any:
-        """Convert the outputs for one input to its label, labels, number or numbers."""
-        if self._is_regression:
-            values = row["values"].tolist()
-            return values[0] if len(values) == 1 else values
-        label_of = labels_by_output(self.labels)
-        if self.problem_type != "multi_label_classification":
-            return label_of[row["label"]]
-        count = np.count_nonzero(row["probabilities"] > self.threshold)
-        return [label_of[label] for label in row["labels"][:count].tolist()]
-
-    def _scores_of(self, row: Arrays) -> np.ndarray:
-        """Return the scores (C,) of the outputs for one input."""
-        return row["values" if self._is_regression else "probabilities"]
-
-    def _stacked(self, scores: Any) -> np.ndarray:
-        """Return a list of n scores (C,) as float32 (n, C); those of a single input remain (C,)."""
-        if isinstance(scores, np.ndarray):
-            return scores
-        return np.array(scores, "float32").reshape(-1, len(self.labels))
-
-    def _check_has_probabilities(self) -> None:
-        if self._is_regression:
-            raise ValueError(
-                "`probabilities` needs a classifier; `scores` are the numbers of a regression. "
-                f"Received: problem_type={self.problem_type!r}"
-            )
 
 
 def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
@@ -133,10 +108,3 @@ def labels_tensor(labels: Sequence[Any]) -> tf.Tensor:
     if all(isinstance(label, int) for label in labels):
         return tf.constant(labels, tf.int64)
     return tf.constant([str(label) for label in labels])
-
-
-def labels_by_output(labels: Sequence[Any]) -> dict[Any, Any]:
-    """Return a dictionary from labels in outputs, integers or bytes, to `labels`."""
-    if all(isinstance(label, int) for label in labels):
-        return {int(label): label for label in labels}
-    return {str(label).encode(): label for label in labels}

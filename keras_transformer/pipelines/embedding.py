@@ -1,6 +1,6 @@
 """Sentence embeddings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -9,18 +9,14 @@ import tensorflow as tf
 
 from keras_transformer.models import BERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder, check_pooling, pool, pooled_dim
-from keras_transformer.pipelines.arguments import as_list
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph, Preprocessed
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
-from keras_transformer_serving.pipelines.embedding import prompt_options
-from keras_transformer_serving.pipelines.errors import Errors
-
-_EMBED = "embed"
+from keras_transformer_serving.pipelines.embedding import EMBED, EmbeddingTask
 
 
-class Embedding(TextPipeline):
+class Embedding(EmbeddingTask, TextPipeline):
     """A pipeline of an encoder and its tokenizer, from texts to vectors.
 
     Args:
@@ -79,50 +75,6 @@ class Embedding(TextPipeline):
             return self.model.embedding_dim
         return pooled_dim(self.encoder, self.pooling)
 
-    def __call__(
-        self,
-        text: str | Iterable[str],
-        batch_size: int = 32,
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        errors: Errors = "raise",
-        truncate: bool = False,
-    ) -> Any:
-        """Embed texts.
-
-        Args:
-            text: a list of texts, or one string.
-            batch_size: the number of rows in a batch.
-            prompt_name: the name of a prompt in `prompts` that is put before each text; by default
-                `default_prompt_name`.
-            prompt: a prompt without a name; "" for none.
-            errors: "raise" the error of a text, or "return" it in place of the answer.
-            truncate: whether to cut a text that is too long, keeping its first tokens.
-
-        Returns:
-            float32 (n, E), or (E,) for one string; with errors="return" a list of vectors and errors.
-
-        Raises:
-            TypeError: if a text or `prompt` is not a string.
-            ValueError: if a text is too long, `prompt_name` is unknown, or both a name and a prompt are given.
-        """
-        one = isinstance(text, str)
-        texts = [text] if one else as_list("text", text)
-        options = prompt_options(self.prompts, prompt_name, prompt)
-        columns = {name: [value] * len(texts) for name, value in options.items()}
-        rows = self._answers(
-            batch_size,
-            lambda row, *_: row["embedding"],
-            errors=errors,
-            truncate=truncate,
-            text=texts,
-            **columns,
-        )
-        if errors == "return":
-            return rows[0] if one else rows
-        return np.array(rows, "float32").reshape([-1, self.embedding_dim][one:])
-
     def preprocess(
         self,
         text: Tensor,
@@ -176,16 +128,6 @@ class Embedding(TextPipeline):
         mean = total / tokens
         return {"embedding": tf.math.l2_normalize(mean, axis=-1) if self.normalize else mean}
 
-    def signatures(self) -> dict[str, Graph]:
-        """Return the signatures of a SavedModel; with prompts also "embed", which takes them as options."""
-        found = super().signatures()
-        if not self.prompts:
-            return found
-        options = {"prompt_name": self.default_prompt_name or "", "prompt": ""}
-        defaults = {name: np.array([value], object) for name, value in options.items()}
-        specs = [tf.TensorSpec([None], tf.string, name=name) for name in ("text", *defaults)]
-        return {**found, _EMBED: Graph(self.serve, specs, defaults=defaults)}
-
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
         """Return inputs on which an export and the pipeline are compared; see `ForwardPipeline`."""
         found = super().example_inputs(texts)
@@ -194,7 +136,7 @@ class Embedding(TextPipeline):
         names, prompts = ["", *self.prompts, ""], ["", *[""] * len(self.prompts), "a "]
         return {
             **found,
-            _EMBED: [
+            EMBED: [
                 {
                     "text": rows,
                     "prompt_name": np.resize(names, len(rows)),
@@ -202,23 +144,6 @@ class Embedding(TextPipeline):
                 }
                 for rows in (each["text"] for each in found[DEFAULT])
             ],
-        }
-
-    @property
-    def graph_outputs(self) -> Axes:
-        """The outputs of the model's graph and the names of their first axes."""
-        vectors = ("pooled", "sentence_embedding")
-        return {"last_hidden_state": [BATCH, "sequence_length"], **{name: [BATCH] for name in vectors}}
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except model and tokenizer."""
-        return {
-            **super().settings(),
-            "pooling": self.pooling,
-            "normalize": self.normalize,
-            "max_length": self.max_length,
-            "prompts": self.prompts,
-            "default_prompt_name": self.default_prompt_name,
         }
 
     def export_config(self) -> dict[str, Any]:

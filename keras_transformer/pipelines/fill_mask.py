@@ -1,22 +1,24 @@
 """Masked-token prediction."""
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from keras_transformer.models import MaskedLanguageModel, Pretraining
 from keras_transformer.pipelines.arguments import LENGTH, check_output
-from keras_transformer.pipelines.base import Arrays, Preprocessed
+from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, is_integer
-from keras_transformer_serving.pipelines.errors import Errors
+from keras_transformer_serving.pipelines.fill_mask import FillMaskTask
 from keras_transformer_serving.pipelines.fill_mask import MaskPrediction as MaskPrediction
 
 
-class FillMask(TextPipeline):
+class FillMask(FillMaskTask, TextPipeline):
     """A pipeline of a masked language model and its tokenizer.
+
+    The answer to a text, which must have one mask token or more, is a list with one list of `MaskPrediction`, the best
+    first, for each. With truncate=True, mask tokens that are cut are not predicted.
 
     Args:
         model: such as `models.MaskedLanguageModel`.
@@ -46,31 +48,6 @@ class FillMask(TextPipeline):
         check(is_valid, f"be in [1, {tokenizer.vocabulary_size}], the vocabulary", top=top)
         self.mask = mask
         self.top = top
-
-    def __call__(
-        self,
-        text: str | Iterable[str],
-        batch_size: int = 32,
-        *,
-        errors: Errors = "raise",
-        truncate: bool = False,
-    ) -> Any:
-        """Predict the most probable pieces for each mask token, the best first.
-
-        Args:
-            text: a list of texts, or one string, each with one mask token or more.
-            batch_size: the number of rows in a batch.
-            errors: "raise" the error of a text, or "return" it in place of the answer.
-            truncate: whether to cut a text that is too long, keeping its first tokens: mask tokens that are cut are
-                not predicted.
-
-        Returns:
-            For each text a list with one list of `MaskPrediction` for each mask token; for one string only its list.
-
-        Raises:
-            ValueError: if a text has no mask token, or is too long.
-        """
-        return self._answers(batch_size, self._predictions, errors=errors, truncate=truncate, text=text)
 
     def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
@@ -119,23 +96,11 @@ class FillMask(TextPipeline):
         return {"model": getattr(model, "masked_language_model", model)}
 
     @classmethod
-    def keras_hub_arguments(cls, model: Any, tokenizer: Any) -> dict[str, Any]:
+    def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
         """Return the mask token."""
         return {"mask": tokenizer.mask_token}
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except model and tokenizer."""
-        return {"mask": self.mask, "top": self.top}
 
     def example_texts(self) -> list[str]:
         """Return texts made from the vocabulary, each with a mask token."""
         texts = super().example_texts()
         return [f"{text} {self.mask} {other}" for text, other in zip(texts, texts[::-1], strict=True)]
-
-    @staticmethod
-    def _predictions(row: Arrays, _text: str) -> list[list[MaskPrediction]]:
-        return [
-            [MaskPrediction(piece.decode(), probability) for piece, probability in zip(*gap, strict=True)]
-            for gap in zip(row["pieces"].tolist(), row["probabilities"].tolist(), strict=True)
-            if gap[0][0]  # the others are padding
-        ]

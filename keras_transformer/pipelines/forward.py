@@ -13,18 +13,13 @@ import tensorflow as tf
 
 from keras_transformer import xla
 from keras_transformer.generation.compilation import are_same, bucket, compiled
-from keras_transformer.pipelines.base import (
-    Arrays,
-    Graph,
-    Pipeline,
-    Preprocessed,
-)
+from keras_transformer.pipelines.base import BATCH, Arrays, Graph, Pipeline, Preprocessed, spec_of
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check
 from keras_transformer_serving.graphs import MODEL
 from keras_transformer_serving.pipelines.errors import RowErrors
-
-FORWARD = "forward"
+from keras_transformer_serving.tasks import FORWARD as FORWARD
+from keras_transformer_serving.tasks import Row
 
 
 class ForwardPipeline(Pipeline):
@@ -54,9 +49,22 @@ class ForwardPipeline(Pipeline):
             Tensors (B, …), by name: the outputs of "serving_default".
         """
 
-    @abc.abstractmethod
+    def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
+        """Convert the declared inputs of the graph to the model's inputs, by default the same."""
+        return {each.name: array for each, array in zip(self.graph_inputs(self.config), arrays, strict=True)}
+
     def forward_graph(self) -> Graph:
-        """Return the function from ids, images or graphs to the model's outputs, with Optimum's names."""
+        """Return the function from ids, images or graphs to the outputs of `forward`, with Optimum's names."""
+        inputs = self.graph_inputs(self.config)
+        axes = {
+            each.name: [BATCH, *(each.axis if size is None else None for size in each.shape)]
+            for each in inputs
+        }
+        return Graph(
+            lambda *arrays: self.forward(self.model_inputs(*arrays)),
+            [spec_of(each) for each in inputs],
+            axes,
+        )
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run the model on preprocessed inputs, on any backend."""
@@ -82,7 +90,12 @@ class ForwardPipeline(Pipeline):
             "error": batch.error,
         }
 
-    def outputs(self, *inputs: Any) -> Arrays:
+    def signatures(self) -> dict[str, Graph]:
+        """Return the signatures of a SavedModel: those that are declared, and "forward"."""
+        declared = {name: Graph.of(self.serve, inputs) for name, inputs in self.columns(self.config).items()}
+        return {**declared, FORWARD: self.forward_graph()}
+
+    def outputs_of(self, *inputs: Any) -> Arrays:
         """Return the outputs of "serving_default" for one batch, computed as in a call."""
         count = len(inputs[0])
         return self._answer(self._preprocessed(inputs, np.arange(count)), count)
@@ -94,7 +107,7 @@ class ForwardPipeline(Pipeline):
         order: Sequence[int],
         errors: RowErrors,
         **options: Any,
-    ) -> dict[int, Arrays]:
+    ) -> dict[int, Row]:
         """Return the outputs for each accepted input, by index, computed in batches.
 
         Args:
@@ -107,7 +120,7 @@ class ForwardPipeline(Pipeline):
         Raises:
             ValueError: if an input is refused, unless `errors` are returned.
         """
-        rows = {}
+        rows: dict[int, Row] = {}
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             batch = self._preprocessed(inputs, indices, **options)
@@ -115,7 +128,7 @@ class ForwardPipeline(Pipeline):
             outputs = self._answer(batch, batch_size)
             for place, index in enumerate(indices):
                 if index not in errors:
-                    rows[index] = {name: values[place] for name, values in outputs.items()}
+                    rows[index] = {name: _decoded(values[place]) for name, values in outputs.items()}
         return rows
 
     def _preprocessed(
@@ -239,6 +252,15 @@ def _of_accepted(values: Tensor, error: Tensor) -> Tensor:
     )
     accepted = tf.reshape(error == "", [-1] + [1] * (len(values.shape) - 1))
     return tf.where(accepted, values, empty)
+
+
+def _decoded(value: Any) -> Any:
+    """Return an output of a row with strings in place of bytes, and a Python value in place of a scalar."""
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return np.array([each.decode() for each in value.flat], object).reshape(value.shape)
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _chosen(column: Sequence[Any], indices: Sequence[int]) -> Any:

@@ -1,7 +1,9 @@
-"""The base class of pipelines that generate texts."""
+"""The base class of pipelines that generate texts, score and align given outputs."""
 
 import abc
 import copy
+import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
@@ -15,18 +17,54 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched, generation_graphs
-from keras_transformer.pipelines.base import Arrays, Graph, Preprocessed
+from keras_transformer.pipelines.base import Arrays, Graph, Pipeline, Preprocessed
 from keras_transformer.pipelines.generation_signatures import Signatures
 from keras_transformer.pipelines.hugging_face_generation import settings_from
-from keras_transformer.pipelines.outputs import Answer, stream_text
-from keras_transformer.pipelines.scoring import ScoringPipeline
-from keras_transformer.pipelines.texts import accepted_rows, accepted_texts, first_error, padded
+from keras_transformer.pipelines.texts import accepted_rows, accepted_texts, first_error, padded, utf8_error
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_truncate
+from keras_transformer_serving.pipelines.generating import GeneratingTask, stream_text
+from keras_transformer_serving.text import splitting
 
 
-class GeneratingPipeline(ScoringPipeline):
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A generated or scored output for a text.
+
+    Attributes:
+        text: the output.
+        score: its log-probability, summed over tokens.
+        ranking_score: the score after the beam's length penalty.
+        ids: its tokens, including the end token but not a given prefix.
+        token_scores: the log-probability of each.
+        seed: the seed of a sampled output.
+    """
+
+    text: str
+    score: float
+    ranking_score: float
+    ids: list[int]
+    token_scores: list[float]
+    seed: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Alignment:
+    """The attention of each target piece over the source pieces.
+
+    Attributes:
+        source: S pieces, including the end token.
+        target: T pieces, including the end token.
+        weights: float32 (T, S), whose rows sum to 1.
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: np.ndarray
+
+
+class GeneratingPipeline(GeneratingTask, Pipeline):
     """Base class of pipelines of a model, its tokenizer and generation settings, from strings to strings.
 
     A task defines `preprocess`, `_prefix_ids` and `_target_rows`. The arguments are those of `TextToText`.
@@ -77,18 +115,22 @@ class GeneratingPipeline(ScoringPipeline):
         *,
         prefixes: str | Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
+        long_texts: str | None = None,
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> Any:
-        """Generate output texts.
+        r"""Generate output texts.
 
         Args:
             texts: a list of any length, or one string. A text of only spaces and unknown characters gives an empty
                 output, or only its prefix.
             batch_size: the number of rows in a batch.
-            prefixes: the prefix of the output of each text, "" for none; a string for a string.
+            prefixes: of an encoder–decoder, the prefix of the output of each text, "" for none; a string for a string.
+                The prefix of a text that is split is that of its first part.
             max_new_tokens: the maximum number of new tokens, or one for each text, up to the pipeline's own; prefixes
-                do not count.
+                do not count. Of a text that is split it limits each part.
+            long_texts: of an encoder–decoder, "refuse" or "split" texts of more than `max_source_tokens` tokens; by
+                default the pipeline's setting.
             errors: "raise" the error of a text or prefix, or "return" it in place of the output.
             truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
                 tokens and the end token; of a prompt the last tokens are kept, which the output continues.
@@ -99,18 +141,43 @@ class GeneratingPipeline(ScoringPipeline):
         Raises:
             TypeError: if an argument is of another type.
             ValueError: if a text is not valid Unicode or has more than `max_source_tokens` tokens, a limit is out of
-                range, a prefix has special tokens, or the numbers of prefixes or limits and texts differ.
+                range, a prefix has special tokens, the numbers of prefixes or limits and texts differ, or a
+                decoder-only model is given prefixes or `long_texts`.
 
         Example:
             >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
             ['the house', 'a house']
+            >>> translator("La casa.\n\nEl perro.", long_texts="split")
+            'The house.\n\nThe dog.'
             >>> translator(["la casa", None], errors="return")
             ['the house', TypeError('`texts` must be a str, … Received: texts[1]=None (of type NoneType)')]
         """
         if isinstance(texts, str):
             prefixes = [prefixes] if isinstance(prefixes, str) else prefixes
-            options = {"max_new_tokens": max_new_tokens, "errors": errors, "truncate": truncate}
-            return self([texts], batch_size, prefixes=prefixes, **options)[0]
+            options: dict[str, Any] = {"long_texts": long_texts, "errors": errors, "truncate": truncate}
+            return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens, **options)[0]
+        texts = arguments.as_list("texts", texts)
+        splits = self._split(texts, long_texts)
+        if splits is None:
+            return self._outputs(texts, batch_size, prefixes, max_new_tokens, errors, truncate)
+        split = splitting.SplitTexts(splits)
+        limits = split.of_each(arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens))
+        if prefixes is not None:
+            # The call below has the errors of single prefixes.
+            prefixes = arguments.one_for_each("prefixes", prefixes, len(texts), RowErrors("return"))
+            prefixes = split.of_first(prefixes, "")
+        return split.join(self._outputs(split.parts, batch_size, prefixes, limits, errors, truncate))
+
+    def _outputs(
+        self,
+        texts: list[Any],
+        batch_size: int,
+        prefixes: Any,
+        max_new_tokens: Any,
+        errors: Errors,
+        truncate: bool,
+    ) -> list[Any]:
+        """Return the output texts, or errors, of texts that are not split."""
         found_errors = RowErrors(errors)
         rows, out, prefix_ids = self._generate(
             texts, batch_size, prefixes, max_new_tokens, found_errors, truncate
@@ -118,6 +185,14 @@ class GeneratingPipeline(ScoringPipeline):
         ids = np.concatenate([prefix_ids, out.best], axis=1)
         decoded = self.decode(ids).numpy() if rows else []
         return found_errors.merge({row: text.decode() for row, text in zip(rows, decoded, strict=True)})
+
+    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
+        """Return each text as parts that fit `max_source_tokens`; None if long texts are refused."""
+        if long_texts is not None:
+            raise ValueError(
+                f"`long_texts` must be None for a decoder-only model. Received: long_texts={long_texts!r}"
+            )
+        return None
 
     def answers(
         self,
@@ -163,7 +238,13 @@ class GeneratingPipeline(ScoringPipeline):
         )
 
     def stream(
-        self, text: str, prefix: str = "", *, max_new_tokens: int | None = None, truncate: bool = False
+        self,
+        text: str,
+        prefix: str = "",
+        *,
+        max_new_tokens: int | None = None,
+        long_texts: str | None = None,
+        truncate: bool = False,
     ) -> Iterator[str]:
         """Stream the output text while it is generated; the concatenated pieces equal the output of a call.
 
@@ -171,19 +252,28 @@ class GeneratingPipeline(ScoringPipeline):
             text: one text.
             prefix: the prefix of the output, part of the first piece.
             max_new_tokens: the maximum number of new tokens, at most the pipeline's, the default.
+            long_texts: as in a call.
             truncate: as in a call.
 
         Raises:
             TypeError: if an argument has a wrong type.
             ValueError: if the sampler has several parallel hypotheses, or a call would raise one.
         """
-        return self._stream(text, prefix, max_new_tokens, truncate)
+        arguments.check_text("text", text)
+        splits = self._split([text], long_texts)
+        if splits is None:
+            return self._stream(text, prefix, max_new_tokens, truncate)
+        (split,) = splits
+        first, *others = split.parts
+        streams = (
+            self._stream(part, "", max_new_tokens, truncate, row) for row, part in enumerate(others, start=1)
+        )
+        return split.stream(itertools.chain([self._stream(first, prefix, max_new_tokens, truncate)], streams))
 
     def _stream(
         self, text: str, prefix: str, max_new_tokens: int | None, truncate: bool, row: int = 0
     ) -> Iterator[str]:
         """Stream the output text of a row, whose number seeds the noise of sampling."""
-        arguments.check_text("text", text)
         arguments.check_text("prefix", prefix)
         (limit,) = arguments.limits_of(max_new_tokens, 1, self.max_new_tokens)
         check_truncate(truncate)
@@ -197,7 +287,8 @@ class GeneratingPipeline(ScoringPipeline):
             rows=np.array([row]) if isinstance(self.sampler, samplers.Sample) else None,
             **self._inputs([text], truncate),
         )
-        return stream_text(tokens, prefix_ids[0].tolist(), self._text)
+        ids = (int(token[0]) for token in tokens)
+        return filter(None, stream_text(ids, self._text, prefix_ids[0].tolist()))
 
     def _text(self, ids: Sequence[int] | np.ndarray) -> str:
         return self.decode(np.array([ids], np.int32)).numpy()[0].decode()
@@ -249,6 +340,123 @@ class GeneratingPipeline(ScoringPipeline):
     @abc.abstractmethod
     def _prefix_ids(self, prefixes: Any, count: int, errors: RowErrors) -> np.ndarray:
         """Return the ids of prefixes, integers (count, Q), padded on the right; Q = 0 for None."""
+
+    def score(
+        self,
+        texts: Iterable[str],
+        targets: Iterable[str],
+        batch_size: int = 64,
+        *,
+        errors: Errors = "raise",
+    ) -> list[Any]:
+        """Score given outputs.
+
+        Args:
+            texts: a list of any length.
+            targets: an output for each text.
+            batch_size: the number of rows in a batch.
+            errors: "raise" the error of a text or target, or "return" it in place of the answer.
+
+        Returns:
+            An `Answer` for each target, including its end token.
+
+        Raises:
+            TypeError: if an argument is of another type.
+            ValueError: if a text is empty or too long, a target is too long for the model's positions, or the numbers
+                of texts and targets differ.
+
+        Example:
+            >>> [answer.score for answer in translator.score(["la casa"] * 2, ["the house", "a house"])]
+            [-0.2, -3.1]
+        """
+        arguments.check_limit("batch_size", batch_size)
+        texts = arguments.as_list("texts", texts)
+        found_errors = RowErrors(errors)
+        targets = arguments.one_for_each("targets", targets, len(texts), found_errors)
+        columns = arguments.utf8_columns(found_errors, texts=texts, targets=targets)
+        batch = self.preprocess_pairs(*map(to_string_tensor, columns))
+        rows, inputs = batch.accepted(found_errors)
+        if not rows:
+            return found_errors.merge({})
+        target_ids, lengths = inputs["target_ids"], inputs["target_padding_mask"].sum(axis=1)
+        scores, token_scores = batched.score(self.model, inputs, batch_size)
+        ranking = scores
+        if isinstance(self.sampler, samplers.Beam):
+            ranking = scores / self.sampler.penalties(int(lengths.max()))[lengths]
+        return found_errors.merge(
+            {
+                row: Answer(
+                    targets[row],
+                    float(scores[index]),
+                    float(ranking[index]),
+                    target_ids[index, : lengths[index]].tolist(),
+                    token_scores[index, : lengths[index]].tolist(),
+                )
+                for index, row in enumerate(rows)
+            }
+        )
+
+    def align(self, text: str, target: str | None = None, *, layer: int = -1, head: Any = None) -> Alignment:
+        """Align an output with its text by the decoder's cross-attention (see `generation.align`).
+
+        Args:
+            text: one text.
+            target: an output; by default that of a call.
+            layer: the index of the decoder layer.
+            head: the index of a head, or several indices to average; by default all.
+
+        Returns:
+            The `Alignment`.
+
+        Raises:
+            TypeError: if an argument is of another type.
+            ValueError: if the text is empty, or the model has no such weights, layer or head.
+
+        Example:
+            >>> found = translator.align("la casa")
+            >>> [(piece, found.source[row.argmax()]) for piece, row in zip(found.target, found.weights)]
+            [('▁the', '▁la'), ('▁house', '▁casa'), ('</s>', '</s>')]
+        """
+        arguments.check_text("text", text)
+        arguments.check_text("target", target or "")
+        inputs = self.preprocess_pairs(*map(to_string_tensor, ([text], [target or ""]))).arrays()
+        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
+        if target is None:
+            out = self.generate([text])
+            target_ids = out.best[:, : out.lengths[0, 0]]
+        weights = generation.align(self.model, source_ids, target_ids, layer=layer, head=head)[0]
+        source, generated = (
+            [self.tokenizer.id_to_piece(id_) for id_ in ids[0].tolist()] for ids in (source_ids, target_ids)
+        )
+        return Alignment(source, generated, weights)
+
+    @abc.abstractmethod
+    def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
+        """Return the ids (B, None) of outputs, with end tokens, and the reasons (B,) why some have none."""
+
+    def preprocess_pairs(self, texts: Tensor, targets: Tensor) -> Preprocessed:
+        """Convert texts and given outputs, strings (B,), to the inputs of `generation.score`, as TensorFlow operations.
+
+        Returns:
+            As inputs those of `preprocess`, "target_ids", int32 (B, T), and "target_padding_mask", booleans (B, T).
+            Empty texts and outputs that exceed the model's positions are refused.
+        """
+        batch = self.preprocess(texts)
+        rows, error = self._target_rows(texts, targets)
+        read, limit = tf.cast(rows.row_lengths(), tf.int32), getattr(self.model, "max_length", None) or 2**30
+        sources = tf.reduce_sum(tf.cast(batch.inputs["padding_mask"], tf.int32), axis=1)
+        read += 0 if self._has_encoder else sources - 1
+        expected = f"`targets` must fit the model's {limit} positions. Received: "
+        too_long = tf.strings.join([expected, tf.strings.as_string(read), " input tokens"])
+        error = first_error(
+            batch.error,
+            tf.where(sources > 0, "", "`texts` must not be empty. Received: an empty text"),
+            utf8_error(targets=targets),
+            error,
+            tf.where(read > limit, too_long, ""),
+        )
+        ids, real = self._padded(accepted_rows(rows, error))
+        return Preprocessed({**batch.inputs, "target_ids": ids, "target_padding_mask": real}, error, {})
 
     def encode(self, texts: list[str]) -> tf.Tensor:
         """Return the "source_ids" of `preprocess`, or raise a ValueError if a text is refused."""

@@ -3,6 +3,7 @@
 Their key/value cache grows, which needs no XLA.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,12 @@ import tensorflow as tf
 
 from keras_transformer import generation, ops
 from keras_transformer.generation.generative_model import is_encoder_decoder
-from keras_transformer.generation.samplers import TEMPERATURES
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.models import Unlimiformer
-from keras_transformer.pipelines.base import BATCH, Arrays, Axes, Graph
+from keras_transformer.pipelines.base import BATCH, Axes, Graph, spec_of
 from keras_transformer.typing import Tensor
-from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
+from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, TEMPERATURES, loop_name
 
 _NEW = "sequence_length"
 _PAST = "past_sequence_length"
@@ -78,7 +78,13 @@ def _loop(pipeline: Any) -> Graph:
 
     # Padding is marked by `pad_id` or, without one, by the mask.
     ids = ["input_ids", *(["attention_mask"] if model.pad_id is None else [])]
-    inputs, defaults = [*map(_ids, ids), *noise_spec(pipeline)], row_options(pipeline, np.int64)
+    config = pipeline.config
+    inputs = [*map(_ids, ids), *map(spec_of, pipeline.noise(config))]
+    defaults = {
+        each.name: np.array([each.default], np.float32 if each.dtype == "float32" else np.int64)
+        for each in pipeline.options(config)
+        if each.name in _OPTIONS
+    }
     if is_encoder_decoder(model):
         defaults["prefix_ids"] = np.zeros((1, 0), np.int64)
     inputs += [tf.TensorSpec([None] * each.ndim, each.dtype, name) for name, each in defaults.items()]
@@ -86,18 +92,6 @@ def _loop(pipeline: Any) -> Graph:
     axes = {name: [BATCH] for name in ("noise", "ids", "lengths", "scores")}
     axes |= {name: [f"{BATCH} or 1", "prefix_length"] for name in defaults}
     return Graph(loop, inputs, {**axes, **{name: [BATCH, length] for name in ids}}, defaults)
-
-
-def row_options(pipeline: Any, integer: Any) -> Arrays:
-    """Return the options that can differ between rows, by input name, with their default values (1,)."""
-    sampler = pipeline.sampler
-    options = {
-        "max_new_tokens": np.array([pipeline.max_new_tokens], integer),
-        "min_new_tokens": np.zeros(1, integer),
-    }
-    if isinstance(sampler, generation.Sample):
-        options["temperature"] = np.array([sampler.temperature], np.float32)
-    return options
 
 
 def _are_valid(model: Any, ids: Tensor) -> Tensor:
@@ -116,24 +110,14 @@ def _encoder(model: Any) -> Graph:
 
 def _decoder(model: Any) -> Graph:
     blocks, target, source = model.decoder_blocks, [BATCH, _NEW], [BATCH, "encoder_sequence_length"]
-    past: Axes = {}
-    specs = []
-    for layer, block in enumerate(blocks):  # in the order in which Optimum gives them
-        for side, attention, length in (
-            ("decoder", block.self_attention, _PAST),
-            ("encoder", block.cross_attention, _PAST_SOURCE),
-        ):
-            names = {f"past_key_values.{layer}.{side}.{part}": [BATCH, None, length] for part in _PARTS}
-            specs += _cache_specs(attention, names)
-            past |= names
-    present = {
-        name.replace("past_key_values", "present"): [
-            BATCH,
-            None,
-            source[1] if ".encoder." in name else _TOTAL,
-        ]
-        for name in past
-    }
+    specs, past, present = _cache(
+        attention
+        for layer, block in enumerate(blocks)  # in the order in which Optimum gives them
+        for attention in (
+            (f"{layer}.decoder", block.self_attention, _PAST, _TOTAL),
+            (f"{layer}.encoder", block.cross_attention, _PAST_SOURCE, source[1]),
+        )
+    )
     hidden = tf.TensorSpec(
         [None, None, model.model_dim], blocks[0].cross_attention.compute_dtype, name="encoder_hidden_states"
     )
@@ -154,28 +138,34 @@ def _decoder(model: Any) -> Graph:
 
 
 def _decoder_only(model: Any) -> Graph:
-    new, past = [BATCH, _NEW], _cache("past_key_values", len(model.blocks), _PAST)
+    new, names = [BATCH, _NEW], ("input_ids", "attention_mask", "position_ids")
+    specs, past, present = _cache(
+        (str(layer), block.self_attention, _PAST, _TOTAL) for layer, block in enumerate(model.blocks)
+    )
     return Graph(
         lambda input_ids, mask, positions, *tensors: continue_(
             model, input_ids, mask, positions, dict(zip(past, tensors, strict=True))
         ),
-        [
-            *map(_ids, ("input_ids", "attention_mask", "position_ids")),
-            *(
-                spec
-                for layer, block in enumerate(model.blocks)
-                for spec in _cache_specs(block.self_attention, _layer_cache("past_key_values", layer, _PAST))
-            ),
-        ],
-        {
-            "input_ids": new,
-            "attention_mask": [BATCH, _TOTAL],
-            "position_ids": new,
-            **past,
-            "logits": new,
-            **_cache("present", len(model.blocks), _TOTAL),
-        },
+        [*map(_ids, names), *specs],
+        {**dict.fromkeys(names, new), "attention_mask": [BATCH, _TOTAL], **past, "logits": new, **present},
     )
+
+
+def _cache(attentions: Iterable[tuple[str, Any, str, str]]) -> tuple[list[tf.TensorSpec], Axes, Axes]:
+    """Return the specs and axes of keys and values of past tokens, and the axes of those of past and new tokens.
+
+    Args:
+        attentions: for each layer of attention what its tensors are named after, the layer, and the names of the axes
+            of past tokens and of past and new tokens.
+    """
+    specs, past, present = [], {}, {}
+    for name, layer, length, total in attentions:
+        for part, size in zip(_PARTS, (layer.key_dim, layer.value_dim), strict=True):
+            shape = [None, layer.num_kv_heads, None, size]  # the number of heads is static
+            specs.append(tf.TensorSpec(shape, layer.compute_dtype, name=f"past_key_values.{name}.{part}"))
+            past[f"past_key_values.{name}.{part}"] = [BATCH, None, length]
+            present[f"present.{name}.{part}"] = [BATCH, None, total]
+    return specs, past, present
 
 
 def generate_ids(
@@ -238,14 +228,6 @@ class _WithoutXla:
 
     def encode(self, source_ids: Tensor) -> Any:
         return self._model.encode(source_ids, ops.StaticCache(in_place=False))
-
-
-def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
-    """Return the spec of the noise input of a sampling loop, or an empty list."""
-    if not isinstance(pipeline.sampler, generation.Sample):
-        return []
-    shape = [None, pipeline.sampler.num_return, pipeline.max_new_tokens]
-    return [tf.TensorSpec(shape, tf.float32, name="noise")]
 
 
 def encode(model: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
@@ -331,26 +313,3 @@ def continue_(
 
 def _ids(name: str) -> tf.TensorSpec:
     return tf.TensorSpec([None, None], tf.int64, name=name)
-
-
-def _cache(prefix: str, layers: int, length: str) -> Axes:
-    """Return the axes of each layer's keys and values; the number of heads is static."""
-    return {
-        name: axes for layer in range(layers) for name, axes in _layer_cache(prefix, layer, length).items()
-    }
-
-
-def _layer_cache(prefix: str, layer: int, length: str) -> Axes:
-    return {f"{prefix}.{layer}.{part}": [BATCH, None, length] for part in _PARTS}
-
-
-def _cache_specs(attention: Any, names: Axes) -> list[tf.TensorSpec]:
-    sizes = {"key": attention.key_dim, "value": attention.value_dim}
-    return [
-        tf.TensorSpec(
-            [None, attention.num_kv_heads, None, sizes[name.rsplit(".", 1)[1]]],
-            attention.compute_dtype,
-            name=name,
-        )
-        for name in names
-    ]

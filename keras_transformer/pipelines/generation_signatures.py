@@ -7,18 +7,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import generation, ops
-from keras_transformer.generation.constraints import MinNewTokens
-from keras_transformer.generation.samplers import TEMPERATURES
 from keras_transformer.generation.scoring import score_ids
 from keras_transformer.generation.search.categorical import uniform
 from keras_transformer.generation.validation import padding_value
-from keras_transformer.pipelines.base import DEFAULT, Arrays, Graph, Preprocessed
-from keras_transformer.pipelines.generation_graphs import exportable, generate_ids, noise_spec, row_options
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Graph, Preprocessed, spec_of
+from keras_transformer.pipelines.generation_graphs import exportable, generate_ids
 from keras_transformer.pipelines.texts import first_error
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import uniform_noise
-
-_NEW_SEED = -1
 
 
 class Signatures:
@@ -33,9 +29,10 @@ class Signatures:
 
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
+        self._config = pipeline.config
         self._samples = isinstance(pipeline.sampler, generation.Sample)
         matrix = [tf.TensorSpec([None, None], dtype) for dtype in (tf.int32, tf.bool)]
-        specs = [*matrix, *[tf.TensorSpec([None], tf.int32)] * 2, *noise_spec(pipeline)]
+        specs = [*matrix, *[tf.TensorSpec([None], tf.int32)] * 2, *map(spec_of, pipeline.noise(self._config))]
         specs += [tf.TensorSpec([None], tf.float32)] if self._samples else []
         self._loop = tf.function(
             lambda source_ids, padding_mask, limits, minimums, noise=None, temperatures=None: generate_ids(
@@ -53,16 +50,15 @@ class Signatures:
 
     def graphs(self) -> dict[str, Graph]:
         """Return the signatures, by name."""
-        text, target = (tf.TensorSpec([None], tf.string, name=name) for name in ("text", "target"))
-        defaults = self._defaults()
-        options = [tf.TensorSpec([None], value.dtype, name=name) for name, value in defaults.items()]
-        return {
-            DEFAULT: Graph(self.text_to_text, [text]),
-            "generate": Graph(self.generate, [text, *options], defaults=defaults),
-            "generate_ids": Graph(self.generate_ids, [text, *noise_spec(self._pipeline)]),
-            "encode": Graph(self.encode, [text]),
-            "score": Graph(self.score, [text, target]),
+        functions = {
+            DEFAULT: self.text_to_text,
+            "generate": self.generate,
+            "generate_ids": self.generate_ids,
+            "encode": self.encode,
+            "score": self.score,
         }
+        declared = self._pipeline.tensors(self._config)
+        return {name: Graph.of(functions[name], inputs) for name, (inputs, _) in declared.items()}
 
     def example_inputs(self, texts: Sequence[str]) -> dict[str, list[Arrays]]:
         """Return the inputs of each signature for texts."""
@@ -95,19 +91,11 @@ class Signatures:
 
         Args:
             texts: strings (B,).
-            *options: (B,) or (1,), in the order of `_defaults`.
+            *options: (B,) or (1,), in the order of `options`.
         """
         defaults = self._defaults()
         batch, given = self._pipeline.preprocess(texts), dict(zip(defaults, options, strict=True))
-        constraints, most = self._pipeline.constraints, self._pipeline.max_new_tokens
-        least = max([1, *(each.count for each in constraints if isinstance(each, MinNewTokens))])
-        ranges = {
-            "max_new_tokens": (least, most),
-            "min_new_tokens": (0, most),
-            "temperature": TEMPERATURES,
-            "seed": (_NEW_SEED, 2**32 - 1),
-            "rows": (-1, 2**31 - 1),
-        }
+        ranges = self._pipeline.ranges(self._config)
         error = batch.error
         for name, values in given.items():
             low, high = ranges[name]
@@ -119,19 +107,9 @@ class Signatures:
         return {"text": self._decoded(out["ids"]), **out}
 
     def _defaults(self) -> Arrays:
-        """Return the options of `generate`, by name, with their default values (1,).
-
-        "max_new_tokens" and "min_new_tokens" int32 limit the number of new tokens; where the pipeline samples,
-        "temperature" float32, "seed" int64 and "rows" int32 replace the temperature, the seed and the row numbers that
-        seed the noise. A seed of −1, the default of a sampler without a seed, draws a new one, and a row number of −1
-        is the index in the batch.
-        """
-        options = row_options(self._pipeline, np.int32)
-        if self._samples:
-            seed = self._pipeline.sampler.seed
-            seed = np.array([_NEW_SEED if seed is None else seed], np.int64)
-            options |= {"seed": seed, "rows": np.full(1, -1, np.int32)}
-        return options
+        """Return the options of `generate`, by name, with their default values (1,)."""
+        options = self._pipeline.options(self._config)
+        return {each.name: np.array([each.default], each.names.numpy) for each in options}
 
     def encode(self, texts: Tensor) -> dict[str, Tensor]:
         """Encode texts to "source_ids" int32 (B, S) and "padding_mask" booleans (B, S)."""

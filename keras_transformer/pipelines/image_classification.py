@@ -10,19 +10,20 @@ import tensorflow as tf
 
 from keras_transformer.models import ViT
 from keras_transformer.pipelines.arguments import check_model
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
-from keras_transformer.pipelines.classification import Classifier, labels_of
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
+from keras_transformer.pipelines.classification import ClassifierPipeline
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_positive_integer
 from keras_transformer_serving import files
-from keras_transformer_serving.pipelines.errors import Errors, RowErrors
+from keras_transformer_serving.pipelines.classification import ImageTask
+from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_batch_size
+from keras_transformer_serving.pipelines.texts import as_floats
 
 _PREPROCESSOR = "preprocessor_config.json"
 _BILINEAR = 2
 
 
-class ImageClassification(Classifier, ForwardPipeline):
+class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
     """A pipeline of an image classifier, or regression, and the names of its classes.
 
     The form of its outputs depends on the model's `problem_type`, see `TextClassification`.
@@ -74,7 +75,7 @@ class ImageClassification(Classifier, ForwardPipeline):
         Raises:
             ValueError: if images have another size, or values out of the model's range.
         """
-        return self._classified(self._answer_of, images, batch_size, errors)
+        return self._classified(self.answer, images, batch_size, errors)
 
     def probabilities(self, images: Any, batch_size: int = 64, *, errors: Errors = "raise") -> Any:
         """Return the probability of each class, float32 (n, C), or (C,) for one image.
@@ -89,8 +90,8 @@ class ImageClassification(Classifier, ForwardPipeline):
 
     def scores(self, images: Any, batch_size: int = 64, *, errors: Errors = "raise") -> Any:
         """Return the probabilities, or the numbers of a regression, as `probabilities` does."""
-        found = self._classified(self._scores_of, images, batch_size, errors)
-        return found if errors == "return" else self._stacked(found)
+        found = self._classified(self.row_scores, images, batch_size, errors)
+        return found if errors == "return" else as_floats(found, len(self.labels))
 
     def preprocess(self, pixel_values: Tensor) -> Preprocessed:
         """Check images (B, height, width, channels) and resize them if asked, as TensorFlow operations."""
@@ -102,11 +103,9 @@ class ImageClassification(Classifier, ForwardPipeline):
         error = tf.strings.join(
             [
                 f"`images` must have values from {low} to {high}. Received: values from ",
-                *(
-                    tf.strings.as_string(least, shortest=True),
-                    " to ",
-                    tf.strings.as_string(most, shortest=True),
-                ),
+                tf.strings.as_string(least, shortest=True),
+                " to ",
+                tf.strings.as_string(most, shortest=True),
             ]
         )
         if self.resize:
@@ -118,21 +117,8 @@ class ImageClassification(Classifier, ForwardPipeline):
         return super().forward(inputs["pixel_values"])
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
-        """Convert scores to answers; see `Classifier.answers_of`."""
+        """Convert scores to answers; see `ClassifierPipeline.answers_of`."""
         return self.answers_of(self.scores_of(outputs))
-
-    def signatures(self) -> dict[str, Graph]:
-        """Return the signatures of a SavedModel."""
-        size = [None, None] if self.resize else self.model.image_size
-        return {DEFAULT: Graph(self.serve, [self._spec(size)]), FORWARD: self.forward_graph()}
-
-    def forward_graph(self) -> Graph:
-        """Return the function from images of the model's size to its outputs, with Optimum's names."""
-        return Graph(
-            lambda pixel_values: self.forward({"pixel_values": pixel_values}),
-            [self._spec(self.model.image_size)],
-            {"pixel_values": [BATCH], **self.graph_outputs},
-        )
 
     def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
         """Return random images on which an export and the pipeline are compared; see `ForwardPipeline`."""
@@ -158,29 +144,33 @@ class ImageClassification(Classifier, ForwardPipeline):
             set_normalization(model, 0.0, 1.0)
         # Other interpolations than ours would give other images, so do not resize for them.
         resize = bool(given.get("do_resize", True)) and given.get("resample", _BILINEAR) == _BILINEAR
-        return {"labels": labels_of(config), "resize": resize}
+        return {**super().hugging_face_arguments(folder, config, model, settings), "resize": resize}
 
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except the model."""
-        return {"labels": self.labels, "resize": self.resize, "threshold": self.threshold}
+    @classmethod
+    def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
+        """Return nothing; make scale and offset of the image converter a part of the weights."""
+        converter = image_converter_of(model)
+        if converter is not None:
+            scale = np.asarray(1.0 if converter.scale is None else converter.scale, "float64")
+            offset = np.asarray(0.0 if converter.offset is None else converter.offset, "float64")
+            set_normalization(converted, -offset / (255 * scale), 1 / (255 * scale))
+        return {}
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
         sizes = {name: getattr(self.model, name) for name in ("image_size", "num_channels", "value_range")}
-        return {**super().export_config(), **sizes, "problem_type": self.problem_type}
+        return {**super().export_config(), **sizes}
 
     def _classified(self, convert: Any, images: Any, batch_size: int, errors: Errors) -> Any:
-        check_positive_integer(batch_size=batch_size)
+        check_batch_size(batch_size)
         images = np.asarray(images)
         if images.ndim == 3:
             return self._classified(convert, images[None], batch_size, errors)[0]
         self._check(images)
         found_errors = RowErrors(errors)
         rows = self._rows([images], batch_size, range(len(images)), found_errors)
-        return found_errors.merge({row: convert(outputs) for row, outputs in rows.items()})
-
-    def _spec(self, size: Sequence[int | None]) -> tf.TensorSpec:
-        return tf.TensorSpec([None, *size, self.model.num_channels], tf.float32, name="pixel_values")
+        config = self.config
+        return found_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
 
     def _check(self, images: np.ndarray) -> None:
         size, (low, high) = self.model.image_size, self.model.value_range
@@ -215,6 +205,11 @@ def _check_preprocessor(path: pathlib.Path, given: Mapping[str, Any], model: Any
             f"`{path}` must describe images of the model's size {tuple(model.image_size)} and values from 0 to 255. "
             f"Received: size={size}, do_rescale={given.get('do_rescale', True)}, rescale_factor={scale}"
         )
+
+
+def image_converter_of(model: Any) -> Any:
+    """Return the image converter of the preprocessor of a model of KerasHub, or None."""
+    return getattr(getattr(model, "preprocessor", None), "image_converter", None)
 
 
 def set_normalization(model: Any, mean: Any, deviation: Any) -> None:

@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_transformer import interop, text
 from keras_transformer.interop.keras_hub import class_name, tokenizer_of
 from keras_transformer.pipelines.base import Pipeline
-from keras_transformer.pipelines.image_classification import ImageClassification, set_normalization
+from keras_transformer.pipelines.image_classification import image_converter_of
 
 
 def from_keras_hub(model: keras.Model, tokenizer: Any = None, **settings: Any) -> Any:
@@ -42,14 +41,18 @@ def from_keras_hub(model: keras.Model, tokenizer: Any = None, **settings: Any) -
         >>> causal_lm = keras_hub.models.GPT2CausalLM.from_preset("gpt2_base_en")  # doctest: +SKIP
         >>> writer = from_keras_hub(causal_lm, generation="beam", max_new_tokens=32)  # doctest: +SKIP
     """
-    if class_name(model) in ("ViTBackbone", "ViTImageClassifier"):
-        return _image_classification(model, settings)
-    theirs = tokenizer_of(model) if tokenizer is None else tokenizer
-    ours = tokenizer_from_keras_hub(theirs, getattr(model, "backbone", model).vocabulary_size)
-    ids = {name: getattr(ours, name) for name in _TOKENIZERS[type(theirs).__name__][1]}
-    converted = interop.from_keras_hub(model, **ids)
+    given, known, theirs = {}, {}, None
+    if (size := getattr(getattr(model, "backbone", model), "vocabulary_size", None)) is not None:
+        theirs = tokenizer_of(model) if tokenizer is None else tokenizer
+        known["tokenizer"] = tokenizer_from_keras_hub(theirs, size)
+        ids = _TOKENIZERS[type(theirs).__name__][1]
+        given = {name: getattr(known["tokenizer"], name) for name in ids}
+    elif image_converter_of(model) is not None:
+        given = {"value_range": (0.0, 255.0)}
+    converted = interop.from_keras_hub(model, **given)
     pipeline: Any = Pipeline.of_model(converted)
-    return pipeline(converted, ours, **{**pipeline.keras_hub_arguments(model, theirs), **settings})
+    known |= pipeline.keras_hub_arguments(model, theirs, converted)
+    return pipeline(converted, **{**known, **settings})
 
 
 def tokenizer_from_keras_hub(tokenizer: Any, vocabulary_size: int | None = None) -> text.Tokenizer:
@@ -146,18 +149,6 @@ def _check(theirs: Any, vocabulary: Any, required: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"`tokenizer` must have {name}={value!r}. Received: {name}={getattr(theirs, name)!r}"
             )
-
-
-def _image_classification(model: Any, settings: Mapping[str, Any]) -> ImageClassification:
-    converter = getattr(getattr(model, "preprocessor", None), "image_converter", None)
-    if converter is None:
-        return ImageClassification(interop.from_keras_hub(model), **settings)
-    ours = interop.from_keras_hub(model, value_range=(0.0, 255.0))
-    scale = np.asarray(1.0 if converter.scale is None else converter.scale, "float64")
-    offset = np.asarray(0.0 if converter.offset is None else converter.offset, "float64")
-    deviation = 1 / (255 * scale)
-    set_normalization(ours, -offset * deviation, deviation)
-    return ImageClassification(ours, **settings)
 
 
 # The conversion of each class of tokenizers, and the ids that the model takes from it.

@@ -7,14 +7,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines.arguments import check_model
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
-from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
+from keras_transformer.pipelines.classification import check_labels, labels_tensor
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines.classification import NodeTask
 from keras_transformer_serving.pipelines.errors import RowErrors
 
 
-class NodeClassification(ForwardPipeline):
+class NodeClassification(NodeTask, ForwardPipeline):
     """A pipeline of a node classifier and the names of its classes.
 
     Args:
@@ -49,8 +50,7 @@ class NodeClassification(ForwardPipeline):
         Raises:
             ValueError: if a shape is wrong, features are not finite, or an edge refers to a missing node.
         """
-        label_of = labels_by_output(self.labels)
-        return [label_of[label] for label in self._answer_nodes(nodes, edges)["label"].tolist()]
+        return self.answer(self._answer_nodes(nodes, edges), self.config)
 
     def probabilities(self, nodes: Any, edges: Any) -> np.ndarray:
         """Return the probability of each class for each node, float32 (T, C)."""
@@ -71,7 +71,7 @@ class NodeClassification(ForwardPipeline):
         )
         error = tf.where(finite, error, "`nodes` must be finite. Received: features that are not")
         accepted = (joined & finite)[:, None, None]
-        inputs = self._inputs(tf.where(accepted, nodes, 0.0), tf.where(accepted, edges, -1))
+        inputs = self.model_inputs(tf.where(accepted, nodes, 0.0), tf.where(accepted, edges, -1))
         return Preprocessed(inputs, error, {"count": count})
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
@@ -80,22 +80,11 @@ class NodeClassification(ForwardPipeline):
         label = tf.gather(labels_tensor(self.labels), tf.argmax(probabilities, axis=-1))
         return {"label": label, "probabilities": probabilities}
 
-    def signatures(self) -> dict[str, Graph]:
-        """Return the signatures of a SavedModel."""
-        graph = self.forward_graph()
-        return {DEFAULT: Graph(self.serve, graph.inputs), FORWARD: graph}
-
-    def forward_graph(self) -> Graph:
-        """Return the function from graphs to the model's logits."""
-        nodes = [BATCH, "num_nodes"]
-        return Graph(
-            lambda nodes, edges: self.forward(self._inputs(nodes, edges)),
-            [
-                tf.TensorSpec([None, None, self.model.num_features], tf.float32, name="nodes"),
-                tf.TensorSpec([None, None, 2], tf.int64, name="edges"),
-            ],
-            {"nodes": nodes, "edges": [BATCH, "num_edges"], "logits": nodes},
-        )
+    def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
+        """Return the model's inputs; its kernel needs at least one edge, and −1 is padding."""
+        nodes, edges = arrays
+        padding = [[0, 0], [0, 1], [0, 0]]
+        return {"nodes": nodes, "edges": tf.pad(tf.cast(edges, tf.int32), padding, constant_values=-1)}
 
     def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
         """Return random graphs, with and without edges; see `ForwardPipeline`."""
@@ -112,19 +101,9 @@ class NodeClassification(ForwardPipeline):
         ]
         return {FORWARD: graphs, DEFAULT: graphs}
 
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except the model."""
-        return {"labels": self.labels}
-
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
         return {**super().export_config(), "num_features": self.model.num_features}
-
-    @staticmethod
-    def _inputs(nodes: Tensor, edges: Tensor) -> dict[str, Tensor]:
-        """Return the model's inputs; its kernel needs at least one edge, and −1 is padding."""
-        padding = [[0, 0], [0, 1], [0, 0]]
-        return {"nodes": nodes, "edges": tf.pad(tf.cast(edges, tf.int32), padding, constant_values=-1)}
 
     def _answer_nodes(self, nodes: Any, edges: Any) -> Arrays:
         nodes, edges = np.asarray(nodes), np.asarray(edges)

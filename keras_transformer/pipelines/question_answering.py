@@ -1,28 +1,27 @@
 """Extractive question answering."""
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from keras_transformer.models import SpanClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_output
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
+from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.texts import (
     TextPipeline,
     accepted_rows,
     first_error,
     utf8_error,
     valid_utf8,
+    words_of,
 )
-from keras_transformer.pipelines.words import words_of
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
-from keras_transformer_serving.pipelines.errors import Errors
+from keras_transformer_serving.pipelines.question_answering import QuestionAnsweringTask
 from keras_transformer_serving.pipelines.question_answering import Span as Span
 
 
-class QuestionAnswering(TextPipeline):
+class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
     """Extractive question answering with a span classifier and its tokenizer.
 
     Answers are whole words of the context.
@@ -51,34 +50,6 @@ class QuestionAnswering(TextPipeline):
         check_output(model, "a span classifier, such as `models.SpanClassifier`", (None, 2, LENGTH))
         check_positive_integer(max_answer_tokens=max_answer_tokens)
         self.max_answer_tokens = max_answer_tokens
-
-    def __call__(
-        self,
-        question: str | Iterable[str],
-        context: str | Iterable[str],
-        batch_size: int = 32,
-        *,
-        errors: Errors = "raise",
-        truncate: bool = False,
-    ) -> Any:
-        """Answer questions.
-
-        Args:
-            question: the question, or a list of questions.
-            context: the text that contains the answer, or one for each question.
-            batch_size: the number of windows in a batch.
-            errors: "raise" the error of a question or context, or "return" it in place of the answer.
-            truncate: whether to cut a context that is too long with its question, keeping its first tokens.
-
-        Returns:
-            The most probable `Span`, or a list of them.
-
-        Raises:
-            ValueError: if a context has no word, or is too long with its question.
-        """
-        return self._answers(
-            batch_size, self._span, errors=errors, truncate=truncate, question=question, context=context
-        )
 
     def preprocess(self, question: Tensor, context: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert questions and contexts, strings (B,), to the model's inputs, as TensorFlow operations."""
@@ -140,20 +111,3 @@ class QuestionAnswering(TextPipeline):
             "end": end,
             "probability": tf.gather(probability, number),
         }
-
-    @property
-    def graph_outputs(self) -> Axes:
-        """The outputs of the model's graph and the names of their first axes."""
-        return {name: [BATCH, "sequence_length"] for name in ("start_logits", "end_logits")}
-
-    def text_inputs(self) -> dict[str, tuple[str, ...]]:
-        """Return the names of the string inputs of each signature of texts."""
-        return {DEFAULT: ("question", "context")}
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except model and tokenizer."""
-        return {**super().settings(), "max_answer_tokens": self.max_answer_tokens}
-
-    @staticmethod
-    def _span(row: Arrays, _question: str, _context: str) -> Span:
-        return Span(row["answer"].decode(), int(row["start"]), int(row["end"]), float(row["probability"]))

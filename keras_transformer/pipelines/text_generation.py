@@ -153,7 +153,7 @@ class TextGeneration(GeneratingPipeline):
         return rows, tf.where(after_prompt | after_anchor | same, "", error)
 
     @classmethod
-    def keras_hub_arguments(cls, model: Any, tokenizer: Any) -> dict[str, Any]:
+    def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
         """Return whether prompts begin with the start token, as those of the preprocessor do."""
         return {"add_start": getattr(getattr(model, "preprocessor", None), "add_start_token", False)}
 

@@ -1,7 +1,6 @@
 """Text-to-text generation with an encoder–decoder."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.texts import utf8_error
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
-from keras_transformer_serving.pipelines.errors import Errors, RowErrors
+from keras_transformer_serving.pipelines.errors import RowErrors
 from keras_transformer_serving.text import splitting
 
 
@@ -69,101 +68,9 @@ class TextToText(GeneratingPipeline):
         )
         self.long_texts = long_texts
 
-    def __call__(
-        self,
-        texts: str | Iterable[str],
-        batch_size: int = 64,
-        *,
-        prefixes: str | Iterable[str] | None = None,
-        max_new_tokens: int | Sequence[int] | None = None,
-        long_texts: str | None = None,
-        errors: Errors = "raise",
-        truncate: bool = False,
-    ) -> Any:
-        r"""Generate output texts.
-
-        Args:
-            texts: a list of any length, or one string. A text of only spaces and unknown characters gives an empty
-                output, or only its prefix.
-            batch_size: the number of rows in a batch.
-            prefixes: the prefix of the output of each text, "" for none; a string for a string. The prefix of a text
-                that is split is that of its first part.
-            max_new_tokens: the maximum number of new tokens, or one for each text, up to the pipeline's own; prefixes
-                do not count. Of a text that is split it limits each part.
-            long_texts: "refuse" or "split" texts of more than `max_source_tokens` tokens; by default the pipeline's
-                setting.
-            errors: "raise" the error of a text or prefix, or "return" it in place of the output.
-            truncate: whether to cut a text that is refused to its first tokens and the end token.
-
-        Returns:
-            A list as long as `texts`, or a string for a string: the first of several hypotheses (see `answers`).
-
-        Raises:
-            TypeError: if an argument is of another type.
-            ValueError: if a text is not valid Unicode or refused, a limit is out of range, a prefix has special tokens,
-                or the numbers of prefixes or limits and texts differ.
-
-        Example:
-            >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
-            ['the house', 'a house']
-            >>> translator("La casa.\n\nEl perro.", long_texts="split")
-            'The house.\n\nThe dog.'
-        """
-        options: dict[str, Any] = {"errors": errors, "truncate": truncate}
-        if not self._splits(long_texts):
-            return super().__call__(
-                texts, batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens, **options
-            )
-        if isinstance(texts, str):
-            prefixes = [prefixes] if isinstance(prefixes, str) else prefixes
-            options |= {"max_new_tokens": max_new_tokens, "long_texts": long_texts}
-            return self([texts], batch_size, prefixes=prefixes, **options)[0]
-        texts = arguments.as_list("texts", texts)
-        split = splitting.SplitTexts(self.split_texts(texts))
-        limits = arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens)
-        if prefixes is not None:
-            # The call below has the errors of single prefixes.
-            prefixes = arguments.one_for_each("prefixes", prefixes, len(texts), RowErrors("return"))
-            prefixes = split.of_first(prefixes, "")
-        outputs = super().__call__(
-            split.parts, batch_size, prefixes=prefixes, max_new_tokens=split.of_each(limits), **options
-        )
-        return split.join(outputs)
-
-    def stream(
-        self,
-        text: str,
-        prefix: str = "",
-        *,
-        max_new_tokens: int | None = None,
-        long_texts: str | None = None,
-        truncate: bool = False,
-    ) -> Iterator[str]:
-        """Stream the output text while it is generated; the concatenated pieces equal the output of a call.
-
-        Args:
-            text: one text.
-            prefix: the prefix of the output, part of the first piece.
-            max_new_tokens: as in a call.
-            long_texts: as in a call.
-            truncate: as in a call.
-
-        Raises:
-            TypeError: if an argument has a wrong type.
-            ValueError: if the sampler has several parallel hypotheses, or a call would raise one.
-        """
-        if not self._splits(long_texts):
-            return super().stream(text, prefix, max_new_tokens=max_new_tokens, truncate=truncate)
-        arguments.check_text("text", text)
-        (split,) = self.split_texts([text])
-        first, *others = split.parts
-        streams = (
-            self._stream(part, "", max_new_tokens, truncate, row) for row, part in enumerate(others, start=1)
-        )
-        return split.stream(itertools.chain([self._stream(first, prefix, max_new_tokens, truncate)], streams))
-
-    def _splits(self, long_texts: str | None) -> bool:
-        return splitting.is_split(self.long_texts if long_texts is None else long_texts)
+    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
+        splits = splitting.is_split(self.long_texts if long_texts is None else long_texts)
+        return self.split_texts(texts) if splits else None
 
     def split_texts(self, texts: Iterable[str]) -> list[splitting.Split]:
         r"""Split texts into parts that fit `max_source_tokens`.

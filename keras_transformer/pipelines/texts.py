@@ -1,20 +1,23 @@
 """The base class of pipelines that run a model once on texts: special ids, windows and words."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines import arguments
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
+from keras_transformer.text.pretokenizers import characters
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_one_of, check_positive_integer
-from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_truncate
+from keras_transformer_options.arguments import check_one_of
+from keras_transformer_serving.pipelines.errors import RowErrors
+from keras_transformer_serving.pipelines.texts import TextTask
 
 _SIZES = ("vocabulary_size", "max_length")
+_SPACES = [code for code in range(0x110000) if chr(code).isspace()]
 
 
 class Windows(NamedTuple):
@@ -35,7 +38,7 @@ class Windows(NamedTuple):
     error: Tensor
 
 
-class TextPipeline(ForwardPipeline):
+class TextPipeline(ForwardPipeline, TextTask):
     """Base class of pipelines that run a model with an encoder or a decoder once on texts.
 
     Args:
@@ -92,15 +95,6 @@ class TextPipeline(ForwardPipeline):
         """For each of the model's inputs, the axis of tokens and the padding value."""
         return {"token_ids": (-1, self.tokenizer.padding_value), "segment_ids": (-1, 0)}
 
-    @property
-    def graph_outputs(self) -> Axes:
-        """The outputs of the model's graph and the names of their first axes."""
-        return {"logits": [BATCH, "sequence_length"]}
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except model and tokenizer."""
-        return {"long_texts": self.long_texts}
-
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
         sizes = {"max_length": self.max_length}
@@ -114,51 +108,21 @@ class TextPipeline(ForwardPipeline):
             "symmetric": getattr(self.model, "symmetric", False),
         }
 
-    def signatures(self) -> dict[str, Graph]:
-        """Return the signatures of a SavedModel."""
-        found = {
-            name: Graph(self.serve, [tf.TensorSpec([None], tf.string, name=each) for each in names])
-            for name, names in self.text_inputs().items()
-        }
-        return {**found, FORWARD: self.forward_graph()}
-
-    def text_inputs(self) -> dict[str, tuple[str, ...]]:
-        """Return the names of the string inputs of each signature of texts."""
-        return {DEFAULT: ("text",)}
-
-    def forward_graph(self) -> Graph:
-        """Return the function from ids to the model's outputs, with Optimum's names."""
-        encoder = self.encoder
-        symmetric = getattr(self.model, "symmetric", False)  # the model reads a pair in both orders
-        shape = [None, 2, None] if symmetric else [None, None]
-        row = [BATCH, None, "sequence_length"] if symmetric else [BATCH, "sequence_length"]
-        names = ["input_ids", "attention_mask"]
-        if getattr(encoder, "num_segments", 1) > 1:
-            names.append("token_type_ids")
-
-        def forward(
-            input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-        ) -> dict[str, Tensor]:
-            real = attention_mask != 0
-            if encoder.pad_id is None:
-                inputs = {"token_ids": input_ids, "padding_mask": real}
-            else:
-                inputs = {"token_ids": tf.where(real, input_ids, encoder.pad_id)}
-            if token_type_ids is not None:
-                inputs["segment_ids"] = token_type_ids
-            outputs = self.forward(inputs)
-            return {name: outputs[name] for name in self.graph_outputs}
-
-        return Graph(
-            forward,
-            [tf.TensorSpec(shape, tf.int64, name=name) for name in names],
-            {**dict.fromkeys(names, row), **self.graph_outputs},
-        )
+    def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
+        """Return the ids, with padding where the mask is 0, and the segments."""
+        input_ids, attention_mask, *segment_ids = arrays
+        real, pad_id = attention_mask != 0, self.encoder.pad_id
+        if pad_id is None:
+            inputs = {"token_ids": input_ids, "padding_mask": real}
+        else:
+            inputs = {"token_ids": tf.where(real, input_ids, pad_id)}
+        return {**inputs, **({"segment_ids": segment_ids[0]} if segment_ids else {})}
 
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
         """Return inputs on which an export and the pipeline are compared; see `ForwardPipeline`."""
         found = {FORWARD: self._example_ids()}
-        for name, names in self.text_inputs().items():
+        for name, inputs in self.columns(self.config).items():
+            names = [each.name for each in inputs if each.required]
             given = texts is not None and name == DEFAULT
             rows = _checked_rows(texts, len(names)) if given else self._example_rows(len(names))
             found[name] = [
@@ -170,16 +134,17 @@ class TextPipeline(ForwardPipeline):
     def _example_ids(self) -> list[Arrays]:
         """Return random ids of two sizes, with full, half-padded and empty rows."""
         random, encoder = np.random.default_rng(0), self.encoder
+        first, *_, last = self.graph_inputs(self.config)
         found = []
         for rows, length in ((3, 12), (1, 4)):
             length = min(length, self.max_length or length)
-            shape = (rows, 2, length) if getattr(self.model, "symmetric", False) else (rows, length)
+            shape = (rows, *first.shape[:-1], length)
             ids = random.integers(0, encoder.vocabulary_size, shape)
             real = np.ones_like(ids) if encoder.pad_id is None else (ids != encoder.pad_id).astype("int64")
             real[1:2, ..., length // 2 :] = real[2:] = 0
             inputs = {"input_ids": np.where(real, ids, self.tokenizer.padding_value), "attention_mask": real}
-            if getattr(encoder, "num_segments", 1) > 1:
-                inputs["token_type_ids"] = random.integers(0, encoder.num_segments, shape)
+            if last.name not in inputs:
+                inputs[last.name] = random.integers(0, encoder.num_segments, shape)
             found.append(inputs)
         return found
 
@@ -199,52 +164,14 @@ class TextPipeline(ForwardPipeline):
         """Return texts made from the vocabulary."""
         return texts_from_vocabulary(self.tokenizer)
 
-    def _answers(
-        self,
-        batch_size: int,
-        convert: Callable[..., Any],
-        *,
-        errors: Errors = "raise",
-        truncate: bool = False,
-        **texts: str | Iterable[str],
-    ) -> Any:
-        """Return the converted outputs for each text or pair; of a single string, only its own.
+    def _column(self, name: str, texts: list[Any], errors: RowErrors) -> list[bytes]:
+        (utf8,) = arguments.utf8_columns(errors, **{name: texts})
+        return utf8
 
-        Args:
-            batch_size: the number of rows in a batch.
-            convert: a function from the outputs for one text or pair, and the texts, to a Python value.
-            errors: "raise" the error of a text, or "return" it in place of its answer.
-            truncate: whether to cut texts that are too long; `preprocess` takes it as an argument.
-            **texts: one or two lists of texts or strings, by argument.
-
-        Raises:
-            TypeError: if a text is not a string.
-            ValueError: if `batch_size` is not positive, a text is refused, or lists have different lengths.
-        """
-        check_positive_integer(batch_size=batch_size)
-        one = all(isinstance(each, str) for each in texts.values())
-        check_truncate(truncate)
-        found_errors = RowErrors(errors)
-        given = {
-            name: [each] if isinstance(each, str) else arguments.as_list(name, each)
-            for name, each in texts.items()
-        }
-        columns = arguments.utf8_columns(found_errors, **given)
-        if len({len(column) for column in columns}) > 1:
-            names = " and ".join(map("`{}`".format, texts))
-            counts = " and ".join(str(len(column)) for column in columns)
-            raise ValueError(f"{names} must be equally many. Received: {counts} texts")
-        lengths = np.sum([[len(text) for text in column] for column in columns], axis=0)
-        # Long texts first, so that too long ones are found at once.
-        order = [row for row in np.argsort(-lengths, kind="stable").tolist() if row not in found_errors]
-        options = {"truncate": True} if truncate else {}
-        rows = self._rows(columns, batch_size, order, found_errors, **options)
-        found = {
-            row: convert(outputs, *(column[row].decode() for column in columns))
-            for row, outputs in rows.items()
-        }
-        answers = found_errors.merge(found)
-        return answers[0] if one else answers
+    def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
+        """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
+        windows = self._windows(self.tokenizer.tokenize(text), "text", utf8_error(text=text), truncate)
+        return Preprocessed(self._inputs(windows.ids), windows.error, {"owner": windows.owner})
 
     def _windows(
         self,
@@ -377,6 +304,32 @@ def accepted_texts(pipeline: Any) -> list[str]:
     texts = texts_from_vocabulary(pipeline.tokenizer)
     errors = pipeline.preprocess(tf.constant(texts)).error.numpy()
     return [text for text, error in zip(texts, errors, strict=True) if not error]
+
+
+class Words(NamedTuple):
+    """The words of texts, ragged (B, None), with the indices of their first characters and after their last ones."""
+
+    text: tf.RaggedTensor
+    start: tf.RaggedTensor
+    end: tf.RaggedTensor
+
+
+def words_of(text: Tensor) -> Words:
+    """Split texts (B,) into words at white space."""
+    codes = tf.strings.unicode_decode(text, "UTF-8")  # (B, None)
+    rows = codes.value_rowids()
+    place = tf.cast(tf.range(tf.size(rows, tf.int64)) - tf.gather(codes.row_starts(), rows), tf.int32)
+    space = tf.reduce_any(codes.values[:, None] == tf.constant(_SPACES), axis=1)
+    new_row = characters.row_starts(rows)
+    starts = ~space & (new_row | characters.shifted(space, 1, True))
+    ends = ~space & (characters.shifted(new_row, -1, True) | characters.shifted(space, -1, True))
+    kept = (tf.boolean_mask(values, ~space) for values in (codes.values, rows, starts))
+    words = characters.cut(*kept, codes.nrows())
+    return Words(
+        words,
+        words.with_values(tf.boolean_mask(place, starts)),
+        words.with_values(tf.boolean_mask(place, ends) + 1),
+    )
 
 
 def _checked_rows(texts: Any, columns: int) -> list[tuple[str, ...]]:

@@ -1,32 +1,31 @@
 """Classification of the words of a text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from keras_transformer.models import TokenClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_model, check_output
-from keras_transformer.pipelines.base import Arrays, Preprocessed
+from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.classification import (
     check_labels,
-    labels_by_output,
     labels_of,
     labels_tensor,
 )
-from keras_transformer.pipelines.texts import TextPipeline, utf8_error
-from keras_transformer.pipelines.words import Words, words_of
+from keras_transformer.pipelines.texts import TextPipeline, Words, utf8_error, words_of
 from keras_transformer.typing import Tensor
-from keras_transformer_serving.pipelines.errors import Errors
 from keras_transformer_serving.pipelines.token_classification import TaggedWord as TaggedWord
+from keras_transformer_serving.pipelines.token_classification import TokenClassificationTask
 
 _MODEL = "a classifier of tokens, such as `models.TokenClassifier`"
 
 
-class TokenClassification(TextPipeline):
+class TokenClassification(TokenClassificationTask, TextPipeline):
     """A pipeline of a token classifier, its tokenizer and the names of its classes.
 
-    Words are delimited by white space; a word's class is that of its first token.
+    Words are delimited by white space; a word's class is that of its first token. The answer to a text is a list of
+    `TaggedWord`; words without tokens, and with truncate=True words that are cut, are omitted.
 
     Args:
         model: such as `models.TokenClassifier`.
@@ -52,31 +51,6 @@ class TokenClassification(TextPipeline):
         check_model(model, _MODEL, "num_classes")
         check_output(model, _MODEL, (None, LENGTH, model.num_classes))
         self.labels = check_labels(labels, model.num_classes)
-
-    def __call__(
-        self,
-        text: str | Iterable[str],
-        batch_size: int = 32,
-        *,
-        errors: Errors = "raise",
-        truncate: bool = False,
-    ) -> Any:
-        """Classify the words of each text.
-
-        Args:
-            text: a list of texts, or one string.
-            batch_size: the number of rows in a batch.
-            errors: "raise" the error of a text, or "return" it in place of the answer.
-            truncate: whether to cut a text that is too long, keeping its first tokens: words that are cut are
-                omitted.
-
-        Returns:
-            For each text a list of `TaggedWord`; for one string only its list. Words without tokens are omitted.
-
-        Raises:
-            ValueError: if a text is too long.
-        """
-        return self._answers(batch_size, self._tagged_words, errors=errors, truncate=truncate, text=text)
 
     def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
@@ -135,16 +109,3 @@ class TokenClassification(TextPipeline):
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
         """Return the names of the classes."""
         return {"labels": labels_of(config)}
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except model and tokenizer."""
-        return {**super().settings(), "labels": self.labels}
-
-    def _tagged_words(self, row: Arrays, _text: str) -> list[TaggedWord]:
-        label_of = labels_by_output(self.labels)
-        columns = (row[name].tolist() for name in ("words", "labels", "probabilities", "starts", "ends"))
-        return [
-            TaggedWord(word.decode(), label_of[label], probability, start, end)
-            for word, label, probability, start, end in zip(*columns, strict=True)
-            if start >= 0
-        ]

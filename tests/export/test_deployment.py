@@ -414,7 +414,8 @@ def write_export(folder, axes=("batch_size", "sequence_length"), weights=b""):
         [helper.make_tensor("axis", onnx.TensorProto.INT64, [1], [1])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    with bundle.new_part(folder, "onnx", config, {"onnx": "1"}) as (new, report):
+    with bundle.new_parts(folder, ["onnx"], config, {"onnx": "1"}) as written:
+        new, report = written["onnx"]
         (new / "model.onnx").write_bytes(model.SerializeToString())
         report["signatures"] = model_card.signatures(new)
         if weights:

@@ -10,7 +10,7 @@ import tensorflow as tf
 import keras_transformer_serving as serving
 from keras_transformer import export, text
 from keras_transformer.export import ParityError
-from keras_transformer.export.parity import comparison, outputs
+from keras_transformer.export.parity import outputs
 from keras_transformer.models import (
     BERT,
     GAT,
@@ -343,9 +343,7 @@ def test_a_graph_of_other_weights_fails_verification(folder, tmp_path):
     examples = parity.load_examples(folder / "onnx" / "examples.npz")
     examples[0].outputs["logits"][0, 0] += 0.01
     with pytest.raises(ParityError, match="logits"):
-        parity.compare_tensors(
-            examples, comparison._runner(folder / "onnx", "onnx", serving.Bundle(folder).config), 1e-4
-        )
+        parity.compare_tensors(examples, parity.onnx_runner(serving.Bundle(folder)), 1e-4)
 
 
 @pytest.mark.slow

@@ -199,7 +199,8 @@ def test_an_export_without_the_folder_is_read_and_extended(damaged, pipeline, re
     files.write_json(damaged / "manifest.json", manifest.sealed({}, old, None))
     Bundle(damaged).check()
     part = "saved_model/tiny/1"
-    with bundle_writer.new_part(pipeline, damaged, "saved_model/other/1") as (new, report):
+    with bundle_writer.new_parts(pipeline, damaged, ["saved_model/other/1"]) as written:
+        new, report = written["saved_model/other/1"]
         shutil.copytree(damaged / part, new, dirs_exist_ok=True)
         report.update(reports[part])
     Bundle(damaged).check()

@@ -184,7 +184,7 @@ def test_exports_of_a_pipeline_that_runs_its_model_once_give_equal_outputs(name,
     export.onnx(pipeline, tmp_path / "new", precisions=["float32", "int8"])
     for inputs in pipeline.example_inputs()["serving_default"]:
         found = export_outputs(version, **inputs)
-        for output, expected in pipeline.outputs(*inputs.values()).items():
+        for output, expected in pipeline.outputs_of(*inputs.values()).items():
             if expected.dtype.kind == "f":
                 np.testing.assert_allclose(found[output], expected, **CLOSE)
             else:
@@ -228,7 +228,7 @@ SCRIPT = """
     assert (pipeline.probabilities(["a"]) != pipeline.probabilities(["B"])).any()
     kt.export.saved_model(pipeline, "new", name="loud")
     found = tf.saved_model.load("new/saved_model/loud/1").signatures["serving_default"](tf.constant(["a", "B"]))
-    expected = pipeline.outputs(["a", "B"])
+    expected = pipeline.outputs_of(["a", "B"])
     assert abs(found["probabilities"].numpy() - expected["probabilities"]).max() < 1e-5
 """
 

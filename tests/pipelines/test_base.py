@@ -65,11 +65,14 @@ def test_a_refused_input_has_an_error_and_changes_no_other_answer(name):
     assert [bool(error) for error in batch.error.numpy()] == [False, True, False]
     answers = {key: values.numpy() for key, values in pipeline.serve(*map(tf.constant, INPUTS[name])).items()}
     assert answers["error"].tolist() == batch.error.numpy().tolist()
+    declared = pipeline.tensors(pipeline.config)["serving_default"][1]
+    found = {key: (tf.as_dtype(values.dtype).name, values.ndim - 1) for key, values in answers.items()}
+    assert found == {each.name: (each.dtype, len(each.shape)) for each in declared}
     empty = {"O": b"", "i": -1, "f": 0}
     assert all(
         np.all(answers[key][1] == empty[answers[key].dtype.kind]) for key in answers.keys() - {"error"}
     )
-    accepted = pipeline.outputs(*(values[[0, 2]] for values in INPUTS[name]))
+    accepted = pipeline.outputs_of(*(values[[0, 2]] for values in INPUTS[name]))
     for output, expected in accepted.items():
         values = answers[output][[0, 2]]
         values = values[:, : expected.shape[1]] if expected.ndim > 1 else values

@@ -27,25 +27,25 @@ def splitting(pipeline):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The arguments of the calls of pipelines, which return their texts."""
+    """The texts, prefixes and limits for which pipelines generate, which return the texts."""
     found = []
 
-    def copied(self, texts, batch_size, **options):
-        found.append((texts, options))
+    def copied(self, texts, batch_size, prefixes, max_new_tokens, errors, truncate):
+        found.append((texts, prefixes, max_new_tokens))
         return list(texts)
 
-    monkeypatch.setattr(GeneratingPipeline, "__call__", copied)
+    monkeypatch.setattr(GeneratingPipeline, "_outputs", copied)
     return found
 
 
 def test_copied_parts_are_the_text(splitting, calls):
     assert splitting(TEXTS, prefixes=["a", "b", "c", "d", "e"], max_new_tokens=[1, 2, 3, 4, 5]) == TEXTS
-    ((parts, options),) = calls
+    ((parts, prefixes, limits),) = calls
     first, *others = splitting.split_texts([LONG])[0].parts
     assert parts[:5] == [TEXTS[0], first, "", "Uno.", TEXTS[4]]
     assert parts[5:] == [*others, "Dos."]
-    assert options["prefixes"] == ["a", "b", "c", "d", "e", *[""] * len(parts[5:])]
-    assert options["max_new_tokens"] == [1, 2, 3, 4, 5, *[2] * len(others), 4]
+    assert prefixes == ["a", "b", "c", "d", "e", *[""] * len(parts[5:])]
+    assert limits == [1, 2, 3, 4, 5, *[2] * len(others), 4]
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ class GraphInTensorFlow:
 
     def __init__(self, graph):
         self._names = [spec.name for spec in graph.inputs]
-        self._outputs = [name for name in graph.axes if name not in self._names]
         self._ranks = [len(spec.shape) for spec in graph.inputs]
         self._function = tf.function(graph.function, input_signature=graph.inputs, autograph=False)
+        self._outputs = [*self._function.get_concrete_function().structured_outputs]
 
     def get_inputs(self):
         shapes = ([None] * rank for rank in self._ranks)

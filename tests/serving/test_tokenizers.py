@@ -14,8 +14,7 @@ import keras_transformer_serving as serving
 from keras_transformer import text
 from keras_transformer.export.to_onnx import conversion
 from keras_transformer.export.tokenizer_examples import HARD_LINES, tokenizer_examples
-from keras_transformer.pipelines.texts import valid_utf8
-from keras_transformer.pipelines.words import words_of
+from keras_transformer.pipelines.texts import valid_utf8, words_of
 from keras_transformer_serving import parity
 from keras_transformer_serving.pipelines.token_classification import WORD
 

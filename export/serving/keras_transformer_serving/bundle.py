@@ -256,33 +256,6 @@ def new_version(folder: str | os.PathLike[str], name: str, version: int) -> str:
 
 
 @contextlib.contextmanager
-def new_part(
-    folder: str | os.PathLike[str],
-    part: str,
-    config: Mapping[str, Any],
-    versions: Mapping[str, str | None],
-    write_shared: Callable[[pathlib.Path], None] = lambda _: None,
-    signature_key: bytes | None = None,
-    write_derived: Callable[[pathlib.Path, dict[str, Any]], None] = lambda *_: None,
-) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Write a part of an export: all of it if the block ends without an error, or nothing.
-
-    The arguments are those of `new_parts`, except `part`: the folder of the part, relative to `folder`, with forward
-    slashes.
-
-    Yields:
-        A temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
-
-    Raises:
-        BlockingIOError: as `new_parts`.
-        FileExistsError: as `new_parts`.
-        ValueError: as `new_parts`.
-    """
-    with new_parts(folder, [part], config, versions, write_shared, signature_key, write_derived) as written:
-        yield written[part]
-
-
-@contextlib.contextmanager
 def new_parts(
     folder: str | os.PathLike[str],
     parts: Sequence[str],

@@ -1,16 +1,16 @@
 """Exports of pipelines that do not generate: token ids, images or graphs in, the model's outputs out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_transformer_serving.graphs import MODEL
 from keras_transformer_serving.sessions import Sessions
-from keras_transformer_serving.tasks import Task
+from keras_transformer_serving.tasks import ExportedPipeline
 
 
-class Model(Task):
+class Model(ExportedPipeline):
     """An exported pipeline that does not generate, such as a classifier; `load` creates it.
 
     Args:
@@ -93,7 +93,7 @@ class Model(Task):
             **arrays: as for `run`.
 
         Returns:
-            As `postprocess`.
+            As `classes_of`.
 
         Raises:
             ValueError: as `run`, or if the pipeline does not classify texts or images.
@@ -102,9 +102,8 @@ class Model(Task):
             raise ValueError(
                 f"`answers` needs an export of a classifier of texts or images. Received: {self.config['pipeline']}"
             )
-        found, config = self.run(**arrays), self.config
-        scores = found.get("probabilities", found["logits"])
-        return postprocess(scores, config["labels"], config["problem_type"], config["threshold"])
+        found = self.run(**arrays)
+        return classes_of(found.get("probabilities", found["logits"]), self.config)
 
     def _check(self, feed: dict[str, np.ndarray]) -> None:
         """Raise if values are out of range."""
@@ -132,23 +131,23 @@ class Model(Task):
                 )
 
 
-def postprocess(scores: np.ndarray, labels: Sequence[Any], problem_type: str, threshold: float) -> list[Any]:
+def classes_of(scores: np.ndarray, config: Mapping[str, Any]) -> list[Any]:
     """Return the answers of a classifier.
 
     Args:
         scores: (B, C), the probability of each class, or the numbers of a regression.
-        labels: the names of the C classes.
-        problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        threshold: the least probability of a label in a multi-label classification.
+        config: the settings: the "labels" of the C classes, the "problem_type", and the "threshold" of a label in a
+            multi-label classification.
 
     Returns:
         A list of B answers: the most probable label; the list of all labels above the threshold in a multi-label
         classification; the number, or a list of C > 1 numbers, in a regression.
     """
+    labels, problem_type = config["labels"], config["problem_type"]
     if problem_type == "regression":
         return [row[0] if len(row) == 1 else row for row in scores.tolist()]
     if problem_type == "multi_label_classification":
-        return [[labels[i] for i in np.flatnonzero(row > threshold).tolist()] for row in scores]
+        return [[labels[i] for i in np.flatnonzero(row > config["threshold"]).tolist()] for row in scores]
     return [labels[i] for i in scores.argmax(-1).tolist()]
 
 

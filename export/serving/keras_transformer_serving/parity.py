@@ -318,7 +318,7 @@ def compare_tokenizers(tokenizer: Tokenizer, examples: dict[str, Any]) -> None:
             )
 
 
-def onnx_runner(bundle: Bundle, precision: str = FLOAT32) -> Callable[..., Any]:
+def onnx_runner(bundle: Bundle, precision: str = FLOAT32) -> Any:
     """Return a function that runs the ONNX graphs of an export, for `compare_with_stored`.
 
     Raises:
@@ -327,10 +327,8 @@ def onnx_runner(bundle: Bundle, precision: str = FLOAT32) -> Callable[..., Any]:
     """
     config, tokenizer = bundle.config, exported_tokenizer(bundle)
     sessions = sessions_to_compare(graph_reader(bundle, precision), precision)
-    if "generation" in config:
-        steps = ONNX_STEPS in bundle.parity[ONNX]["graphs"] and precision == FLOAT32
-        return GeneratingGraphs(sessions, tokenizer, config, steps)
-    return tensor_runner(sessions, config)
+    steps = ONNX_STEPS in bundle.parity[ONNX]["graphs"] and precision == FLOAT32
+    return graph_runner(sessions, tokenizer, config, steps)
 
 
 def sessions_to_compare(read: Callable[[str], bytes], precision: str = FLOAT32) -> Sessions:
@@ -342,8 +340,17 @@ def sessions_to_compare(read: Callable[[str], bytes], precision: str = FLOAT32) 
     return Sessions(read, threads=None if precision == FLOAT32 else 1, save_memory=True)
 
 
-def tensor_runner(sessions: Sessions, config: dict[str, Any]) -> Callable[[str, Arrays], Arrays]:
-    """Return a function that runs the ONNX graph of a pipeline that runs its model once."""
+def graph_runner(sessions: Sessions, tokenizer: Tokenizer | None, config: dict[str, Any], steps: bool) -> Any:
+    """Return the ONNX graphs of an export as a function, for `compare_generated` or `compare_tensors`.
+
+    Args:
+        sessions: ONNX Runtime's sessions of the graphs.
+        tokenizer: the export's tokenizer; None if it needs TensorFlow.
+        config: the export's settings.
+        steps: whether there are graphs of a single step, too.
+    """
+    if "generation" in config:
+        return GeneratingGraphs(sessions, tokenizer, config, steps)
     model = Model(sessions, config)
     return lambda _graph, inputs: model.run(**inputs)
 

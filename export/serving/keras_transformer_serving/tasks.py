@@ -1,13 +1,15 @@
-"""The inputs and outputs of exported pipelines: tensors of rows, and the base class that declares them."""
+"""The declaration of tasks: their inputs and outputs as tensors of rows, their answers, and the classes of exports."""
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 DEFAULT = "serving_default"
+FORWARD = "forward"  # from ids or arrays to the outputs of the model
 ERROR = "error"
 Row = dict[str, Any]
 """The inputs or outputs of a row, by name; inputs of requests also have `ERROR` if the row is refused."""
@@ -54,6 +56,7 @@ class Tensor:
         empty: the value of a refused row; by default `DType.padding`, and no entries along an axis of any size.
         padding: the value that pads rows along axes of any size; by default `DType.padding`.
         choices: the possible values; by default all of its type.
+        axis: the name of axes of any size in ONNX graphs.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Tensor:
     empty: Any = None
     padding: Any = None
     choices: tuple[str, ...] = ()
+    axis: str = "sequence_length"
 
     @property
     def names(self) -> DType:
@@ -160,9 +164,60 @@ class Tensor:
 
 
 TEXT = Tensor("text", "string")
+REFUSED = Tensor(ERROR, "string")
+"""The reason why a row is refused, "" for none: the last output of signatures that can refuse rows."""
 
 
 class Task:
+    """The declaration of a task: its inputs, its outputs and the answers made of them.
+
+    A pipeline of `keras_transformer.pipelines` and the class that runs its export both extend it. The signatures of
+    SavedModels and of the server, the answers of calls and the columns of the command line follow from it.
+
+    Attributes:
+        reads: what the command line reads from a line: "texts", separated by tabs, the path of one of "images", or ""
+            if it cannot read the inputs.
+        config: the settings of an export.
+    """
+
+    reads: ClassVar[str] = "texts"
+    config: dict[str, Any]
+
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the inputs of each signature, which `preprocess` takes in this order."""
+        return {DEFAULT: (TEXT,)}
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the outputs of these signatures, apart from "error"."""
+        raise NotImplementedError
+
+    @classmethod
+    def tensors(cls, config: dict[str, Any]) -> dict[str, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+        """Return the inputs and the outputs of each signature."""
+        outputs = (*cls.outputs(config), REFUSED)
+        return {name: (inputs, outputs) for name, inputs in cls.columns(config).items()}
+
+    @classmethod
+    def graph_inputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the inputs of the model's graph: by default those of "serving_default"."""
+        return cls.columns(config)[DEFAULT]
+
+    @classmethod
+    def answer(cls, row: Row, config: dict[str, Any]) -> Any:
+        """Return the answer of a call for the outputs of a row: by default the only one, or a tuple of all."""
+        values = tuple(row[tensor.name] for tensor in cls.outputs(config))
+        return values[0] if len(values) == 1 else values
+
+    @staticmethod
+    def text(answer: Any) -> str:
+        """Return the answer of a call as a line of text: by default values separated by spaces."""
+        values = answer.tolist() if hasattr(answer, "tolist") else answer
+        return " ".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
+
+
+class ExportedPipeline(Task):
     """Base class of exported pipelines, which a subclass joins by its name.
 
     `load`, the server and the command line look for the name of the pipeline, which is that of the subclass unless it
@@ -171,49 +226,27 @@ class Task:
 
     Attributes:
         classes: the subclasses, by the name of their pipeline.
-        reads: what the command line reads from a line: "texts", separated by tabs, the path of one of "images", or ""
-            if it cannot read the inputs.
-        config: the export's settings.
     """
 
-    classes: ClassVar[dict[str, type["Task"]]] = {}
-    reads: ClassVar[str] = "texts"
-    config: dict[str, Any]
+    classes: ClassVar[dict[str, type["ExportedPipeline"]]] = {}
 
     def __init_subclass__(cls, pipeline: str | None = None, **kwargs: Any) -> None:
         """Register the class by the name of its pipeline."""
         super().__init_subclass__(**kwargs)
-        Task.classes[pipeline or cls.__name__] = cls
+        ExportedPipeline.classes[pipeline or cls.__name__] = cls
 
     @staticmethod
-    def of(pipeline: str) -> type["Task"] | None:
+    def of(pipeline: str) -> type["ExportedPipeline"] | None:
         """Return the class of a pipeline's name, None if there is none."""
-        if pipeline not in Task.classes:
-            group = "keras_transformer_serving.pipelines"
-            for entry_point in importlib.metadata.entry_points(group=group, name=pipeline):
-                entry_point.load()
-        return Task.classes.get(pipeline)
+        return registered(ExportedPipeline.classes, "keras_transformer_serving.pipelines", pipeline)
 
-    @classmethod
-    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
-        """Return the inputs of each signature of texts, which `preprocess` takes in this order."""
-        return {DEFAULT: (TEXT,)}
 
-    @classmethod
-    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
-        """Return the outputs of these signatures, apart from "error"."""
-        raise NotImplementedError
-
-    def row(self, answer: Any) -> Row:
-        """Return the result of `postprocess`, the value of the only output or a tuple of those of all, by name."""
-        names = [tensor.name for tensor in self.outputs(self.config)]
-        return dict(zip(names, answer if isinstance(answer, tuple) else (answer,), strict=True))
-
-    @staticmethod
-    def text(answer: Any) -> str:
-        """Return the answer of a call as a line of text: by default values separated by spaces."""
-        values = answer.tolist() if hasattr(answer, "tolist") else answer
-        return " ".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
+def registered(classes: Mapping[str, T], group: str, name: str) -> T | None:
+    """Return the class of a name, which an entry point of a group may have to import first; None if there is none."""
+    if name not in classes:
+        for entry_point in importlib.metadata.entry_points(group=group, name=name):
+            entry_point.load()
+    return classes.get(name)
 
 
 def shown(value: Any, limit: int = 80) -> str:

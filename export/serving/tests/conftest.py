@@ -83,7 +83,8 @@ def small():
                 (new / name).write_bytes(listed)
 
         options = {"write_shared": write_shared, "write_derived": write_derived, **options}
-        with bundle.new_part(folder, part, config, {"onnx": "1"}, **options) as (new, report):
+        with bundle.new_parts(folder, [part], config, {"onnx": "1"}, **options) as written:
+            new, report = written[part]
             for name, bytes_ in {**content[part.split("/")[0]], **(contents or {})}.items():
                 (new / name).parent.mkdir(exist_ok=True)
                 (new / name).write_bytes(bytes_)

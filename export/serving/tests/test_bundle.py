@@ -17,7 +17,8 @@ CONFIG = {"pipeline": "ImageClassification"}
 
 
 def write(folder, part="onnx", config=CONFIG, content=b"graph"):
-    with bundle.new_part(folder, part, config, {"onnx": "1.0"}) as (new, parity):
+    with bundle.new_parts(folder, [part], config, {"onnx": "1.0"}) as written:
+        new, parity = written[part]
         (new / "model.onnx").write_bytes(content)
         parity["tolerance"] = 0.1
 
@@ -132,7 +133,8 @@ def test_derived_files_are_added_or_replaced_with_each_part_and_others_stay(tmp_
                 (new / name).write_bytes(content)
 
         part = f"saved_model/it/{number}"
-        with bundle.new_part(tmp_path / "it", part, CONFIG, {}, write_derived=write_derived) as (new, _):
+        with bundle.new_parts(tmp_path / "it", [part], CONFIG, {}, write_derived=write_derived) as written:
+            new, _ = written[part]
             (new / "saved_model.pb").write_bytes(b"graph")
     made = serving.Bundle(tmp_path / "it")
     made.check()

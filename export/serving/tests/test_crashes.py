@@ -206,7 +206,8 @@ def test_a_second_exporter_is_refused_and_nothing_is_mixed(small, tmp_path):
 
     def write_within(part):
         config = {**serving.Bundle(folder).config}
-        with bundle.new_part(folder, part, config, {}) as (new, _):
+        with bundle.new_parts(folder, [part], config, {}) as written:
+            new, _ = written[part]
             (new / "saved_model.pb").write_bytes(b"first")
             with pytest.raises(BlockingIOError, match="must be written by one export at a time.*Wait until"):
                 small.write(folder, "saved_model/it/3")
@@ -239,7 +240,8 @@ folder, first, last, step = sys.argv[1], *map(int, sys.argv[2:])
 for version in range(first, last, step):
     while True:
         try:
-            with bundle.new_part(folder, f"saved_model/it/{version}", {"pipeline": "X"}, {}) as (new, report):
+            with bundle.new_parts(folder, [f"saved_model/it/{version}"], {"pipeline": "X"}, {}) as written:
+                new, report = written[f"saved_model/it/{version}"]
                 for number in range(8):
                     (new / f"{number}").write_bytes(b"%d" % version * 1000)
                 report["version"] = version

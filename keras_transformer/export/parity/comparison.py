@@ -1,8 +1,9 @@
-"""Comparison of a part of an export with the pipeline, or with its stored reference outputs."""
+"""Comparison of an export with the pipeline, or with its stored reference outputs."""
 
 import functools
+import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 import keras_transformer_serving as serving
 from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.export.parity import generation, outputs
+from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.pipelines.forward import FORWARD
 from keras_transformer_serving import graph_files, parity, precisions
@@ -44,34 +46,31 @@ class WithPipeline:
         Raises:
             ParityError: if an output differs.
         """
-        config, pipeline = self._config, self._pipeline
+        pipeline, run = self._pipeline, self._runner(path, part)
         if pipeline.generates:
-            reference = self._reference(part == ONNX and not serving.reads_text(config))
-            report = parity.compare_generated(reference, self._generator(path, part))
-            return {**report, **self._precisions(path, part, reference)}
-        examples = [each for each in self._examples if part != ONNX or each.graph == FORWARD]
-        report = parity.compare_tensors(
-            examples, _runner(path, part, config), outputs.tolerance(pipeline.model)
-        )
-        if store:
-            outputs.save(path / parity.EXAMPLES, examples)
-        return {**report, **self._precisions(path, part, examples)}
-
-    def _precisions(self, path: pathlib.Path, part: str, expected: Any) -> dict[str, Any]:
-        """Return "precisions", the reports on the ONNX graphs of other precisions than float32, if there are any."""
-        rows = {
-            precision: precisions.compare(precision, expected, self._graphs(path, precision))
+            expected = self._reference(part == ONNX and not serving.reads_text(self._config))
+            report = parity.compare_generated(expected, run)
+        else:
+            expected = [each for each in self._examples if part != ONNX or each.graph == FORWARD]
+            report = parity.compare_tensors(expected, run, outputs.tolerance(pipeline.model))
+            if store:
+                outputs.save(path / parity.EXAMPLES, expected)
+        converted = {
+            precision: precisions.compare(precision, expected, self._runner(path, part, precision))
             for precision in graph_files.CONVERTED
             if part == ONNX and (path / precision).exists()
         }
-        return {"precisions": rows} if rows else {}
+        return {**report, **({"precisions": converted} if converted else {})}
 
-    def _graphs(self, path: pathlib.Path, precision: str) -> Any:
-        """Return the ONNX graphs in a precision, for `precisions.compare`."""
-        sessions, config = _sessions(path, precision), self._config
-        if not self._pipeline.generates:
-            return parity.tensor_runner(sessions, config)
-        return parity.GeneratingGraphs(sessions, self._tokenizer, config, steps=False)
+    def _runner(self, path: pathlib.Path, part: str, precision: str = graph_files.FLOAT32) -> Any:
+        """Return the graphs of a part as a function, for comparisons."""
+        if part != ONNX:
+            return _saved_model(path, self._config)
+        steps = precision == graph_files.FLOAT32 and any(
+            _file(path, name).exists() for name in (DECODER, MODEL)
+        )
+        tokenizer = self._tokenizer if self._pipeline.generates else None
+        return parity.graph_runner(_sessions(path, precision), tokenizer, self._config, steps)
 
     def tokenizers(self) -> None:
         """Compare the pipeline's tokenizer with the one that serves it without TensorFlow, if there is one.
@@ -89,31 +88,66 @@ class WithPipeline:
             return None
         return serving.tokenizer_of(self._pipeline.tokenizer.model_bytes, self._config)
 
-    def _generator(self, path: pathlib.Path, part: str) -> Callable[[Sequence[str]], parity.Answers]:
-        if part != ONNX:
-            return generation.SavedModel(path, self._config)
-        steps = any(_file(path, name).exists() for name in (DECODER, MODEL))
-        return parity.GeneratingGraphs(_sessions(path), self._tokenizer, self._config, steps)
-
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:
         return outputs.examples_of(self._pipeline, self.texts)
+
+
+@on_tensorflow
+def verify(
+    folder: str | os.PathLike[str],
+    pipeline: Any = None,
+    texts: Sequence[str] | None = None,
+    *,
+    signature_key: bytes | None = None,
+) -> dict[str, Any]:
+    """Verify the digests of all files of an export, and compare the outputs of all graphs with the model's.
+
+    `keras_transformer_serving.verify` does the same without TensorFlow, and runs the ONNX graphs only.
+
+    Args:
+        folder: the export.
+        pipeline: the exported pipeline, to compare with; by default the outputs that were stored at export.
+        texts: the texts to compare on, if a pipeline is given; by default made from its vocabulary.
+        signature_key: the key that the export must be signed with; by default any signature is ignored.
+
+    Returns:
+        For each part of a generating pipeline's export, the number of compared "texts", and for each of its "graphs"
+        the numbers of outputs that are identical and that differ after a near tie; for other pipelines, the
+        "tolerance", and for each of its "graphs" the number of compared "rows" and the largest difference of floats.
+
+    Raises:
+        FileNotFoundError: if `folder` is not an export.
+        ValueError: if files are damaged, missing or added, the manifest was edited or is not signed with the key, or
+            `texts` are given without a pipeline.
+        ParityError: if an output differs.
+
+    Example:
+        >>> verify("export/es-en")["onnx"]["graphs"]["onnx_loop"]  # doctest: +SKIP
+        {'identical': 26, 'near_ties': 0}
+    """
+    if texts is not None and pipeline is None:
+        raise ValueError("`pipeline` must be given with `texts`. Received: pipeline=None")
+    bundle = serving.Bundle(folder, signature_key)
+    bundle.check()
+    compare = None if pipeline is None else WithPipeline(pipeline, texts)
+    results = {}
+    for part in bundle.parity:
+        report = compare(bundle.folder / part, part) if compare else with_stored(bundle, part)
+        results[part] = {name: value for name, value in report.items() if name != "examples"}
+    return results
 
 
 def with_stored(bundle: serving.Bundle, part: str) -> dict[str, Any]:
     """Compare a part of an export with its stored reference outputs."""
     if part == ONNX:
         return precisions.compare_onnx_with_stored(bundle)
-    config = bundle.config
-    path = bundle.folder / part
-    run = generation.SavedModel(path, config) if "generation" in config else outputs.SavedModel(path)
-    return parity.compare_with_stored(bundle, part, run)
+    return parity.compare_with_stored(bundle, part, _saved_model(bundle.folder / part, bundle.config))
 
 
-def _runner(
-    path: pathlib.Path, part: str, config: dict[str, Any]
-) -> Callable[[str, parity.Arrays], parity.Arrays]:
-    return outputs.SavedModel(path) if part != ONNX else parity.tensor_runner(_sessions(path), config)
+def _saved_model(path: pathlib.Path, config: dict[str, Any]) -> Any:
+    """Return the SavedModel in a folder as a function, for comparisons."""
+    return generation.SavedModel(path, config) if "generation" in config else outputs.SavedModel(path)
 
 
 def _sessions(path: pathlib.Path, precision: str = graph_files.FLOAT32) -> serving.Sessions:

@@ -15,6 +15,7 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.pipelines.texts import accepted_texts
 from keras_transformer_serving import parity
 from keras_transformer_serving.parity import Answers
+from keras_transformer_serving.pipelines.generating import GeneratingTask
 
 SAVED_MODEL = "saved_model"
 _BATCH = 64
@@ -78,7 +79,7 @@ class SavedModel:
     def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
         self._signatures = tf.saved_model.load(str(path)).signatures
         self._new_seed = config["generation"].get("seed", parity.SEED) is None
-        self._sampler, self._most = parity.seeded(config)["generation"], config["max_new_tokens"]
+        self._config = parity.seeded(config)
 
     def __call__(self, texts: Sequence[str]) -> Answers:
         """Return the outputs of its two signatures, or raise a ValueError for the first refused text."""
@@ -98,19 +99,17 @@ class SavedModel:
         if not self._new_seed:
             return self._signatures["serving_default"](text=batch)
         options = {
-            "max_new_tokens": tf.constant([self._most], tf.int32),
-            "min_new_tokens": tf.constant([0], tf.int32),
-            "temperature": tf.constant([self._sampler["temperature"]], tf.float32),
-            "seed": tf.constant([self._sampler["seed"]], tf.int64),
-            "rows": tf.constant([-1], tf.int32),
+            each.name: tf.constant([each.default], each.dtype)
+            for each in GeneratingTask.options(self._config)
         }
         return self._signatures["generate"](text=batch, **options)
 
     def _noise(self, rows: int) -> dict[str, tf.Tensor]:
-        if self._sampler["sampler"] != "sample":
-            return {}
-        shape = (self._sampler["num_return"], self._most)
-        return {"noise": tf.constant(serving.uniform_noise(self._sampler["seed"], np.arange(rows), *shape))}
+        seed, numbers = self._config["generation"].get("seed"), np.arange(rows)
+        return {
+            each.name: tf.constant(serving.uniform_noise(seed, numbers, *each.shape))
+            for each in GeneratingTask.noise(self._config)
+        }
 
 
 def _strings(texts: np.ndarray) -> list[Any]:

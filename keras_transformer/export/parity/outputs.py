@@ -38,7 +38,7 @@ def examples_of(pipeline: Any, texts: Sequence[Any] | None = None) -> list[Examp
 
     def outputs_of(graph: str, inputs: Arrays) -> Arrays:
         if graph != FORWARD:
-            return {name: _decoded(values) for name, values in pipeline.outputs(*inputs.values()).items()}
+            return {name: _decoded(values) for name, values in pipeline.outputs_of(*inputs.values()).items()}
         found = forward(*(tf.constant(values) for values in inputs.values()))
         return {name: tensor.numpy() for name, tensor in found.items()}
 

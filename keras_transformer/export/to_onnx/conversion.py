@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_pipeline, new_part
+from keras_transformer.export.bundle_writer import check_pipeline, new_parts
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers, weights
@@ -85,8 +85,8 @@ def onnx(
             f"`texts` must be None for a {type(pipeline).__name__}, whose graphs take none. Received: texts={texts!r}"
         )
     compare = comparison.WithPipeline(pipeline, texts)
-    with new_part(pipeline, folder, ONNX, signature_key) as (new, report):
-        write(pipeline, precisions, new, report, compare)
+    with new_parts(pipeline, folder, [ONNX], signature_key) as written:
+        write(pipeline, precisions, *written[ONNX], compare)
     return folder / ONNX
 
 
@@ -207,7 +207,8 @@ def convert(
         name: the graph's name.
         function: a function from tensors to a dictionary of tensors; captured variables become constants.
         signature: the specs of its inputs, with names.
-        axes: for each input and output the names of its leading axes, None for axes of static size.
+        axes: for each input and output the names of its leading axes, None for axes of static size; for outputs by
+            default those of the first input.
         variables: weights of the model that the function calls. Its matrices become initializers of the names of the
             variables' paths, whose values the conversion does not see.
 
@@ -243,9 +244,11 @@ def convert(
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {found}")
     model = rewrites.simplify(model)
     model.graph.name = name
+    first = axes.get(signature[0].name, [])
+    named = {**{output.name: first for output in model.graph.output}, **axes}
     for value in [*model.graph.input, *model.graph.output]:
-        for dimension, axis in zip(value.type.tensor_type.shape.dim, axes.get(value.name, []), strict=False):
-            if axis is not None:
+        for dimension, axis in zip(value.type.tensor_type.shape.dim, named.get(value.name, []), strict=False):
+            if axis is not None and not dimension.HasField("dim_value"):
                 dimension.dim_param = axis
     try:
         onnx_library.checker.check_model(model, full_check=True)

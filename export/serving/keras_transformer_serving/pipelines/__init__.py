@@ -16,7 +16,7 @@ from keras_transformer_serving.pipelines.token_classification import (
     TokenClassification as TokenClassification,
 )
 from keras_transformer_serving.sessions import Sessions
-from keras_transformer_serving.tasks import Task
+from keras_transformer_serving.tasks import ExportedPipeline
 from keras_transformer_serving.text import Tokenizer
 
 
@@ -35,7 +35,7 @@ def forward_pipeline(
     Returns:
         The class of its name, or a `Model` if there is none, or it needs a tokenizer and there is none.
     """
-    found = Task.of(config["pipeline"])
+    found = ExportedPipeline.of(config["pipeline"])
     if found is not None and issubclass(found, ArrayPipeline):
         return found(sessions, config)
     if found is not None and issubclass(found, TextPipeline) and tokenizer is not None:

@@ -1,4 +1,4 @@
-"""Outputs of exported classifiers and regressions, and exports that read arrays: images and graphs."""
+"""Outputs and answers of classifiers and regressions, and the classification of images and graphs."""
 
 import abc
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_transformer_serving.model import Model, postprocess
+from keras_transformer_serving.model import Model, classes_of
 from keras_transformer_serving.pipelines.texts import softmax
-from keras_transformer_serving.tasks import Row, Task, Tensor
+from keras_transformer_serving.tasks import DEFAULT, Row, Task, Tensor
 
 
 class Classifier(Task):
-    """A mixin of exported pipelines that give one label, several labels or numbers for each input."""
+    """A mixin of tasks that give one label, several labels or numbers for each input."""
 
     @classmethod
     def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -24,46 +24,68 @@ class Classifier(Task):
         name, shape = ("labels", (None,)) if several else ("label", ())
         return Tensor(name, label_dtype(config), shape), Tensor("probabilities", "float32", (count,))
 
-    def row(self, answer: np.ndarray) -> Row:
-        """Return the outputs for scores (C,)."""
-        config, problem_type = self.config, self.config["problem_type"]
-        if problem_type == "regression":
-            return {"values": answer}
-        (found,) = postprocess(answer[None], config["labels"], problem_type, config["threshold"])
-        strings = label_dtype(config) == "string"
-        if isinstance(found, list):
-            return {"labels": [str(each) if strings else each for each in found], "probabilities": answer}
-        return {"label": str(found) if strings else found, "probabilities": answer}
+    @classmethod
+    def answer(cls, row: Row, config: dict[str, Any]) -> Any:
+        """Return the label, the labels, the number or the numbers of the outputs of a row."""
+        return classes_of(cls.row_scores(row, config)[None], config)[0]
+
+    @classmethod
+    def row_scores(cls, row: Row, config: dict[str, Any]) -> np.ndarray:
+        """Return the probabilities, or the numbers of a regression (C,), of the outputs of a row."""
+        scores: np.ndarray = row["values" if config["problem_type"] == "regression" else "probabilities"]
+        return scores
+
+    def _check_has_probabilities(self) -> None:
+        if self.config["problem_type"] == "regression":
+            raise ValueError(
+                "`probabilities` needs a classifier; `scores` are the numbers of a regression. "
+                "Received: problem_type='regression'"
+            )
 
 
 class ArrayPipeline(Model, abc.ABC):
     """Base class of exported pipelines of arrays, whose inputs are those of the graph."""
 
     @abc.abstractmethod
-    def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Any:
-        """Convert the model's outputs for a row to its answer."""
+    def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:
+        """Convert the model's outputs for a row to the outputs of the task."""
 
 
-class ImageClassification(Classifier, ArrayPipeline):
-    """An exported image classifier, or regression; `load` creates it."""
+class ImageTask(Classifier):
+    """The classification of images, or a regression."""
 
     reads: ClassVar[str] = "images"
 
-    def postprocess(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the scores (C,)."""
-        return outputs["probabilities" if "probabilities" in outputs else "logits"]
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the input "pixel_values", of any size if images are resized."""
+        size = (None, None) if config["resize"] else config["image_size"]
+        return {DEFAULT: (Tensor("pixel_values", "float32", (*size, config["num_channels"])),)}
+
+    @classmethod
+    def graph_inputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the input "pixel_values" of the model's size."""
+        return cls.columns({**config, "resize": False})[DEFAULT]
 
 
-class NodeClassification(ArrayPipeline):
-    """An exported classifier of the nodes of a graph; `load` creates it."""
+class ImageClassification(ImageTask, ArrayPipeline):
+    """An exported image classifier, or regression; `load` creates it."""
+
+    def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:
+        """Return the outputs for the scores (C,)."""
+        return outputs_of(outputs.get("probabilities", outputs["logits"]), self.config)
+
+
+class NodeTask(Task):
+    """The classification of the nodes of a graph."""
 
     reads: ClassVar[str] = ""
 
-    def postprocess(self, outputs: Mapping[str, np.ndarray]) -> tuple[list[Any], np.ndarray]:
-        """Return the labels of the T nodes and the probabilities (T, C)."""
-        probabilities = softmax(outputs["logits"])
-        labels = [self.config["labels"][each] for each in probabilities.argmax(-1).tolist()]
-        return labels, probabilities
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the inputs: the features of nodes, and edges, padded with −1."""
+        nodes = Tensor("nodes", "float32", (None, config["num_features"]), axis="num_nodes")
+        return {DEFAULT: (nodes, Tensor("edges", "int64", (None, 2), axis="num_edges"))}
 
     @classmethod
     def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -71,7 +93,40 @@ class NodeClassification(ArrayPipeline):
         probabilities = Tensor("probabilities", "float32", (None, len(config["labels"])))
         return Tensor("label", label_dtype(config), (None,)), probabilities
 
+    @classmethod
+    def answer(cls, row: Row, config: dict[str, Any]) -> list[Any]:
+        """Return the labels of the nodes."""
+        return [config["labels"][each] for each in row["probabilities"].argmax(-1).tolist()]
+
+
+class NodeClassification(NodeTask, ArrayPipeline):
+    """An exported classifier of the nodes of a graph; `load` creates it."""
+
+    def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:
+        """Return the labels of the T nodes and the probabilities (T, C)."""
+        probabilities = softmax(outputs["logits"])
+        labels = [self.config["labels"][each] for each in probabilities.argmax(-1).tolist()]
+        return {
+            "label": [label_output(label, self.config) for label in labels],
+            "probabilities": probabilities,
+        }
+
+
+def outputs_of(scores: np.ndarray, config: Mapping[str, Any]) -> Row:
+    """Return the outputs of a classifier for the scores (C,) of a row."""
+    if config["problem_type"] == "regression":
+        return {"values": scores}
+    (found,) = classes_of(scores[None], config)
+    if config["problem_type"] == "multi_label_classification":
+        return {"labels": [label_output(label, config) for label in found], "probabilities": scores}
+    return {"label": label_output(found, config), "probabilities": scores}
+
 
 def label_dtype(config: Mapping[str, Any]) -> str:
     """Return "int64" if all labels are integers, else "string"."""
     return "int64" if all(isinstance(label, int) for label in config["labels"]) else "string"
+
+
+def label_output(label: Any, config: Mapping[str, Any]) -> Any:
+    """Return a label as a value of an output of `label_dtype`."""
+    return label if label_dtype(config) == "int64" else str(label)

@@ -1,17 +1,19 @@
-"""Exported pipelines of sentence embeddings."""
+"""Embeddings of texts."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import Errors, RefusedError
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, as_floats
-from keras_transformer_serving.tasks import DEFAULT, TEXT, Tensor
+from keras_transformer_serving.pipelines.errors import Errors, RefusedError, as_list
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, as_floats
+from keras_transformer_serving.tasks import DEFAULT, TEXT, Row, Tensor
+
+EMBED = "embed"
 
 
-class Embedding(TextPipeline):
-    """An exported encoder of sentences; `load` creates it."""
+class EmbeddingTask(TextTask):
+    """The embedding of texts as vectors."""
 
     @property
     def _prompts(self) -> Mapping[str, str]:
@@ -47,14 +49,31 @@ class Embedding(TextPipeline):
             ValueError: if a text is too long, `prompt_name` is unknown, or both a name and a prompt are given.
         """
         one = isinstance(text, str)
-        texts = [text] if isinstance(text, str) else list(text)
-        options = prompt_options(self._prompts, prompt_name, prompt)
-        columns = {name: [value] * len(texts) for name, value in options.items()}
-        found = self._answers(batch_size, errors=errors, truncate=truncate, text=texts, **columns)
+        texts = [text] if isinstance(text, str) else as_list("text", text)
+        options = _prompt_options(self._prompts, prompt_name, prompt)
+        columns = {"text": texts, **{name: [value] * len(texts) for name, value in options.items()}}
+        found = self._answers(columns, batch_size, errors=errors, truncate=truncate)
         if errors == "return":
             return found[0] if one else found
         rows = as_floats(found, self.config["model_dim"])
         return rows[0] if one else rows
+
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the inputs of each signature; of EMBED also a prompt and its name."""
+        if not config.get("prompts"):
+            return {DEFAULT: (TEXT,)}
+        name = Tensor("prompt_name", "string", default=config["default_prompt_name"] or "")
+        return {DEFAULT: (TEXT,), EMBED: (TEXT, name, Tensor("prompt", "string", default=""))}
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the output "embedding"."""
+        return (Tensor("embedding", "float32", (config["model_dim"],)),)
+
+
+class Embedding(EmbeddingTask, TextPipeline):
+    """An exported encoder of sentences; `load` creates it."""
 
     def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
         """Convert a text to windows of ids, with the default prompt, or that of a prompt's name and a prompt.
@@ -70,29 +89,18 @@ class Embedding(TextPipeline):
         prompt = prompt or (self._prompts[name] if name else "")
         return self._windows(self.tokenizer.tokenize(prompt + text), "text", truncate), None
 
-    def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> np.ndarray:
+    def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> Row:
         """Average the vectors (W, D) of the windows of a text, weighted by their numbers of tokens."""
         weights = np.array([len(ids) + 2 for ids in windows.ids], np.float32)[:, None]
         mean: np.ndarray = (weights * outputs["pooled"]).sum(axis=0) / weights.sum()
         if self.config["normalize"]:
             mean = mean / np.sqrt(np.maximum(np.square(mean).sum(), 1e-12))
-        return mean
-
-    @classmethod
-    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
-        """Return the inputs of each signature; of "embed" also a prompt and its name."""
-        if not config.get("prompts"):
-            return {DEFAULT: (TEXT,)}
-        name = Tensor("prompt_name", "string", default=config["default_prompt_name"] or "")
-        return {DEFAULT: (TEXT,), "embed": (TEXT, name, Tensor("prompt", "string", default=""))}
-
-    @classmethod
-    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
-        """Return the output "embedding"."""
-        return (Tensor("embedding", "float32", (config["model_dim"],)),)
+        return {"embedding": mean}
 
 
-def prompt_options(prompts: Mapping[str, str], prompt_name: str | None, prompt: str | None) -> dict[str, str]:
+def _prompt_options(
+    prompts: Mapping[str, str], prompt_name: str | None, prompt: str | None
+) -> dict[str, str]:
     """Return the inputs "prompt_name" and "prompt" of `preprocess`; none for the default prompt.
 
     Args:

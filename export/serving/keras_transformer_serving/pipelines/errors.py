@@ -1,7 +1,8 @@
 """Errors of rows: raised, or returned in place of the answers to their rows."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import numbers
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 Errors = Literal["raise", "return"]
@@ -72,6 +73,19 @@ class RowErrors:
         """Return the answers to accepted rows, by index, and the errors of the others, in order."""
         merged = {**answers, **self._found}
         return [merged[row] for row in sorted(merged)]
+
+
+def as_list(name: str, values: Any) -> list[Any]:
+    """Return texts as a list, or raise a TypeError if they are a single one or no list; `check_string` checks each."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise TypeError(f"`{name}` must be a list of strings. Received: {name}={repr(values)[:80]}")
+    return list(values)
+
+
+def check_batch_size(batch_size: Any) -> None:
+    """Raise a ValueError unless the number of rows in a batch is a positive integer."""
+    if not isinstance(batch_size, numbers.Integral) or isinstance(batch_size, bool) or batch_size < 1:
+        raise ValueError(f"`batch_size` must be a positive integer. Received: batch_size={batch_size!r}")
 
 
 def check_string(name: str, row: int, text: Any) -> None:

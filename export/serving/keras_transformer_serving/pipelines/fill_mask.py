@@ -1,12 +1,11 @@
-"""Exported masked language models."""
+"""Masked language models."""
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import Errors, RefusedError
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, softmax
+from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, softmax
 from keras_transformer_serving.tasks import Row, Tensor
 
 
@@ -22,34 +21,37 @@ class MaskPrediction(NamedTuple):
     probability: float
 
 
-class FillMask(TextPipeline):
+class FillMaskTask(TextTask):
+    """The prediction of masked tokens.
+
+    The answer to a text, which must have one mask token or more, is a list with one list of `MaskPrediction`, the best
+    first, for each. With truncate=True, mask tokens that are cut are not predicted.
+    """
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the outputs: the pieces of each mask token and their probabilities."""
+        shape = (None, config["top"])
+        return Tensor("pieces", "string", shape), Tensor("probabilities", "float32", shape)
+
+    @classmethod
+    def answer(cls, row: Row, config: dict[str, Any]) -> list[list[MaskPrediction]]:
+        """Return the predictions of the outputs of a text; those of texts with fewer mask tokens are padded."""
+        pieces, probabilities = (np.asarray(row[name]).tolist() for name in ("pieces", "probabilities"))
+        return [
+            list(map(MaskPrediction, *mask))
+            for mask in zip(pieces, probabilities, strict=True)
+            if mask[1][0] > 0
+        ]
+
+    @staticmethod
+    def text(answer: list[list[MaskPrediction]]) -> str:
+        """Return pieces and probabilities; those of several mask tokens are separated by tabs."""
+        return "\t".join(" ".join(f"{each.piece} {each.probability:.2f}" for each in mask) for mask in answer)
+
+
+class FillMask(FillMaskTask, TextPipeline):
     """An exported masked language model; `load` creates it."""
-
-    def __call__(
-        self,
-        text: str | Iterable[str],
-        batch_size: int = 32,
-        *,
-        errors: Errors = "raise",
-        truncate: bool = False,
-    ) -> Any:
-        """Predict the most probable pieces for each mask token, the best first.
-
-        Args:
-            text: a list of texts, or one string, each with one mask token or more.
-            batch_size: the number of rows in a batch.
-            errors: "raise" the error of a text, or "return" it in place of the answer.
-            truncate: whether to cut a text that is too long, keeping its first tokens: mask tokens that are cut are
-                not predicted.
-
-        Returns:
-            For each text a list with one list of `MaskPrediction` for each mask token; for one string only its list.
-
-        Raises:
-            TypeError: if a text is not a string.
-            ValueError: if a text has no mask token, or is too long.
-        """
-        return self._answers(batch_size, errors=errors, truncate=truncate, text=text)
 
     def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
         """Convert a text to ids."""
@@ -67,31 +69,13 @@ class FillMask(TextPipeline):
             )
         return windows, None
 
-    def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> list[list[MaskPrediction]]:
+    def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> Row:
         """Return the most probable pieces for each mask token."""
         (ids,), pieces, top = windows.ids, self.tokenizer.pieces, self.config["top"]
         places = 1 + np.flatnonzero(np.equal(ids, self.tokenizer.mask_id))  # after the start id
         probabilities = softmax(outputs["logits"][0, places])
         best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
-        return [
-            [MaskPrediction(pieces[id_], float(row[id_])) for id_ in chosen.tolist()]
-            for row, chosen in zip(probabilities, best, strict=True)
-        ]
-
-    @classmethod
-    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
-        """Return the outputs: the pieces of each mask token and their probabilities."""
-        shape = (None, config["top"])
-        return Tensor("pieces", "string", shape), Tensor("probabilities", "float32", shape)
-
-    def row(self, answer: list[list[MaskPrediction]]) -> Row:
-        """Return the predictions as outputs."""
         return {
-            "pieces": [[each.piece for each in mask] for mask in answer],
-            "probabilities": [[each.probability for each in mask] for mask in answer],
+            "pieces": [[pieces[id_] for id_ in chosen] for chosen in best.tolist()],
+            "probabilities": np.take_along_axis(probabilities, best, axis=-1),
         }
-
-    @staticmethod
-    def text(answer: list[list[MaskPrediction]]) -> str:
-        """Return pieces and probabilities; those of several mask tokens are separated by tabs."""
-        return "\t".join(" ".join(f"{each.piece} {each.probability:.2f}" for each in mask) for mask in answer)

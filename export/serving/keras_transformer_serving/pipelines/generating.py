@@ -1,30 +1,103 @@
 """Exported pipelines that generate: texts in, texts out."""
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.graphs import Graphs
+from keras_transformer_serving.graphs import TEMPERATURES, Graphs
 from keras_transformer_serving.pipelines.errors import (
     Errors,
     RefusedError,
     RowErrors,
+    check_batch_size,
     check_string,
     check_truncate,
 )
-from keras_transformer_serving.pipelines.texts import check_batch_size
-from keras_transformer_serving.tasks import Task
+from keras_transformer_serving.tasks import DEFAULT, REFUSED, TEXT, ExportedPipeline, Task, Tensor
 from keras_transformer_serving.text import Tokenizer, splitting
 
+NEW_SEED = -1  # draws a new seed
 _NO_TEXT = (
     "`texts` must be rows of ids, for `generate`: the export's tokenizer is not one of `keras_transformer.text`, so "
     "that texts are for its SavedModel."
 )
 
 
-class Generating(Task, abc.ABC):
+class GeneratingTask(Task):
+    """Generation: from texts to texts."""
+
+    @classmethod
+    def tensors(cls, config: dict[str, Any]) -> dict[str, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+        """Return the inputs and the outputs of each signature.
+
+        With N > 1 hypotheses, generated outputs have an axis of N.
+        """
+        count, most = config["generation"].get("num_return", 1), config["max_new_tokens"]
+        padding_value = config["end_id"] if config["pad_id"] is None else config["pad_id"]
+        several = (count,) if count > 1 else ()
+        text = Tensor("text", "string", several, empty=[""] * count if several else "")
+        none = np.full((*several, most), padding_value)
+        ids = Tensor("ids", "int32", (*several, most), empty=none, padding=padding_value)
+        lengths = Tensor("lengths", "int32", several, empty=np.zeros(several, int) if several else 0)
+        numbers = (ids, lengths, Tensor("scores", "float32", several))
+        encoded = Tensor("source_ids", "int32", (None,), padding=padding_value)
+        token_scores = Tensor("token_scores", "float32", (None,))
+        scores = (Tensor("scores", "float32"), token_scores, Tensor("lengths", "int32", empty=0))
+        return {
+            DEFAULT: ((TEXT,), (text, REFUSED)),
+            "generate": ((TEXT, *cls.options(config)), (text, *numbers, REFUSED)),
+            "generate_ids": ((TEXT, *cls.noise(config)), (*numbers, REFUSED)),
+            "encode": ((TEXT,), (encoded, Tensor("padding_mask", "bool", (None,)), REFUSED)),
+            "score": ((TEXT, Tensor("target", "string")), (*scores, REFUSED)),
+        }
+
+    @classmethod
+    def options(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the options of each row of "generate".
+
+        "max_new_tokens" and "min_new_tokens" limit the number of new tokens; of sampling, "temperature", "seed" and
+        "rows" replace the temperature, the seed and the row number that seed the noise. The seed −1, the default of a
+        sampler without one, draws a new one, and the row number −1 is the index in the batch.
+        """
+        sampler = config["generation"]
+        limits = (
+            Tensor("max_new_tokens", "int32", default=config["max_new_tokens"]),
+            Tensor("min_new_tokens", "int32", default=0),
+        )
+        if sampler["sampler"] != "sample":
+            return limits
+        return (
+            *limits,
+            Tensor("temperature", "float32", default=float(sampler["temperature"])),
+            Tensor("seed", "int64", default=NEW_SEED if sampler["seed"] is None else int(sampler["seed"])),
+            Tensor("rows", "int32", default=-1),
+        )
+
+    @classmethod
+    def ranges(cls, config: dict[str, Any]) -> dict[str, tuple[float, float]]:
+        """Return the least and the largest value of each option."""
+        most, constraints = config["max_new_tokens"], config.get("constraints", [])
+        counts = [each["count"] for each in constraints if each["constraint"] == "MinNewTokens"]
+        return {
+            "max_new_tokens": (max([1, *counts]), most),
+            "min_new_tokens": (0, most),
+            "temperature": TEMPERATURES,
+            "seed": (NEW_SEED, 2**32 - 1),
+            "rows": (-1, 2**31 - 1),
+        }
+
+    @classmethod
+    def noise(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the input of the uniform noise of sampling (N, M); none for other samplers."""
+        sampler = config["generation"]
+        if sampler["sampler"] != "sample":
+            return ()
+        return (Tensor("noise", "float32", (sampler["num_return"], config["max_new_tokens"]), optional=True),)
+
+
+class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
     """Base class of exported pipelines that generate: from texts to texts, or to token ids by `generate`.
 
     A task defines `tokenize` and `decode`.
@@ -65,18 +138,21 @@ class Generating(Task, abc.ABC):
         max_new_tokens: Any = None,
         min_new_tokens: Any = None,
         temperature: Any = None,
+        long_texts: str | None = None,
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> Any:
-        """Generate texts.
+        r"""Generate texts.
 
         Args:
             texts: strings, or one string. A text of only spaces and unknown characters gives an empty output; a
                 prompt must have at least one token.
             batch_size: the number of texts in a batch.
-            max_new_tokens: as in `generate`.
+            max_new_tokens: as in `generate`; the options of a text that is split hold for each part.
             min_new_tokens: as in `generate`.
             temperature: as in `generate`.
+            long_texts: of an encoder–decoder, "refuse" texts of more than `max_source_tokens` tokens, or "split" them
+                into lines and sentences, whose outputs are joined; by default the export's setting.
             errors: "raise" the error of a text, or "return" it in place of the output.
             truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
                 tokens and the end token; of a prompt the last tokens are kept, which the output continues.
@@ -86,21 +162,27 @@ class Generating(Task, abc.ABC):
 
         Raises:
             TypeError: if a text is not a string.
-            ValueError: if a text is not valid Unicode or too long, an option is out of range, or there is no tokenizer.
+            ValueError: if a text is not valid Unicode or too long, an option is out of range, there is no tokenizer, or
+                a decoder-only model is given `long_texts`.
 
         Example:
             >>> translate(["la casa", "el perro"], max_new_tokens=[4, 8])
             ['the house', 'the dog']
+            >>> translate("La casa.\n\nEl perro.", long_texts="split")
+            'The house.\n\nThe dog.'
         """
         one = isinstance(texts, str)
         rows = [texts] if one else list(texts)
         if self.tokenizer is None:
             raise ValueError(_NO_TEXT)
-        options = {
-            "max_new_tokens": max_new_tokens,
-            "min_new_tokens": min_new_tokens,
-            "temperature": temperature,
-        }
+        options = _numbers(len(rows), max_new_tokens, min_new_tokens, temperature)
+        splits, split = self._split(rows, long_texts), None
+        if splits is not None:
+            split = splitting.SplitTexts(splits)
+            rows = split.parts
+            options = {
+                name: values[split.owners] if values.ndim else values for name, values in options.items()
+            }
         found_errors = RowErrors(errors)
         for row, text in enumerate(rows):
             with found_errors.of(row):
@@ -110,7 +192,16 @@ class Generating(Task, abc.ABC):
         outputs = found_errors.merge(
             {row: self.decode(first[row]) for row in found_errors.accepted(len(rows))}
         )
+        outputs = outputs if split is None else split.join(outputs)
         return outputs[0] if one else outputs
+
+    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
+        """Return each text as parts that fit `max_source_tokens`; None if long texts are refused."""
+        if long_texts is not None:
+            raise ValueError(
+                f"`long_texts` must be None for a decoder-only model. Received: long_texts={long_texts!r}"
+            )
+        return None
 
     def generate(
         self,
@@ -142,11 +233,7 @@ class Generating(Task, abc.ABC):
             TypeError: as for a call.
             ValueError: as for a call, or if ids are out of range.
         """
-        options = {
-            "max_new_tokens": max_new_tokens,
-            "min_new_tokens": min_new_tokens,
-            "temperature": temperature,
-        }
+        options = _numbers(len(texts), max_new_tokens, min_new_tokens, temperature)
         found_errors = RowErrors(errors)
         outputs = self._generate(texts, batch_size, found_errors, truncate, options)
         if errors == "raise":
@@ -159,14 +246,13 @@ class Generating(Task, abc.ABC):
         batch_size: int,
         errors: RowErrors,
         truncate: bool,
-        options: dict[str, Any],
+        options: dict[str, np.ndarray],
     ) -> dict[str, np.ndarray]:
         """Generate the outputs of `generate`; those of texts with an error are empty."""
         check_batch_size(batch_size)
         if isinstance(texts, str):
             raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
         rows = self._encoded(texts, errors, truncate)
-        given = _numbers(options, len(texts))
         order = sorted(rows, key=lambda row: len(rows[row]))  # batches of similar lengths
         count = self.graphs.num_return
         shape = (len(texts), count) if count > 1 else (len(texts),)
@@ -175,7 +261,7 @@ class Generating(Task, abc.ABC):
         for begin in range(0, len(order), batch_size):
             chosen = order[begin : begin + batch_size]
             input_ids, mask = self.padded([rows[row] for row in chosen])
-            each = {name: values[chosen] if values.ndim else values for name, values in given.items()}
+            each = {name: values[chosen] if values.ndim else values for name, values in options.items()}
             part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask, **each)
             ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
@@ -267,50 +353,8 @@ class TextToText(Generating):
 
     _or_long_texts = ", or long_texts='split'"
 
-    def __call__(
-        self,
-        texts: str | Iterable[str],
-        batch_size: int = 64,
-        *,
-        max_new_tokens: Any = None,
-        min_new_tokens: Any = None,
-        temperature: Any = None,
-        long_texts: str | None = None,
-        errors: Errors = "raise",
-        truncate: bool = False,
-    ) -> Any:
-        r"""Generate texts, as `Generating`.
-
-        Args:
-            texts: strings, or one string.
-            batch_size: the number of texts in a batch.
-            max_new_tokens: as in `generate`; the options of a text that is split hold for each part.
-            min_new_tokens: as in `generate`.
-            temperature: as in `generate`.
-            long_texts: "refuse" texts of more than `max_source_tokens` tokens, or "split" them into lines and sentences
-                (see `split_texts`), whose outputs are joined; by default the export's setting.
-            errors: "raise" the error of a text, or "return" it in place of the output.
-            truncate: whether to cut a text that is refused to its first tokens and the end token.
-
-        Example:
-            >>> translate("La casa.\n\nEl perro.", long_texts="split")
-            'The house.\n\nThe dog.'
-        """
-        options: dict[str, Any] = {
-            "max_new_tokens": max_new_tokens,
-            "min_new_tokens": min_new_tokens,
-            "temperature": temperature,
-        }
-        handling: dict[str, Any] = {"errors": errors, "truncate": truncate}
-        if not self.splits(long_texts):
-            return super().__call__(texts, batch_size, **options, **handling)
-        if isinstance(texts, str):
-            return self([texts], batch_size, **options, long_texts=long_texts, **handling)[0]
-        texts = list(texts)
-        split = splitting.SplitTexts(self.split_texts(texts))
-        for name, values in _numbers(options, len(texts)).items():
-            options[name] = split.of_each(values.tolist()) if values.ndim else values
-        return split.join(super().__call__(split.parts, batch_size, **options, **handling))
+    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
+        return self.split_texts(texts) if self.splits(long_texts) else None
 
     def splits(self, long_texts: str | None = None) -> bool:
         """Return whether long texts are split, by an argument or the export's setting."""
@@ -362,22 +406,48 @@ class TextGeneration(Generating):
 
 def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
     """Return an exported pipeline that generates, of the class of its name or, if it has none, of its kind of model."""
-    found = Task.of(config["pipeline"])
+    found = ExportedPipeline.of(config["pipeline"])
     if found is None or not issubclass(found, Generating):
         found = TextGeneration if config["start_id"] is None else TextToText
     return found(graphs, tokenizer, config)
 
 
-def _numbers(options: dict[str, Any], count: int) -> dict[str, np.ndarray]:
+def stream_text(
+    tokens: Iterable[int], decode: Callable[[list[int]], str], ids: Sequence[int] = ()
+) -> Iterator[str]:
+    """Yield the text of tokens while they are generated: a piece for each, "" if it adds none, and the rest.
+
+    Args:
+        tokens: the ids.
+        decode: a function from ids to their text.
+        ids: the ids before the first token, part of the text.
+    """
+    ids, emitted = list(ids), ""
+    for token in tokens:
+        ids.append(token)
+        text = decode(ids)
+        # The last character may be incomplete until later tokens add its remaining bytes.
+        complete = text.startswith(emitted) and not text.endswith("\ufffd")
+        yield text[len(emitted) :] if complete else ""
+        emitted = text if complete else emitted
+    yield decode(ids)[len(emitted) :] if ids else ""
+
+
+def _numbers(count: int, *values: Any) -> dict[str, np.ndarray]:
     """Return the options that are given as arrays, () or (count,).
+
+    Args:
+        count: the number of texts.
+        *values: `max_new_tokens`, `min_new_tokens` and `temperature`.
 
     Raises:
         ValueError: if one has another shape.
     """
-    given = {name: np.asarray(each) for name, each in options.items() if each is not None}
-    for name, values in given.items():
-        if values.shape not in ((), (count,)):
+    given = dict(zip(("max_new_tokens", "min_new_tokens", "temperature"), values, strict=True))
+    arrays = {name: np.asarray(each) for name, each in given.items() if each is not None}
+    for name, array in arrays.items():
+        if array.shape not in ((), (count,)):
             raise ValueError(
-                f"`{name}` must be one number, or one for each of {count} texts. Received: {name}={options[name]!r}"
+                f"`{name}` must be one number, or one for each of {count} texts. Received: {name}={given[name]!r}"
             )
-    return given
+    return arrays

@@ -1,4 +1,4 @@
-"""Exported pipelines of extractive question answering."""
+"""Extractive question answering."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer_serving.pipelines.errors import Errors, RefusedError
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows
 from keras_transformer_serving.pipelines.token_classification import WORD
-from keras_transformer_serving.tasks import DEFAULT, Tensor
+from keras_transformer_serving.tasks import DEFAULT, Row, Tensor
 
 
 class Span(NamedTuple):
@@ -27,24 +27,10 @@ class Span(NamedTuple):
     probability: float
 
 
-class Context(NamedTuple):
-    """A context.
+class QuestionAnsweringTask(TextTask):
+    """Extractive question answering."""
 
-    Attributes:
-        text: the context.
-        starts: for each token, the index of the first character of its word.
-        ends: for each token, the index after the last character of its word.
-    """
-
-    text: str
-    starts: list[int]
-    ends: list[int]
-
-
-class QuestionAnswering(TextPipeline):
-    """Exported extractive question answering; `load` creates it."""
-
-    def __call__(
+    def __call__(  # type: ignore[override]
         self,
         question: str | Iterable[str],
         context: str | Iterable[str],
@@ -69,7 +55,48 @@ class QuestionAnswering(TextPipeline):
             TypeError: if a text is not a string.
             ValueError: if a context has no word, or is too long with its question.
         """
-        return self._answers(batch_size, errors=errors, truncate=truncate, question=question, context=context)
+        return self._answers(
+            {"question": question, "context": context}, batch_size, errors=errors, truncate=truncate
+        )
+
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the inputs: a question and its context."""
+        return {DEFAULT: (Tensor("question", "string"), Tensor("context", "string"))}
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the outputs: the fields of `Span`."""
+        start, end = (Tensor(name, "int32") for name in ("start", "end"))
+        return Tensor("answer", "string"), start, end, Tensor("probability", "float32")
+
+    @classmethod
+    def answer(cls, row: Row, config: dict[str, Any]) -> Span:
+        """Return the span of the outputs of a context."""
+        return Span(row["answer"], int(row["start"]), int(row["end"]), float(row["probability"]))
+
+    @staticmethod
+    def text(answer: Span) -> str:
+        """Return the text of the span."""
+        return answer.text
+
+
+class Context(NamedTuple):
+    """A context.
+
+    Attributes:
+        text: the context.
+        starts: for each token, the index of the first character of its word.
+        ends: for each token, the index after the last character of its word.
+    """
+
+    text: str
+    starts: list[int]
+    ends: list[int]
+
+
+class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
+    """Exported extractive question answering; `load` creates it."""
 
     def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, Context]:
         """Convert a question and its context to windows of ids, and the places of the context's tokens."""
@@ -85,7 +112,7 @@ class QuestionAnswering(TextPipeline):
             raise RefusedError("context", "`context` must contain a word. Received: none")
         return self._windows(ids, "context", truncate, question=self.tokenizer.tokenize(question)), found
 
-    def postprocess(self, outputs: Arrays, windows: Windows, state: Context) -> Span:
+    def postprocess(self, outputs: Arrays, windows: Windows, state: Context) -> Row:
         """Return the span with the largest sum of start and end logits."""
         spans = [
             self._best(outputs["start_logits"][window], outputs["end_logits"][window], windows, window)
@@ -93,23 +120,7 @@ class QuestionAnswering(TextPipeline):
         ]
         _, first, last, probability = max(reversed(spans), key=lambda span: span[0])
         start, end = state.starts[first], state.ends[last]
-        return Span(state.text[start:end], start, end, probability)
-
-    @classmethod
-    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
-        """Return the inputs: a question and its context."""
-        return {DEFAULT: (Tensor("question", "string"), Tensor("context", "string"))}
-
-    @classmethod
-    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
-        """Return the outputs: the fields of `Span`."""
-        start, end = (Tensor(name, "int32") for name in ("start", "end"))
-        return Tensor("answer", "string"), start, end, Tensor("probability", "float32")
-
-    @staticmethod
-    def text(answer: Span) -> str:
-        """Return the text of the span."""
-        return answer.text
+        return {"answer": state.text[start:end], "start": start, "end": end, "probability": probability}
 
     def _best(
         self, starts: np.ndarray, ends: np.ndarray, windows: Windows, window: int

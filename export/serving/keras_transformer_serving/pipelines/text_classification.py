@@ -1,21 +1,18 @@
-"""Exported classifiers of texts and pairs of texts."""
+"""Classification of texts and pairs of texts."""
 
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from keras_transformer_serving.model import postprocess
-from keras_transformer_serving.pipelines.classification import Classifier
+from keras_transformer_serving.pipelines.classification import Classifier, outputs_of
 from keras_transformer_serving.pipelines.errors import Errors
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, as_floats
-from keras_transformer_serving.tasks import DEFAULT, TEXT, Tensor
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, as_floats
+from keras_transformer_serving.tasks import DEFAULT, TEXT, Row, Tensor
 
 
-class TextClassification(Classifier, TextPipeline):
-    """An exported text classifier, or regression; `load` creates it."""
+class TextClassificationTask(Classifier, TextTask):
+    """The classification of texts or pairs of texts, or a regression."""
 
-    def __call__(
+    def __call__(  # type: ignore[override]
         self,
         text: str | Iterable[str],
         text_pair: str | Iterable[str] | None = None,
@@ -42,8 +39,7 @@ class TextClassification(Classifier, TextPipeline):
             TypeError: if a text is not a string.
             ValueError: if a text is too long, there are not as many second texts, or the model takes no pairs.
         """
-        found = self._scores(text, text_pair, batch_size, errors, truncate)
-        return [self._answer(row) for row in found] if isinstance(found, list) else self._answer(found)
+        return self._classified(text, text_pair, batch_size, errors=errors, truncate=truncate)
 
     def probabilities(
         self,
@@ -70,11 +66,7 @@ class TextClassification(Classifier, TextPipeline):
             TypeError: as in a call.
             ValueError: as in a call, or if the model is a regression.
         """
-        if self.config["problem_type"] == "regression":
-            raise ValueError(
-                "`probabilities` needs a classifier; `scores` are the numbers of a regression. "
-                "Received: problem_type='regression'"
-            )
+        self._check_has_probabilities()
         return self.scores(text, text_pair, batch_size, errors=errors, truncate=truncate)
 
     def scores(
@@ -87,40 +79,23 @@ class TextClassification(Classifier, TextPipeline):
         truncate: bool = False,
     ) -> Any:
         """Return the probabilities, or the numbers of a regression, as `probabilities` does."""
-        found = self._scores(text, text_pair, batch_size, errors, truncate)
+        options: dict[str, Any] = {"errors": errors, "truncate": truncate}
+        found = self._classified(text, text_pair, batch_size, convert=self.row_scores, **options)
         return found if errors == "return" else as_floats(found, len(self.config["labels"]))
 
-    def _scores(self, text: Any, text_pair: Any, batch_size: int, errors: Errors, truncate: bool) -> Any:
-        texts = {"text": text} if text_pair is None else {"text": text, "text_pair": text_pair}
-        if text_pair is None and self.config["symmetric"]:
+    def _classified(self, text: Any, text_pair: Any, batch_size: int, **options: Any) -> Any:
+        if text_pair is None:
+            if self.config["symmetric"]:
+                raise ValueError(
+                    "`text_pair` must be given, as the model compares two texts. Received: text_pair=None"
+                )
+            return self._answers({"text": text}, batch_size, **options)
+        num_segments = self.config.get("num_segments", 2)
+        if num_segments < 2:
             raise ValueError(
-                "`text_pair` must be given, as the model compares two texts. Received: text_pair=None"
+                f"`text_pair` must be None, as the model has num_segments={num_segments}. Received: second texts"
             )
-        if text_pair is not None:
-            check_pairs(self.config.get("num_segments", 2))
-        return self._answers(batch_size, errors=errors, truncate=truncate, **texts)
-
-    def _answer(self, scores: Any) -> Any:
-        """Convert the scores (C,) of a text to its label, labels, number or numbers; an error stays as it is."""
-        if isinstance(scores, Exception):
-            return scores
-        config = self.config
-        (answer,) = postprocess(scores[None], config["labels"], config["problem_type"], config["threshold"])
-        return answer
-
-    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
-        """Convert a text, or a pair of texts, to windows of ids."""
-        first, *second = map(self.tokenizer.tokenize, texts)
-        if not second:
-            return self._windows(first, "text", truncate), None
-        if truncate:
-            first = first[: first_length(len(first), len(second[0]), self._room(2))]
-        return self._windows(second[0], "text_pair", truncate, text=first), None
-
-    def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> np.ndarray:
-        """Average the scores (W, C) of the windows of a text."""
-        scores: np.ndarray = outputs.get("probabilities", outputs["logits"]).mean(axis=0)
-        return scores
+        return self._answers({"text": text, "text_pair": text_pair}, batch_size, **options)
 
     @classmethod
     def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
@@ -129,6 +104,23 @@ class TextClassification(Classifier, TextPipeline):
         if config["symmetric"]:
             return {DEFAULT: pair}
         return {DEFAULT: (TEXT,), **({"classify_pairs": pair} if config.get("num_segments", 2) >= 2 else {})}
+
+
+class TextClassification(TextClassificationTask, TextPipeline):
+    """An exported text classifier, or regression; `load` creates it."""
+
+    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
+        """Convert a text, or a pair of texts, to windows of ids."""
+        if len(texts) == 1:
+            return super().preprocess(*texts, truncate=truncate)
+        first, second = map(self.tokenizer.tokenize, texts)
+        if truncate:
+            first = first[: first_length(len(first), len(second), self._room(2))]
+        return self._windows(second, "text_pair", truncate, text=first), None
+
+    def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> Row:
+        """Average the scores (W, C) of the windows of a text."""
+        return outputs_of(outputs.get("probabilities", outputs["logits"]).mean(axis=0), self.config)
 
 
 def first_length(first: int, second: int, room: int) -> int:
@@ -141,11 +133,3 @@ def first_length(first: int, second: int, room: int) -> int:
     """
     room = max(room, 0)
     return min(first, room - min(second, room // 2)) if first > second else min(first, room // 2)
-
-
-def check_pairs(num_segments: int) -> None:
-    """Raise a ValueError if an encoder has a single segment, so that it takes no pairs of texts."""
-    if num_segments < 2:
-        raise ValueError(
-            f"`text_pair` must be None, as the model has num_segments={num_segments}. Received: second texts"
-        )

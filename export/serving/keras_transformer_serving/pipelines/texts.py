@@ -1,8 +1,8 @@
-"""The base class of exported pipelines that run their model once on texts: special ids, windows and batches."""
+"""The base classes of tasks that run a model once on texts, and of their exports: special ids, windows and batches."""
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,13 @@ from keras_transformer_serving.pipelines.errors import (
     Errors,
     RefusedError,
     RowErrors,
+    as_list,
+    check_batch_size,
     check_string,
     check_truncate,
 )
 from keras_transformer_serving.sessions import Sessions
+from keras_transformer_serving.tasks import Row, Task, Tensor
 from keras_transformer_serving.text import Tokenizer
 
 Arrays = dict[str, np.ndarray]
@@ -36,10 +39,117 @@ class Windows:
     before: list[int] | None
 
 
-class TextPipeline(Model, abc.ABC):
+class TextTask(Task, abc.ABC):
+    """Base class of tasks of models that run once on texts: the arguments, the errors and the answers of calls."""
+
+    def __call__(
+        self,
+        text: str | Iterable[str],
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
+        """Answer texts.
+
+        Args:
+            text: a list of texts, or one string.
+            batch_size: the number of rows in a batch.
+            errors: "raise" the error of a text, or "return" it in place of the answer.
+            truncate: whether to cut a text that is too long, keeping its first tokens.
+
+        Returns:
+            A list of answers, or the answer to one string.
+
+        Raises:
+            TypeError: if a text is not a string.
+            ValueError: if a text is too long, or refused for another reason.
+        """
+        return self._answers({"text": text}, batch_size, errors=errors, truncate=truncate)
+
+    @classmethod
+    def graph_inputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the ids, their mask and, with several segments, the segments, in both orders of a symmetric pair."""
+        names = [
+            "input_ids",
+            "attention_mask",
+            *(["token_type_ids"] if config.get("num_segments", 1) > 1 else []),
+        ]
+        shape = (2, None) if config["symmetric"] else (None,)
+        return tuple(Tensor(name, "int64", shape, optional=name != "input_ids") for name in names)
+
+    def _answers(
+        self,
+        texts: Mapping[str, str | Iterable[str]],
+        batch_size: int,
+        *,
+        convert: Callable[[Row, dict[str, Any]], Any] | None = None,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
+        """Return the answers for texts or pairs; of a single string, only its own.
+
+        Args:
+            texts: one or several lists of texts or strings, by argument.
+            batch_size: the number of rows in a batch.
+            convert: a function from the outputs of a row and the settings to its answer, by default `answer`.
+            errors: "raise" the error of a text, or "return" it in place of its answer.
+            truncate: whether to cut texts that are too long; `preprocess` takes it as an argument.
+
+        Raises:
+            TypeError: if a text is not a string.
+            ValueError: if `batch_size` is not positive, a text is refused, or lists have different lengths.
+        """
+        check_batch_size(batch_size)
+        check_truncate(truncate)
+        found_errors = RowErrors(errors)
+        columns = [
+            self._column(name, [given] if isinstance(given, str) else as_list(name, given), found_errors)
+            for name, given in texts.items()
+        ]
+        if len({len(column) for column in columns}) > 1:
+            names = " and ".join(map("`{}`".format, texts))
+            counts = " and ".join(str(len(column)) for column in columns)
+            raise ValueError(f"{names} must be equally many. Received: {counts} texts")
+        # Long texts first, so that too long ones are found at once.
+        order = sorted(
+            found_errors.accepted(len(columns[0])),
+            key=lambda row: -sum(len(column[row]) for column in columns),
+        )
+        options = {"truncate": True} if truncate else {}
+        rows = self._rows(columns, batch_size, order, found_errors, **options)
+        config, convert = self.config, convert or self.answer
+        answers = found_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
+        return answers[0] if all(isinstance(given, str) for given in texts.values()) else answers
+
+    @abc.abstractmethod
+    def _column(self, name: str, texts: list[Any], errors: RowErrors) -> Sequence[Any]:
+        """Return the texts of an argument as `_rows` takes them, after checking each."""
+
+    @abc.abstractmethod
+    def _rows(
+        self,
+        columns: Sequence[Sequence[Any]],
+        batch_size: int,
+        order: Sequence[int],
+        errors: RowErrors,
+        **options: Any,
+    ) -> dict[int, Row]:
+        """Return the outputs of each row that is not refused, by index, computed in batches.
+
+        Args:
+            columns: one or several lists of n texts.
+            batch_size: the number of rows in a batch.
+            order: the indices of rows, those of similar length next to each other.
+            errors: the errors of rows, to which those of refused ones are added.
+            **options: those of `preprocess`.
+        """
+
+
+class TextPipeline(TextTask, Model):
     """Base class of exported pipelines that run their model once on texts.
 
-    A task defines `preprocess`, `postprocess` and `outputs`; `columns`, `row` and `text` have defaults.
+    A subclass extends the declaration of its task, too, and defines `postprocess`; `preprocess` has a default.
     Its arguments and errors are those of the pipeline of its name in `keras_transformer.pipelines`.
 
     Args:
@@ -52,9 +162,8 @@ class TextPipeline(Model, abc.ABC):
         super().__init__(sessions, config)
         self.tokenizer = tokenizer
 
-    @abc.abstractmethod
     def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, Any]:
-        """Convert a text or pair to windows of ids, and values that `postprocess` needs.
+        """Convert a text or pair to windows of ids, and values that `postprocess` needs: by default none.
 
         Args:
             *texts: the text or the two texts.
@@ -63,10 +172,11 @@ class TextPipeline(Model, abc.ABC):
         Raises:
             RefusedError: if a text is refused.
         """
+        return self._windows(self.tokenizer.tokenize(texts[0]), "text", truncate), None
 
     @abc.abstractmethod
-    def postprocess(self, outputs: Arrays, windows: Windows, state: Any) -> Any:
-        """Convert the model's outputs for the windows of a text to its answer.
+    def postprocess(self, outputs: Arrays, windows: Windows, state: Any) -> Row:
+        """Convert the model's outputs for the windows of a text to the outputs of the task.
 
         Args:
             outputs: arrays (W, …), by name.
@@ -74,56 +184,32 @@ class TextPipeline(Model, abc.ABC):
             state: the other values of `preprocess`.
         """
 
-    def _answers(
+    def _column(self, name: str, texts: list[Any], errors: RowErrors) -> list[Any]:
+        for row, text in enumerate(texts):
+            with errors.of(row):
+                check_string(name, row, text)
+        return texts
+
+    def _rows(
         self,
+        columns: Sequence[Sequence[str]],
         batch_size: int,
-        *,
-        errors: Errors = "raise",
-        truncate: bool = False,
-        **texts: str | Iterable[str],
-    ) -> Any:
-        """Return the answers for texts or pairs; of a single string, only its own.
-
-        Args:
-            batch_size: the number of rows in a batch.
-            errors: "raise" the error of a text, or "return" it in place of its answer.
-            truncate: whether to cut texts that are too long.
-            **texts: one or two lists of texts or strings, by argument.
-
-        Raises:
-            TypeError: if a text is not a string.
-            ValueError: if `batch_size` is not positive, a text is refused, or lists have different lengths.
-        """
-        check_batch_size(batch_size)
-        check_truncate(truncate)
-        found_errors = RowErrors(errors)
-        columns = {name: [given] if isinstance(given, str) else list(given) for name, given in texts.items()}
-        for name, column in columns.items():
-            for row, text in enumerate(column):
-                with found_errors.of(row):
-                    check_string(name, row, text)
-        counts = [str(len(column)) for column in columns.values()]
-        if len(set(counts)) > 1:
-            names = " and ".join(map("`{}`".format, columns))
-            raise ValueError(f"{names} must be equally many. Received: {' and '.join(counts)} texts")
-        rows = list(zip(*columns.values(), strict=True))
-        # Long texts first, so that too long ones are found at once.
-        order = sorted(
-            found_errors.accepted(len(rows)), key=lambda row: -sum(len(text.encode()) for text in rows[row])
-        )
-        answers: dict[int, Any] = {}
+        order: Sequence[int],
+        errors: RowErrors,
+        **options: Any,
+    ) -> dict[int, Row]:
+        rows: dict[int, Row] = {}
         for begin in range(0, len(order), batch_size):
             batch: dict[int, tuple[Windows, Any]] = {}
-            for index in sorted(order[begin : begin + batch_size]):
-                with found_errors.of(index):
-                    batch[index] = self.preprocess(*rows[index], truncate=truncate)
+            for row in sorted(order[begin : begin + batch_size]):
+                with errors.of(row):
+                    batch[row] = self.preprocess(*(column[row] for column in columns), **options)
             if not batch:
                 continue
             outputs = self.run_windows([windows for windows, _ in batch.values()], batch_size)
-            for found, (index, (windows, state)) in zip(outputs, batch.items(), strict=True):
-                answers[index] = self.postprocess(found, windows, state)
-        merged = found_errors.merge(answers)
-        return merged[0] if all(isinstance(given, str) for given in texts.values()) else merged
+            for found, (row, (windows, state)) in zip(outputs, batch.items(), strict=True):
+                rows[row] = self.postprocess(found, windows, state)
+        return rows
 
     def run_windows(self, batch: Sequence[Windows], batch_size: int) -> list[Arrays]:
         """Return the model's outputs for the windows of each text.
@@ -203,12 +289,6 @@ class TextPipeline(Model, abc.ABC):
             return [[start, *second, extract]], []
         orders = [(first, second), (second, first)] if self.config["symmetric"] else [(first, second)]
         return [[start, *one, delimiter, *other, extract] for one, other in orders], []
-
-
-def check_batch_size(batch_size: int) -> None:
-    """Raise a ValueError unless the number of rows in a batch is positive."""
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be a positive integer. Received: batch_size={batch_size}")
 
 
 def as_floats(rows: Any, size: int) -> np.ndarray:

@@ -1,14 +1,12 @@
-"""Exported classifiers of the words of a text."""
+"""Classification of the words of a text."""
 
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.classification import label_dtype
-from keras_transformer_serving.pipelines.errors import Errors
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, softmax
+from keras_transformer_serving.pipelines.classification import label_dtype, label_output
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, softmax
 from keras_transformer_serving.tasks import Row, Tensor
 
 WORD = re.compile(r"\S+")
@@ -32,34 +30,43 @@ class TaggedWord(NamedTuple):
     end: int
 
 
-class TokenClassification(TextPipeline):
+class TokenClassificationTask(TextTask):
+    """The classification of the words of a text.
+
+    The answer to a text is a list of `TaggedWord`; words without tokens, and with truncate=True words that are cut, are
+    omitted.
+    """
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the outputs: the fields of `TaggedWord` for each word."""
+        return (
+            Tensor("words", "string", (None,)),
+            Tensor("labels", label_dtype(config), (None,)),
+            Tensor("probabilities", "float32", (None,)),
+            Tensor("starts", "int32", (None,)),
+            Tensor("ends", "int32", (None,)),
+        )
+
+    @classmethod
+    def answer(cls, row: Row, config: dict[str, Any]) -> list[TaggedWord]:
+        """Return the words of the outputs of a text; those of shorter texts are padded."""
+        label_of = {label_output(label, config): label for label in config["labels"]}
+        columns = (np.asarray(row[tensor.name]).tolist() for tensor in cls.outputs(config))
+        return [
+            TaggedWord(word, label_of[label], probability, start, end)
+            for word, label, probability, start, end in zip(*columns, strict=True)
+            if start >= 0
+        ]
+
+    @staticmethod
+    def text(answer: list[TaggedWord]) -> str:
+        """Return each word and its label, separated by a slash."""
+        return " ".join(f"{word.word}/{word.label}" for word in answer)
+
+
+class TokenClassification(TokenClassificationTask, TextPipeline):
     """An exported token classifier; `load` creates it."""
-
-    def __call__(
-        self,
-        text: str | Iterable[str],
-        batch_size: int = 32,
-        *,
-        errors: Errors = "raise",
-        truncate: bool = False,
-    ) -> Any:
-        """Classify the words of each text.
-
-        Args:
-            text: a list of texts, or one string.
-            batch_size: the number of rows in a batch.
-            errors: "raise" the error of a text, or "return" it in place of the answer.
-            truncate: whether to cut a text that is too long, keeping its first tokens: words that are cut are
-                omitted.
-
-        Returns:
-            For each text a list of `TaggedWord`; for one string only its list. Words without tokens are omitted.
-
-        Raises:
-            TypeError: if a text is not a string.
-            ValueError: if a text is too long.
-        """
-        return self._answers(batch_size, errors=errors, truncate=truncate, text=text)
 
     def preprocess(
         self, *texts: str, truncate: bool = False
@@ -74,39 +81,17 @@ class TokenClassification(TextPipeline):
         read = windows.starts[-1] + len(windows.ids[-1])
         return windows, [(word, token) for word, token in words if token < read]
 
-    def postprocess(
-        self, outputs: Arrays, windows: Windows, state: list[tuple[re.Match[str], int]]
-    ) -> list[TaggedWord]:
+    def postprocess(self, outputs: Arrays, windows: Windows, state: list[tuple[re.Match[str], int]]) -> Row:
         """Return the words and their classes."""
-        labels, found = self.config["labels"], []
-        for word, token in state:
-            probabilities = softmax(outputs["logits"][_deepest(windows, token)])
-            best = int(np.argmax(probabilities))
-            found.append(
-                TaggedWord(word.group(), labels[best], float(probabilities[best]), word.start(), word.end())
-            )
-        return found
-
-    @classmethod
-    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
-        """Return the outputs: the fields of `TaggedWord` for each word."""
-        return (
-            Tensor("words", "string", (None,)),
-            Tensor("labels", label_dtype(config), (None,)),
-            Tensor("probabilities", "float32", (None,)),
-            Tensor("starts", "int32", (None,)),
-            Tensor("ends", "int32", (None,)),
-        )
-
-    def row(self, answer: list[TaggedWord]) -> Row:
-        """Return the words as outputs."""
-        outputs = self.outputs(self.config)
-        return {tensor.name: [word[field] for word in answer] for field, tensor in enumerate(outputs)}
-
-    @staticmethod
-    def text(answer: list[TaggedWord]) -> str:
-        """Return each word and its label, separated by a slash."""
-        return " ".join(f"{word.word}/{word.label}" for word in answer)
+        probabilities = [softmax(outputs["logits"][_deepest(windows, token)]) for _, token in state]
+        labels = [self.config["labels"][int(np.argmax(each))] for each in probabilities]
+        return {
+            "words": [word.group() for word, _ in state],
+            "labels": [label_output(label, self.config) for label in labels],
+            "probabilities": [each.max() for each in probabilities],
+            "starts": [word.start() for word, _ in state],
+            "ends": [word.end() for word, _ in state],
+        }
 
 
 def _deepest(windows: Windows, token: int) -> tuple[int, int]:

@@ -11,10 +11,8 @@ from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.texts import TextPipeline, Windows
 from keras_transformer_serving.server.signatures import TRUNCATE, Job, Signature, bucket, text_of
-from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, Tensor
+from keras_transformer_serving.tasks import DEFAULT, ERROR, FORWARD, REFUSED, Row, Tensor
 
-FORWARD = "forward"
-_ERROR = Tensor(ERROR, "string")
 _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32", "tensor(float16)": "float32"}
 
 
@@ -34,13 +32,12 @@ def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
     prepare_arrays = functools.partial(_prepare_arrays, pipeline, functools.partial(_run, pipeline))
     found = {FORWARD: Signature(inputs, results, prepare_arrays)}
     if isinstance(pipeline, ArrayPipeline):
-        outputs = (*pipeline.outputs(pipeline.config), _ERROR)
+        outputs = (*pipeline.outputs(pipeline.config), REFUSED)
         prepare = functools.partial(prepare_arrays, finish=functools.partial(_finish_arrays, pipeline))
         found[DEFAULT] = Signature(inputs, outputs, prepare)
     if isinstance(pipeline, TextPipeline):
-        outputs = (*pipeline.outputs(pipeline.config), _ERROR)
         run = functools.partial(pipeline.run_windows, batch_size=max_batch_size)
-        for name, tensors in pipeline.columns(pipeline.config).items():
+        for name, (tensors, outputs) in pipeline.tensors(pipeline.config).items():
             prepare = functools.partial(_prepare_texts, pipeline, run, [tensor.name for tensor in tensors])
             found[name] = Signature(tensors, outputs, prepare)
     return found
@@ -90,7 +87,7 @@ def _run(pipeline: Model, batch: Sequence[dict[str, np.ndarray]]) -> list[Row]:
 
 
 def _finish_arrays(pipeline: ArrayPipeline, outputs: Row) -> Row:
-    return {**pipeline.row(pipeline.postprocess(outputs)), ERROR: ""}
+    return {**pipeline.postprocess(outputs), ERROR: ""}
 
 
 def _identity(found: Row) -> Row:
@@ -104,4 +101,4 @@ def _prepare_texts(pipeline: TextPipeline, run: Any, names: Sequence[str], row: 
 
 
 def _finish_text(pipeline: TextPipeline, windows: Windows, state: Any, outputs: dict[str, np.ndarray]) -> Row:
-    return {**pipeline.row(pipeline.postprocess(outputs, windows, state)), ERROR: ""}
+    return {**pipeline.postprocess(outputs, windows, state), ERROR: ""}

@@ -1,15 +1,17 @@
 """The signatures of exported pipelines that generate."""
 
+import dataclasses
 import functools
+import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.graphs import DECODER, ENCODER, TEMPERATURES, uniform_noise
+from keras_transformer_serving.graphs import DECODER, ENCODER, uniform_noise
 from keras_transformer_serving.pipelines.errors import RefusedError
-from keras_transformer_serving.pipelines.generating import Generating
+from keras_transformer_serving.pipelines.generating import NEW_SEED, Generating, stream_text
 from keras_transformer_serving.server import long_texts
 from keras_transformer_serving.server.signatures import (
     TRUNCATE,
@@ -20,13 +22,10 @@ from keras_transformer_serving.server.signatures import (
     bucket,
     text_of,
 )
-from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, Tensor
+from keras_transformer_serving.tasks import DEFAULT, ERROR, REFUSED, TEXT, Row, Tensor
 
 _SHORT = 32  # tokens of source texts that share a batch: the decoder takes most of the time
 _MOST_ALIGNED = 64  # tokens of a source text: each is hidden once
-_TEXT = Tensor("text", "string")
-_ERROR = Tensor(ERROR, "string")
-_NEW_SEED = -1  # draws a new seed
 
 
 class _Values(NamedTuple):
@@ -50,72 +49,40 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
     so that a sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take
     `long_texts`, too.
     """
-    graphs = pipeline.graphs
-    count, most = graphs.num_return, graphs.max_new_tokens
-    several = (count,) if count > 1 else ()
-    text = Tensor("text", "string", several, empty=[""] * count if several else "")
+    declared = pipeline.tensors(pipeline.config)
     option = long_texts.option(pipeline)
-    ids = Tensor(
-        "ids",
-        "int32",
-        (*several, None if option else most),  # those of the parts of a long text together
-        empty=np.full((*several, most), graphs.padding_value),
-        padding=graphs.padding_value,
-    )
-    lengths = Tensor("lengths", "int32", several, empty=np.zeros(several, int) if several else 0)
-    scores = Tensor("scores", "float32", several)
-    numbers = (ids, lengths, scores)
-    samples = graphs.sampler["sampler"] == "sample"
-    options = _options(pipeline, samples)
-    noise = [Tensor("noise", "float32", (count, most), optional=True)] if samples else []
     run = functools.partial(_generate, pipeline)
     prepare = functools.partial(_prepare, pipeline, run)
     if pipeline.tokenizer is None:
-        inputs = (Tensor("input_ids", "int64", (None,)), *options)
-        return {
-            "generate_ids": Signature(
-                (*inputs, *noise), (*numbers, _ERROR), functools.partial(prepare, numbers)
+        (_, *options), (_, *noise) = (declared[name][0] for name in ("generate", "generate_ids"))
+        arrays = (Tensor("input_ids", "int64", (None,)), *options, *noise)
+        outputs = declared["generate_ids"][1]
+        return {"generate_ids": Signature(arrays, outputs, functools.partial(prepare, outputs))}
+    found = {}
+    for name in (DEFAULT, "generate", "generate_ids"):
+        inputs, outputs = declared[name]
+        if option:  # the ids of the parts of a long text together
+            outputs = tuple(
+                dataclasses.replace(each, shape=(*each.shape[:-1], None)) if each.name == "ids" else each
+                for each in outputs
             )
-        }
-    found = {
-        DEFAULT: Signature((_TEXT, *option), (text, _ERROR), functools.partial(prepare, (text,))),
-        "generate": Signature(
-            (_TEXT, *options, *option), (text, *numbers, _ERROR), functools.partial(prepare, (text, *numbers))
-        ),
-        "generate_ids": Signature((_TEXT, *noise), (*numbers, _ERROR), functools.partial(prepare, numbers)),
-        "encode": Signature(
-            (_TEXT,),
-            (
-                Tensor("source_ids", "int32", (None,), padding=graphs.padding_value),
-                Tensor("padding_mask", "bool", (None,)),
-                _ERROR,
-            ),
-            functools.partial(_prepare_encoding, pipeline),
-        ),
-    }
+        long = () if name == "generate_ids" else option
+        found[name] = Signature((*inputs, *long), outputs, functools.partial(prepare, outputs))
+    found["encode"] = Signature(*declared["encode"], functools.partial(_prepare_encoding, pipeline))
     if scores_targets:
-        outputs = (
-            Tensor("scores", "float32"),
-            Tensor("token_scores", "float32", (None,)),
-            Tensor("lengths", "int32", empty=0),
-            _ERROR,
-        )
         run_scores = functools.partial(_score, pipeline)
-        found["score"] = Signature(
-            (_TEXT, Tensor("target", "string")),
-            outputs,
-            functools.partial(_prepare_scoring, pipeline, run_scores),
-        )
+        prepare_scoring = functools.partial(_prepare_scoring, pipeline, run_scores)
+        found["score"] = Signature(*declared["score"], prepare_scoring)
         aligned = (
             Tensor("text", "string"),
             Tensor("source_pieces", "string", (None,)),
             Tensor("pieces", "string", (None,)),
             Tensor("alignment", "float32", (None, None)),
-            _ERROR,
+            REFUSED,
         )
         run_alignment = functools.partial(_align, pipeline)
         found["align"] = Signature(
-            (_TEXT,), aligned, functools.partial(_prepare_alignment, pipeline, run_alignment)
+            (TEXT,), aligned, functools.partial(_prepare_alignment, pipeline, run_alignment)
         )
     return found
 
@@ -181,61 +148,18 @@ def pieces(
 def pieces_of_ids(pipeline: Generating, ids: list[int], max_new_tokens: int | None = None) -> Iterator[str]:
     """Return an iterator of the pieces of a text, "" for a token without any, as `pieces`, for source ids."""
     limit = pipeline.graphs.max_new_tokens if max_new_tokens is None else max_new_tokens
-    return _decoded(pipeline.graphs.steps(*pipeline.padded([ids])), limit, pipeline.decode)
-
-
-def _decoded(
-    steps: Iterator[np.ndarray], limit: int, decode: Callable[[Sequence[int]], str]
-) -> Iterator[str]:
-    ids: list[int] = []
-    emitted = ""
-    for tokens in steps:
-        ids.append(int(tokens[0]))
-        text = decode(ids)
-        # The last character may be incomplete until later tokens add its remaining bytes.
-        if text.startswith(emitted) and len(text) > len(emitted) and not text.endswith("\ufffd"):
-            yield text[len(emitted) :]
-            emitted = text
-        else:
-            yield ""  # a step without text
-        if len(ids) == limit:
-            break
-    yield decode(ids)[len(emitted) :] if ids else ""
-
-
-def _options(pipeline: Generating, samples: bool) -> tuple[Tensor, ...]:
-    options = [
-        Tensor("max_new_tokens", "int32", default=pipeline.graphs.max_new_tokens),
-        Tensor("min_new_tokens", "int32", default=0),
-    ]
-    if samples:
-        sampler = pipeline.graphs.sampler
-        options += [
-            Tensor("temperature", "float32", default=float(sampler["temperature"])),
-            Tensor("seed", "int64", default=_NEW_SEED if sampler["seed"] is None else int(sampler["seed"])),
-            Tensor("rows", "int32", default=-1),
-        ]
-    return tuple(options)
+    steps = itertools.islice(pipeline.graphs.steps(*pipeline.padded([ids])), limit)
+    return stream_text((int(tokens[0]) for tokens in steps), pipeline.decode)
 
 
 def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
     """Return the inputs of a stream."""
-    return (_TEXT, Tensor("max_new_tokens", "int32", optional=True), *long_texts.option(pipeline))
+    return (TEXT, Tensor("max_new_tokens", "int32", optional=True), *long_texts.option(pipeline))
 
 
 def check_options(pipeline: Generating, given: Row) -> None:
     """Raise a RefusedError if an option is out of range."""
-    most = pipeline.graphs.max_new_tokens
-    constraints = pipeline.config.get("constraints", [])
-    least = max([1, *(each["count"] for each in constraints if each["constraint"] == "MinNewTokens")])
-    ranges: dict[str, tuple[float, float]] = {
-        "max_new_tokens": (least, most),
-        "min_new_tokens": (0, most),
-        "temperature": TEMPERATURES,
-        "seed": (_NEW_SEED, 2**32 - 1),
-        "rows": (-1, 2**31 - 1),
-    }
-    for name, (low, high) in ranges.items():
+    for name, (low, high) in pipeline.ranges(pipeline.config).items():
         if name in given and not low <= given[name] <= high:
             raise RefusedError(name, f"`{name}` must be in [{low}, {high}]. Received: {given[name]}")
 
@@ -290,7 +214,7 @@ def _noise(pipeline: Generating, row: Row, index: int, part: int = 0) -> np.ndar
     number, seed = row.get("rows", -1), row.get("seed")
     if seed is None:
         seed = graphs.seed()
-    elif seed == _NEW_SEED:
+    elif seed == NEW_SEED:
         seed = secrets.randbits(32)
     rows = np.array([(index if number < 0 else number) + part])
     return uniform_noise(seed, rows, graphs.num_return, graphs.max_new_tokens)
