@@ -125,7 +125,8 @@ def _search(inputs: AttentionInputs, query: Tensor, key: Tensor, k: int) -> tupl
 def _softmax(logits: Tensor, exists: Tensor) -> Tensor:
     """Return weights that sum to one over the last axis, or to zero where no key exists."""
     logits = ops.where(exists, logits, ops.cast(UNRELATED, logits.dtype))
-    weights = ops.exp(logits - ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True)))
+    largest = ops.max(logits, axis=-1, keepdims=True, initial=UNRELATED)  # of an empty batch too
+    weights = ops.exp(logits - ops.stop_gradient(largest))
     weights = ops.where(exists, weights, ops.zeros_like(weights))
     total = ops.sum(weights, axis=-1, keepdims=True)
     return weights / ops.where(total > 0, total, ops.ones_like(total))

@@ -251,21 +251,3 @@ def test_beams_continue_prefixes(translator, forced):
         whole = np.concatenate([np.repeat(prefix[None], 2, 0), out.ids[row]], axis=1)
         expected = forced(model, sources[row], whole)[:, len(prefix) :]
         np.testing.assert_allclose(out.token_scores[row], expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"num_beams": 0},
-        {"num_beams": 2.0},
-        {"num_beams": 2, "num_return": 3},
-        {"num_return": 0},
-        {"normalization": "none"},
-        {"length_penalty": float("nan")},
-        {"diversity": -1.0},
-    ],
-    ids=str,
-)
-def test_invalid_settings_are_refused(settings):
-    with pytest.raises(ValueError, match=rf"`{list(settings)[-1]}` must .*Received: {list(settings)[-1]}="):
-        Beam(**settings)

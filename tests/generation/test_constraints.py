@@ -202,32 +202,6 @@ def test_contradictory_constraints_are_refused(translator, constraints, options)
         generation.generate(translator(), SOURCES, max_new_tokens=MOST, constraints=constraints, **options)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: MinNewTokens(-1),
-        lambda: NoRepeatNGram(0),
-        lambda: RepetitionPenalty(0.5),
-        lambda: RepetitionPenalty(float("nan")),
-        lambda: RepetitionPenalty(True),
-        lambda: BannedWords([]),
-        lambda: ForcedWords([]),
-        lambda: BannedWords([[]]),
-        lambda: BannedWords([5]),
-        lambda: BannedWords(["ab"]),
-        lambda: BannedWords(5),
-        lambda: RepetitionPenalty("2"),
-        lambda: ForcedPrefix([]),
-        lambda: ForcedLastToken([]),
-        lambda: EndTokens([-1]),
-        lambda: EndTokens([True]),
-    ],
-)
-def test_invalid_settings_are_refused(make):
-    with pytest.raises(ValueError, match=r"` must .*Received: "):
-        make()
-
-
 def test_numpy_settings_equal_python_settings():
     assert BannedWords(np.array([[1, 2]])) == BannedWords([[np.int64(1), 2]]) == BannedWords([[1, 2]])
     assert ForcedPrefix(np.array([4])) == ForcedPrefix([4])

@@ -197,30 +197,6 @@ def test_without_a_seed_every_call_draws_anew_and_reports_the_seed(model):
     assert drawn[0] == drawn[1]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"temperature": 0.0},
-        {"temperature": 1e-40},
-        {"temperature": 1e40},
-        {"temperature": float("nan")},
-        {"top_k": -1},
-        {"top_k": 1.5},
-        {"top_p": 0.0},
-        {"top_p": 1.1},
-        {"min_p": -0.1},
-        {"seed": -1},
-        {"seed": 2**32},
-        {"num_return": 0},
-    ],
-    ids=str,
-)
-def test_invalid_settings_are_refused(settings):
-    (name,) = settings
-    with pytest.raises(ValueError, match=rf"`{name}` must .*Received: {name}="):
-        Sample(**settings)
-
-
 def test_invalid_rows_are_refused(model):
     with pytest.raises(ValueError, match=r"`rows` must .*Received: "):
         generation.generate(model, SOURCES, SAMPLER, rows=[1, 2])

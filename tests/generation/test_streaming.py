@@ -76,11 +76,8 @@ def test_similar_limits_and_other_seeds_compile_once(decoder, monkeypatch):
     assert len(traced) == 1
 
 
-def test_sampler_of_several_hypotheses_is_refused_immediately(decoder):
+def test_a_stream_refuses_its_prompt_immediately(decoder):
     model = decoder(5)
-    for sampler in (Beam(2), Sample(num_return=2)):
-        with pytest.raises(ValueError, match=r"`sampler` must have a single hypothesis.*Received: sampler="):
-            generation.stream(model, PROMPTS, sampler)
     with pytest.raises(ValueError, match="`source_ids` must be in"):
         generation.stream(model, [[99]])
     assert list(generation.stream(model, PROMPTS[:0])) == []

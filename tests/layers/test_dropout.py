@@ -51,28 +51,3 @@ def test_one_seed_gives_the_same_in_every_mode(modes):
         layer.build(ONES.shape)
         found = wrap(lambda x, layer=layer: layer(x, training=True))(ops.convert_to_tensor(ONES))
         np.testing.assert_array_equal(found, expected, err_msg=name)
-
-
-def test_mask_shape_and_type_pass_through():
-    embedded = keras.layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
-    output = Dropout(0.5)(embedded, training=True)
-    expected = keras.layers.Masking().compute_mask(embedded)
-    assert expected.shape == (1, 2)
-    pooled = keras.layers.GlobalAveragePooling1D()(Dropout(0.5)(embedded))
-    np.testing.assert_allclose(pooled, embedded[:, 0], rtol=1e-6)  # the second position is masked
-    assert output.shape == embedded.shape
-    assert (
-        keras.backend.standardize_dtype(Dropout(0.5, dtype="float16")(ONES, training=True).dtype) == "float16"
-    )
-
-
-def test_config_round_trip_is_the_identity():
-    config = Dropout(0.3, seed=4, name="drop", dtype="float16").get_config()
-    assert Dropout.from_config(config).get_config() == config
-    assert (config["rate"], config["seed"], config["name"]) == (0.3, 4, "drop")
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0, 2])
-def test_a_rate_outside_0_1_is_refused(rate):
-    with pytest.raises(ValueError, match=rf"`rate` must be in \[0, 1\). Received: rate={rate}"):
-        Dropout(rate)

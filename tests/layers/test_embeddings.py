@@ -87,31 +87,3 @@ def test_the_matrix_gets_gradients_from_both_uses():
     gradient = tf.convert_to_tensor(gradient).numpy()
     assert (gradient != 0).any(-1).all()  # every row is an output; rows of ids are inputs too
     assert not np.allclose(gradient[5], gradient[9])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"scale": False, "pad_id": None, "dtype": "mixed_float16", "name": "tokens"}],
-    ids=["defaults", "everything"],
-)
-def test_config_round_trip_is_the_identity(arguments):
-    config = TokenEmbedding(10, 16, **arguments).get_config()
-    assert TokenEmbedding.from_config(config).get_config() == config
-    for name in set(arguments) - {"dtype"}:
-        assert config[name] == arguments[name]
-
-
-def test_a_saved_model_reloads_equal_with_its_mask(tmp_path):
-    inputs = keras.Input((None,), dtype="int32")
-    model = keras.Model(
-        inputs, keras.layers.GlobalAveragePooling1D()(TokenEmbedding(10, 16, pad_id=6)(inputs))
-    )
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    np.testing.assert_allclose(again(IDS), model(IDS), rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["vocabulary_size", "model_dim"])
-def test_errors_name_the_argument_and_its_value(name):
-    with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}=0"):
-        TokenEmbedding(**{"vocabulary_size": 3, "model_dim": 4, name: 0})

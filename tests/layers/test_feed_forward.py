@@ -75,16 +75,6 @@ def test_the_weights_of_an_ungated_network_are_named_as_ever():
     assert names == ["hidden/kernel", "gate/kernel", "output/kernel"]
 
 
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("mode", ["graph", "xla"])
-@pytest.mark.parametrize("activation", GATED)
-def test_gated_networks_agree_in_every_mode(modes, mode, activation):
-    if mode not in modes:
-        pytest.skip("no such mode on this backend")
-    layer, x = built(10, activation), normal(2, 5, 6)
-    np.testing.assert_allclose(modes[mode](layer)(x), layer(x), **CLOSE)
-
-
 def test_each_position_is_on_its_own():
     layer, x = built(10), normal(2, 5, 6)
     np.testing.assert_allclose(layer(x[:, 3:4]), layer(x)[:, 3:4], **CLOSE)
@@ -100,54 +90,3 @@ def test_dropout_is_on_the_hidden_units_while_training():
     output = np.asarray(layer(x, training=True))
     assert abs(output.mean() - 400) < 5 * 20 / 1000**0.5
     assert 10 < output.std() < 30  # 2·√(400·¼): every unit by itself
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"hidden_dim": 10},
-        {"hidden_dim": 10, "activation": "gelu", "dropout": 0.2, "use_bias": False, "dtype": "mixed_float16"},
-        {"hidden_dim": 10, "activation": "swiglu"},
-        {"hidden_dim": 10, "activation": "geglu_tanh"},
-    ],
-    ids=["defaults", "everything", "swiglu", "geglu_tanh"],
-)
-def test_config_round_trip_is_the_identity(arguments):
-    config = FeedForward(**arguments).get_config()
-    assert FeedForward.from_config(config).get_config() == config
-    assert config["hidden_dim"] == 10
-    assert config["activation"] == arguments.get("activation", "relu")
-
-
-@pytest.mark.parametrize("activation", ["gelu", "geglu"])
-def test_a_saved_model_reloads_equal(activation, tmp_path):
-    inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, FeedForward(10, activation, dropout=0.1)(inputs))
-    model.save(tmp_path / "model.keras")
-    x = normal(2, 5, 6)
-    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    np.testing.assert_allclose(again(x), model(x), rtol=1e-6)
-
-
-@pytest.mark.parametrize("activation", ["relu", "swiglu", "geglu"])
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_computes_in_half_and_keeps_float32_weights(policy, activation):
-    layer = FeedForward(10, activation, dropout=0.5, dtype=policy)
-    output = layer(normal(2, 5, 6), training=True)
-    assert np.isfinite(np.asarray(keras.ops.cast(output, "float32"))).all()
-    assert keras.backend.standardize_dtype(output.dtype) == policy.removeprefix("mixed_")
-    assert {weight.dtype for weight in layer.trainable_weights} == {"float32"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"hidden_dim": 0}, "`hidden_dim` must be a positive integer. Received: hidden_dim=0"),
-        ({"hidden_dim": 3, "dropout": -0.5}, r"`dropout` must be in \[0, 1\). Received: dropout=-0.5"),
-        ({"hidden_dim": 3, "activation": "siglu"}, "siglu"),
-    ],
-    ids=str,
-)
-def test_errors_name_the_argument_and_its_value(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        FeedForward(**arguments)

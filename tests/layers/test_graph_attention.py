@@ -1,10 +1,8 @@
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_transformer.layers import AdditiveScore, GATScore, GraphAttention
-from keras_transformer.ops import scores
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
 neutral = pytest.mark.backend_neutral
@@ -132,15 +130,6 @@ def test_lists_of_edges_and_adjacency_give_equal_outputs_and_gradients(gradients
         assert np.any(dense), name
 
 
-def test_dropout_is_of_weights_and_only_while_training():
-    nodes, edges = normal(BATCH, NODES, SIZE), random_edges()
-    layer = built(dropout=0.6, seed=2)
-    np.testing.assert_array_equal(layer(nodes, edges), layer(nodes, edges, training=False))
-    first = np.asarray(layer(nodes, edges, training=True))
-    assert not np.allclose(first, layer(nodes, edges))
-    assert not np.allclose(first, layer(nodes, edges, training=True))
-
-
 class TestSymmetries:
     @pytest.mark.parametrize("score", SCORES)
     def test_permuting_nodes_and_edges_together_permutes_outputs(self, score):
@@ -232,137 +221,3 @@ def test_gat_orders_neighbours_alike_for_all_nodes_and_gatv2_does_not():
         favourites[score] = max(len(set(row)) for row in weights[0].argmax(-1))
     assert favourites["gat"] == 1
     assert favourites["gatv2"] > 1
-
-
-class TestMasks:
-    def test_of_keras_hide_nodes_and_are_passed_to_the_next_layer(self):
-        ids, edges = np.array([[4, 5, 6, 0, 0], [7, 8, 0, 0, 0]]), random_edges(12, 5)
-        x = keras.layers.Embedding(10, SIZE, mask_zero=True)(ids)
-        layer, following = built(), GraphAttention(2, 3)
-        output = layer(x, edges)
-        expected = layer(np.asarray(x), edges, padding_mask=ids != 0)
-        np.testing.assert_array_equal(output, expected)
-        np.testing.assert_array_equal(
-            following(output, edges), following(np.asarray(output), edges, padding_mask=ids != 0)
-        )
-        both = layer(x, edges, padding_mask=np.arange(5) != np.array([[1], [0]]))
-        mask = (ids != 0) & (np.arange(5) != np.array([[1], [0]]))
-        np.testing.assert_array_equal(both, layer(np.asarray(x), edges, padding_mask=mask))
-
-
-@pytest.mark.slow_variants
-@neutral
-@pytest.mark.parametrize("mode", ["graph", "xla"])
-@pytest.mark.parametrize("kind", ["edges", "adjacency"])
-def test_every_mode_agrees_with_dropout_too(modes, mode, kind):
-    if mode not in modes:
-        pytest.skip("no such mode on this backend")
-    nodes, edges = normal(BATCH, NODES, SIZE), random_edges()
-    graph = edges if kind == "edges" else to_adjacency(edges)
-    layer = built("gatv2", dropout=0.3, seed=4, kernel="edges" if kind == "edges" else "dense")
-    state = [ops.convert_to_tensor(np.asarray(v)) for v in layer.non_trainable_variables]
-    weights = [ops.convert_to_tensor(np.asarray(v)) for v in layer.trainable_variables]
-
-    def run(nodes, graph):
-        output, _ = layer.stateless_call(weights, state, nodes, **{kind: graph}, training=True)
-        return output
-
-    inputs = ops.convert_to_tensor(nodes), ops.convert_to_tensor(graph)
-    np.testing.assert_allclose(modes[mode](run)(*inputs), run(*inputs), **CLOSE)
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_low_precision_is_finite_and_near(score, policy):
-    nodes, edges = normal(BATCH, NODES, SIZE), random_edges()
-    exact = built(score, self_loops=False)
-    layer = built(score, self_loops=False, dtype=policy)
-    layer.set_weights(exact.get_weights())
-    for graph in ({"edges": edges}, {"adjacency": to_adjacency(edges)}):
-        output = layer(nodes, **graph)
-        assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
-        output = np.asarray(ops.cast(output, "float32"))
-        np.testing.assert_allclose(output, exact(nodes, **graph), atol=0.1, rtol=0.05)
-        assert np.isfinite(np.asarray(ops.cast(layer(nodes * 20, **graph), "float32"))).all()
-
-
-def test_a_functional_model_of_unknown_sizes_trains_saves_and_reloads_equal(tmp_path):
-    nodes = keras.Input((None, SIZE))
-    edges = keras.Input((None, 2), dtype="int32")
-    hidden = GraphAttention(2, 3, dropout=0.2, activation="elu")(nodes, edges)
-    hidden = GraphAttention(2, 4, concat=False, score="gatv2", name="last")(hidden, edges=edges)
-    assert hidden.shape == (None, None, 4)
-    model = keras.Model([nodes, edges], hidden)
-    model.compile("sgd", "mse")
-    inputs = [normal(BATCH, NODES, SIZE), random_edges()]
-    before = model.get_weights()
-    model.fit(inputs, normal(BATCH, NODES, 4), epochs=1, verbose=0)
-    assert not any(np.array_equal(*pair) for pair in zip(before, model.get_weights(), strict=True))
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    np.testing.assert_array_equal(again(inputs), model(inputs))
-    assert again.get_layer("last").get_config() == model.get_layer("last").get_config()
-
-
-CONFIGS = [
-    {"num_heads": 4, "head_dim": 3},
-    {
-        "num_heads": 4,
-        "head_dim": 3,
-        "concat": False,
-        "score": GATScore(0.1, name="mine"),
-        "dropout": 0.6,
-        "self_loops": False,
-        "use_bias": False,
-        "activation": "elu",
-        "seed": 5,
-        "kernel": "dense",
-        "name": "graph",
-        "dtype": "mixed_bfloat16",
-    },
-    {"num_heads": 4, "head_dim": 3, "score": scores.Cosine(3.0)},
-]
-
-
-@pytest.mark.parametrize("arguments", CONFIGS, ids=["defaults", "everything", "a value"])
-def test_config_round_trip_is_the_identity(arguments):
-    layer = GraphAttention(**arguments)
-    config = layer.get_config()
-    again = GraphAttention.from_config(config)
-    assert again.get_config() == config
-    serialised = keras.saving.serialize_keras_object(layer)
-    assert keras.saving.deserialize_keras_object(serialised).get_config() == config
-    for name, value in arguments.items():
-        if name not in ("dtype", "score"):
-            assert config[name] == value
-    assert keras.saving.serialize_keras_object(again.score) == config["score"]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: GraphAttention(0, 3), "`num_heads` must be a positive integer. Received: num_heads=0"),
-        (lambda: GraphAttention(2, -1), "`head_dim` must be a positive integer. Received: head_dim=-1"),
-        (lambda: GraphAttention(2, 3, dropout=1.0), "`dropout` must be .*Received: dropout=1.0"),
-        (lambda: GraphAttention(2, 3, score="gat3"), "`score` must be .*Received: score='gat3'"),
-        (lambda: GraphAttention(2, 3, kernel="fast"), "`kernel` must be .*Received: kernel='fast'"),
-        (lambda: built()(normal(2, 7, 5)), "Either `edges` or `adjacency` .*Received: neither"),
-        (
-            lambda: built()(normal(2, 7, 5), random_edges(), np.ones((2, 7, 7), bool)),
-            "Either `edges` or `adjacency` .*Received: both",
-        ),
-        (
-            lambda: built()(normal(2, 7, 5), adjacency=np.ones((7, 7), bool)),
-            "`adjacency` must be .*2, 7, 7.*Received: .*7, 7",
-        ),
-        (
-            lambda: built()(normal(2, 7, 5), adjacency=np.ones((2, 6, 6), bool)),
-            "`adjacency` must be .*2, 7, 7.*Received: .*6",
-        ),
-        (lambda: built()(normal(2, 7, 5), np.ones((2, 4, 3), "int32")), "`edges` must be .*Received: "),
-    ],
-)
-def test_errors_name_the_argument_and_its_value(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -71,18 +71,6 @@ def test_weights_of_one_initializer_differ_and_are_reproducible(kind):
         assert not any(np.array_equal(first, other) for other in drawn[0][:i])
 
 
-@pytest.mark.parametrize("kind", LAYERS)
-def test_config_round_trip_keeps_initializers(kind):
-    layer = layer_of(kind, kernel_initializer="he_normal", output_initializer=normal(0.3))
-    config = layer.get_config()
-    assert config["output_initializer"]["config"]["stddev"] == 0.3
-    again = kind.from_config(config)
-    assert again.get_config() == config
-    assert again.kernel_initializer == "he_normal"
-    with pytest.raises(ValueError, match="neither"):
-        layer_of(kind, kernel_initializer="neither")
-
-
 def test_embeddings_have_the_std_of_their_initializer():
     for options, std in (({}, 1 / 8), ({"embeddings_initializer": normal(3.0)}, 3.0)):
         layer = TokenEmbedding(500, 64, **options)

@@ -1,7 +1,6 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.layers import ALiBi, RelativeBias
@@ -92,49 +91,3 @@ def test_the_bias_is_float32_in_every_dtype_policy(kind, policy):
     found = layer(np.arange(0, 3000, 100))
     assert keras.backend.standardize_dtype(found.dtype) == "float32"
     np.testing.assert_array_equal(found, plain(np.arange(0, 3000, 100)))
-
-
-@neutral
-@pytest.mark.parametrize("mode", ["graph", "xla"])
-@pytest.mark.parametrize("kind", LAYERS)
-def test_every_mode_agrees(modes, mode, kind):
-    if mode not in modes:
-        pytest.skip("no such mode on this backend")
-    layer, positions = built(kind), ops.convert_to_tensor(EACH, "int32")
-    np.testing.assert_allclose(modes[mode](lambda p: layer(p))(positions), layer(positions), rtol=1e-6)
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-def test_a_functional_model_reloads_equal(kind, tmp_path):
-    queries, keys = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
-    layer, options = LAYERS[kind]
-    model = keras.Model([queries, keys], layer(4, **options)(queries, keys))
-    assert model.output_shape == (None, 4, None, None)
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    np.testing.assert_array_equal(again([EACH, EACH[:, :2]]), model([EACH, EACH[:, :2]]))
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [ALiBi(3, name="alibi"), RelativeBias(3), RelativeBias(3, 10, 99, False, "ones", name="relative")],
-    ids=["alibi", "defaults", "everything"],
-)
-def test_config_round_trip_is_the_identity(layer):
-    config = layer.get_config()
-    assert type(layer).from_config(config).get_config() == config
-    assert layer.supports_masking
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ALiBi(0), "`num_heads` must be a positive integer. Received: num_heads=0"),
-        (lambda: RelativeBias(0), "`num_heads` must be a positive integer. Received: num_heads=0"),
-        (lambda: RelativeBias(2, num_buckets=5), "`num_buckets` must be .*Received: num_buckets=5"),
-        (lambda: RelativeBias(2, max_distance=8), "`max_distance` must be .*Received: max_distance=8"),
-    ],
-)
-def test_errors_name_the_argument_and_its_value(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -3,10 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import EncoderBlock, TokenEmbedding
 from keras_transformer.layers.residual import Residual
-
-from .block_makers import decoder_block, encoder_block
 
 # On JAX every new shape compiles: one case of each law runs there.
 neutral = pytest.mark.backend_neutral
@@ -104,39 +101,3 @@ def test_config_round_trip_is_the_identity(options):
     config = Residual(**options).get_config()
     assert Residual.from_config(config).get_config() == config
     assert {name: config[name] for name in options} == options
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"normalization": "none"}, "`normalization` must be one of .*Received: normalization='none'"),
-        ({"norm": "batch"}, "`norm` must be one of .*Received: norm='batch'"),
-        ({"dropout": 1}, r"`dropout` must be in \[0, 1\). Received: dropout=1"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("layer", [Residual, encoder_block, decoder_block])
-def test_errors_name_the_argument_and_its_value(layer, options, message):
-    with pytest.raises(ValueError, match=message):
-        layer(**options)
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_blocks_take_every_norm_and_gate_and_reload_equal(normalization, norm, tmp_path):
-    options = {"normalization": normalization, "norm": norm, "dropout": 0.1}
-    gated = {**options, "activation": "swiglu"}
-    ids = keras.Input((None,), dtype="int32")
-    hidden = TokenEmbedding(10, 8)(ids)  # its mask must reach through the norms without a warning
-    hidden = encoder_block(**gated)(hidden)
-    model = keras.Model(ids, decoder_block(**gated)(hidden, hidden))
-    for weight in model.trainable_weights:
-        weight.assign(RANDOM.normal(size=weight.shape) * 0.5)
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    block = again.layers[2]
-    assert isinstance(block, EncoderBlock)
-    assert {name: block.get_config()[name] for name in options} == options
-    values = np.array([[4, 5, 6, 0], [7, 1, 0, 0]])
-    np.testing.assert_allclose(again(values), model(values), rtol=1e-6, atol=1e-6)

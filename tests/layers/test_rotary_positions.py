@@ -105,16 +105,6 @@ def test_half_precision_rotates_in_float32_and_keeps_the_type(policy):
     np.testing.assert_allclose(np.asarray(ops.cast(found, "float32")), expected, atol=0.02)
 
 
-@neutral
-@pytest.mark.parametrize("mode", ["graph", "xla"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_mode_agrees(modes, mode, layout):
-    if mode not in modes:
-        pytest.skip("no such mode on this backend")
-    layer, x = RotaryPositions(layout=layout, scaling=SCALINGS["yarn"], rotary_dim=6), normal(2, 5, 3, 8)
-    np.testing.assert_allclose(modes[mode](layer)(x), layer(x), atol=1e-5)
-
-
 class TestScalings:
     def test_linear_divides_the_positions(self):
         x, positions = normal(1, 3, 2, 8), np.array([0, 8, 400])
@@ -170,77 +160,3 @@ class TestScalings:
         assert [rotary_scaling.get(form) for form in (named, serialised, scaling)] == [scaling] * 3
         assert rotary_scaling.get(None) is None
         assert hash(scaling) == hash(rotary_scaling.get(named))
-
-    @pytest.mark.parametrize(
-        "given",
-        ["yarn", 4.0, {}, {"name": "other"}, {"name": "yarn", "factor": 2.0}, {"name": "ntk", "speed": 2}],
-        ids=str,
-    )
-    def test_anything_else_is_refused(self, given):
-        with pytest.raises(ValueError, match="`scaling` must be .*Received: scaling="):
-            RotaryPositions(scaling=given)
-
-    @pytest.mark.parametrize(
-        ("options", "name"),
-        [
-            ({"factor": 0.5}, "factor"),
-            ({"original_length": 0}, "original_length"),
-            ({"beta_slow": 0}, "beta_slow"),
-            ({"beta_fast": 0.5}, "beta_slow"),
-            ({"attention_factor": 0}, "attention_factor"),
-        ],
-        ids=str,
-    )
-    def test_errors_name_the_argument(self, options, name):
-        with pytest.raises(ValueError, match=f"`{name}` must be .*Received: {name}="):
-            YaRNScaling(**{**YARN, **options})
-
-
-@neutral
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"scaling": {"name": "yarn", **YARN}, "layout": "interleaved", "rotary_dim": 4, "name": "rotary"}],
-    ids=["defaults", "everything"],
-)
-def test_config_round_trip_is_the_identity(arguments):
-    layer = RotaryPositions(**arguments)
-    config = layer.get_config()
-    again = RotaryPositions.from_config(config)
-    assert again.get_config() == config
-    assert again.scaling == layer.scaling
-
-
-@pytest.mark.parametrize("scaling", [None, *SCALINGS], ids=str)
-def test_a_functional_model_of_any_length_reloads_equal(scaling, tmp_path):
-    heads, positions = keras.Input((None, 2, 8)), keras.Input((None,), dtype="int32")
-    layer = RotaryPositions(scaling=SCALINGS.get(scaling), layout="interleaved")
-    model = keras.Model([heads, positions], layer(heads, positions=positions))
-    assert model.output_shape == (None, None, 2, 8)
-    assert model.weights == []
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    values = [normal(2, 3, 2, 8), np.array([[4, 5, 6], [0, 1, 2]])]
-    np.testing.assert_allclose(again(values), model(values), rtol=1e-6)
-
-
-@neutral
-@pytest.mark.parametrize(
-    ("options", "shape", "message"),
-    [
-        ({}, (2, 3, 4, 7), r"`heads` must have an even last axis. Received: heads.shape=\(2, 3, 4, 7\)"),
-        ({}, (2, 3, 8), r"`heads` must have four axes .*Received: heads.shape=\(2, 3, 8\)"),
-        ({"rotary_dim": 10}, (2, 3, 4, 8), "`rotary_dim` must be at most .*Received: rotary_dim=10"),
-        ({"rotary_dim": 3}, (2, 3, 4, 8), "`rotary_dim` must be positive and even. Received: rotary_dim=3"),
-        ({"rotary_dim": 0}, (2, 3, 4, 8), "`rotary_dim` must be positive and even. Received: rotary_dim=0"),
-        ({"layout": "both"}, (2, 3, 4, 8), "`layout` must be one of .*Received: layout='both'"),
-        (
-            {"max_wavelength": 0},
-            (2, 3, 4, 8),
-            "`max_wavelength` must be positive. Received: max_wavelength=0",
-        ),
-    ],
-    ids=str,
-)
-def test_errors_name_the_argument_and_its_value(options, shape, message):
-    with pytest.raises(ValueError, match=message):
-        RotaryPositions(**options)(np.zeros(shape, "float32"))

@@ -1,12 +1,11 @@
 import functools
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.layers import AdditiveScore, BilinearScore, GATScore, ScoreLayer, score_layers
+from keras_transformer.layers import AdditiveScore, BilinearScore, GATScore, MultiHeadAttention, score_layers
 from keras_transformer.ops import scores
 
 # On JAX every new shape compiles: one case of each law runs there.
@@ -131,62 +130,11 @@ def test_gradients_by_the_weights_are_those_of_every_kernel(gradients, kind):
         np.testing.assert_allclose(chunked, dense, rtol=1e-4, atol=1e-5)
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class Attention(keras.layers.Layer):
-    """Takes a score as an attention layer does."""
-
-    def __init__(self, score, kernel="dense", **kwargs):
-        super().__init__(**kwargs)
-        self.score = score_layers.get(score)
-        self.kernel = kernel
-
-    def build(self, shape):
-        if isinstance(self.score, ScoreLayer):
-            self.score.build((shape[2], shape[2], shape[3]))
-
-    def call(self, inputs):
-        return kt_ops.attention(inputs, inputs, inputs, score=self.score, kernel=self.kernel)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "score": keras.saving.serialize_keras_object(self.score),
-            "kernel": self.kernel,
-        }
-
-
-class TestInALayer:
-    @pytest.mark.slow_variants
-    @pytest.mark.parametrize("kind", ON_JAX_TOO)
-    @pytest.mark.parametrize("kernel", ["dense", "chunked"])
-    def test_fit_changes_the_weights_and_the_file_keeps_them(self, kind, kernel, tmp_path):
-        x = normal(4, 5, 2, 3)
-        model = keras.Sequential([keras.Input((5, 2, 3)), Attention(kind, kernel)])
-        before = model.get_weights()
-        assert len(before) == len(built(kind).weights)
-        model.compile(keras.optimizers.SGD(1.0), "mse")
-        model.fit(x, normal(*x.shape), epochs=1, verbose=0)
-        assert all(not np.array_equal(old, new) for old, new in zip(before, model.get_weights(), strict=True))
-        model.save(tmp_path / "model.keras")
-        again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-        np.testing.assert_array_equal(again(x), model(x))
-        assert again.layers[0].get_config() == model.layers[0].get_config()
-
-    @pytest.mark.parametrize("kind", LAYERS)
-    @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-    def test_low_precision_is_finite_and_keeps_weights_in_float32(self, kind, policy):
-        layer = Attention(score_layers.get(kind), dtype=policy)
-        output = layer(normal(2, 3, 4, 8) * 10)
-        assert {weight.dtype for weight in layer.weights} == {"float32"}
-        assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
-        assert np.isfinite(np.asarray(ops.cast(output, "float32"))).all()
-
-    def test_two_layers_may_share_one(self):
-        score = GATScore()
-        x = normal(2, 3, 4, 8)
-        model = keras.Sequential([Attention(score), Attention(score)])
-        model(x)
-        assert len(model.trainable_weights) == 2
+def test_two_layers_may_share_one():
+    layers = [MultiHeadAttention(2, 4, score=shared) for shared in [GATScore()] * 2]
+    for layer in layers:
+        layer.build((None, None, 8))
+    assert layers[0].score.weights == layers[1].score.weights
 
 
 class TestIdentifiers:
@@ -224,30 +172,3 @@ class TestIdentifiers:
         assert again.get_config() == layer.get_config()
         assert keras.saving.serialize_keras_object(again) == config
         assert again.sizes is None
-
-    @pytest.mark.parametrize("identifier", ["luong", 3, {"name": "gat"}, keras.layers.Dense(2)], ids=str)
-    def test_others_are_refused_with_every_name(self, identifier):
-        with pytest.raises(
-            ValueError, match="`score` must be .*'additive'.*'rbf'.*Received: score="
-        ) as caught:
-            score_layers.get(identifier)
-        assert repr(identifier) in str(caught.value)
-
-    @pytest.mark.parametrize(
-        ("call", "message"),
-        [
-            (
-                lambda: keras.saving.serialize_keras_object(scores.Bilinear(np.ones((2, 3, 3)))),
-                "`score` must be a layer .*Received: score=Bilinear",
-            ),
-            (
-                lambda: kt_ops.attention(*[np.ones((1, 2, 1, 4))] * 3, score=GATScore()),
-                "`score` must be built .*Received: score=<GATScore",
-            ),
-            (lambda: AdditiveScore("relu"), "`activation` must be .*Received: activation='relu'"),
-        ],
-        ids=["serialize a value that holds tensors", "attend before it is built", "activation"],
-    )
-    def test_values_without_a_config_and_unknown_activations_are_refused(self, call, message):
-        with pytest.raises(ValueError, match=message):
-            call()

@@ -55,12 +55,6 @@ def answer(model, inputs=INPUTS):
     return keras.tree.map_structure(np.asarray, model(inputs))
 
 
-def flat(output):
-    return np.concatenate(
-        [np.asarray(each).reshape(len(each), -1) for each in keras.tree.flatten(output)], axis=1
-    )
-
-
 @pytest.mark.slow
 def test_parameter_count_equals_published():
     """One layer of BERT-base is built, and eleven more are counted."""
@@ -79,21 +73,6 @@ def test_parameter_count_equals_published():
 )
 def test_published_sizes_have_their_parameter_counts(name, parameters):
     assert BERT.from_size(name).count_params() == parameters
-
-
-@pytest.mark.parametrize("head", [None, pytest.param("pretraining", marks=neutral)])
-def test_padding_changes_no_other_output(head):
-    model = tiny(head)
-    longer = {name: np.pad(ids, [(0, 0), (0, 2)]) for name, ids in INPUTS.items()}
-    found, expected = answer(model, longer), answer(model)
-    if head is not None:
-        np.testing.assert_allclose(found["next_sentence"], expected["next_sentence"], **CLOSE)
-        found, expected = found["tokens"], expected["tokens"]
-    valid = IDS != 0
-    np.testing.assert_allclose(found[:, :6][valid], expected[valid], **CLOSE)
-    single = answer(model, {"token_ids": IDS[2:, :3], "segment_ids": SEGMENTS[2:, :3]})
-    single = single if head is None else single["tokens"]
-    np.testing.assert_allclose(expected[2:, :3], single, **CLOSE)
 
 
 def test_attention_is_bidirectional_unless_causal():
@@ -117,6 +96,13 @@ def test_positions_and_segments_matter_and_segments_are_zero_by_default():
     assert not np.allclose(answer(model, swapped)[0, 0], answer(model, IDS)[0, 0], **CLOSE)
     model.positions.table.assign(np.zeros(model.positions.table.shape))
     np.testing.assert_allclose(answer(model, swapped)[0, 0], answer(model, IDS)[0, 0], **CLOSE)
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("head", HEADS)
+def test_the_pooler_learns_where_it_is_read(head):
+    trained = any("pooler" in weight.path for weight in tiny(head).trainable_weights)
+    assert trained == (head in ("pretraining", "sequence"))
 
 
 def test_pooler_reads_the_first_token():
@@ -179,43 +165,6 @@ def test_output_matrix_is_tied_to_the_embeddings():
     differs = ~np.isclose(answer(model), before, **CLOSE)
     assert differs[..., 11].all()
     assert not np.delete(differs, 11, axis=-1).any()
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("head", HEADS)
-def test_shapes_and_config_and_saved_file(head, tmp_path):
-    model = tiny(head, dropout=0.1)
-    found = answer(model)
-    expected = model.compute_output_shape({name: ids.shape for name, ids in INPUTS.items()})
-    if isinstance(found, dict):
-        assert {name: each.shape for name, each in found.items()} == expected
-    else:
-        assert found.shape == expected
-    assert all(each.dtype == "float32" for each in keras.tree.flatten(found))
-    config = model.get_config()
-    again = type(model).from_config(config)
-    assert again.get_config() == config
-    assert [w.path for w in again.weights] == [w.path for w in model.weights]
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    np.testing.assert_array_equal(flat(answer(loaded)), flat(found))
-    # The pooler learns where it is read.
-    pools = head in ("pretraining", "sequence")
-    for each in (model, loaded):
-        assert any("pooler" in w.path for w in each.trainable_weights) == pools
-
-
-@neutral
-def test_config_round_trip_is_the_identity():
-    model = BERT(
-        13, 1, 2, 8, max_length=5, num_segments=3, activation="gelu_tanh", normalization="pre",
-        relation="causal", epsilon=1e-6, pad_id=4, name="mine",
-    )  # fmt: skip
-    config = model.get_config()
-    assert config["hidden_dim"] == 32
-    again = BERT.from_config(config)
-    assert again.get_config() == config
-    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
 
 
 def sentences(count, seed=0):
@@ -295,79 +244,12 @@ def test_pair_classifier_learns_by_fit():
     assert history.history["accuracy"][-1] > 0.95
 
 
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("head", ["pretraining", "mean", "token", "span"])
-def test_mixed_precision_is_finite_and_near_with_rows_of_padding(head):
-    inputs = {name: np.concatenate([ids, np.zeros((1, 6), int)]) for name, ids in INPUTS.items()}
-    exact, model = tiny(head), tiny(head, dtype="mixed_float16")
-    found, expected = flat(answer(model, inputs)), flat(answer(exact, inputs))
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(found, expected, atol=0.1, rtol=0.1)
-
-
 def test_padding_is_never_a_span():
     logits = answer(tiny("span"))
     assert logits.shape == (3, 2, 6)
     padding = np.repeat((IDS == 0)[:, None], 2, axis=1)
     assert (logits[padding] < -1e8).all()
     assert (logits[~padding] > -1e3).all()
-
-
-@pytest.mark.slow
-def test_lora_starts_as_identity_and_int8_is_close():
-    model = tiny("sequence", model_dim=32, hidden_dim=64)
-    before = answer(model)
-    for block in model.encoder.blocks:
-        block.attention.query_projection.enable_lora(2)
-        block.attention.value_projection.enable_lora(2)
-    model.encoder.embedding.embedding.enable_lora(2)
-    np.testing.assert_allclose(answer(model), before, **CLOSE)
-    model = tiny("sequence", model_dim=32, hidden_dim=64)
-    for block in model.encoder.blocks:
-        block.feed_forward.hidden.quantize("int8")
-    np.testing.assert_allclose(answer(model), before, atol=0.1 * np.abs(before).max())
-
-
-@pytest.mark.slow
-def test_exports_with_any_batch_size_and_length(tmp_path):
-    if keras.config.backend() != "tensorflow":
-        pytest.skip("a SavedModel")
-    import tensorflow as tf
-
-    model = tiny("sequence")
-    spec = {name: keras.InputSpec(shape=(None, None), dtype="int32", name=name) for name in INPUTS}
-    model.export(tmp_path / "model", input_signature=[spec], verbose=False)
-    served = tf.saved_model.load(str(tmp_path / "model"))
-    for rows, length in ((3, 6), (1, 5)):
-        inputs = {name: ids[:rows, :length].astype("int32") for name, ids in INPUTS.items()}
-        np.testing.assert_allclose(served.serve(inputs), answer(model, inputs), **CLOSE)
-
-
-@neutral
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: tiny(num_layers=0), "`num_layers` must be a positive integer. Received: num_layers=0"),
-        (lambda: tiny(num_segments=0), "`num_segments` must be a positive integer. Received: num_segments=0"),
-        (lambda: tiny(num_heads=3), "`num_heads` must divide"),
-        (lambda: tiny(pad_id=13), "`pad_id` must be .*Received: pad_id=13"),
-        (lambda: tiny(max_length=0), "`max_length` must be a positive integer. Received: max_length=0"),
-        (lambda: BERT.from_size("huge"), "`name` must be one of .*Received: name='huge'"),
-        (
-            lambda: SequenceClassifier(tiny(), 0),
-            "`num_classes` must be a positive integer. Received: num_classes=0",
-        ),
-        (lambda: SequenceClassifier(tiny(), 2, "max"), "`pooling` must be one of .*Received: pooling='max'"),
-        (
-            lambda: TokenClassifier(tiny(), -1),
-            "`num_classes` must be a positive integer. Received: num_classes=-1",
-        ),
-        (lambda: answer(tiny(), np.ones((1, 10), int)), "`inputs` must be at most max_length=9 long"),
-    ],
-)
-def test_errors_name_argument_and_value(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_attention_dropout_is_separate():
@@ -390,8 +272,3 @@ def test_model_without_pooler_encodes_but_does_not_pool(tmp_path):
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "it.keras")(INPUTS), model(INPUTS))
     for head in ("masked", "mean", "token", "span"):
         assert np.isfinite(answer(tiny(head, pooler=False))).all()
-    for head in ("pretraining", "sequence"):
-        with pytest.raises(
-            ValueError, match="`encoder` must have a pooler.*Received: an encoder with pooler=False"
-        ):
-            tiny(head, pooler=False)

@@ -61,19 +61,6 @@ def test_classes_are_read_from_the_extract_token_at_any_position():
     np.testing.assert_allclose(model.classify({"token_ids": ONE}), found["classes"], **CLOSE)
 
 
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("kind", INPUTS)
-def test_padding_changes_no_other_output(kind):
-    model, ids = tiny(kind), INPUTS[kind]
-    longer = np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 3)])
-    found, expected = answer(model, longer), answer(model, ids)
-    np.testing.assert_allclose(found["classes"], expected["classes"], **CLOSE)
-    real = ids != 0
-    np.testing.assert_allclose(
-        found["tokens"][..., : ids.shape[-1], :][real], expected["tokens"][real], **CLOSE
-    )
-
-
 @neutral
 def test_similarity_is_symmetric():
     model = tiny("similarity")
@@ -154,28 +141,6 @@ def test_tiny_model_learns_task_and_language_model():
     assert history["tokens_loss"][-1] < 0.5 * history["tokens_loss"][0]
 
 
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("kind", INPUTS)
-def test_shapes_and_config_and_saved_file(kind, tmp_path):
-    model, ids = tiny(kind, dropout=0.1), INPUTS[kind]
-    found = answer(model, ids)
-    assert {name: each.shape for name, each in found.items()} == model.compute_output_shape(ids.shape)
-    assert all(each.dtype == "float32" for each in found.values())
-    config = model.get_config()
-    assert type(model).from_config(config).get_config() == config
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    assert loaded.get_config() == config
-    for name, each in answer(loaded, ids).items():
-        np.testing.assert_array_equal(each, found[name])
-
-
-def test_mixed_precision_is_finite_with_rows_of_padding():
-    model = randomised(GPTClassifier(decoder(dtype="mixed_float16"), 3, dtype="mixed_float16"))
-    found = answer(model, np.concatenate([ONE, np.zeros_like(ONE)]))
-    assert all(each.dtype == "float32" and np.isfinite(each).all() for each in found.values())
-
-
 @neutral
 def test_larger_vocabulary_keeps_embeddings():
     model = randomised(GPT(10, 1, 2, 8, max_length=16, dropout=0.0))
@@ -200,48 +165,3 @@ def test_smaller_vocabulary_keeps_first_embeddings():
     # A product with a matrix of another size may round differently.
     np.testing.assert_allclose(smaller(ids), model(ids)[..., :8], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(model.resize_token_embeddings(10)(ids), model(ids))
-
-
-@neutral
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: GPTClassifier(decoder(), 0),
-            "`num_classes` must be a positive integer. Received: num_classes=0",
-        ),
-        (
-            lambda: GPTClassifier(decoder(), 2, special_ids=(1, 2)),
-            "`special_ids` must be 3 .*Received: special_ids=\\(1, 2\\)",
-        ),
-        (
-            lambda: GPTClassifier(decoder(), 2, special_ids=(4, 5, 13)),
-            "`special_ids` must be 3 different ids",
-        ),
-        (lambda: GPTClassifier(decoder(), 2, special_ids=(0, 5, 6)), "`special_ids` must be 3 .*pad_id=0"),
-        (
-            lambda: GPTMultipleChoice(GPT(10, 1, 2, 8, end_id=9)),
-            "`special_ids` must be 3 .*resize_token_embeddings.*end_id=9",
-        ),
-        (lambda: GPTClassifier(decoder(), 2, dropout=1.0), "`dropout` must be in"),
-        (
-            lambda: decoder().resize_token_embeddings(0),
-            "`vocabulary_size` must be a positive integer. Received: ",
-        ),
-        (
-            lambda: decoder().resize_token_embeddings(12.0),
-            "a positive integer. Received: vocabulary_size=12.0",
-        ),
-        (lambda: decoder().resize_token_embeddings(1), r"`end_id` must be in \[0, 1\). Received: end_id=1"),
-        (
-            lambda: tiny()(BOTH),
-            r"`token_ids` must be integers of shape \(B, T\). Received: .*shape=.*dtype=int",
-        ),
-        (lambda: tiny("similarity")(ONE), r"`token_ids` must be integers of shape \(B, 2, T\)"),
-        (lambda: tiny("choice")(ONE), r"`token_ids` must be integers of shape \(B, K, T\)"),
-        (lambda: tiny()(np.full((1, 17), 5)), "must be at most max_length=16 long"),
-    ],
-)
-def test_errors_name_argument_and_value(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -45,21 +45,6 @@ def test_default_is_single_label_for_several_classes_and_regression_for_one(
     assert type(model).from_config(model.get_config()).problem_type == expected
 
 
-@each
-@pytest.mark.parametrize(
-    ("num_classes", "problem_type", "message"),
-    [
-        (3, "multi_label", "`problem_type` must be one of .*Received: problem_type='multi_label'"),
-        (1, "single_label_classification", "`problem_type` must not be .*num_classes=1"),
-        (0, "regression", "`num_classes` must be a positive integer. Received: num_classes=0"),
-        (0, None, "`num_classes` must be a positive integer. Received: num_classes=0"),
-    ],
-)
-def test_errors_name_argument_and_value(name, num_classes, problem_type, message):
-    with pytest.raises(ValueError, match=message):
-        MAKERS[name][0](num_classes, problem_type)
-
-
 def test_vit_without_head_has_no_problem_type():
     assert ViT(8, 4, None, **SIZES).problem_type is None
 

@@ -77,11 +77,3 @@ def test_the_head_transforms_pooled_vectors_and_is_saved(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded(IDS[None, :2]), found, **CLOSE)
     assert (loaded.pooling, loaded.embedding_dim) == (("mean", "max"), 4)
-
-
-def test_unknown_poolings_are_refused(bert):
-    for pooling in ("other", ("mean", "other"), ()):
-        with pytest.raises(ValueError, match="`pooling` must be one of .*Received: pooling="):
-            SentenceEncoder(bert, pooling)
-    with pytest.raises(ValueError, match="`encoder` must have a pooler"):
-        SentenceEncoder(encoder(pooler=False), ("mean", "pooler"))

@@ -5,7 +5,6 @@ from keras import ops
 
 from keras_transformer import generation
 from keras_transformer.models import T5
-from keras_transformer.ops import GrowingCache, StaticCache
 from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
@@ -28,7 +27,6 @@ each = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 # The decoder starts from the padding's id.
 SOURCE = np.array([[5, 6, 7, 1, 0], [8, 1, 0, 0, 0]])
 TARGET = np.array([[0, 9, 4, 5], [0, 7, 0, 0]])
-VALID = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], bool)
 
 
 def tiny(**options):
@@ -92,8 +90,6 @@ def test_from_size_accepts_overrides():
         False,
         9,
     )
-    with pytest.raises(ValueError, match="`name` must be one of .*Received: name='t6'"):
-        T5.from_size("t6")
 
 
 def test_initialization_equals_the_paper():
@@ -168,21 +164,12 @@ def test_logits_equal_reference_implementation(options):
 
 
 def test_stack_shares_one_relative_bias():
-    model = tiny()
-    paths = [weight.path for weight in model.weights if weight.name == "table"]
-    assert paths == ["encoder_bias/table", "decoder_bias/table"]
-    assert all(block.attention.position_encoding is model.encoder_bias for block in model.encoder_blocks)
-    assert all(block.self_attention.position_encoding is model.decoder_bias for block in model.decoder_blocks)
-
-
-@pytest.mark.slow_variants
-@each
-def test_padding_changes_no_other_logits(options):
-    model = tiny(**options)
-    assert (logits(model).shape, logits(model).dtype) == ((2, 4, 12), np.float32)
-    single = logits(model, SOURCE[1:, :2], TARGET[1:, :2])[0]
-    np.testing.assert_allclose(logits(model)[1, :2], single, **CLOSE)
-    assert np.isfinite(logits(model, np.zeros_like(SOURCE))).all()
+    for model in (tiny(), T5.from_config(tiny().get_config())):
+        paths = [weight.path for weight in model.weights if weight.name == "table"]
+        assert paths == ["encoder_bias/table", "decoder_bias/table"]
+        assert all(block.attention.position_encoding is model.encoder_bias for block in model.encoder_blocks)
+        for block in model.decoder_blocks:
+            assert block.self_attention.position_encoding is model.decoder_bias
 
 
 def test_target_tokens_change_only_later_logits():
@@ -200,36 +187,6 @@ def test_positions_are_relative():
     np.testing.assert_allclose(moved, logits(model), **CLOSE)
     swapped = logits(model, SOURCE[:, [1, 0, 2, 3]])
     assert not np.allclose(swapped[0], logits(model)[0], **CLOSE)
-
-
-@pytest.mark.slow_variants
-@each
-@pytest.mark.parametrize(
-    ("kv_cache", "lengths", "room"),
-    [
-        pytest.param(StaticCache(), (2, 1, 1), 6, marks=neutral),
-        (StaticCache(in_place=False), (1,) * 4, 4),
-        (GrowingCache(rolling=False), (3, 1), 0),
-    ],
-    ids=["in-place", "static", "growing"],
-)
-def test_cached_steps_equal_full_forward(options, kv_cache, lengths, room):
-    model = tiny(**options)
-    context, cache = model.encode(SOURCE), model.empty_cache(2, room, kv_cache=kv_cache)
-    outputs, cache_index = [], 0
-    for length in lengths:
-        positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
-        output, cache = model.step(
-            TARGET[:, cache_index : cache_index + length],
-            cache,
-            context,
-            cache_index=cache_index,
-            positions=positions,
-            kv_cache=kv_cache,
-        )
-        outputs.append(ops.convert_to_numpy(output))
-        cache_index += length
-    np.testing.assert_allclose(np.concatenate(outputs, axis=1)[VALID], logits(model)[VALID], **CLOSE)
 
 
 @pytest.mark.slow
@@ -262,36 +219,6 @@ def test_cross_attention_weights_sum_to_one():
         assert not each_block[:, :, :, 4].any()
 
 
-@pytest.mark.slow_variants
-@each
-@neutral
-def test_config_round_trip_is_the_identity(options):
-    model = T5(
-        **{**TINY, **options, "epsilon": 1e-3, "pad_id": 4, "start_id": 5, "end_id": 6, "name": "mine"}
-    )
-    config = model.get_config()
-    again = T5.from_config(config)
-    assert again.get_config() == config
-    assert (again.key_dim, again.start_id, again.tied, again.name) == (
-        3,
-        5,
-        options.get("tied", True),
-        "mine",
-    )
-    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
-
-
-@pytest.mark.slow_variants
-@each
-def test_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
-    model = tiny(**options)
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    assert again.get_config() == model.get_config()
-    assert again.decoder_blocks[1].self_attention.position_encoding is again.decoder_bias
-    np.testing.assert_array_equal(logits(again), logits(model))
-
-
 @pytest.mark.slow
 @neutral
 def test_tiny_model_learns_to_count_under_xla():
@@ -312,43 +239,3 @@ def test_tiny_model_learns_to_count_under_xla():
     assert history.history["token_accuracy"][-1] > 0.95
     out = generation.generate(model, source[:16], max_new_tokens=5)
     assert (out.best == labels[:16]).mean() > 0.9
-
-
-@pytest.mark.slow
-def test_dropout_only_while_training():
-    model = tiny(dropout=0.5)
-    inputs = {"source_ids": SOURCE, "target_ids": TARGET}
-    np.testing.assert_array_equal(model(inputs), model(inputs, training=False))
-    assert not np.allclose(model(inputs, training=True), model(inputs))
-
-
-@pytest.mark.slow_variants
-@each
-def test_mixed_precision_is_finite_with_rows_of_padding(options):
-    model = T5(**{**TINY, **options, "dropout": 0.1}, dtype="mixed_float16")
-    source = np.concatenate([SOURCE, np.zeros((1, 5), int)])
-    found = model({"source_ids": source, "target_ids": TARGET[[0, 1, 1]]}, training=True)
-    assert keras.backend.standardize_dtype(found.dtype) == "float32"
-    assert np.isfinite(ops.convert_to_numpy(found)).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_heads": 0}, "`num_heads` must be a positive integer. Received: num_heads=0"),
-        ({"num_layers": 0}, "`num_layers` must be a positive integer. Received: num_layers=0"),
-        ({"vocabulary_size": 0}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size=0"),
-        ({"model_dim": 0}, "`model_dim` must be a positive integer. Received: model_dim=0"),
-        ({"key_dim": 0}, "`key_dim` must be a positive integer. Received: key_dim=0"),
-        ({"hidden_dim": 0}, "`hidden_dim` must be a positive integer. Received: hidden_dim=0"),
-        ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
-        ({"num_buckets": 7}, "`num_buckets` must be .*even.*Received: num_buckets=7"),
-        ({"max_distance": 2}, "`max_distance` must be more than .*Received: max_distance=2"),
-        ({"end_id": 12}, "`end_id` must be .*Received: end_id=12"),
-    ],
-    ids=str,
-)
-@neutral
-def test_errors_name_argument_and_value(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        T5(**{**TINY, **arguments})

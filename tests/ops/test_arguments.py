@@ -6,63 +6,15 @@ import pytest
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.layers import GraphAttention, MultiHeadAttention
 from keras_transformer.ops import (
-    LinearBias,
     attention,
     explain,
-    scores,
 )
 from keras_transformer.ops.blockwise import schedule
 
 neutral = pytest.mark.backend_neutral
 
 X = np.random.default_rng(0).normal(size=(2, 5, 4, 8)).astype("float32")
-POSITIONS = np.arange(5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"query_positions": POSITIONS[:1]}, r"`query_positions`.*\(5,\).*Received: .*\(1,\)"),
-        ({"key_positions": POSITIONS[:4]}, r"`key_positions`.*Received: .*\(4,\)"),
-        ({"key_positions": np.zeros((3, 5), int)}, r"`key_positions`.*Received: .*\(3, 5\)"),
-        ({"query_positions": POSITIONS / 2}, "`query_positions` must be integers.*Received: .*float"),
-        ({"bias": LinearBias(8)}, "`bias` must have as many heads as the query, 4. Received: 8 heads"),
-        ({"bias": LinearBias(1)}, "`bias` must have as many heads"),
-        ({"bias": np.zeros((3, 4, 5, 5), "float32")}, r"`bias` must broadcast.*Received: .*\(3, 4, 5, 5\)"),
-        ({"bias": np.zeros((1, 1, 1, 5, 5), "float32")}, r"`bias` must .*Received: .*\(1, 1, 1, 5, 5\)"),
-        ({"score": scores.GAT(X[0, :1, 0], X[0, :1, 0])}, "`score` must have as many heads"),
-        ({"score": scores.Additive(X[0, :3, 0])}, "`score` must have as many heads.*Received: 3 heads"),
-        (
-            {"padding_mask": np.zeros((2, 5), "float32")},
-            "`padding_mask` must be boolean.*Received: .*float32",
-        ),
-        ({"segment_ids": np.zeros((2, 5), "float32")}, "`segment_ids` must be integers.*Received: .*float32"),
-        ({"edges": np.zeros((2, 5, 3), int)}, r"`edges` must be .*Received: .*\(2, 5, 3\)"),
-        ({"edges": np.zeros((2, 5, 2))}, "`edges` must be integers.*Received: .*float64"),
-        ({"kernel": "flash"}, "`kernel` must be .*Received: kernel='flash'"),
-        ({"kernel": "edges"}, "`kernel` cannot be 'edges' where"),
-        ({"kernel": "linear"}, "`kernel` cannot be 'linear' where the score is not LinearFeatures"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_arguments_that_do_not_fit_are_refused(options, message):
-    for kernel in ("dense", "chunked"):
-        with pytest.raises(ValueError, match=f"(?s){message}"):
-            attention(X, X, X, **{"kernel": kernel, **options})
-
-
-def test_integer_queries_are_refused():
-    with pytest.raises(ValueError, match="`query` must have a floating-point dtype.*int32"):
-        attention(X.astype("int32"), X, X)
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 5, 8), (5, 8)])
-def test_layers_take_sequences(shape):
-    for layer in (MultiHeadAttention(2, 4), GraphAttention(2, 4)):
-        with pytest.raises(ValueError, match="must have three axes.*Received: "):
-            layer.build(shape)
 
 
 @neutral

@@ -358,17 +358,6 @@ class TestDropout:
         for a, b in itertools.combinations(range(4), 2):
             assert 0.4 < (kept[:, :, a] == kept[:, :, b]).mean() < 0.6
 
-    def test_needs_a_seed(self):
-        tensors, *_ = attention_inputs()
-        with pytest.raises(ValueError, match="`seed` must be given.*Received: dropout=0.1, seed=None"):
-            attention(*tensors, dropout=0.1)
-
-    @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
-    def test_refuses_a_rate_outside_0_1(self, rate):
-        tensors, *_ = attention_inputs()
-        with pytest.raises(ValueError, match=r"`(dropout|rate)` must be in \[0, 1\). Received: "):
-            attention(*tensors, dropout=rate, seed=np.array([1, 2]))
-
 
 def test_an_empty_batch_gives_an_empty_batch():
     for sizes in ({}, {"K": 2}):
@@ -387,39 +376,3 @@ def test_masks_may_be_integers_or_lists():
     mask = Causal().matrix(3)
     for said in (mask.astype("int32"), mask.astype("uint8"), mask.tolist(), ops.convert_to_tensor(mask)):
         np.testing.assert_array_equal(attention(*tensors, mask=said), expected)
-
-
-def test_an_additive_mask_is_refused_rather_than_read_upside_down():
-    tensors, *_ = attention_inputs(T=3, S=3)
-    additive = np.where(Causal().matrix(3), 0.0, -1e9).astype("float32")
-    with pytest.raises(ValueError, match="`mask`.*Received"):
-        attention(*tensors, mask=additive)
-
-
-X = np.zeros((2, 3, 4, 5), "float32")
-
-
-@pytest.mark.parametrize(
-    ("tensors", "options", "message"),
-    [
-        ((X[0], X, X), {}, r"`query` must have four axes.*query.shape=\(3, 4, 5\)"),
-        ((X, X[0], X), {}, r"`key` must have four axes.*key.shape=\(3, 4, 5\)"),
-        ((X, X, X[..., 0]), {}, r"`value` must have four axes.*value.shape=\(2, 3, 4\)"),
-        ((X, X[..., :4], X), {}, r"heads of the same size.*query.shape=.*key.shape=\(2, 3, 4, 4\)"),
-        ((X, X[:, :, :3], X[:, :, :3]), {}, r"divisor of the query's.*key.shape=\(2, 3, 3, 5\)"),
-        ((X, X[:, :, :2], X), {}, r"same number of heads.*key.shape=\(2, 3, 2, 5\)"),
-        ((X, X, X[:, :2]), {}, r"`key` and `value`.*Received: .*value.shape=\(2, 2, 4, 5\)"),
-        ((X, X[:1], X), {}, r"batch.*key.shape=\(1, 3, 4, 5\)"),
-        ((X, X, X), {"padding_mask": np.ones((2, 4), bool)}, r"`padding_mask`.*Received: .*\(2, 4\)"),
-        ((X, X, X), {"padding_mask": np.ones((2, 1, 3), bool)}, r"`padding_mask`.*Received: .*\(2, 1, 3\)"),
-        ((X, X, X), {"segment_ids": np.ones((2, 4), "int32")}, r"`segment_ids`.*Received: .*\(2, 4\)"),
-        ((X[:, :2], X, X), {"segment_ids": np.ones((2, 2), "int32")}, r"`segment_ids`.*Received: "),
-        ((X, X, X), {"mask": np.ones((2, 3, 3), bool)}, r"`mask`.*Received: .*\(2, 3, 3\)"),
-        ((X, X, X), {"relation": "causl"}, "`relation` must be .*Received: relation='causl'"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-@neutral
-def test_errors_name_the_argument_and_its_value(tensors, options, message):
-    with pytest.raises(ValueError, match=f"(?s){message}"):
-        attention(*tensors, **options)

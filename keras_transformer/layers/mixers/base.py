@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.configuration import ConfiguredLayer
+from keras_transformer.layers import masks
 from keras_transformer.ops.indexing import pick
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
@@ -135,6 +136,7 @@ class RecurrentMixer(ConfiguredLayer):
         positions: Tensor | None = None,
         training: bool | None = None,
         mask: Tensor | None = None,
+        inputs_mask: Tensor | None = None,
     ) -> Tensor:
         """Return the outputs (B, T, D)."""
         del positions, training
@@ -146,9 +148,7 @@ class RecurrentMixer(ConfiguredLayer):
         ):
             if given is not None:
                 raise ValueError(f"`{name}` must be None for {type(self).__name__}. Received: {name}={given}")
-        if padding_mask is not None and mask is not None:
-            mask = ops.logical_and(padding_mask, mask)
-        padding_mask = mask if padding_mask is None else padding_mask
+        padding_mask = masks.merge(padding_mask, mask, inputs_mask)
         return self._scan(inputs, self.zero_state(ops.shape(inputs)[0]), padding_mask)[0]
 
     def empty_cache(

@@ -1,0 +1,238 @@
+"""The models that laws are tested on: a variant of a model is a line, a model is a call of `cases`."""
+
+import keras
+import numpy as np
+
+from keras_transformer import models
+from keras_transformer.models import BERT, GAT, GPT, T5, Llama, Transformer, Unlimiformer, ViT
+from keras_transformer.relations import Causal, GlobalTokens, SlidingWindow, Strided
+
+from .cases import cases, normal
+
+# Rows with padding; the last of nothing else.
+IDS = np.array([[5, 6, 7, 3, 0], [8, 9, 10, 4, 3], [0, 0, 0, 0, 0]])
+TARGET = np.array([[2, 9, 4], [2, 7, 0], [2, 5, 6]])
+SEQUENCE = {"token_ids": IDS}
+SEGMENTS = {"token_ids": IDS, "segment_ids": np.array([[0, 0, 1, 1, 0]] * 3)}
+PAIRS = {"source_ids": IDS, "target_ids": TARGET}
+TWO_SEQUENCES = {"token_ids": np.stack([IDS, IDS[::-1]], axis=1)}  # for each example
+IMAGES = {"inputs": np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3)).astype("float32")}
+NODES = normal(3, 6, 16)
+EDGES = np.array([[[0, 1], [1, 2], [3, 3], [-1, -1]]] * 3)  # 4 and 5 are isolated
+ADJACENCY = np.array([[[[s, t] in edges for s in range(6)] for t in range(6)] for edges in EDGES.tolist()])
+
+SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32, "dropout": 0.0}
+WORDS = {"vocabulary_size": 16, **SIZES}
+LIMITED = {**WORDS, "max_length": 8}
+MODERN = {"position_encoding": "rotary", "norm": "rms", "activation": "swiglu", "use_bias": False}
+WINDOW = SlidingWindow(1, 1)
+RELATIONS = {
+    "window": {"encoder_relation": WINDOW, "decoder_relation": SlidingWindow(1)},
+    "strided": {
+        "encoder_relation": WINDOW | Strided(3, causal=False),
+        "decoder_relation": SlidingWindow(1) | Strided(3),
+    },
+    "global": {
+        "encoder_relation": WINDOW | GlobalTokens([0]),
+        "decoder_relation": (SlidingWindow(1) | GlobalTokens([0])) & Causal(),
+    },
+}
+RATES = {"dropout": 0.3, "attention_dropout": 0.2}
+IDENTIFIERS = {"pad_id": 1, "end_id": 6, "name": "mine"}
+
+
+def head(kind, pretrained=BERT):
+    """Return a maker of a model with a head on an encoder or decoder."""
+
+    def make(dtype=None, **options):
+        return kind(pretrained(**LIMITED, dtype=dtype), dtype=dtype, **options)
+
+    make.__name__ = kind.__name__
+    return make
+
+
+def decoder(vocabulary_size, **options):
+    """Return a GPT with ids for the special tokens of its heads."""
+    return GPT(vocabulary_size - 3, **options).resize_token_embeddings(vocabulary_size)
+
+
+def unlimiformer(dtype=None, **options):
+    """Return a Transformer with retrieval."""
+    return Unlimiformer(Transformer(**WORDS, dtype=dtype), **options)
+
+
+MODELS = {
+    **cases(
+        GPT,
+        LIMITED,
+        SEQUENCE,
+        {
+            "gpt2": {},
+            "gpt1": {"normalization": "post", **RATES, "embedding_dropout": 0.1, **IDENTIFIERS},
+            "rotary": {"position_encoding": "rotary", "max_length": None},
+            "modern": {**MODERN, "num_kv_heads": 1, "epsilon": 1e-3, "max_length": None},
+            "window": {"position_encoding": "alibi", "relation": SlidingWindow(2)},
+            "t5": {"position_encoding": "relative_bias"},
+        },
+    ),
+    **cases(
+        GPT,
+        LIMITED,
+        {"token_ids": IDS, "padding_mask": IDS != 0},
+        {"no padding id": {"pad_id": None}},
+        everyday=False,
+    ),
+    **cases(
+        Llama, WORDS, SEQUENCE, {"grouped": {"num_kv_heads": 1, "key_dim": 6, "pad_id": 0}}, everyday=False
+    ),
+    **cases(
+        Transformer,
+        WORDS,
+        PAIRS,
+        {
+            "pre": {},
+            "post": {"normalization": "post", "activation": "gelu", **RATES, **IDENTIFIERS, "start_id": 5},
+            "sandwich": {"normalization": "sandwich", "num_decoder_layers": 2},
+            "rms, swiglu": {"norm": "rms", "activation": "swiglu", "hidden_dropout": 0.2},
+            **RELATIONS,
+        },
+    ),
+    **cases(
+        T5,
+        {**WORDS, "key_dim": 8, "start_id": 0},
+        PAIRS,
+        {
+            "original": {"num_decoder_layers": 2},
+            "v1.1": {"activation": "geglu_tanh", "tied": False, "dropout": 0.3, "epsilon": 1e-3},
+            **RELATIONS,
+        },
+    ),
+    **cases(
+        unlimiformer, {"top_k": 2, "chunk_length": 4}, PAIRS, {"defaults": {}, "overlap": {"overlap": 2}}
+    ),
+    **cases(
+        BERT,
+        LIMITED,
+        SEGMENTS,
+        {
+            "base": {},
+            "everything": {
+                "num_segments": 3,
+                "activation": "gelu_tanh",
+                "normalization": "pre",
+                "relation": "causal",
+                "epsilon": 1e-6,
+                "pooler": False,
+                **RATES,
+                "pad_id": 4,
+                "name": "mine",
+            },
+        },
+    ),
+    **cases(head(models.Pretraining), {}, SEGMENTS, {"bert": {}}),
+    **cases(head(models.MaskedLanguageModel), {}, SEGMENTS, {"bert": {}}, everyday=False),
+    **cases(head(models.TokenClassifier), {"num_classes": 3}, SEGMENTS, {"bert": {}}, everyday=False),
+    **cases(head(models.SpanClassifier), {}, SEGMENTS, {"bert": {}}, everyday=False),
+    **cases(
+        head(models.SequenceClassifier),
+        {"num_classes": 3},
+        SEGMENTS,
+        {
+            "pooler": {},
+            "mean": {"pooling": "mean", "dropout": 0.1},
+            "regression": {"num_classes": 1, "problem_type": "regression"},
+        },
+        everyday=False,
+    ),
+    **cases(
+        head(models.SentenceEncoder),
+        {"pooling": ["first", "max"]},
+        TWO_SEQUENCES,
+        {"bert": {}},
+        everyday=False,
+    ),
+    **cases(
+        head(models.GPTClassifier, decoder),
+        {"num_classes": 2},
+        SEQUENCE,
+        {"gpt": {"dropout": 0.1}},
+        everyday=False,
+    ),
+    **cases(
+        head(models.GPTClassifier, decoder),
+        {"num_classes": 2, "symmetric": True},
+        TWO_SEQUENCES,
+        {"pairs": {}},
+        everyday=False,
+    ),
+    **cases(
+        head(models.GPTMultipleChoice, decoder), {}, TWO_SEQUENCES, {"gpt": {"dropout": 0.1}}, everyday=False
+    ),
+    **cases(
+        ViT,
+        {"image_size": (8, 8), "patch_size": 4, "num_classes": 3, **SIZES},
+        IMAGES,
+        {
+            "class token": {},
+            "mean, window": {
+                "pooling": "mean",
+                "positions": "sinusoidal",
+                "window": 1,
+                "patch_size": (4, 2),
+                "activation": "gelu_tanh",
+                **RATES,
+                "epsilon": 1e-12,
+                "qkv_bias": False,
+                "name": "mine",
+            },
+            "features": {"num_classes": None},
+        },
+    ),
+    **cases(
+        GAT,
+        {"num_features": 16, "num_classes": 3, "num_heads": (2, 1), "head_dim": 8, "dropout": 0.0},
+        {"nodes": NODES, "edges": EDGES},
+        {
+            "gat": {},
+            "gatv2, residual": {
+                "score": "gatv2",
+                "residual": True,
+                "regularizer": keras.regularizers.L2(0.01),
+                "self_loops": False,
+                "activation": "relu",
+                "dropout": 0.3,
+                "name": "mine",
+            },
+        },
+    ),
+    **cases(
+        GAT,
+        {"num_features": 16, "num_classes": 3, "num_heads": (2, 1), "head_dim": 8, "dropout": 0.0},
+        {"nodes": NODES, "adjacency": ADJACENCY},
+        {"adjacency": {}},
+        everyday=False,
+    ),
+}
+# The models whose layers together are those of all: where a law takes seconds for each model.
+DIFFERENT = {
+    name: MODELS[name]
+    for name in (
+        "GPT-gpt2",
+        "GPT-rotary",
+        "Llama-grouped",
+        "Transformer-pre",
+        "T5-original",
+        "T5-v1.1",
+        "Unlimiformer-defaults",
+        "Pretraining-bert",
+        "SequenceClassifier-pooler",
+        "GPTClassifier-gpt",
+        "ViT-class token",
+        "GAT-gat",
+    )
+}
+HEADS = {
+    name: MODELS[name]
+    for name in MODELS
+    if name.endswith(("-bert", "-gpt", "-pairs", "-base", "-no padding id"))
+}

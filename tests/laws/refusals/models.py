@@ -1,0 +1,289 @@
+"""Arguments that models refuse, and inputs of their calls."""
+
+import functools
+
+import numpy as np
+
+from keras_transformer.layers.residual import NORMALIZATIONS
+from keras_transformer.models import (
+    BERT,
+    GAT,
+    GPT,
+    T5,
+    GPTClassifier,
+    GPTMultipleChoice,
+    MaskedLanguageModel,
+    Pretraining,
+    SentenceEncoder,
+    SequenceClassifier,
+    TokenClassifier,
+    Transformer,
+    Unlimiformer,
+    ViT,
+)
+from keras_transformer.relations import SlidingWindow
+
+from .table import POSITIVE, RATE, Refusals, must
+
+refused = Refusals()
+SIZES = {"vocabulary_size": 12, "num_layers": 1, "num_heads": 2, "model_dim": 8}
+HEADS_DIVIDE = ({"num_heads": 3}, "`num_heads` must divide `model_dim`. Received: num_heads=3, model_dim=8")
+NUMBERS = dict.fromkeys(SIZES, 0)
+bert = functools.partial(BERT, **SIZES, max_length=9)
+transformer = functools.partial(Transformer, **SIZES)
+
+
+def decoder():
+    """Return a GPT with ids for the special tokens of its heads."""
+    return GPT(10, 1, 2, 8, max_length=16, end_id=1).resize_token_embeddings(13)
+
+
+refused(
+    GPT,
+    SIZES,
+    HEADS_DIVIDE,
+    must(POSITIVE, **NUMBERS, max_length=0),
+    must(POSITIVE, num_heads=2.5, model_dim=None, vocabulary_size=50.0, max_length="16"),
+    must(POSITIVE, vocabulary_size=None),
+    must(RATE, dropout=1.5),
+    must(RATE, dropout="0.1"),
+    must("be in [0, 12)", pad_id=12),
+    must("be in [0, 12)", pad_id="0"),
+    must("be", position_encoding="sine"),
+    must("be one of", rematerialize="layers"),
+    ({"relation": None}, "`relation` must not relate a token to a later one. Received: relation=Full"),
+    must("not relate a token to a later one", relation=SlidingWindow(2, 1)),
+    (
+        {"model_dim": 10, "position_encoding": "rotary"},
+        "`key_dim` must be even for rotary positions. Received: key_dim=5",
+    ),
+)
+refused(GPT.from_size, {}, must("be one of", name="gpt5"), name="GPT.from_size")
+refused(
+    Transformer,
+    SIZES,
+    HEADS_DIVIDE,
+    must(POSITIVE, **NUMBERS, hidden_dim=0, num_decoder_layers=0),
+    must(POSITIVE, num_heads=None, model_dim="16"),
+    ({"model_dim": 9, "num_heads": 3}, "`model_dim` must be even. Received: model_dim=9"),
+    must(RATE, dropout=1.5, attention_dropout=1),
+    must(f"be one of {NORMALIZATIONS}", normalization="none"),
+    must("be in [0, 12)", pad_id=12, end_id=-1),
+)
+refused(
+    T5,
+    SIZES,
+    must(POSITIVE, **NUMBERS, key_dim=0, hidden_dim=0),
+    must(POSITIVE, num_layers="1"),
+    must(RATE, dropout=1.5),
+    ({"num_buckets": 7}, "`num_buckets` must be …even… Received: num_buckets=7"),
+    must("be more than", max_distance=2),
+    must("be", end_id=12),
+)
+refused(T5.from_size, {}, must("be one of", name="t6"), name="T5.from_size")
+for model in (Transformer, T5):
+    refused(
+        model,
+        SIZES,
+        ({"decoder_relation": None}, "`decoder_relation` must not relate … Received: decoder_relation=Full"),
+        must("not relate a token to a later one", decoder_relation=SlidingWindow(2, 1)),
+        must("be a Relation", decoder_relation="window", encoder_relation=3),
+    )
+refused(
+    BERT,
+    {**SIZES, "max_length": 9},
+    HEADS_DIVIDE,
+    must(POSITIVE, num_layers=0, num_segments=0, max_length=0, vocabulary_size=None),
+    must("be in [0, 12)", pad_id=12),
+)
+refused(BERT.from_size, {}, must("be one of", name="huge"), name="BERT.from_size")
+refused(
+    lambda **inputs: bert()(inputs),
+    {},
+    ({"token_ids": np.ones((1, 10), int)}, "`inputs` must be at most max_length=9 long. Received: "),
+    name="BERT call",
+)
+refused(
+    lambda **options: SequenceClassifier(bert(), **options),
+    {"num_classes": 2},
+    must(POSITIVE, num_classes=0),
+    must(POSITIVE, num_classes="3"),
+    must("be one of", pooling="max"),
+    name="SequenceClassifier",
+)
+refused(
+    lambda num_classes: TokenClassifier(bert(), num_classes),
+    {},
+    must(POSITIVE, num_classes=-1),
+    name="TokenClassifier",
+)
+for make in (Pretraining, functools.partial(SequenceClassifier, num_classes=3)):
+    refused(
+        lambda make: make(bert(pooler=False)),
+        {"make": make},
+        ({}, "`encoder` must have a pooler… Received: an encoder with pooler=False"),
+        name="head without pooler",
+    )
+refused(
+    SequenceClassifier,
+    {"num_classes": 3},
+    ({"encoder": None}, "`encoder` must be an encoder … Received: a NoneType"),
+    error=TypeError,
+)
+refused(
+    lambda head, core: head(core()),
+    {},
+    (
+        {"head": MaskedLanguageModel, "core": decoder},
+        "`encoder` must be an encoder … Received: a GPT",
+    ),
+    (
+        {"head": functools.partial(GPTClassifier, num_classes=3), "core": bert},
+        "`decoder` must be a `models.GPT`. Received: a BERT",
+    ),
+    name="head",
+    error=TypeError,
+)
+refused(
+    lambda pooling, **options: SentenceEncoder(bert(**options), pooling),
+    {},
+    *[must("be one of", pooling=pooling) for pooling in ("other", ())],
+    ({"pooling": ("mean", "other")}, "`pooling` must be one of… Received: pooling='other'"),
+    ({"pooling": ("mean", "pooler"), "pooler": False}, "`encoder` must have a pooler… Received: "),
+    name="SentenceEncoder",
+)
+refused(
+    lambda **options: GPTClassifier(decoder(), **options),
+    {"num_classes": 2},
+    must(POSITIVE, num_classes=0),
+    must("be 3", special_ids=(1, 2)),
+    must("be 3 different ids", special_ids=(4, 5, 13)),
+    ({"special_ids": (0, 5, 6)}, "`special_ids` must be 3 … Received: special_ids=(0, 5, 6) with pad_id=0"),
+    must(RATE, dropout=1.0),
+    name="GPTClassifier",
+)
+refused(
+    lambda **options: GPTMultipleChoice(GPT(10, 1, 2, 8, **options)),
+    {},
+    ({"end_id": 9}, "`special_ids` must be 3 …resize_token_embeddings…end_id=9"),
+    name="GPTMultipleChoice",
+)
+refused(
+    lambda vocabulary_size: decoder().resize_token_embeddings(vocabulary_size),
+    {},
+    must(POSITIVE, vocabulary_size=0),
+    must(POSITIVE, vocabulary_size=12.0),
+    ({"vocabulary_size": 1}, "`end_id` must be in [0, 1). Received: end_id=1"),
+    name="resize_token_embeddings",
+)
+ONE, SEVERAL = np.full((2, 6), 5), np.full((2, 2, 6), 5)
+OF_SHAPE = "`token_ids` must be integers of shape "
+for head, ids, shape in (
+    (functools.partial(GPTClassifier, num_classes=3), SEVERAL, "(B, T)"),
+    (functools.partial(GPTClassifier, num_classes=3, symmetric=True), ONE, "(B, 2, T)"),
+    (GPTMultipleChoice, ONE, "(B, K, T)"),
+):
+    refused(
+        lambda head, token_ids: head(decoder())(token_ids),
+        {"head": head},
+        ({"token_ids": ids}, f"{OF_SHAPE}{shape}. Received: …shape=…dtype=int"),
+        name=f"head of {shape}",
+    )
+refused(
+    lambda token_ids: GPTClassifier(decoder(), 3)(token_ids),
+    {},
+    ({"token_ids": np.full((1, 17), 5)}, "…must be at most max_length=16 long. Received: "),
+    name="GPTClassifier call",
+)
+for make in (
+    lambda **options: SequenceClassifier(bert(), **options),
+    lambda **options: GPTClassifier(decoder(), **options),
+    lambda **options: ViT(8, 4, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16, **options),
+):
+    refused(
+        make,
+        {},
+        (
+            {"num_classes": 3, "problem_type": "multi_label"},
+            "`problem_type` must be one of … Received: problem_type='multi_label'",
+        ),
+        (
+            {"num_classes": 1, "problem_type": "single_label_classification"},
+            "`problem_type` must not be … Received: …num_classes=1",
+        ),
+        ({"num_classes": 0, "problem_type": "regression"}, f"`num_classes` must {POSITIVE}"),
+        ({"num_classes": 0}, f"`num_classes` must {POSITIVE}"),
+        name="problem type",
+    )
+refused(
+    lambda **options: Unlimiformer(transformer(), **options),
+    {"top_k": 3, "chunk_length": 8, "overlap": 4},
+    must(POSITIVE, top_k=0, chunk_length=0),
+    ({"overlap": 8}, "`overlap` must be in [0, chunk_length). Received: overlap=8, chunk_length=8"),
+    must("be in [0, chunk_length)", overlap=-1),
+    name="Unlimiformer",
+)
+
+VIT = {
+    "image_size": (8, 12),
+    "patch_size": 4,
+    "num_classes": 3,
+    "num_layers": 1,
+    "num_heads": 2,
+    "model_dim": 8,
+}
+IMAGES = np.zeros((2, 8, 12, 3), "uint8")
+MULTIPLE = "`image_size` must be a multiple of `patch_size`. Received: "
+refused(
+    ViT,
+    {**VIT, "hidden_dim": 16},
+    HEADS_DIVIDE,
+    ({"patch_size": 5}, MULTIPLE + "…(8, 12)…5"),
+    ({"patch_size": (8, 8)}, MULTIPLE + "…(8, 8)"),
+    *[must("be a positive", patch_size=size) for size in (0, (4, 4, 4), (4, "4"))],
+    must("be a positive", image_size=(8, 0)),
+    must(POSITIVE, num_classes=0),
+    must("be one of", pooling="max"),
+    ({"positions": "rotary"}, "`kind` must be one of"),
+    must("not be negative", window=-1),
+    must("be", value_range=(1, 0)),
+)
+refused(ViT.from_size, {}, must("be one of", name="b8"), name="ViT.from_size")
+refused(
+    lambda inputs, **options: ViT(**VIT, hidden_dim=16, **options)(inputs),
+    {},
+    ({"inputs": IMAGES[:, :4]}, "`inputs` must be images …(B, 8, 12, 3); `resized`… Received: …4, 12, 3"),
+    ({"inputs": IMAGES[..., :1]}, "`inputs` must be images … Received: …8, 12, 1"),
+    ({"inputs": IMAGES[0]}, "`inputs` must be images … Received: …(8, 12, 3)"),
+    (
+        {"inputs": IMAGES, "value_range": (0, 1)},
+        "`inputs` must be floats … Received: inputs.dtype=uint8",
+    ),
+    name="ViT call",
+)
+
+GRAPH = {"num_features": 5, "num_classes": 3}
+NODES, EDGES = np.zeros((1, 6, 5), "float32"), np.zeros((1, 5, 2), int)
+refused(
+    GAT,
+    GRAPH,
+    must(POSITIVE, num_features=0, num_classes=0),
+    must("be a list", num_heads=()),
+    must("be a list", num_heads=8),
+    must("be", dropout=1.0, score="gat3"),
+)
+refused(
+    lambda nodes, **edges: GAT(**GRAPH)({"nodes": nodes, **edges}),
+    {"nodes": NODES, "edges": EDGES},
+    ({"nodes": NODES[..., :4]}, "`nodes` must be …num_features=5… Received: …(1, 6, 4)"),
+    ({"nodes": NODES[0]}, "`nodes` must be … Received: …(6, 5)"),
+    ({"edges": EDGES[0]}, "`edges` must be … Received: …5, 2"),
+    ({"edges": EDGES * 1.0}, "`edges` must be integers … Received: …float"),
+    name="GAT call",
+)
+refused(
+    lambda nodes: GAT(**GRAPH)({"nodes": nodes}),
+    {},
+    ({"nodes": NODES}, "Either `edges` or `adjacency` … Received: neither"),
+    name="GAT without edges",
+)

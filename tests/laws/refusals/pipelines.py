@@ -1,0 +1,129 @@
+"""Arguments that pipelines and exports refuse."""
+
+import functools
+
+from keras_transformer import export, models, pipelines, text
+
+from .table import Refusals, must
+
+refused = Refusals()
+TOKENIZER = text.ByteTokenizer()
+SIZES = {"vocabulary_size": 260, "num_layers": 1, "num_heads": 2, "model_dim": 8}
+
+
+@functools.cache
+def bert():
+    """Return a small encoder."""
+    return models.BERT(**SIZES, max_length=16)
+
+
+@functools.cache
+def classifier():
+    """Return a small classifier of texts."""
+    return models.SequenceClassifier(bert(), 3)
+
+
+@functools.cache
+def translator():
+    """Return a small encoder-decoder."""
+    return models.Transformer(**SIZES, hidden_dim=8)
+
+
+@functools.cache
+def generator():
+    """Return a pipeline that generates."""
+    gpt = models.GPT(**SIZES, max_length=16)
+    return pipelines.TextGeneration(gpt, TOKENIZER, max_new_tokens=2)
+
+
+refused(
+    lambda texts: generator()(texts),
+    {},
+    must("be a list of strings", texts={"a": 1}),
+    ({"texts": b"ab"}, "`texts` must be a list of strings. Received: texts="),
+    name="TextGeneration call",
+    error=TypeError,
+)
+refused(
+    lambda text: pipelines.TextClassification(classifier(), TOKENIZER)(text),
+    {},
+    ({"text": {"a": 1}}, "`text` must be a list of strings. Received: text="),
+    ({"text": 5}, "`text` must be a list of strings. Received: text="),
+    name="TextClassification call",
+    error=TypeError,
+)
+for pipeline, model, message in (
+    (pipelines.TextClassification, translator, "an encoder… Received: a Transformer without max_length"),
+    (pipelines.TextClassification, bert, "a classifier of texts… Received: a BERT without num_classes"),
+    (pipelines.TextClassification, lambda: None, "… Received: a NoneType"),
+    (pipelines.TokenClassification, classifier, "a classifier of tokens… Received: a SequenceClassifier"),
+    (pipelines.QuestionAnswering, classifier, "a span classifier… Received: a SequenceClassifier"),
+):
+    refused(
+        lambda pipeline, model: pipeline(model(), TOKENIZER),
+        {"pipeline": pipeline},
+        ({"model": model}, f"`model` must be {message}"),
+        name=pipeline.__name__,
+        error=TypeError,
+    )
+WITHOUT = "Received: a SequenceClassifier without "
+for pipeline, message in (
+    (pipelines.ImageClassification, f"a classifier of images… {WITHOUT}image_size"),
+    (pipelines.NodeClassification, f"a classifier of nodes… {WITHOUT}num_features"),
+):
+    refused(
+        lambda pipeline: pipeline(classifier()),
+        {"pipeline": pipeline},
+        ({}, f"`model` must be {message}"),
+        name=pipeline.__name__,
+        error=TypeError,
+    )
+for pipeline, model in ((pipelines.TextToText, translator), (pipelines.TextClassification, classifier)):
+    refused(
+        lambda pipeline, model, tokenizer: pipeline(model(), tokenizer),
+        {"pipeline": pipeline, "model": model},
+        must("be one of keras_transformer.text", tokenizer=None),
+        name=pipeline.__name__,
+        error=TypeError,
+    )
+refused(
+    lambda labels: pipelines.TextClassification(classifier(), TOKENIZER, labels=labels),
+    {},
+    must("be a list of strings", labels="abc"),
+    name="TextClassification",
+    error=TypeError,
+)
+refused(
+    lambda max_new_tokens: pipelines.TextToText(translator(), TOKENIZER, max_new_tokens=max_new_tokens),
+    {},
+    must("be at most 1048576", max_new_tokens=10**9),
+    name="TextToText",
+)
+refused(
+    lambda pairs: pipelines.evaluate(generator(), pairs),
+    {},
+    ({"pairs": ["ab", "cd"]}, "`pairs` must be pairs of strings, (source, target). Received: pairs[0]='ab'"),
+    name="evaluate",
+)
+SAVE = {
+    "save": lambda folder: generator().save(folder),
+    "export.bundle": lambda folder: export.bundle(generator(), folder),
+    "export.onnx": lambda folder: export.onnx(generator(), folder),
+}
+for name, save in SAVE.items():
+    refused(save, {}, must("not be empty", folder=""), name=name)
+    refused(save, {}, must("be a path", folder=None), name=name, error=TypeError)
+refused(pipelines.load, {}, must("be a path", folder=None), error=TypeError)
+refused(
+    lambda **options: export.saved_model(generator(), "never-written", **options),
+    {},
+    must("be a plain folder name", name=5),
+    name="export.saved_model",
+)
+refused(
+    lambda **options: export.saved_model(generator(), "never-written", **options),
+    {},
+    must("be a list of texts", texts="Hola"),
+    name="export.saved_model",
+    error=TypeError,
+)

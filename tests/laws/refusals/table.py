@@ -1,0 +1,68 @@
+"""How a table of refusals is written: a call, arguments that do not fit, and the message that says so."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A call that is refused.
+
+    `message` is the beginning of the error; "…" stands for any text. Without "Received" in it, the error has to go on
+    to the argument that it names first, as in "`size` must be positive. Received: size=0".
+    """
+
+    call: Callable[..., Any]
+    arguments: dict[str, Any]
+    message: str
+    error: type[Exception] = ValueError
+
+    def check(self):
+        """Call with the arguments, and compare the error."""
+        with pytest.raises(self.error, match=self.pattern()):
+            self.call(**self.arguments)
+
+    def pattern(self):
+        """Return the message as a regular expression."""
+        message, named = self.message, re.match(r"`(\w+)`", self.message)
+        if named and named[1] in self.arguments and "Received" not in message:
+            message += f"… Received: {named[1]}={self.arguments[named[1]]!r}"
+        text = ".*".join(re.escape(part.strip()) for part in message.split("…"))
+        return rf"(?s)^({IN_A_CALL})?{text}"
+
+
+IN_A_CALL = r"Exception encountered when calling \w+\.call\(\)\.\s+\x1b\[1m"  # what Keras puts before it
+
+
+class Refusals(list):
+    """A table of refusals: call it with a function, its other arguments and rows, as `must` makes them."""
+
+    def __call__(self, call, arguments, *rows, name=None, error=ValueError):
+        """Add a case of each row: arguments that are refused, and the message."""
+        name = name or call.__name__
+        for row in rows:
+            for changed, message in row if isinstance(row, list) else [row]:
+                case = Refusal(call, {**arguments, **changed}, message, error)
+                label = [name, *(f"{key}={shown(value)}" for key, value in changed.items())]
+                self.append(pytest.param(case, id="-".join(label)))
+
+
+def must(expectation, **values):
+    """Return a row for each argument: "`name` must be … Received: name=value"."""
+    return [({name: value}, f"`{name}` must {expectation}") for name, value in values.items()]
+
+
+POSITIVE = "be a positive integer"
+RATE = "be in [0, 1)"
+
+
+def shown(value):
+    """Return a short name of a value for a test's name."""
+    if hasattr(value, "shape"):
+        return f"{value.dtype}{list(value.shape)}"
+    text = getattr(value, "__name__", None) or repr(value)
+    return text if len(text) < 40 else type(value).__name__

@@ -1,0 +1,208 @@
+"""Laws of every layer: a new layer or variant is a case in `layers.py`."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from .cases import (
+    CLOSE,
+    call,
+    normal,
+    numbers,
+    over,
+    randomise,
+    stateless,
+    tensors,
+    training,
+    weight_gradients,
+)
+from .layers import LAYERS
+
+each_layer = over(LAYERS)
+each_dropping = over(LAYERS, lambda case: any("dropout" in name or name == "rate" for name in case.options))
+each_masked = over(LAYERS, lambda case: case.masks())
+each_sequence = over(LAYERS, lambda case: case.first().dtype.kind == "f" and case.first().ndim == 3)
+
+
+@each_layer
+def test_config_has_every_argument_and_makes_an_equal_layer(case):
+    layer = case.new(dtype="mixed_float16")
+    config, kind = layer.get_config(), type(layer)
+    arguments = set(inspect.signature(kind).parameters) - {"kwargs"}
+    assert arguments - set(config) == set()
+    serialised = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+    for again in (kind.from_config(config), keras.saving.deserialize_keras_object(serialised)):
+        assert again.get_config() == config
+    for name, value in case.options.items():
+        if not isinstance(config.get(name, {}), dict):  # of an object
+            assert config[name] == value, name
+
+
+@each_layer
+def test_outputs_after_loading_are_equal(case, tmp_path):
+    model = case.functional()
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(again(case.inputs), model(case.inputs))
+    assert [weight.name for weight in again.weights] == [weight.name for weight in model.weights]
+
+
+@each_layer
+def test_symbolic_output_has_the_shape_and_type_of_the_output(case):
+    layer = case.built()
+    output = call(layer, case.inputs)
+    fixed = {name: keras.KerasTensor(x.shape, x.dtype) for name, x in case.inputs.items()}
+    unknown = call(case.new(), case.symbols())
+    for symbol in (call(layer, fixed), unknown):
+        assert len(symbol.shape) == len(output.shape)
+        assert all(known in (None, size) for known, size in zip(symbol.shape, output.shape, strict=True))
+        assert symbol.dtype == keras.backend.standardize_dtype(output.dtype)
+    assert call(layer, fixed).shape == output.shape
+    assert unknown.shape[0] is None
+
+
+@each_layer
+def test_each_example_is_computed_by_itself(case):
+    layer = case.built()
+    output = numbers(call(layer, case.inputs))
+    for row in range(len(output)):
+        single = {name: value[row : row + 1] for name, value in case.inputs.items()}
+        np.testing.assert_allclose(call(layer, single)[0], output[row], **CLOSE)
+    if case.options.get("kernel") == "chunked":
+        return  # has no form for an empty batch
+    nothing = {name: value[:0] for name, value in case.inputs.items()}
+    assert call(layer, nothing).shape == (0, *output.shape[1:])
+
+
+@each_layer
+@pytest.mark.parametrize("mode", [pytest.param("graph", marks=pytest.mark.slow), "xla"])
+def test_compiled_equals_eager_with_dropout_too(case, mode, modes):
+    if mode not in modes:
+        pytest.skip("no such mode on this backend")
+    layer, inputs = case.built(), tensors(case.inputs)
+    function = stateless(layer, inputs, **training(layer))
+    weights = [ops.copy(weight) for weight in layer.trainable_weights]
+    np.testing.assert_allclose(modes[mode](function)(weights, inputs), function(weights, inputs), **CLOSE)
+
+
+@each_layer
+def test_every_weight_has_a_gradient(case):
+    layer = case.built()
+    for path, gradient in weight_gradients(layer, case.inputs).items():
+        assert np.isfinite(gradient).all(), path
+        # A bias of the keys moves all scores of a query alike.
+        assert np.abs(gradient).max() > 1e-5 or path.endswith("key/bias"), path
+
+
+@each_layer
+@pytest.mark.parametrize("precision", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
+def test_mixed_precision_is_close_and_finite_with_padded_rows(case, precision):
+    exact = case.built()
+    layer = case.new(dtype=f"mixed_{precision}")
+    found = call(layer, case.inputs)
+    layer.set_weights(exact.get_weights())
+    found, expected = call(layer, case.inputs), numbers(call(exact, case.inputs))
+    positions_only = next(iter(case.inputs)) == "query_positions"  # a bias is added to scores in float32
+    assert keras.backend.standardize_dtype(found.dtype) == ("float32" if positions_only else precision)
+    assert {weight.dtype for weight in layer.trainable_weights} <= {"float32"}
+    scale = max(1, np.abs(expected).max())
+    np.testing.assert_allclose(numbers(found), expected, atol=0.03 * scale, rtol=0.05)
+    padded = {name: value & False if name in case.masks() else value for name, value in case.inputs.items()}
+    padded = {name: value * 20 if value.dtype.kind == "f" else value for name, value in padded.items()}
+    assert np.isfinite(numbers(call(layer, padded, **training(layer)))).all()
+    for path, gradient in weight_gradients(layer, padded, **training(layer)).items():
+        assert np.isfinite(gradient).all(), path
+
+
+@each_dropping
+def test_dropout_is_only_while_training_and_repeated_by_its_seed(case):
+    layer, calls = case.built(), []
+    np.testing.assert_array_equal(call(layer, case.inputs), call(layer, case.inputs, training=False))
+    for _ in range(2):
+        keras.utils.set_random_seed(7)
+        again = randomise(case.built())
+        calls.append([numbers(call(again, case.inputs, training=True)) for _ in range(2)])
+    np.testing.assert_array_equal(*calls)
+    first, second = calls[0]
+    assert not np.allclose(first, second)
+    assert not np.allclose(first, numbers(call(layer, case.inputs)))
+
+
+def hidden_noise(case, name):
+    """Return the inputs with large noise where a mask is False."""
+    covered, mask = case.masks()[name], case.inputs[name]
+    value = case.inputs[covered]
+    noise = 50 * normal(*value.shape, seed=5)
+    return {**case.inputs, covered: np.where(mask[..., None], value, noise)}
+
+
+def visible(case, output):
+    """Return the outputs at positions of the first input that no mask hides."""
+    hidden = next(
+        (mask for mask, covered in case.masks().items() if covered == next(iter(case.inputs))), None
+    )
+    return numbers(output) if hidden is None else numbers(output)[case.inputs[hidden]]
+
+
+@each_masked
+def test_padding_changes_no_other_output(case):
+    layer = case.built()
+    expected = visible(case, call(layer, case.inputs))
+    for name in case.masks():
+        found = visible(case, call(layer, hidden_noise(case, name)))
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def with_mask_of_keras(value, mask):
+    """Return a tensor with a Keras mask; zeros where it is False."""
+    return keras.layers.Masking(77.0)(np.where(mask[..., None], value, np.float32(77)))
+
+
+@each_masked
+def test_a_mask_of_keras_equals_the_argument(case):
+    layer = case.built()
+    masked, bare = dict(case.inputs), dict(case.inputs)
+    for name, covered in case.masks().items():
+        masked[covered] = with_mask_of_keras(case.inputs[covered], case.inputs[name])
+        bare[covered] = np.asarray(masked[covered])
+    implicit = {name: value for name, value in masked.items() if name not in case.masks()}
+    expected = call(layer, bare)
+    np.testing.assert_allclose(call(layer, implicit), expected, rtol=1e-6, atol=1e-6)
+    # A mask of Keras and one that is given hide together.
+    both, given = dict(bare), dict(masked)
+    for name in case.masks():
+        other = np.arange(case.inputs[name].shape[1]) != [[1], [0]]
+        both[name], given[name] = case.inputs[name] & other, other
+    np.testing.assert_allclose(call(layer, given), call(layer, both), rtol=1e-6, atol=1e-6)
+
+
+@each_sequence
+def test_the_mask_of_the_first_input_is_that_of_the_output(case):
+    layer, pool = case.built(), keras.layers.GlobalAveragePooling1D()
+    first, *others = case.inputs
+    mask = np.arange(case.inputs[first].shape[1]) < [[3], [2]]
+    masked = with_mask_of_keras(case.inputs[first], mask)
+    inputs = {name: case.inputs[name] for name in others if name not in case.masks()}
+    output = call(layer, {first: masked, **inputs})
+    np.testing.assert_allclose(pool(output), pool(numbers(output), mask=mask), **CLOSE)
+    if "value" in case.inputs:  # the mask of the queries hides no keys
+        np.testing.assert_array_equal(output, call(layer, {first: numbers(masked), **inputs}))
+
+
+@pytest.mark.slow_variants
+@each_layer
+def test_fit_lowers_the_loss_and_changes_every_weight(case):
+    model = case.functional()
+    weights = [weight for weight in model.trainable_weights if not weight.path.endswith("key/bias")]
+    if not weights:
+        return
+    values, output = [numbers(weight) for weight in weights], numbers(model(case.inputs))
+    model.compile(keras.optimizers.SGD(1e-2), "mse")
+    model.fit(case.inputs, np.zeros_like(output), epochs=3, verbose=0)
+    assert np.square(numbers(model(case.inputs))).mean() < np.square(output).mean()
+    for weight, value in zip(weights, values, strict=True):
+        assert not np.array_equal(weight, value), weight.path

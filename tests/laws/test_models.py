@@ -1,0 +1,333 @@
+"""Laws of every model: a new model or variant is a case in `models.py`."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.models import GPT, T5, Llama, Transformer
+from keras_transformer.ops import GrowingCache, StaticCache
+
+from .cases import numbers, over, randomise, tensors
+from .models import DIFFERENT, HEADS, IDS, MODELS, unlimiformer
+
+
+def words(case):
+    """Return the names of the inputs that are ids of words."""
+    return [name for name in ("token_ids", "source_ids", "target_ids") if name in case.inputs]
+
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+each_model = over(MODELS)
+each_dropping = over(MODELS, lambda case: case.options.get("dropout"))
+each_on_tokens = over(MODELS, words)
+each_decoder = over(MODELS, lambda case: case.make in (GPT, Llama, Transformer, T5, unlimiformer))
+
+
+def tiny(case, **options):
+    """Return a model whose every weight, biases too, is random."""
+    return randomise(case.new(**options), 0.3)
+
+
+def answers(model, inputs, **options):
+    """Return the outputs of a model as a list of arrays."""
+    given = inputs.get("inputs", inputs)
+    return keras.tree.flatten(numbers(model(given, **options)))
+
+
+def assert_close(found, expected, **options):
+    """Compare lists of outputs."""
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, **{**CLOSE, **options})
+
+
+@each_model
+def test_config_has_every_argument_and_makes_an_equal_model(case):
+    model = case.new()
+    config, kind = model.get_config(), type(model)
+    assert set(inspect.signature(kind).parameters) - {"kwargs"} <= set(config)
+    again = kind.from_config(config)
+    assert again.get_config() == config
+    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
+    for name, value in case.options.items():
+        if not isinstance(config.get(name, {}), dict):  # of an object
+            assert np.array_equal(config[name], value), name  # a tuple may be a list
+
+
+@each_model
+def test_outputs_after_loading_are_equal(case, tmp_path):
+    model = tiny(case)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert type(again) is type(model)
+    assert again.get_config() == model.get_config()
+    assert len(again.losses) == len(model.losses)
+    for found, expected in zip(answers(again, case.inputs), answers(model, case.inputs), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@each_model
+def test_outputs_have_the_announced_shapes_in_float32(case):
+    model = tiny(case)
+    given = case.inputs.get("inputs", case.inputs)
+    shapes = keras.tree.map_structure(lambda array: array.shape, given)
+    announced = model.compute_output_shape(shapes)
+    found = model(given)
+    assert keras.tree.map_structure(lambda each: tuple(each.shape), found) == announced
+    assert {keras.backend.standardize_dtype(each.dtype) for each in keras.tree.flatten(found)} == {"float32"}
+
+
+@each_dropping
+def test_dropout_is_only_while_training(case):
+    model = tiny(case)
+    expected = answers(model, case.inputs)
+    assert_close(answers(model, case.inputs, training=False), expected, rtol=0, atol=0)
+    first, second = (answers(model, case.inputs, training=True)[0] for _ in range(2))
+    assert not np.allclose(first, expected[0])
+    assert not np.allclose(first, second)
+
+
+def padding_id(model):
+    """Return the padding id of a model, of its encoder or of its decoder."""
+    return getattr(model, "encoder", getattr(model, "decoder", getattr(model, "model", model))).pad_id
+
+
+@each_on_tokens
+def test_padding_changes_no_output(case):
+    model = tiny(case)
+    pad, expected = padding_id(model) or 0, answers(model, case.inputs)
+    of_words = dict.fromkeys(words(case), pad)
+    longer = {
+        name: np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 2)], constant_values=of_words.get(name, 0))
+        for name, ids in case.inputs.items()
+    }
+    for found, known in zip(answers(model, longer), expected, strict=True):
+        assert np.isfinite(found).all()
+        np.testing.assert_allclose(found[tuple(map(slice, known.shape))], known, **CLOSE)
+
+
+@each_on_tokens
+def test_each_example_is_computed_by_itself(case):
+    model = tiny(case)
+    pad, expected = padding_id(model) or 0, answers(model, case.inputs)
+    for row in range(2):  # the last one is padding
+        single = {name: value[row : row + 1] for name, value in case.inputs.items()}
+        lengths = {name: 1 + np.nonzero(single[name] != pad)[-1].max() for name in words(case)}
+        single = {
+            name: value[..., : lengths.get(name, lengths.get("token_ids"))] for name, value in single.items()
+        }
+        for found, known in zip(answers(model, single), expected, strict=True):
+            np.testing.assert_allclose(found, known[row : row + 1][tuple(map(slice, found.shape))], **CLOSE)
+    nothing = {name: value[:0] for name, value in case.inputs.items()}
+    for found, known in zip(answers(model, nothing), expected, strict=True):
+        assert found.shape == (0, *known.shape[1:])
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@over({**DIFFERENT, **HEADS})
+def test_mixed_precision_is_close_and_finite_with_padded_rows(case, precision):
+    expected, model = answers(tiny(case), case.inputs), tiny(case, dtype=f"mixed_{precision}")
+    for found, exact in zip(answers(model, case.inputs), expected, strict=True):
+        assert found.dtype == "float32"
+        np.testing.assert_allclose(found, exact, atol=0.1 * np.abs(exact).max())  # so none is infinite or NaN
+    assert {weight.dtype for weight in model.trainable_weights} == {"float32"}
+    assert all(np.isfinite(each).all() for each in answers(model, case.inputs, training=True))
+
+
+@pytest.mark.slow
+@over(DIFFERENT)
+def test_mixed_precision_trains_with_finite_weights(case):
+    model = tiny(case, dtype="mixed_float16")
+    model.compile("adam", "mse", jit_compile=False)
+    for _ in range(2):
+        fit_to_ones(model, case.inputs)
+    assert all(np.isfinite(numbers(weight)).all() for weight in model.trainable_weights)
+
+
+@pytest.mark.slow
+@over(DIFFERENT)
+def test_compiled_equals_eager(case, modes):
+    model, expected = tiny(case), answers(tiny(case), case.inputs)
+    inputs = tensors(case.inputs)
+    for mode, wrap in modes.items():
+        assert_close(keras.tree.flatten(wrap(model)(inputs.get("inputs", inputs))), expected, err_msg=mode)
+
+
+@each_model
+def test_a_model_is_a_layer_of_a_functional_model(case):
+    core = tiny(case)
+    symbols = case.symbols()
+    model = keras.Model(symbols, core(symbols.get("inputs", symbols)))
+    assert_close(keras.tree.flatten(model(case.inputs)), answers(core, case.inputs))
+
+
+def steps(model, case, lengths, kv_cache, room, **options):
+    """Return the logits of a step for each part of the target, or of the sequence."""
+    ids = case.inputs.get("target_ids", case.inputs.get("token_ids"))
+    context = model.encode(case.inputs["source_ids"]) if "source_ids" in case.inputs else None
+    cache, outputs, start = model.empty_cache(len(ids), room, kv_cache=kv_cache), [], 0
+    for length in lengths:
+        now = slice(start, start + length)
+        positions = np.broadcast_to(np.arange(start, start + length, dtype="int32"), ids[:, now].shape)
+        output, cache = model.step(
+            ids[:, now], cache, context, cache_index=start, positions=positions, kv_cache=kv_cache
+        )
+        assert keras.backend.standardize_dtype(output.dtype) == "float32"
+        outputs.append(numbers(output))
+        start += length
+    return np.concatenate(outputs, axis=1), ids
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize(
+    ("kv_cache", "parts", "room"),
+    [
+        (StaticCache(), "prompt first", 8),
+        (StaticCache(in_place=False), "one by one", 5),
+        (GrowingCache(), "one by one", 0),
+        (GrowingCache(rolling=False), "prompt first", 0),
+    ],
+    ids=["in place", "compared", "rolling", "growing"],
+)
+@each_decoder
+def test_steps_equal_one_call(case, kv_cache, parts, room):
+    model = tiny(case)
+    length = case.inputs.get("target_ids", IDS).shape[1]
+    lengths = (1,) * length if parts == "one by one" else (2, *(1,) * (length - 2))
+    found, ids = steps(model, case, lengths, kv_cache, room)
+    real = ids != (model.pad_id if model.pad_id is not None else 0)
+    real[:, 0] = True  # T5 starts from padding
+    np.testing.assert_allclose(found[real], answers(model, case.inputs)[0][real], **CLOSE)
+
+
+def layers(model, method):
+    """Return all layers, at any depth, that have the method and weights."""
+    types = keras.layers.Dense | keras.layers.EinsumDense | keras.layers.Embedding
+    found = model._flatten_layers(include_self=False)
+    return [layer for layer in found if isinstance(layer, types) and hasattr(layer, method)]
+
+
+def size(weights):
+    """Return the number of parameters."""
+    return sum(int(np.prod(weight.shape)) for weight in weights)
+
+
+@pytest.mark.slow_variants
+@over(DIFFERENT)
+def test_lora_starts_as_identity_and_trains_few_weights(case, tmp_path):
+    model = tiny(case)
+    before, parameters = answers(model, case.inputs), size(model.trainable_weights)
+    adapted = layers(model, "enable_lora")
+    assert len(adapted) >= 2
+    for layer in adapted:
+        layer.enable_lora(1)
+    assert_close(answers(model, case.inputs), before, rtol=1e-5, atol=1e-5)
+    assert size(model.trainable_weights) < parameters / 2
+    frozen = {weight.path: numbers(weight) for weight in model.non_trainable_weights}
+    adapters = [weight for weight in model.trainable_weights if weight.name.startswith("lora_")]
+    learning = [
+        weight for weight in adapters if weight.name.endswith("_b")
+    ]  # the others: of zero times something
+    assert len(learning) == len(adapters) / 2 == len(adapted)
+    model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=keras.backend.backend() == "tensorflow")
+    fit_to_ones(model, case.inputs)
+    assert all(np.abs(numbers(weight)).max() > 0 for weight in learning)
+    for weight in model.non_trainable_weights:
+        if weight.path in frozen:
+            np.testing.assert_array_equal(weight, frozen[weight.path])
+    after = answers(model, case.inputs)
+    assert not all(np.allclose(a, b, atol=1e-5) for a, b in zip(after, before, strict=True))
+    model.save(tmp_path / "model.keras")  # with what was learned added to the weights
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert_close(answers(loaded, case.inputs), after)
+
+
+def fit_to_ones(model, inputs):
+    """Train a step towards outputs of one."""
+    given = inputs.get("inputs", inputs)
+    model.train_on_batch(given, keras.tree.map_structure(ops.ones_like, model(given)))
+
+
+# Quantizing is slow: the model with the fewest weights every day.
+@over(DIFFERENT, quick="GAT-gat")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+def test_int8_is_close_and_survives_a_file(case, tmp_path):
+    model = tiny(case)
+    before = answers(model, case.inputs)
+    model.quantize("int8")
+    assert any(variable.dtype == "int8" for variable in model.variables)
+    for found, expected in zip(answers(model, case.inputs), before, strict=True):
+        assert not np.array_equal(found, expected)
+        np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert [each.dtype for each in loaded.variables] == [each.dtype for each in model.variables]
+    assert_close(answers(loaded, case.inputs), answers(model, case.inputs), rtol=0, atol=0)
+
+
+@pytest.mark.slow_variants
+@over(DIFFERENT)
+def test_summary_shows_every_parameter(case):
+    model, lines = tiny(case), []
+    model.summary(print_fn=lambda line, **_: lines.append(line), expand_nested=True)
+    text = "\n".join(lines)
+    assert f"Total params: {model.count_params():,}" in text
+    assert "?" not in text  # every layer has an output shape
+    assert "unbuilt" not in text
+
+
+@each_model
+def test_every_layer_is_built_with_its_model(case):
+    """So that it can be summed up, quantised and given to LoRA before its first call."""
+    assert [layer.name for layer in case.new()._flatten_layers() if not layer.built] == []
+
+
+@over({**DIFFERENT, **HEADS}, quick="GAT-gat")
+@pytest.mark.parametrize(
+    "trained", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["new", "trained"]
+)
+def test_exports_of_keras_equal_the_model(case, trained, tmp_path):
+    tensorflow = pytest.importorskip("tensorflow")
+    model = tiny(case)
+    signature = model.input_signature()
+    inputs = case.inputs.get("inputs", case.inputs)
+    if isinstance(signature, dict):
+        inputs = {name: inputs[name].astype(spec.dtype) for name, spec in signature.items()}
+    if trained:
+        model.compile("sgd", "mse")
+        fit_to_ones(model, case.inputs)
+    model.export(tmp_path / "export", verbose=False)
+    loaded = tensorflow.saved_model.load(tmp_path / "export")
+    for rows, length in ((3, None), (1, 4)):  # of any size
+        shorter = [slice(rows), ..., slice(length)] if words(case) else [slice(rows)]
+        some = keras.tree.map_structure(lambda array, part=tuple(shorter): array[part], inputs)
+        expected = keras.tree.flatten(numbers(model(some)))
+        assert_close(keras.tree.flatten(loaded.serve(some)), expected, atol=1e-5)
+
+
+# Keras patches tf2onnx for NumPy 2.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
+@pytest.mark.parametrize("name", ["Transformer-pre", "GAT-gat"])
+def test_onnx_of_keras_equals_the_model(name, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    case, _ = MODELS[name]
+    model = tiny(case)
+    model.export(tmp_path / "model.onnx", format="onnx", verbose=False)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    feed = {key: case.inputs[key].astype(spec.dtype) for key, spec in model.input_signature().items()}
+    assert_close(session.run(None, feed)[:1], answers(model, case.inputs)[:1], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
+def test_onnx_of_keras_without_a_form_is_refused(tmp_path):
+    """Keras writes a file that ONNX Runtime cannot load: exact GELU becomes an operation that ONNX lacks."""
+    pytest.importorskip("tf2onnx")
+    case, _ = MODELS["ViT-class token"]
+    with pytest.raises(ValueError, match=r"kt\.export\.onnx_model.*Received: Erfc"):
+        tiny(case).export(tmp_path / "model.onnx", format="onnx", verbose=False)
+    assert not (tmp_path / "model.onnx").exists()
