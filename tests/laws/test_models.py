@@ -206,7 +206,7 @@ def test_steps_equal_one_call(case, kv_cache, parts, room):
 def layers(model, method):
     """Return all layers, at any depth, that have the method and weights."""
     types = keras.layers.Dense | keras.layers.EinsumDense | keras.layers.Embedding
-    found = model._flatten_layers(include_self=False)
+    found = flatten_layers(model)
     return [layer for layer in found if isinstance(layer, types) and hasattr(layer, method)]
 
 
@@ -282,7 +282,7 @@ def test_summary_shows_every_parameter(case):
 @each_model
 def test_every_layer_is_built_with_its_model(case):
     """So that it can be summed up, quantised and given to LoRA before its first call."""
-    assert [layer.name for layer in case.new()._flatten_layers() if not layer.built] == []
+    assert [layer.name for layer in flatten_layers(case.new()) if not layer.built] == []
 
 
 @over({**DIFFERENT, **HEADS}, quick="GAT-gat")
