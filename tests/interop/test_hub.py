@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer import interop
 from keras_transformer.interop.hub import local_folder
 from keras_transformer.models import GPT
-from tests.interop.hub_stub import Hub
+from tests.hub import use_hub_at
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -29,22 +29,6 @@ def saved(model, tmp_path_factory):
     """The files of a model as `transformers` saves them."""
     folder = interop.to_hugging_face(model, tmp_path_factory.mktemp("saved") / "model")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def use_hub_at(monkeypatch, url):
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "ENDPOINT", url)
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    with Hub().running() as stub:
-        use_hub_at(monkeypatch, stub.url)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        yield stub
 
 
 def offline(monkeypatch):

@@ -192,3 +192,12 @@ class Hub:
             if length is not None:
                 request.wfile.flush()
                 request.close_connection = True
+
+
+def use_hub_at(monkeypatch, url):
+    """Let `huggingface_hub` ask the hub at an address."""
+    from huggingface_hub import constants
+
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "ENDPOINT", url)
