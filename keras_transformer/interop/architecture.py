@@ -50,6 +50,8 @@ ENCODER_DECODER_RELATIONS = {
     "encoder_relation": keras.saving.serialize_keras_object(Full()),
     "decoder_relation": keras.saving.serialize_keras_object(Causal()),
 }
+_BLOCK = 2**24  # bytes that are assigned at once
+_VARIABLE = "ResourceVariable"  # of one device
 _INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: is_integer(value))
 
 
@@ -81,13 +83,31 @@ class Parameter:
             values = values.reshape(self.weights[0].shape)
         parts = np.split(values.T if self.transposed else values, ends, axis=-1)
         for weight, part in zip(self.weights, parts, strict=True):
-            weight.assign(part.astype("float32"))
+            _assign(weight, part)
 
     def write(self) -> np.ndarray:
         """Return the weights as the values of a tensor in a file."""
         parts = [ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in self.weights]
         joined = np.concatenate(parts, axis=-1)
         return np.ascontiguousarray(joined.T if self.transposed else joined).reshape(self.file_shape)
+
+
+def _assign(weight: Any, values: np.ndarray) -> None:
+    """Assign values to a weight: in TensorFlow in place, a block of rows at a time, without a second copy of it."""
+    variable = weight.value
+    if (
+        keras.backend.backend() != "tensorflow"
+        or values.nbytes <= _BLOCK
+        or type(variable).__name__ != _VARIABLE
+    ):
+        weight.assign(np.ascontiguousarray(values, "float32"))
+        return
+    import tensorflow as tf
+
+    rows = max(1, _BLOCK * len(values) // values.nbytes)
+    for start in range(0, len(values), rows):
+        block = np.ascontiguousarray(values[start : start + rows], weight.dtype)
+        variable.scatter_update(tf.IndexedSlices(block, tf.range(start, start + len(block))))
 
 
 Parameters = Iterator[tuple[str, Parameter]]

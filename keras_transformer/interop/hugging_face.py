@@ -48,7 +48,7 @@ def from_hugging_face(
 
     Raises:
         FileNotFoundError: if there is no such folder or model, or a file is missing.
-        ImportError: if safetensors, or for the hub huggingface_hub, is not installed.
+        ImportError: if huggingface_hub is not installed, for a model of the hub.
         OSError: if a download fails.
         PermissionError: if the model of the hub requires a token.
         ValueError: if a file is damaged, the architecture is not supported, or the weights do not match `config.json`.

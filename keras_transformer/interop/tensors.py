@@ -1,10 +1,13 @@
 """Tensors of a folder's weights by name, each read when it is asked for."""
 
 import dataclasses
+import json
+import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from keras_transformer_serving import files
@@ -12,6 +15,18 @@ from keras_transformer_serving import files
 SAFETENSORS = "model.safetensors"
 PYTORCH = "pytorch_model.bin"
 INDEX = ".index.json"  # of the shards of either
+_DTYPES: dict[str, Any] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
 _CONVERT_TENSORFLOW = "which docs/coming_from_tensorflow_models.md converts"
 
 
@@ -21,7 +36,7 @@ class StoredTensor:
 
     Attributes:
         shape: its shape.
-        read: a function that reads its values.
+        read: a function that returns its values, which may be mapped from the file.
     """
 
     shape: tuple[int, ...]
@@ -33,7 +48,6 @@ def tensors_of(folder: pathlib.Path) -> dict[str, StoredTensor]:
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ImportError: if safetensors is not installed.
         ValueError: if a file is damaged, or the index of shards does not fit them.
     """
     for name in (SAFETENSORS, PYTORCH):
@@ -95,24 +109,16 @@ def _tensors_of_file(path: pathlib.Path) -> dict[str, StoredTensor]:
 
 
 def _tensors_of_safetensors(path: pathlib.Path) -> dict[str, StoredTensor]:
-    import ml_dtypes  # noqa: F401  (defines bfloat16 for safetensors)
-
-    safetensors = import_safetensors()
-
-    def reader(name: str) -> Callable[[], np.ndarray]:
-        def read() -> np.ndarray:
-            # The file is mapped for one tensor only: pages that were read count as memory until it is closed.
-            with safetensors.safe_open(path, framework="numpy") as file:
-                values: np.ndarray = file.get_tensor(name)
-            return values
-
-        return read
-
+    """Return the tensors of a safetensors file: the length of a header, the header in JSON, the values."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        header = file.read(start - 8) if 8 < start <= size else b""
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            metadata: Mapping[str, str] = file.metadata() or {}
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
+        described = json.loads(header)
+        metadata = described.pop("__metadata__", {})
+        found = {name: _stored(path, start, size, **each) for name, each in described.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"`{path}` must be a valid safetensors file. Received: a damaged or truncated one ({error})"
         ) from error
@@ -121,7 +127,20 @@ def _tensors_of_safetensors(path: pathlib.Path) -> dict[str, StoredTensor]:
             f"`{path}` must have PyTorch's names of weights. Received: those of a TensorFlow class "
             f"(format 'tf'), {_CONVERT_TENSORFLOW}"
         )
-    return {name: StoredTensor(shape, reader(name)) for name, shape in shapes.items()}
+    return found
+
+
+def _stored(
+    path: pathlib.Path, start: int, size: int, dtype: str, shape: list[int], data_offsets: tuple[int, int]
+) -> StoredTensor:
+    """Return a tensor of a file of a given size, whose values begin at `start`."""
+    first, end = data_offsets
+    kind = np.dtype(_DTYPES[dtype])
+    if not 0 <= first <= end <= size - start or end - first != math.prod(shape) * kind.itemsize:
+        raise ValueError(f"{shape} values of {dtype} from byte {first} to {end} of {size - start}")
+    if first == end:
+        return StoredTensor(tuple(shape), lambda: np.empty(shape, kind))
+    return StoredTensor(tuple(shape), lambda: np.memmap(path, kind, "r", start + first, tuple(shape)))
 
 
 def import_safetensors() -> Any:
@@ -130,6 +149,6 @@ def import_safetensors() -> Any:
         import safetensors
     except ImportError as error:
         raise ImportError(
-            "reading and writing safetensors requires its package: pip install 'keras-transformer-kit[hf]'"
+            "writing safetensors requires its package: pip install 'keras-transformer-kit[hf]'"
         ) from error
     return safetensors
