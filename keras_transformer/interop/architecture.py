@@ -36,7 +36,9 @@ _FLOATS = {"dropout", "attention_dropout", "embedding_dropout", "hidden_dropout"
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_FLOATS, ("a number", lambda value: is_number(value) and math.isfinite(value))),
     **dict.fromkeys(("activation", "problem_type"), ("a string", lambda value: isinstance(value, str))),
-    **dict.fromkeys(("tied", "qkv_bias"), ("a boolean", lambda value: isinstance(value, bool))),
+    **dict.fromkeys(
+        ("tied", "qkv_bias", "scale_embedding"), ("a boolean", lambda value: isinstance(value, bool))
+    ),
     **dict.fromkeys(
         ("image_size", "patch_size"),
         (
@@ -63,22 +65,26 @@ class Parameter:
         weights: one weight, or several concatenated on the last axis (fused query, key and value projections).
         transposed: whether the axes are reversed in the file, as in PyTorch's `Linear`.
         shape: the shape of the tensor in the file, if its axes differ from those of the weight.
+        unused_rows: the number of rows before those of the weight, which no input reads.
     """
 
     weights: tuple[Any, ...]
     transposed: bool = False
     shape: Any = None
+    unused_rows: int = 0
 
     @property
     def file_shape(self) -> tuple[int, ...]:
         """The expected shape of the tensor in the file."""
         first = tuple(self.weights[0].shape)
         shape = (*first[:-1], sum(weight.shape[-1] for weight in self.weights))
+        shape = (shape[0] + self.unused_rows, *shape[1:])
         return self.shape or (shape[::-1] if self.transposed else shape)
 
     def read(self, values: np.ndarray) -> None:
         """Assign the values of a tensor in a file to the weights."""
         ends = np.cumsum([weight.shape[-1] for weight in self.weights])[:-1]
+        values = values[self.unused_rows :]
         if self.shape is not None:
             values = values.reshape(self.weights[0].shape)
         parts = np.split(values.T if self.transposed else values, ends, axis=-1)
@@ -89,6 +95,8 @@ class Parameter:
         """Return the weights as the values of a tensor in a file."""
         parts = [ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in self.weights]
         joined = np.concatenate(parts, axis=-1)
+        if self.unused_rows:
+            joined = np.concatenate([np.zeros((self.unused_rows, *joined.shape[1:]), joined.dtype), joined])
         return np.ascontiguousarray(joined.T if self.transposed else joined).reshape(self.file_shape)
 
 

@@ -8,13 +8,21 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.interop import bert, gpt, llama, marian, t5, vit
+from keras_transformer.interop import bart, bert, gpt, llama, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.hub import CONFIG, local_folder
 from keras_transformer.interop.tensors import SAFETENSORS, StoredTensor, import_safetensors, tensors_of
 from keras_transformer_serving import files
 
-ALL = (gpt.GPT2, gpt.OPENAI_GPT, llama.LLAMA, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
+ALL = (
+    gpt.GPT2,
+    gpt.OPENAI_GPT,
+    llama.LLAMA,
+    *bart.ARCHITECTURES,
+    *bert.ARCHITECTURES,
+    t5.T5_GENERATION,
+    vit.VIT,
+)
 # The first architecture of each model type; `config.json` names the class if there are several.
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture for architecture in reversed(ALL)
