@@ -137,7 +137,8 @@ class Architecture:
         parameters: a function of a model that yields the name and the `Parameter` of all weights.
         prefix: the prefix of parameter names in the class with a head, which files may omit.
         ignored: a regular expression for names in files that are not parameters.
-        tied: a mapping from optional names in files to the parameters that they must equal.
+        tied: a mapping from optional names in files to the parameters that they must equal, and, if they are names of
+            parameters, that stand for them in files without them.
         activations: a mapping from activation names in `transformers` to ours.
         complete: a function that adds derived settings to a `config.json`.
         optional: settings of `config.json` that may be absent or null, both of which mean None.

@@ -20,7 +20,7 @@ ALL = (
     llama.LLAMA,
     *bart.ARCHITECTURES,
     *bert.ARCHITECTURES,
-    t5.T5_GENERATION,
+    *t5.ARCHITECTURES,
     vit.VIT,
 )
 # The first architecture of each model type; `config.json` names the class if there are several.
@@ -77,6 +77,9 @@ def from_hugging_face(
     present = {argument: name in tensors for argument, name in architecture.present.items()}
     model = (architecture.make or architecture.model)(**{**present, **arguments})
     parameters = _named(architecture, model)
+    for name, other in architecture.tied.items():
+        if name in parameters and name not in tensors and other in tensors:
+            tensors[name] = tensors[other]
     _check(folder, architecture, parameters, tensors)
     for name, parameter in parameters.items():
         parameter.read(tensors[name].read())

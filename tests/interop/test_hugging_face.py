@@ -354,7 +354,6 @@ def test_truncated_file_is_refused(saved):
             {"decoder_layers": "2"},
             "must have an integer as decoder_layers. Received: decoder_layers='2'",
         ),
-        ("marian", {"scale_embedding": False}, "must have scale_embedding=True"),
         ("marian", {"decoder_vocab_size": 9}, "one value for vocab_size and decoder_vocab_size"),
     ],
     ids=str,
