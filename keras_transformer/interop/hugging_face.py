@@ -77,9 +77,13 @@ def from_hugging_face(
     present = {argument: name in tensors for argument, name in architecture.present.items()}
     model = (architecture.make or architecture.model)(**{**present, **arguments})
     parameters = _named(architecture, model)
-    for name, other in architecture.tied.items():
-        if name in parameters and name not in tensors and other in tensors:
-            tensors[name] = tensors[other]
+    if config.get("tie_word_embeddings", True):
+        copies = {
+            name: other
+            for name, other in architecture.tied.items()
+            if name in parameters and other in tensors
+        }
+        tensors = {**{name: tensors[other] for name, other in copies.items()}, **tensors}
     _check(folder, architecture, parameters, tensors)
     for name, parameter in parameters.items():
         parameter.read(tensors[name].read())

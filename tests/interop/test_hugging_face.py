@@ -396,7 +396,7 @@ MARIANS = {"normalization": "post", "epsilon": 1e-5, "position_layout": "halves"
         (lambda: GPT(9, **SIZES, norm="rms"), "Received: a GPT with norm='rms'"),
         (lambda: GPT(9, **SIZES, normalization="sandwich"), "Received: a GPT with normalization='sandwich'"),
         (lambda: GPT(9, **SIZES, activation="swiglu"), "Received: a GPT with activation='swiglu'"),
-        (lambda: Transformer(9, **SIZES), "Received: a Transformer with normalization='pre', epsilon"),
+        (lambda: Transformer(9, **SIZES), "Received: a Transformer with epsilon=1e-06, position_layout=.interleaved."),
         (
             lambda: Transformer(9, **SIZES, **MARIANS, encoder_relation=SlidingWindow(2, 2)),
             r"Received: a Transformer with encoder_relation=SlidingWindow\(left=2, right=2\)$",
