@@ -33,6 +33,19 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    """A stub of the Hugging Face Hub on loopback, which `huggingface_hub` asks, with an empty cache."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    from tests.hub import Hub, use_hub_at
+
+    with Hub().running() as stub:
+        use_hub_at(monkeypatch, stub.url)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        yield stub
+
+
 @pytest.fixture(scope="session")
 def real_data() -> pathlib.Path:
     """The folder of real data sets; tests that need it are skipped where it is absent."""

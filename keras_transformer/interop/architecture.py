@@ -36,7 +36,9 @@ _FLOATS = {"dropout", "attention_dropout", "embedding_dropout", "hidden_dropout"
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_FLOATS, ("a number", lambda value: is_number(value) and math.isfinite(value))),
     **dict.fromkeys(("activation", "problem_type"), ("a string", lambda value: isinstance(value, str))),
-    **dict.fromkeys(("tied", "qkv_bias"), ("a boolean", lambda value: isinstance(value, bool))),
+    **dict.fromkeys(
+        ("tied", "qkv_bias", "scale_embedding"), ("a boolean", lambda value: isinstance(value, bool))
+    ),
     **dict.fromkeys(
         ("image_size", "patch_size"),
         (
@@ -50,6 +52,8 @@ ENCODER_DECODER_RELATIONS = {
     "encoder_relation": keras.saving.serialize_keras_object(Full()),
     "decoder_relation": keras.saving.serialize_keras_object(Causal()),
 }
+_BLOCK = 2**24  # bytes that are assigned at once
+_VARIABLE = "ResourceVariable"  # of one device
 _INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: is_integer(value))
 
 
@@ -61,33 +65,57 @@ class Parameter:
         weights: one weight, or several concatenated on the last axis (fused query, key and value projections).
         transposed: whether the axes are reversed in the file, as in PyTorch's `Linear`.
         shape: the shape of the tensor in the file, if its axes differ from those of the weight.
+        unused_rows: the number of rows before those of the weight, which no input reads.
     """
 
     weights: tuple[Any, ...]
     transposed: bool = False
     shape: Any = None
+    unused_rows: int = 0
 
     @property
     def file_shape(self) -> tuple[int, ...]:
         """The expected shape of the tensor in the file."""
         first = tuple(self.weights[0].shape)
         shape = (*first[:-1], sum(weight.shape[-1] for weight in self.weights))
+        shape = (shape[0] + self.unused_rows, *shape[1:])
         return self.shape or (shape[::-1] if self.transposed else shape)
 
     def read(self, values: np.ndarray) -> None:
         """Assign the values of a tensor in a file to the weights."""
         ends = np.cumsum([weight.shape[-1] for weight in self.weights])[:-1]
+        values = values[self.unused_rows :]
         if self.shape is not None:
             values = values.reshape(self.weights[0].shape)
         parts = np.split(values.T if self.transposed else values, ends, axis=-1)
         for weight, part in zip(self.weights, parts, strict=True):
-            weight.assign(part.astype("float32"))
+            _assign(weight, part)
 
     def write(self) -> np.ndarray:
         """Return the weights as the values of a tensor in a file."""
         parts = [ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in self.weights]
         joined = np.concatenate(parts, axis=-1)
+        if self.unused_rows:
+            joined = np.concatenate([np.zeros((self.unused_rows, *joined.shape[1:]), joined.dtype), joined])
         return np.ascontiguousarray(joined.T if self.transposed else joined).reshape(self.file_shape)
+
+
+def _assign(weight: Any, values: np.ndarray) -> None:
+    """Assign values to a weight: in TensorFlow in place, a block of rows at a time, without a second copy of it."""
+    variable = weight.value
+    if (
+        keras.backend.backend() != "tensorflow"
+        or values.nbytes <= _BLOCK
+        or type(variable).__name__ != _VARIABLE
+    ):
+        weight.assign(np.ascontiguousarray(values, "float32"))
+        return
+    import tensorflow as tf
+
+    rows = max(1, _BLOCK * len(values) // values.nbytes)
+    for start in range(0, len(values), rows):
+        block = np.ascontiguousarray(values[start : start + rows], weight.dtype)
+        variable.scatter_update(tf.IndexedSlices(block, tf.range(start, start + len(block))))
 
 
 Parameters = Iterator[tuple[str, Parameter]]
@@ -109,7 +137,8 @@ class Architecture:
         parameters: a function of a model that yields the name and the `Parameter` of all weights.
         prefix: the prefix of parameter names in the class with a head, which files may omit.
         ignored: a regular expression for names in files that are not parameters.
-        tied: a mapping from optional names in files to the parameters that they must equal.
+        tied: a mapping from optional names in files to the parameters that they must equal, and, if they are names of
+            parameters, that stand for them in files without them.
         activations: a mapping from activation names in `transformers` to ours.
         complete: a function that adds derived settings to a `config.json`.
         optional: settings of `config.json` that may be absent or null, both of which mean None.

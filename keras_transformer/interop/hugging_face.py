@@ -1,38 +1,54 @@
 """Reading and writing of `transformers` folders: `config.json` and `model.safetensors`."""
 
-import contextlib
 import os
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_transformer.interop import bert, gpt, llama, marian, t5, vit
+from keras_transformer.interop import bart, bert, gpt, llama, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
+from keras_transformer.interop.hub import CONFIG, local_folder
+from keras_transformer.interop.tensors import SAFETENSORS, StoredTensor, import_safetensors, tensors_of
 from keras_transformer_options.arguments import Message
 from keras_transformer_serving import files
 
-ALL = (gpt.GPT2, gpt.OPENAI_GPT, llama.LLAMA, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
+ALL = (
+    gpt.GPT2,
+    gpt.OPENAI_GPT,
+    llama.LLAMA,
+    *bart.ARCHITECTURES,
+    *bert.ARCHITECTURES,
+    *t5.ARCHITECTURES,
+    vit.VIT,
+)
 # The first architecture of each model type; `config.json` names the class if there are several.
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture for architecture in reversed(ALL)
 }
 
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _SHOWN = 5
-_CONVERT_TENSORFLOW = "which docs/coming_from_tensorflow_models.md converts"
 
 
-def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Model:
-    """Load a model from a folder saved by `save_pretrained` of `transformers` or downloaded from the Hugging Face Hub.
+def from_hugging_face(
+    source: str | os.PathLike[str],
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    **kwargs: Any,
+) -> keras.Model:
+    """Load a model that `transformers` has saved, from a folder or from the Hugging Face Hub.
 
     Args:
-        folder: a folder with `config.json` and `model.safetensors`, or shards of the latter and their index.
+        source: a folder with `config.json` and weights, or the id of a model of the hub, whose files `huggingface_hub`
+            downloads into its cache. The weights are `model.safetensors` or `pytorch_model.bin`, or shards of either
+            and their index; PyTorch is not needed. On the main branch of the hub, safetensors of the open pull request
+            in which the hub has converted them are preferred to `pytorch_model.bin`.
+        revision: a branch, a tag or a commit of the hub, by default the main branch.
+        token: a token of the hub, by default the one that `huggingface_hub` has stored.
+        cache_dir: the folder of the cache, by default that of `huggingface_hub`.
         **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
@@ -40,30 +56,38 @@ def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Mo
         `models.ViT`; for BERT the model for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
-        FileNotFoundError: if a file is missing.
-        ImportError: if safetensors is not installed.
+        FileNotFoundError: if there is no such folder or model, or a file is missing.
+        ImportError: if huggingface_hub is not installed, for a model of the hub.
+        OSError: if a download fails.
+        PermissionError: if the model of the hub requires a token.
         ValueError: if a file is damaged, the architecture is not supported, or the weights do not match `config.json`.
             In the last case the error lists missing names, unknown names and wrong shapes.
 
     Example:
-        >>> model = from_hugging_face("downloads/gpt2")  # doctest: +SKIP
+        >>> model = from_hugging_face("openai-community/gpt2")  # doctest: +SKIP
     """
-    folder = pathlib.Path(folder)
+    folder = local_folder(source, revision=revision, token=token, cache_dir=cache_dir)
     config = _read_config(folder)
     architecture = _architecture(folder, config)
     arguments = {**architecture.arguments(config), **kwargs}
-    with read_tensors(folder) as found:
-        tensors = {
-            _whole_name(architecture, name): tensor
-            for name, tensor in ((architecture.rename(old), tensor) for old, tensor in found.items())
-            if not re.search(architecture.ignored, name)
+    tensors = {
+        _whole_name(architecture, name): tensor
+        for name, tensor in ((architecture.rename(old), tensor) for old, tensor in tensors_of(folder).items())
+        if not re.search(architecture.ignored, name)
+    }
+    present = {argument: name in tensors for argument, name in architecture.present.items()}
+    model = (architecture.make or architecture.model)(**{**present, **arguments})
+    parameters = _named(architecture, model)
+    if config.get("tie_word_embeddings", True):
+        copies = {
+            name: other
+            for name, other in architecture.tied.items()
+            if name in parameters and other in tensors
         }
-        present = {argument: name in tensors for argument, name in architecture.present.items()}
-        model = (architecture.make or architecture.model)(**{**present, **arguments})
-        parameters = _named(architecture, model)
-        _check(folder, architecture, parameters, tensors)
-        for name, parameter in parameters.items():
-            parameter.read(tensors[name][:])
+        tensors = {**{name: tensors[other] for name, other in copies.items()}, **tensors}
+    _check(folder, architecture, parameters, tensors)
+    for name, parameter in parameters.items():
+        parameter.read(tensors[name].read())
     return model
 
 
@@ -85,7 +109,7 @@ def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathl
     Example:
         >>> to_hugging_face(model, "runs/gpt2")  # doctest: +SKIP
     """
-    _safetensors()
+    import_safetensors()
     import safetensors.numpy
 
     if not _candidates(model):
@@ -96,7 +120,7 @@ def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathl
     with files.new_folder(folder) as new:
         files.write_json(new / CONFIG, config)
         # `transformers` requires the format in the metadata.
-        safetensors.numpy.save_file(tensors, new / WEIGHTS, metadata={"format": "pt"})
+        safetensors.numpy.save_file(tensors, new / SAFETENSORS, metadata={"format": "pt"})
     return pathlib.Path(folder)
 
 
@@ -168,65 +192,6 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
     return candidates[names[0]]
 
 
-@contextlib.contextmanager
-def read_tensors(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Yield lazily read slices of all tensors by name."""
-    with contextlib.ExitStack() as stack:
-        found = {}
-        for path in _weight_files(folder):
-            try:
-                file = stack.enter_context(_safetensors().safe_open(path, framework="numpy"))
-            except _safetensors().SafetensorError as error:
-                raise ValueError(
-                    f"`{path}` must be a valid safetensors file. Received: a damaged or truncated one ({error})"
-                ) from error
-            if (file.metadata() or {}).get("format") == "tf":
-                raise ValueError(
-                    f"`{path}` must have PyTorch's names of weights. Received: those of a TensorFlow class "
-                    f"(format 'tf'), {_CONVERT_TENSORFLOW}"
-                )
-            found.update({name: file.get_slice(name) for name in file.keys()})  # noqa: SIM118
-        yield found
-
-
-def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if not (folder / _INDEX).is_file():
-        others = [
-            *(f"PyTorch's {path.name}, which `save_pretrained` converts" for path in folder.glob("*.bin")),
-            *(f"TensorFlow's {path.name}, {_CONVERT_TENSORFLOW}" for path in folder.glob("tf_model*.h5")),
-        ]
-        raise FileNotFoundError(
-            Message(
-                f"{{folder}} must hold {WEIGHTS}, or {_INDEX} and its files{{instead!s}}",
-                instead=f", not {min(others)}" if others else "",
-                folder=str(folder),
-            )
-        )
-    index = files.read_json(folder / _INDEX)
-    names = sorted(set(index["weight_map"].values())) if "weight_map" in index else []
-    missing = [name for name in names if not (folder / pathlib.Path(name).name).is_file()]
-    if missing or not names:
-        raise FileNotFoundError(
-            Message(
-                f"{{folder}} must hold the files that {_INDEX} names. Missing: {{missing!s}}",
-                missing=", ".join(missing) or "all names",
-            )
-        )
-    return [folder / pathlib.Path(name).name for name in names]
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors
-    except ImportError as error:
-        raise ImportError(
-            "reading and writing safetensors requires its package: pip install 'keras-transformer-kit[hf]'"
-        ) from error
-    return safetensors
-
-
 def _whole_name(architecture: Architecture, name: str) -> str:
     """Return a parameter's name in the class with a head, which adds a prefix."""
     whole = name.startswith((architecture.prefix, *architecture.tied))
@@ -241,7 +206,7 @@ def _check(
     folder: pathlib.Path,
     architecture: Architecture,
     parameters: dict[str, Parameter],
-    tensors: dict[str, Any],
+    tensors: dict[str, StoredTensor],
 ) -> None:
     """Raise a ValueError unless the tensors match the parameters, their shapes and their tied copies."""
     errors = []
@@ -252,12 +217,12 @@ def _check(
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             errors.append(f"{kind}: {', '.join(names[:_SHOWN])}{more}")
     for name in sorted(parameters.keys() & tensors.keys()):
-        expected, found = parameters[name].file_shape, tuple(tensors[name].get_shape())
+        expected, found = parameters[name].file_shape, tensors[name].shape
         if expected != found:
             errors.append(f"{name} of shape {found} instead of {expected}")
     for name, other in architecture.tied.items():
         tied = name in tensors and name not in parameters
-        if not errors and tied and not np.array_equal(tensors[name][:], tensors[other][:]):
+        if not errors and tied and not np.array_equal(tensors[name].read(), tensors[other].read()):
             errors.append(f"{name} differs from {other}, to which {architecture.class_name} ties it")
     if errors:
         shown = "; ".join(errors[:_SHOWN])

@@ -9,13 +9,13 @@ import keras
 
 from keras_transformer.interop import hugging_face
 from keras_transformer.interop.architecture import Parameters, dense, norm
+from keras_transformer.interop.hub import CONFIG, MODULES, modules_of
+from keras_transformer.interop.tensors import tensors_of
 from keras_transformer.models import BERT, SentenceEncoder
 from keras_transformer.models.sentence_encoder import pooled_dim
 from keras_transformer_options.arguments import is_integer
 from keras_transformer_serving import files
 
-_MODULES = "modules.json"
-_CONFIG = "config.json"
 _OF_TRANSFORMER = "sentence_bert_config.json"
 _OF_MODEL = "config_sentence_transformers.json"
 _OF_TOKENIZER = "tokenizer_config.json"
@@ -74,7 +74,7 @@ class _Module(NamedTuple):
 
 def has_modules(folder: pathlib.Path) -> bool:
     """Return whether a folder is of `sentence-transformers`; one copied without `modules.json` has a pooling."""
-    return any((folder / path).is_file() for path in (_MODULES, f"1_Pooling/{_CONFIG}"))
+    return any((folder / path).is_file() for path in (MODULES, f"1_Pooling/{CONFIG}"))
 
 
 def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransformer:
@@ -99,7 +99,7 @@ def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransf
     encoder = getattr(encoder, "encoder", encoder)  # without a head, as the library reads it
     if not isinstance(encoder, BERT):
         raise ValueError(
-            f"`{transformer.folder / _CONFIG}` must be of a BERT in a folder of sentence-transformers. "
+            f"`{transformer.folder / CONFIG}` must be of a BERT in a folder of sentence-transformers. "
             f"Received: a {type(encoder).__name__}"
         )
     names, head = _poolings(pooling.folder, encoder), []
@@ -123,28 +123,14 @@ def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransf
 
 def _modules(folder: pathlib.Path) -> list[_Module]:
     """Return the modules of a folder: a transformer, a pooling, and layers."""
-    path = folder / _MODULES
-    listed = files.read_json(path)
-    try:
-        found = [_Module(each["type"], _below(folder, each["path"])) for each in listed]
-        names = [kind.rpartition(".")[2] if kind.startswith(_PACKAGE) else kind for kind, _ in found]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"`{path}` must be a list of modules, each with a type and a path. Received: {listed!r}"
-        ) from error
+    listed = modules_of(folder)
+    names = [kind.rpartition(".")[2] if kind.startswith(_PACKAGE) else kind for kind, _ in listed]
     if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= _LAYERS.keys():
         raise ValueError(
-            f"`{path}` must list the modules Transformer and Pooling of sentence-transformers, and after them any of "
-            f"{', '.join(_LAYERS)}. Received: {', '.join(map(str, names)) or 'none'}"
+            f"`{folder / MODULES}` must list the modules Transformer and Pooling of sentence-transformers, and after "
+            f"them any of {', '.join(_LAYERS)}. Received: {', '.join(map(str, names)) or 'none'}"
         )
-    return [module._replace(kind=kind) for module, kind in zip(found, names, strict=True)]
-
-
-def _below(folder: pathlib.Path, path: str) -> pathlib.Path:
-    """Return the folder of a module."""
-    if pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts:
-        raise ValueError(f"`{folder / _MODULES}` must have paths below its folder. Received: path={path!r}")
-    return folder / path
+    return [_Module(name, folder / path) for name, (_, path) in zip(names, listed, strict=True)]
 
 
 def _settings(
@@ -230,7 +216,7 @@ def _transformer_settings(folder: pathlib.Path) -> tuple[bool, int | None]:
 
 def _poolings(folder: pathlib.Path, encoder: BERT) -> tuple[str, ...]:
     """Return the names of the poolings whose vectors are concatenated."""
-    path = folder / _CONFIG
+    path = folder / CONFIG
     sizes = dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), encoder.model_dim)
     config = _settings(path, {**sizes, "include_prompt": True}, "pooling_mode", *_OLDER_POOLINGS)
     modes = config.get("pooling_mode")
@@ -246,7 +232,7 @@ def _poolings(folder: pathlib.Path, encoder: BERT) -> tuple[str, ...]:
 
 def _dense(folder: pathlib.Path, size: int) -> keras.layers.Dense:
     """Return the layer of a module Dense, for inputs (B, size)."""
-    path = folder / _CONFIG
+    path = folder / CONFIG
     config = _settings(path, {**_INPUTS, "in_features": size}, "out_features", "bias", "activation_function")
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     if activation not in _ACTIVATIONS:
@@ -271,7 +257,7 @@ def _dense(folder: pathlib.Path, size: int) -> keras.layers.Dense:
 
 def _layer_norm(folder: pathlib.Path, size: int) -> keras.layers.LayerNormalization:
     """Return the layer of a module LayerNorm, for inputs (B, size)."""
-    _settings(folder / _CONFIG, {"dimension": size})
+    _settings(folder / CONFIG, {"dimension": size})
     layer = keras.layers.LayerNormalization(epsilon=_LAYER_NORM_EPSILON, dtype="float32")
     layer.build((None, size))
     return _with_weights(folder, layer, norm("norm", layer))
@@ -279,19 +265,19 @@ def _layer_norm(folder: pathlib.Path, size: int) -> keras.layers.LayerNormalizat
 
 def _unit_norm(folder: pathlib.Path, size: int) -> keras.layers.UnitNormalization:
     """Return the layer of a module Normalize that other layers follow."""
-    _settings(folder / _CONFIG, _INPUTS, optional=True)  # older versions write none
+    _settings(folder / CONFIG, _INPUTS, optional=True)  # older versions write none
     return keras.layers.UnitNormalization(dtype="float32")
 
 
 def _with_weights(folder: pathlib.Path, layer: Any, parameters: Parameters) -> Any:
     """Return a layer after reading its weights."""
     expected = dict(parameters)
-    with hugging_face.read_tensors(folder) as tensors:
-        shapes = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
-        if shapes != (needed := {name: parameter.file_shape for name, parameter in expected.items()}):
-            raise ValueError(f"`{folder}` must have weights of the shapes {needed}. Received: {shapes}")
-        for name, parameter in expected.items():
-            parameter.read(tensors[name][:])
+    tensors = tensors_of(folder)
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if shapes != (needed := {name: parameter.file_shape for name, parameter in expected.items()}):
+        raise ValueError(f"`{folder}` must have weights of the shapes {needed}. Received: {shapes}")
+    for name, parameter in expected.items():
+        parameter.read(tensors[name].read())
     return layer
 
 

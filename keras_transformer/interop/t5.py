@@ -1,5 +1,6 @@
-"""T5 and T5 v1.1."""
+"""T5, T5 v1.1 (FLAN-T5, ByT5) and mT5."""
 
+import dataclasses
 from typing import Any
 
 from keras_transformer.interop.architecture import (
@@ -118,3 +119,13 @@ T5_GENERATION = Architecture(
     },
     complete=_complete,
 )
+MT5_GENERATION = dataclasses.replace(
+    T5_GENERATION,
+    model_type="mt5",
+    class_name="MT5ForConditionalGeneration",
+    # The logits have a matrix of their own, whatever the file says of it; without one in the file it is the embedding.
+    settings={name: each for name, each in T5_GENERATION.settings.items() if name != "tied"},
+    fixed={**T5_GENERATION.fixed, "tied": False},
+    defaults={**T5_GENERATION.defaults, "feed_forward_proj": "gated-gelu"},
+)
+ARCHITECTURES = (T5_GENERATION, MT5_GENERATION)

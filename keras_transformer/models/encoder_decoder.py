@@ -159,7 +159,7 @@ class EncoderDecoder(Model):
         """
         padding_mask = ops.not_equal(source_ids, self.pad_id)
         padding = padding_arguments(padding_mask, source_lengths)
-        hidden = self._embed(source_ids, positions, training)
+        hidden = self._embed("encoder", source_ids, positions, training)
         for block in self.encoder_blocks:
             restarting = relation_positions(block.attention, positions)
             hidden = block(
@@ -193,7 +193,7 @@ class EncoderDecoder(Model):
             same_segment = ops.equal(
                 target_segment_ids[:, :, None], source_segment_ids[:, None, :]
             )  # (B, T, S)
-        hidden = self._embed(target_ids, positions, training)
+        hidden = self._embed("decoder", target_ids, positions, training)
         for block in self.decoder_blocks:
             hidden = block(
                 hidden,
@@ -295,7 +295,7 @@ class EncoderDecoder(Model):
         trace: bool = False,
     ) -> tuple[Tensor, list[State]]:
         """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
-        hidden = self._embed(target_ids, positions)
+        hidden = self._embed("decoder", target_ids, positions)
         if padding_mask is None:
             padding_mask = self._target_padding(target_ids, positions)
         new_cache = []
@@ -340,8 +340,13 @@ class EncoderDecoder(Model):
         real = ops.not_equal(target_ids, self.pad_id)
         return ops.logical_or(real, ops.equal(positions, 0)) if self.start_id == self.pad_id else real
 
-    def _embed(self, ids: Tensor, positions: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Embed ids (B, T) at `positions`, by default 0, 1, 2, …, as the inputs (B, T, D) of the first block."""
+    def _embed(
+        self, side: str, ids: Tensor, positions: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
+        """Embed ids (B, T) at `positions`, by default 0, 1, 2, …, as the inputs (B, T, D) of the first block of a side.
+
+        The side is "encoder" or "decoder".
+        """
         return self.drop(self.embedding(ids), training=training)
 
     def _final_norm(self, name: str, hidden: Tensor, training: bool | None = None) -> Tensor:

@@ -10,17 +10,19 @@ from keras_transformer.layers import (
     Dropout,
     EncoderBlock,
     FeedForward,
+    LearnedPositions,
     MultiHeadAttention,
     SinusoidalPositions,
     TokenEmbedding,
 )
 from keras_transformer.layers.feed_forward import get_activation
+from keras_transformer.layers.positions.sinusoids import LAYOUTS
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check, check_positive_integer
+from keras_transformer_options.arguments import check, check_one_of, check_positive_integer
 
 LOWEST = -3e38  # below any logit
 
@@ -43,8 +45,13 @@ class Transformer(EncoderDecoder):
             each sublayer).
         norm: "layer" or "rms".
         epsilon: the epsilon of the norms.
-        position_layout: the layout of the sinusoidal positions, "interleaved" (as in the paper) or "halves" (Marian).
-        output_bias: whether to add a bias to the logits (Marian).
+        position_encoding: "sinusoidal" (as in the paper), or "learned" with a table each for source and target (BART).
+        position_layout: the layout of the sinusoidal positions, "interleaved" (as in the paper), "halves" (Marian,
+            Pegasus) or "fairseq" (M2M-100, NLLB: in halves, λ^(−2i/(D−2)), from position `pad_id` + 1).
+        max_length: the number of learned positions; sinusoidal ones do not limit the length.
+        scale_embedding: whether to multiply embeddings by √D.
+        embedding_norm: whether to normalize the sum of embeddings and positions (BART, mBART).
+        output_bias: whether to add a bias to the logits (Marian, BART).
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         hidden_dropout: dropout rate for hidden units of the feed-forward networks, by default `dropout`.
         num_decoder_layers: the number of decoder blocks, by default `num_layers`.
@@ -68,7 +75,7 @@ class Transformer(EncoderDecoder):
 
     Raises:
         ValueError: if `num_heads` does not divide `model_dim`, a size is not positive, an id is not in the vocabulary,
-            or `decoder_relation` relates a token to a later one.
+            learned positions have no `max_length`, or `decoder_relation` relates a token to a later one.
 
     Example:
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -77,7 +84,9 @@ class Transformer(EncoderDecoder):
         TensorShape([1, 3, 100])
 
     References:
-        Vaswani et al., "Attention Is All You Need" (2017).
+        Vaswani et al., "Attention Is All You Need" (2017); Lewis et al., "BART" (2020); Liu et al., "mBART" (2020);
+        Fan et al., "Beyond English-Centric Multilingual Machine Translation" (M2M-100, 2020); Zhang et al., "PEGASUS"
+        (2020).
     """
 
     def __init__(
@@ -93,7 +102,11 @@ class Transformer(EncoderDecoder):
         norm: str = "layer",
         *,
         epsilon: float = 1e-6,
+        position_encoding: str = "sinusoidal",
         position_layout: str = "interleaved",
+        max_length: int | None = None,
+        scale_embedding: bool = True,
+        embedding_norm: bool = False,
         output_bias: bool = False,
         attention_dropout: float | None = None,
         hidden_dropout: float | None = None,
@@ -118,7 +131,13 @@ class Transformer(EncoderDecoder):
             **kwargs,
         )
         check_positive_integer(num_heads=num_heads, model_dim=model_dim, hidden_dim=hidden_dim)
-        check(model_dim % 2 == 0, "be even", model_dim=model_dim)
+        check_one_of(("sinusoidal", "learned"), position_encoding=position_encoding)
+        check_one_of((*LAYOUTS, "fairseq"), position_layout=position_layout)
+        is_learned = position_encoding == "learned"
+        if is_learned:
+            check(max_length is not None, "be given for learned positions", max_length=max_length)
+        else:
+            check(model_dim % 2 == 0, "be even", model_dim=model_dim)
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
@@ -129,13 +148,19 @@ class Transformer(EncoderDecoder):
         self.normalization = normalization
         self.norm = norm
         self.epsilon = epsilon
-        self.position_layout = position_layout
+        self.position_encoding, self.position_layout = position_encoding, position_layout
+        self.max_length = max_length if is_learned else None
+        self.scale_embedding, self.embedding_norm = scale_embedding, embedding_norm
         self.rematerialize = check_mode(rematerialize)
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
-            vocabulary_size, model_dim, pad_id=self._masked_id, name="embedding", **dtype
+            vocabulary_size, model_dim, scale_embedding, pad_id=self._masked_id, name="embedding", **dtype
         )
-        self.positions = SinusoidalPositions(layout=position_layout, name="positions", **dtype)
+        self.embedding_norms = {
+            side: new_norm(norm, epsilon=epsilon, name=f"{side}_embedding_norm", **dtype)
+            for side in (("encoder", "decoder") if embedding_norm else ())
+        }
+        self.positions = self._new_positions()
         self.drop = Dropout(dropout, name="dropout", **dtype)
 
         def attention(name: str, relation: Any = None) -> MultiHeadAttention:
@@ -212,9 +237,33 @@ class Transformer(EncoderDecoder):
         """Return the constructor's arguments."""
         return {**super().get_config(), "output_bias": self.output_bias is not None}
 
+    def _new_positions(self) -> dict[str, Any]:
+        """Return the position encoding of encoder and decoder, one layer if it has no weights."""
+        if self.max_length is not None:
+            return {
+                side: LearnedPositions(self.max_length, name=f"{side}_positions", dtype=self.dtype_policy)
+                for side in ("encoder", "decoder")
+            }
+        is_fairseq = self.position_layout == "fairseq"
+        layer = SinusoidalPositions(
+            layout="halves" if is_fairseq else self.position_layout,
+            endpoint=is_fairseq,
+            first_position=self.pad_id + 1 if is_fairseq else 0,
+            name="positions",
+            dtype=self.dtype_policy,
+        )
+        return dict.fromkeys(("encoder", "decoder"), layer)
+
     def _build_weights(self) -> None:
-        self.positions.build((None, None, self.model_dim))
+        shape = (None, None, self.model_dim)
+        for layer in (*self.positions.values(), *self.embedding_norms.values()):
+            layer.build(shape)
         super()._build_weights()
 
-    def _embed(self, ids: Tensor, positions: Tensor | None = None, training: bool | None = None) -> Tensor:
-        return self.drop(self.positions(self.embedding(ids), positions=positions), training=training)
+    def _embed(
+        self, side: str, ids: Tensor, positions: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
+        hidden = self.positions[side](self.embedding(ids), positions=positions)
+        if side in self.embedding_norms:
+            hidden = self.embedding_norms[side](hidden)
+        return self.drop(hidden, training=training)

@@ -7,13 +7,40 @@ from typing import Any
 
 from keras_transformer import interop, text
 from keras_transformer.interop import sentence_transformers
+from keras_transformer.interop.hub import MODULES, local_folder
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer_serving import files
 
+# Files of the hub that pipelines read beside the model's.
+_FILES = (
+    MODULES,
+    "README.md",
+    "adapter_config.json",
+    "config_sentence_transformers.json",
+    "generation_config.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "sentence_bert_config.json",
+    "source.spm",
+    "special_tokens_map.json",
+    "spiece.model",
+    "target.spm",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
 
-def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
-    """Load a pipeline from a folder written by `transformers` or `sentence-transformers`, or downloaded from their hub.
+
+def from_hugging_face(
+    source: str | os.PathLike[str],
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Any:
+    """Load a pipeline that `transformers` or `sentence-transformers` has saved, from a folder or the Hugging Face Hub.
 
     | folder | pipeline |
     |---|---|
@@ -26,9 +53,12 @@ def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
     | ViT | `ImageClassification` |
 
     Args:
-        folder: the folder, with the files that `interop.from_hugging_face` reads and the tokenizer's; for ViT
-            optionally with `preprocessor_config.json`, whose mean and standard deviation become part of the weights,
-            so that images have values from 0 to 255.
+        source: a folder with the files that `interop.from_hugging_face` reads and the tokenizer's, or the id of a model
+            of the hub, of which only these files are downloaded; for ViT optionally with `preprocessor_config.json`,
+            whose mean and standard deviation become part of the weights, so that images have values from 0 to 255.
+        revision: a branch, a tag or a commit of the hub, by default the main branch.
+        token: a token of the hub, by default the one that `huggingface_hub` has stored.
+        cache_dir: the folder of the cache, by default that of `huggingface_hub`.
         **settings: arguments of the pipeline, such as `generation` and `max_new_tokens`. Labels are the folder's, and
             by default `generation`, `constraints` and `max_new_tokens` are those of `generation_config.json`, or of
             `config.json` without that file. Unsupported settings are listed in a `UserWarning`. Of a folder with
@@ -39,15 +69,17 @@ def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
         The pipeline.
 
     Raises:
-        FileNotFoundError: if a file is missing.
-        ImportError: if safetensors is not installed.
+        FileNotFoundError: if there is no such folder or model, or a file is missing.
+        ImportError: if huggingface_hub is not installed, for a model of the hub.
+        OSError: if a download fails.
+        PermissionError: if the model of the hub requires a token.
         ValueError: if a file is damaged, the architecture is none of these, or model and tokenizer do not match; also
             if a module or setting of `sentence-transformers` is not supported.
 
     Example:
-        >>> writer = from_hugging_face("downloads/gpt2", max_new_tokens=32)  # doctest: +SKIP
+        >>> writer = from_hugging_face("openai-community/gpt2", max_new_tokens=32)  # doctest: +SKIP
     """
-    folder = pathlib.Path(folder)
+    folder = local_folder(source, _FILES, revision=revision, token=token, cache_dir=cache_dir)
     if sentence_transformers.has_modules(folder):
         return _embedding(folder, settings)
     model = interop.from_hugging_face(folder)

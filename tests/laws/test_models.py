@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.models import GPT, T5, Llama, Transformer
+from keras_transformer.models.base import flatten_layers
 from keras_transformer.ops import GrowingCache, StaticCache
 
 from .cases import numbers, over, randomise, tensors

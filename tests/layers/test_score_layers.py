@@ -1,5 +1,6 @@
 import functools
 
+import keras
 import numpy as np
 import pytest
 from keras import ops

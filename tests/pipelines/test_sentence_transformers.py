@@ -336,7 +336,10 @@ REFUSED = {
         add_layer("Dense", dense(8, 4)[1], dense(8, 5)[2]),
         r"must have weights of the shapes .*\(4, 8\).*Received: .*\(5, 8\)",
     ),
-    "weights of PyTorch": (pytorch_weights, "must hold model.safetensors.*not PyTorch's pytorch_model.bin"),
+    "damaged weights of PyTorch": (
+        pytorch_weights,
+        "pytorch_model.bin` must be a dictionary of tensors in PyTorch",
+    ),
     "another model type": (
         with_content(
             "config_sentence_transformers.json", {"activation_fn": "x", "model_type": "CrossEncoder"}

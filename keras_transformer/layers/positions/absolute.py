@@ -10,7 +10,13 @@ from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers.embeddings import take_rows
 from keras_transformer.layers.positions.sinusoids import LAYOUTS, geometric, paired_waves
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check, check_one_of, check_positive, check_positive_integer
+from keras_transformer_options.arguments import (
+    check,
+    check_not_negative,
+    check_one_of,
+    check_positive,
+    check_positive_integer,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -27,6 +33,9 @@ class SinusoidalPositions(ConfiguredLayer):
         max_wavelength: λ.
         layout: "interleaved" (sines and cosines alternate, as in the paper) or "halves" (all sines, then all cosines,
             as in Marian and Tensor2Tensor).
+        endpoint: whether the lowest frequency is 1/λ, with exponents 2i/(D − 2) instead of 2i/D, as in Tensor2Tensor
+            and fairseq.
+        first_position: the position of the first token (in fairseq, the padding id + 1).
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -37,7 +46,8 @@ class SinusoidalPositions(ConfiguredLayer):
         input and output: (B, T, D), D even
 
     Raises:
-        ValueError: if D is odd, `max_wavelength` is not positive or `layout` is unknown.
+        ValueError: if D is odd, or below 4 with `endpoint`, `max_wavelength` is not positive, `layout` is unknown, or
+            `first_position` is negative.
 
     Example:
         >>> SinusoidalPositions()(keras.ops.zeros((1, 3, 8))).shape
@@ -47,19 +57,30 @@ class SinusoidalPositions(ConfiguredLayer):
         Vaswani et al. (2017), section 3.5.
     """
 
-    def __init__(self, max_wavelength: float = 10000.0, layout: str = "interleaved", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        max_wavelength: float = 10000.0,
+        layout: str = "interleaved",
+        endpoint: bool = False,
+        first_position: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_positive(max_wavelength=max_wavelength)
         check_one_of(LAYOUTS, layout=layout)
+        check_not_negative(first_position=first_position)
         self.max_wavelength = max_wavelength
         self.layout = layout
+        self.endpoint, self.first_position = endpoint, first_position
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
-        """Check that D is even."""
-        if input_shape[-1] % 2:
+        """Check D."""
+        least = 4 if self.endpoint else 2
+        if input_shape[-1] % 2 or input_shape[-1] < least:
             raise ValueError(
-                f"`inputs` must have an even last axis. Received: inputs.shape={tuple(input_shape)}"
+                f"`inputs` must have an even last axis of at least {least}. "
+                f"Received: inputs.shape={tuple(input_shape)}"
             )
 
     def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -68,8 +89,9 @@ class SinusoidalPositions(ConfiguredLayer):
         return inputs + ops.cast(self.encode(positions, inputs.shape[-1]), inputs.dtype)
 
     def encode(self, positions: Tensor, model_dim: int) -> Tensor:
-        """Return the encodings of positions (…), float32 (…, D)."""
-        return paired_waves(positions, geometric(self.max_wavelength, model_dim), self.layout)
+        """Return the encodings of positions (…), counted from `first_position`, float32 (…, D)."""
+        frequencies = geometric(self.max_wavelength, model_dim, self.endpoint)
+        return paired_waves(positions + self.first_position, frequencies, self.layout)
 
     def shift_matrix(self, offset: int, model_dim: int) -> np.ndarray:
         r"""Return the matrix that maps every encoding to the encoding `offset` positions later.
@@ -95,7 +117,7 @@ class SinusoidalPositions(ConfiguredLayer):
             function of PE(pos)".
         """
         check(model_dim >= 2 and model_dim % 2 == 0, "be positive and even", model_dim=model_dim)
-        angles = offset * geometric(self.max_wavelength, model_dim)
+        angles = offset * geometric(self.max_wavelength, model_dim, self.endpoint)
         pairs = np.arange(model_dim)
         sines, cosines = (
             (pairs[::2], pairs[1::2])

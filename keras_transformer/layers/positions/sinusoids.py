@@ -53,9 +53,9 @@ def pair_up(first: Tensor, second: Tensor, layout: str) -> Tensor:
     return ops.reshape(pairs, [*ops.shape(first)[:-1], 2 * first.shape[-1]])
 
 
-def geometric(max_wavelength: float, size: int) -> np.ndarray:
-    """Return the size / 2 frequencies λ^(−2i / size), in float64."""
-    return max_wavelength ** (-np.arange(0, size, 2, dtype="float64") / size)
+def geometric(max_wavelength: float, size: int, endpoint: bool = False) -> np.ndarray:
+    """Return the size / 2 frequencies λ^(−2i / size), or with an end point λ^(−2i / (size − 2)), in float64."""
+    return max_wavelength ** (-np.arange(0, size, 2, dtype="float64") / (size - 2 if endpoint else size))
 
 
 def _phase(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> Tensor:

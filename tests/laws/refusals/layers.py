@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 
+from keras_transformer import ops as kt_ops
 from keras_transformer.layers import (
     S4D,
     AdditiveScore,
@@ -13,6 +14,7 @@ from keras_transformer.layers import (
     Dropout,
     EncoderBlock,
     FeedForward,
+    GATScore,
     GraphAttention,
     LearnedPositions,
     Mamba2,
@@ -284,8 +286,13 @@ refused(
     name="scores",
 )
 refused(
-    score_layers.serialize,
+    keras.saving.serialize_keras_object,
     {},
-    ({"score": scores.Bilinear(np.ones((2, 3, 3)))}, "`score` must be a layer … Received: score=Bilinear"),
+    ({"obj": scores.Bilinear(np.ones((2, 3, 3)))}, "`score` must be a layer … Received: score=Bilinear"),
+)
+refused(
+    kt_ops.attention,
+    dict.fromkeys(("query", "key", "value"), np.ones((1, 2, 1, 4))),
+    ({"score": GATScore()}, "`score` must be built … Received: score=<GATScore"),
 )
 refused(AdditiveScore, {}, must("be", activation="relu"))
