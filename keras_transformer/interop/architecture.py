@@ -110,12 +110,10 @@ def _assign(weight: Any, values: np.ndarray) -> None:
     ):
         weight.assign(np.ascontiguousarray(values, "float32"))
         return
-    import tensorflow as tf
-
     rows = max(1, _BLOCK * len(values) // values.nbytes)
     for start in range(0, len(values), rows):
         block = np.ascontiguousarray(values[start : start + rows], weight.dtype)
-        variable.scatter_update(tf.IndexedSlices(block, tf.range(start, start + len(block))))
+        variable[start : start + len(block)].assign(block)
 
 
 Parameters = Iterator[tuple[str, Parameter]]
