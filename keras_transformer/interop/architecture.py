@@ -113,7 +113,7 @@ def _assign(weight: Any, values: np.ndarray) -> None:
     rows = max(1, _BLOCK * len(values) // values.nbytes)
     for start in range(0, len(values), rows):
         block = np.ascontiguousarray(values[start : start + rows], weight.dtype)
-        variable[start : start + len(block)].assign(block)
+        variable.scatter_nd_update(np.arange(start, start + len(block))[:, None], block)
 
 
 Parameters = Iterator[tuple[str, Parameter]]
