@@ -109,7 +109,8 @@ def serve(answer: Callable[..., dict[str, Any]]) -> None:
             others = _busy_seconds() - busy - (time.process_time() - own)
             message = {**message, "others": max(0.0, others / (time.perf_counter() - start))}
         except Exception as error:
-            message = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"[:200]}
+            first_line = str(error).strip().partition("\n")[0]
+            message = {"error": f"{type(error).__name__}: {first_line[:200]}"}
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 

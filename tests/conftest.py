@@ -283,10 +283,10 @@ def quick(exported, monkeypatch):
     from keras_transformer.export import to_saved_model
     from keras_transformer.export.to_onnx import conversion
 
-    def write(_pipeline, _signatures, path):
+    def write(_signatures, _resources, path):
         shutil.copytree(exported / "saved_model" / "tiny" / "1", path, dirs_exist_ok=True)
 
-    monkeypatch.setattr(to_saved_model, "_write", write)
+    monkeypatch.setattr(to_saved_model, "write_signatures", write)
 
     def convert(name, *_):
         model = onnx.load(next((exported / "onnx").rglob(f"{name}.onnx")))

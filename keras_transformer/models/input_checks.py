@@ -137,7 +137,8 @@ class InputCheck:
     def __init__(self, model: Any) -> None:
         self.error: ValueError | None = None
         self._specs: InputSpecs = model.input_specs()
-        self._loss = getattr(model, "loss", None)
+        losses = keras.tree.flatten_with_path(getattr(model, "loss", None))
+        self._losses = {path: loss for path, loss in losses if loss is not None}
         self._output_shape: Callable[[Any], Any] = model.compute_output_shape
 
     @contextlib.contextmanager
@@ -180,16 +181,19 @@ class InputCheck:
     def _check(self, x: Any, y: Any) -> None:
         if self._specs:
             as_dictionary(x, self._specs)
-        losses = dict(keras.tree.flatten_with_path(self._loss))
-        shapes = None if self._loss is None or y is None else self._output_shapes(x)
+        if y is None:
+            return
+        shapes = self._output_shapes(x) if self._losses else None
         for path, labels in keras.tree.flatten_with_path(y):
+            if labels is None:
+                continue
             name, shape = "y" + "".join(f"[{key!r}]" for key in path), shapes
-            if labels is not None and labels.dtype.kind == "f":
+            if labels.dtype.kind == "f":
                 _refuse(name, labels, ~np.isfinite(labels), "finite")
             for key in path:
                 shape = shape.get(key) if isinstance(shape, dict) else None
-            if losses.get(path) is not None and labels is not None and isinstance(shape, tuple | list):
-                _check_labels(name, losses[path], labels, tuple(shape))
+            if path in self._losses and isinstance(shape, tuple | list):
+                _check_labels(name, self._losses[path], labels, tuple(shape))
 
     def _output_shapes(self, x: Any) -> Any:
         """Return the shapes of the model's outputs, None if they are not known."""

@@ -108,18 +108,7 @@ class ForwardPipeline(Pipeline):
         errors: RowErrors,
         **options: Any,
     ) -> dict[int, Row]:
-        """Return the outputs for each accepted input, by index, computed in batches.
-
-        Args:
-            inputs: one or several lists of n texts, images or graphs.
-            batch_size: the number of rows in a batch.
-            order: the indices of inputs, those of similar length next to each other.
-            errors: the errors of rows, to which those of refused inputs are added.
-            **options: those of `preprocess`.
-
-        Raises:
-            ValueError: if an input is refused, unless `errors` are returned.
-        """
+        """Return the outputs for each accepted input, by index, computed in batches; see `TextTask`."""
         rows: dict[int, Row] = {}
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]

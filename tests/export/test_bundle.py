@@ -177,7 +177,7 @@ def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
 @pytest.mark.parametrize("failing", ["writing", "comparing", "tokenizer", "parity", "manifest"])
 def test_a_failing_export_leaves_no_files(quick, tmp_path, monkeypatch, pipeline, function, failing):
     where = {
-        "writing": (to_saved_model if function is export.saved_model else conversion, "_write"),
+        "writing": (to_saved_model, "write_signatures"),
         "comparing": (parity, "compare_generated"),
         "tokenizer": (pipeline.tokenizer, "save"),
         "parity": (files, "write_json"),

@@ -10,7 +10,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import types
 
 import grpc
 import keras
@@ -253,7 +252,8 @@ def other(request, pipeline, tmp_path_factory):
     """Another pipeline, and its SavedModel."""
     made = PIPELINES[request.param](pipeline)
     path = tmp_path_factory.mktemp("other") / "1"
-    to_saved_model._write(made, made.signatures(), path)
+    resources = [each for each in (made.model, made.tokenizer) if each is not None]
+    to_saved_model.write_signatures(made.signatures(), resources, path)
     return made, path
 
 
@@ -272,9 +272,7 @@ def test_a_model_that_needs_xla_does_not_run(packages, tmp_path, monkeypatch):
     compiled = tf.function(tf.nn.relu, jit_compile=True, autograph=False)
     rows = tf.TensorSpec([None, 4], tf.float32, name="rows")
     signature = Graph(lambda rows: {"rows": compiled(model(rows))}, [rows])
-    to_saved_model._write(
-        types.SimpleNamespace(model=model, tokenizer=None), {"serving_default": signature}, tmp_path
-    )
+    to_saved_model.write_signatures({"serving_default": signature}, [model], tmp_path)
     with Server(packages, tmp_path) as server, pytest.raises(grpc.RpcError, match="(?i)xla"):
         server.run("serving_default", rows=np.ones((2, 4), "float32"))
 

@@ -82,13 +82,13 @@ def cases(make, options, inputs, variants, shapes=None, quick=(), everyday=True)
     return found
 
 
-def over(table, where=lambda case: True, quick=None):
-    """Parametrize a law over the cases of a table that it speaks of, of which only `quick` may be quick."""
+def over(table, where=lambda case: True, slow=()):
+    """Parametrize a law over the cases of a table that it speaks of, slow for names that begin with one of `slow`."""
     return pytest.mark.parametrize(
         "case",
         [
             pytest.param(
-                case, id=name, marks=markers if quick in (None, name) else [*markers, pytest.mark.slow]
+                case, id=name, marks=[*markers, pytest.mark.slow] if name.startswith(slow) else markers
             )
             for name, (case, markers) in table.items()
             if where(case)

@@ -64,10 +64,10 @@ ATTENTION = {
     "gat, relative bias": {"position_encoding": "relative_bias", "score": "gat", "value_dim": 5},
 }
 BLOCKS = {
-    "pre": {},
+    "pre, dropout": {"dropout": 0.2, "attention_dropout": 0.3, "hidden_dropout": 0.5},
     "post": {"normalization": "post", "activation": "gelu", "dropout": 0.3},
     "sandwich, rms": {"normalization": "sandwich", "norm": "rms", "activation": "swiglu", "epsilon": 0.1},
-    "pre, rms, dropout": {"norm": "rms", "dropout": 0.2, "attention_dropout": 0.3, "hidden_dropout": 0.5},
+    "pre, rms": {"norm": "rms"},
     "post, rms, window": {"normalization": "post", "norm": "rms", "relation": SlidingWindow(1, 1)},
     "sandwich, no biases": {"normalization": "sandwich", "use_bias": False, "relation": ~Causal()},
     "grouped, rotary": {"num_heads": 4, "num_kv_heads": 2, "position_encoding": "rotary"},
@@ -82,7 +82,6 @@ LAYERS = {
         {"num_heads": 4, "key_dim": 4},
         {"query": X, "padding_mask": PADDING},
         {
-            "defaults": {},
             "everything": {
                 "value_dim": 2,
                 "num_kv_heads": 2,
@@ -93,6 +92,7 @@ LAYERS = {
                 "kernel": "dense",
                 "name": "attention",
             },
+            "defaults": {},
             "strided, chunked": {"relation": Strided(2), "kernel": "chunked", "head_norm": "rms"},
             "initializers": {
                 **INITIALIZERS,
@@ -109,15 +109,14 @@ LAYERS = {
             },
             **ATTENTION,
         },
-        quick=("everything",),
     ),
     **cases(
         MultiHeadAttention,
         {"num_heads": 4, "key_dim": 3},
         {"query": X, "value": MEMORY, "padding_mask": MEMORY_PADDING},
         {
-            "cross": {},
             "cross, grouped, dropout": {"num_kv_heads": 2, "value_dim": 5, "dropout": 0.3, "seed": 1},
+            "cross": {},
         },
     ),
     **cases(
@@ -125,7 +124,6 @@ LAYERS = {
         {"num_heads": 4, "key_dim": 3, "k": 2},
         {"query": X, "value": MEMORY, "padding_mask": MEMORY_PADDING},
         {
-            "defaults": {},
             "grouped, dropout": {
                 "value_dim": 2,
                 "num_kv_heads": 2,
@@ -135,6 +133,7 @@ LAYERS = {
                 "seed": 5,
                 "name": "retrieval",
             },
+            "defaults": {},
             "bilinear": {"score": "bilinear"},
         },
     ),
@@ -155,6 +154,7 @@ LAYERS = {
         {"cross": False},
         {"inputs": X, "padding_mask": PADDING, "segment_ids": SEGMENTS},
         {"decoder-only": {}},
+        everyday=False,
     ),
     **cases(
         GraphAttention,
@@ -173,21 +173,21 @@ LAYERS = {
         {"num_heads": 3, "head_dim": 4},
         {"nodes": X, "adjacency": ADJACENCY},
         {"adjacency": {}, "adjacency, gatv2, dropout": {"score": "gatv2", "dropout": 0.3}},
+        everyday=False,
     ),
     **cases(
         FeedForward,
         {"hidden_dim": 10},
         {"inputs": X},
         {
-            "relu": {},
             "geglu": {"activation": "geglu", "dropout": 0.5},
+            "relu": {},
             "gelu": {"activation": "gelu", "dropout": 0.2, "use_bias": False},
             "glu": {"activation": "glu"},
             "reglu": {"activation": "reglu"},
             "geglu_tanh": {"activation": "geglu_tanh"},
             "swiglu": {"activation": "swiglu", **INITIALIZERS},
         },
-        quick=("geglu",),
     ),
     **cases(
         TokenEmbedding,
@@ -273,5 +273,6 @@ LAYERS = {
         {"grid_shape": [3, 5]},
         {"inputs": normal(B, 15, D)},
         {"learned, row by row": {"kind": "learned"}, "row by row": {"max_wavelength": 50.0}},
+        everyday=False,
     ),
 }

@@ -16,6 +16,8 @@ SEQUENCE = {"token_ids": IDS}
 SEGMENTS = {"token_ids": IDS, "segment_ids": np.array([[0, 0, 1, 1, 0]] * 3)}
 PAIRS = {"source_ids": IDS, "target_ids": TARGET}
 TWO_SEQUENCES = {"token_ids": np.stack([IDS, IDS[::-1]], axis=1)}  # for each example
+CLASSIFIED = {"token_ids": np.where(IDS == 3, 15, IDS)}  # 15 is the token that a GPT's head reads
+TWO_CLASSIFIED = {"token_ids": np.where(TWO_SEQUENCES["token_ids"] == 3, 15, TWO_SEQUENCES["token_ids"])}
 IMAGES = {"inputs": np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3)).astype("float32")}
 NODES = normal(3, 6, 16)
 EDGES = np.array([[[0, 1], [1, 2], [3, 3], [-1, -1]]] * 3)  # 4 and 5 are isolated
@@ -71,8 +73,8 @@ MODELS = {
             "gpt1": {"normalization": "post", **RATES, "embedding_dropout": 0.1, **IDENTIFIERS},
             "rotary": {"position_encoding": "rotary", "max_length": None},
             "modern": {**MODERN, "num_kv_heads": 1, "epsilon": 1e-3, "max_length": None},
-            "window": {"position_encoding": "alibi", "relation": SlidingWindow(2)},
-            "t5": {"position_encoding": "relative_bias"},
+            "window": {"position_encoding": "alibi", "relation": SlidingWindow(2), "max_length": None},
+            "t5": {"position_encoding": "relative_bias", "max_length": None},
         },
     ),
     **cases(
@@ -154,23 +156,22 @@ MODELS = {
     **cases(
         head(models.GPTClassifier, decoder),
         {"num_classes": 2},
-        SEQUENCE,
+        CLASSIFIED,
         {"gpt": {"dropout": 0.1}},
-        everyday=False,
     ),
     **cases(
         head(models.GPTClassifier, decoder),
         {"num_classes": 2, "symmetric": True},
-        TWO_SEQUENCES,
+        TWO_CLASSIFIED,
         {"pairs": {}},
         everyday=False,
     ),
     **cases(
-        head(models.GPTMultipleChoice, decoder), {}, TWO_SEQUENCES, {"gpt": {"dropout": 0.1}}, everyday=False
+        head(models.GPTMultipleChoice, decoder), {}, TWO_CLASSIFIED, {"gpt": {"dropout": 0.1}}, everyday=False
     ),
     **cases(
         ViT,
-        {"image_size": (8, 8), "patch_size": 4, "num_classes": 3, **SIZES},
+        {"image_size": (8, 8), "patch_size": (4, 4), "num_classes": 3, **SIZES},
         IMAGES,
         {
             "class token": {},

@@ -78,7 +78,7 @@ def test_each_example_is_computed_by_itself(case):
     assert call(layer, nothing).shape == (0, *output.shape[1:])
 
 
-@each_layer
+@over(LAYERS, slow=("EncoderBlock", "DecoderBlock", "S4D", "Mamba2"))
 @pytest.mark.parametrize("mode", [pytest.param("graph", marks=pytest.mark.slow), "xla"])
 def test_compiled_equals_eager_with_dropout_too(case, mode, modes):
     if mode not in modes:

@@ -36,7 +36,6 @@ LAYERS = {
             "multi-query": {"num_kv_heads": 1},
             **ATTENTION,
         },
-        quick=("multi-query",),
     ),
     **cases(decoder_block, {**BLOCK, "cross": False}, {"inputs": X}, {"decoder-only": {}}),
     **cases(
@@ -121,7 +120,7 @@ def test_steps_equal_one_call(case, cache, parts):
 
 @over(LAYERS)
 @decoded(("growing", "prompt first"), ("in place", "one by one"), ("growing, rolling", "in parts"))
-@pytest.mark.parametrize("before", [0, -T], ids=["clipped", "negative"])
+@pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.slow), -T], ids=["clipped", "negative"])
 def test_rows_padded_on_the_left_equal_unpadded_rows(case, cache, parts, before):
     layer, lengths = case.built(), (T, 4)
     positions = np.arange(T) - [[T - length] for length in lengths]

@@ -64,5 +64,5 @@ def shown(value):
     """Return a short name of a value for a test's name."""
     if hasattr(value, "shape"):
         return f"{value.dtype}{list(value.shape)}"
-    text = getattr(value, "__name__", None) or repr(value)
+    text = re.sub(" at 0x[0-9a-f]+", "", getattr(value, "__name__", None) or repr(value))
     return text if len(text) < 40 else type(value).__name__
