@@ -21,6 +21,7 @@ _FILES = (
     "generation_config.json",
     "merges.txt",
     "preprocessor_config.json",
+    "sentencepiece.bpe.model",
     "sentence_bert_config.json",
     "source.spm",
     "special_tokens_map.json",
@@ -104,11 +105,15 @@ def _marian_or_t5(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
     return text.MarianT5Tokenizer.from_files(folder, vocabulary_size=model.vocabulary_size)
 
 
+_ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
 # The tokenizer of each model type that reads texts.
 _TOKENIZERS: dict[str, Callable[[pathlib.Path, Any], text.Tokenizer]] = {
-    "marian": _marian_or_t5,
-    "t5": _marian_or_t5,
+    **dict.fromkeys(("marian", "t5", "mt5", "pegasus"), _marian_or_t5),
     "gpt2": lambda folder, _: text.BytePairTokenizer.from_files(folder),
     "openai-gpt": lambda folder, _: text.OpenAIGPTTokenizer.from_files(folder),
-    "bert": lambda folder, _: text.WordPieceTokenizer.from_files(folder),
+    **dict.fromkeys(("bert", "distilbert"), lambda folder, _: text.WordPieceTokenizer.from_files(folder)),
+    "roberta": lambda folder, _: text.BytePairTokenizer.from_files(folder, **_ROBERTA),
+    **dict.fromkeys(
+        ("xlm-roberta", "camembert"), lambda folder, _: text.MarianT5Tokenizer.from_files(folder, **_ROBERTA)
+    ),
 }
