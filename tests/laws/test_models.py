@@ -291,6 +291,9 @@ def test_every_layer_is_built_with_its_model(case):
 
 
 @over({**DIFFERENT, **HEADS}, slow=ALL_BUT_GAT)
+@pytest.mark.filterwarnings(
+    "ignore:Gradients do not exist for variables .'pooler:UserWarning"
+)  # of a bare BERT
 @pytest.mark.parametrize(
     "trained", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["new", "trained"]
 )
