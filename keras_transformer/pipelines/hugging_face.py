@@ -54,8 +54,8 @@ def from_hugging_face(
     | BERT with `modules.json` of `sentence-transformers` | `Embedding` |
     | ViT | `ImageClassification` |
 
-    BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. The tokenizers of BART, mBART, M2M-100, Pegasus,
-    ALBERT and Llama are not read; `tokenizer` is an argument for them.
+    BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. For BART, mBART, M2M-100, Pegasus, ALBERT and
+    Llama, whose tokenizers are not read, give a `tokenizer`.
 
     Args:
         source: a folder with the files that `interop.from_hugging_face` reads and the tokenizer's, or the id of a model
@@ -95,8 +95,8 @@ def from_hugging_face(
         known["tokenizer"] = _TOKENIZERS[config["model_type"]](folder, model)
     elif "tokenizer" in inspect.signature(pipeline).parameters and "tokenizer" not in settings:
         raise ValueError(
-            f"`source` must be of a model type whose tokenizer is read, {', '.join(sorted(_TOKENIZERS))}; give `tokenizer` "
-            f"for others. Received: model_type={config['model_type']!r}"
+            f"`tokenizer` must be given for model types other than {', '.join(sorted(_TOKENIZERS))}. "
+            f"Received: model_type={config['model_type']!r}"
         )
     known |= pipeline.hugging_face_arguments(folder, config, model, settings)
     return pipeline(**{**known, **settings})
