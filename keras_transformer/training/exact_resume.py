@@ -222,7 +222,7 @@ class ExactResume(keras.callbacks.Callback):
 
     def _agree_on_signal(self) -> None:
         """Set `signal` after the same batch in all of several processes."""
-        if processes.current().count > 1 and processes.stops_here():
+        if processes.current().count > 1 and processes.should_stop():
             received = [int(number) for number in processes.exchange("signal", str(self._received or 0))]
             self.signal = max(received) or signal.SIGTERM
 

@@ -17,7 +17,7 @@ def received_by(receive: Callable[[int], None]) -> Iterator[None]:
     """Call a function with the number of the first SIGINT or SIGTERM; the next one has its usual effect.
 
     Signals are those of the main thread; in other threads there are none. In several processes, a signal also lets
-    `processes.stops_here` stop all of them: JAX receives SIGTERM, and SIGINT is passed on as SIGTERM.
+    `processes.should_stop` stop all of them: JAX receives SIGTERM, and SIGINT is passed on as SIGTERM.
     """
     before: dict[int, Any] = {}
     single = processes.current().count == 1

@@ -81,7 +81,7 @@ refused(
 refused(
     called(MultiHeadAttention, 2, 4, kernel="banded"),
     {"query": X},
-    ({}, "`kernel` cannot be 'banded' where the relation has no finite bandwidth; 'auto' chooses"),
+    ({}, "`kernel`… Received: kernel='banded', but the relation has no finite bandwidth"),
     name="MultiHeadAttention banded",
 )
 refused(

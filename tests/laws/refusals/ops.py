@@ -108,11 +108,11 @@ refused(
     ],
     name="attention",
 )
-for kernel, obstacle in (("edges", "the relation"), ("linear", "the score is not LinearFeatures")):
+for kernel, reason in (("edges", "the relation"), ("linear", "the score is not LinearFeatures")):
     refused(
         functools.partial(attend, kernel=kernel),
         {},
-        ({}, f"`kernel` cannot be '{kernel}' where {obstacle}"),
+        ({}, f"`kernel`… Received: kernel='{kernel}', but {reason}"),
         name=f"attention {kernel}",
     )
 refused(
