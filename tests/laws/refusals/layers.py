@@ -242,11 +242,11 @@ refused(
     ({"shape": (1, 15, 8)}, "`inputs` must be (B, height, width, D), … Received: inputs.shape=(1, 15, 8)"),
     (
         {"shape": (1, 16, 8), "grid_shape": (3, 5)},
-        "`inputs` must have a cell … Received: inputs.shape=(1, 16, 8)",
+        "`inputs` must have … Received: inputs.shape=(1, 16, 8)",
     ),
     (
         {"shape": (1, 5, 3, 8), "grid_shape": (3, 5)},
-        "`inputs` must have a cell for each of the grid's 3 × 5. Received: inputs.shape=(1, 5, 3, 8)",
+        "`inputs` must have 3 × 5 cells, as many as the grid. Received: inputs.shape=(1, 5, 3, 8)",
     ),
     name="Positions2D",
 )
