@@ -1,7 +1,7 @@
 """Transformers for Keras 3: attention as one operator, trained by `fit()`, served as SavedModel and ONNX.
 
-Importing the package registers its classes with Keras, whose `load_model` then finds them. The other subpackages, among
-them those that need TensorFlow, are imported on first use.
+Importing the package registers its classes with Keras, so that `keras.saving.load_model` finds them. The subpackages
+that need TensorFlow, and some others, are imported on first use.
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """The command line as `python -m keras_transformer.cli`.
 
-The program `keras-transformer` imports `keras_transformer_cli` alone, so that its help does not wait for Keras.
+The program `keras-transformer` imports only `keras_transformer_cli`, so that its help does not wait for Keras.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Training in several processes with Keras on JAX: who they are, and whether they agree."""
+"""Training in several processes with Keras on JAX: their connection, and checks that their settings agree."""
 
 import builtins
 import contextlib
@@ -16,19 +16,19 @@ from keras_transformer_options.arguments import ArgumentError, check_positive_in
 
 TIMEOUT = 300
 _PORT = 12355
-_DAYS = 10**9  # milliseconds; JAX ends a process that waits for one that has died
-_LEAVING = 30  # seconds that a process with an error waits for the others
+_NO_TIMEOUT = 10**9  # milliseconds; JAX ends a process that waits for one that has died
+_EXIT_TIMEOUT = 30  # seconds that a process with an error waits for the others
 _ERROR = "error"
 _SHARED = (ImportError, OSError, TypeError, ValueError)  # others are RuntimeErrors in other processes
-# The variables of launchers: JAX's own and those of Kubeflow's TrainJob; Indexed Jobs and JobSets of Kubernetes;
-# torchrun and most others. SLURM's are read by JAX, which also gives each process its GPU.
+# The environment variables of launchers: of JAX and Kubeflow's TrainJob; of Kubernetes' Indexed Jobs and JobSets; of
+# torchrun and most others. JAX reads SLURM's variables, and also assigns a GPU to each process.
 _ADDRESS = ("JAX_COORDINATOR_ADDRESS", "MASTER_ADDR")
 _COUNT = ("JAX_NUM_PROCESSES", "NUM_PROCESSES", "WORLD_SIZE")
 _INDEX = ("JAX_PROCESS_ID", "PROCESS_ID", "JOB_COMPLETION_INDEX", "RANK")
 
 
 class Process(NamedTuple):
-    """A process of a training: its index, from 0 on, and the number of processes; the `shard` of its data."""
+    """The index of a process, from 0, and the number of processes: the `shard` of its data."""
 
     index: int
     count: int
@@ -40,7 +40,7 @@ class Process(NamedTuple):
 
 
 class _State:
-    """This process, the number of seconds to wait for others, and the numbers of exchanges and of steps with them."""
+    """This process, the seconds to wait for the others, and the counts of exchanges and of steps."""
 
     def __init__(self) -> None:
         self.process, self.timeout, self.exchanges, self.steps = Process(0, 1), TIMEOUT, 0, 0
@@ -87,8 +87,8 @@ def initialize_distributed(
         (0, 1, True)
     """
     check_positive_integer(timeout=timeout)
-    found = settings(os.environ, coordinator_address, num_processes, process_id)
-    if found is None:
+    arguments = settings(os.environ, coordinator_address, num_processes, process_id)
+    if arguments is None:
         return _STATE.process
     if keras.backend.backend() != "jax":
         raise ValueError(
@@ -98,7 +98,7 @@ def initialize_distributed(
     import jax
 
     if not jax.distributed.is_initialized():
-        jax.distributed.initialize(**found, initialization_timeout=timeout)
+        jax.distributed.initialize(**arguments, initialization_timeout=timeout)
     _STATE.process, _STATE.timeout = Process(jax.process_index(), jax.process_count()), timeout
     (seed, *_) = exchange("seed", str(int.from_bytes(os.urandom(4), "little") % 2**31))
     keras.utils.set_random_seed(int(seed))
@@ -112,7 +112,7 @@ def settings(
     num_processes: int | None = None,
     process_id: int | None = None,
 ) -> dict[str, Any] | None:
-    """Return the arguments of `jax.distributed.initialize` for given values or an environment; None for one process.
+    """Return the arguments of `jax.distributed.initialize` from values or the environment; None for one process.
 
     Raises:
         ValueError: if a value is missing or invalid.
@@ -145,19 +145,19 @@ def settings(
 def _integer(
     name: str, value: int | None, environment: Mapping[str, str], variables: tuple[str, ...]
 ) -> int | None:
-    """Return a value, or that of the first variable in the environment."""
-    variable = next((each for each in variables if each in environment), None)
+    """Return `value` or, if it is None, the integer of the first variable that the environment has."""
+    variable = next((variable for variable in variables if variable in environment), None)
     if value is None and variable is None:
         return None
-    given = environment[variable] if value is None and variable is not None else value
+    setting = environment[variable] if value is None and variable is not None else value
     try:
-        return int(str(given))
+        return int(str(setting))
     except ValueError:
-        raise ValueError(f"`{name}` must be an integer. Received: {variable or name}={given!r}") from None
+        raise ValueError(f"`{name}` must be an integer. Received: {variable or name}={setting!r}") from None
 
 
 def exchange(topic: str, text: str, wait: bool = False) -> list[str]:
-    """Return the texts of all processes on a topic, by process; each must ask for the same topics in the same order.
+    """Exchange texts on a topic, and return one of each process; all must call it for the same topics in order.
 
     Args:
         topic: what the texts are about.
@@ -165,7 +165,7 @@ def exchange(topic: str, text: str, wait: bool = False) -> list[str]:
         wait: whether to wait as long as the others live, instead of the timeout.
 
     Raises:
-        RuntimeError: if a process gives no text in time, or one on another topic.
+        RuntimeError: if a process sends no text in time, or a text on another topic.
         Exception: the error of another process in `shared_errors`.
     """
     process = _STATE.process
@@ -177,29 +177,31 @@ def exchange(topic: str, text: str, wait: bool = False) -> list[str]:
     texts = []
     for index in range(process.count):
         try:
-            found = client.blocking_key_value_get(_key(index), _DAYS if wait else _STATE.timeout * 1000)
+            message = client.blocking_key_value_get(
+                _key(index), _NO_TIMEOUT if wait else _STATE.timeout * 1000
+            )
         except Exception as error:
             raise RuntimeError(
                 f"Process {index} did not answer process {process.index} on its {topic} within {_STATE.timeout} s: it "
-                "ended, or does something else"
+                "ended, or runs other code"
             ) from error
-        of_process, answer = json.loads(found)
-        if of_process == _ERROR:
-            name, message = answer
-            raise getattr(builtins, name)(f"Process {index}: {message}")
-        if of_process != topic:
+        other_topic, answer = json.loads(message)
+        if other_topic == _ERROR:
+            name, error_message = answer
+            raise getattr(builtins, name)(f"Process {index}: {error_message}")
+        if other_topic != topic:
             raise RuntimeError(
-                f"Process {index} must do what process {process.index} does. Received: an exchange of its "
-                f"{of_process}, expected: {topic}"
+                f"Process {index} must run the same code as process {process.index} and exchange its {topic}. "
+                f"Received: an exchange of its {other_topic}"
             )
         texts.append(answer)
     return texts
 
 
 def from_main(topic: str, function: Callable[[], Any]) -> Any:
-    """Return the value of a function, of JSON, which process 0 calls while the others wait.
+    """Call a function in process 0 while the others wait, and return its value, of JSON, in all processes.
 
-    It calls it without the distribution, in which all processes would have to take part.
+    Process 0 calls it without the distribution, in which all processes would have to take part.
     """
     if _STATE.process.count == 1:
         return function()
@@ -212,7 +214,7 @@ def from_main(topic: str, function: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def undistributed() -> Iterator[None]:
-    """Create models on the devices of this process alone."""
+    """Create models on the devices of this process only."""
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
@@ -227,11 +229,11 @@ def shared_errors() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _leave(error)
+        _share_error(error)
         raise
 
 
-def stops_here() -> bool:
+def should_stop() -> bool:
     """Return True in all processes at the same step, soon after one of them has received SIGTERM.
 
     Each process must call it after each of its steps. It costs less than a microsecond.
@@ -260,19 +262,19 @@ def check_agreement(**values: Any) -> None:
 
     digests = {name: _digest(value) for name, value in values.items()}
     all_digests = [json.loads(text) for text in exchange("settings", json.dumps(digests))]
-    names = dict.fromkeys(name for each in all_digests for name in each)
-    different = [name for name in names if len({each.get(name) for each in all_digests}) > 1]
+    names = dict.fromkeys(name for digests in all_digests for name in digests)
+    different = [name for name in names if len({digests.get(name) for digests in all_digests}) > 1]
     if different:
         received = "; ".join(
-            f"process {index}: {', '.join(f'{name} {each.get(name)}' for name in different)}"
-            for index, each in enumerate(all_digests)
+            f"process {index}: {', '.join(f'{name} {digests.get(name)}' for name in different)}"
+            for index, digests in enumerate(all_digests)
         )
-        # Waits for all processes, so that none ends before the others have read its settings.
+        # Wait for all processes, so that none ends before the others have read its settings.
         jax.distributed.shutdown()
         raise ArgumentError(
-            " and ".join("{}" for _ in different) + " must be equal in all processes. Received: {found!s}",
+            " and ".join("{}" for _ in different) + " must be equal in all processes. Received: {digests!s}",
             *different,
-            found=received,
+            digests=received,
         )
 
 
@@ -282,7 +284,7 @@ def _digest(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy value as a list or number, and of another object the name of its class."""
+    """Convert a NumPy value to a list or number, and any other object to the name of its class."""
     return value.tolist() if hasattr(value, "tolist") else type(value).__name__
 
 
@@ -292,7 +294,7 @@ def current() -> Process:
 
 
 def _client() -> Any:
-    """Return the store of keys and values that all processes share, or None."""
+    """Return the key-value store that all processes share, or None."""
     return _state_of_jax().client
 
 
@@ -303,27 +305,27 @@ def _state_of_jax() -> Any:
 
 
 def _key(index: int) -> str:
-    """Return the key of a process in the running exchange."""
+    """Return the key of a process in the current exchange."""
     return f"keras_transformer/{_STATE.exchanges}/{index}"
 
 
-def _leave(error: BaseException) -> None:
-    """Give the others an error instead of the next exchange, and wait for them a little before this process ends."""
+def _share_error(error: BaseException) -> None:
+    """Send an error in place of the next exchange, and wait for the other processes to read it."""
     process = _STATE.process
     if process.count == 1 or _client() is None:
         return
     state, client = _state_of_jax(), _client()
     _STATE.exchanges += 1
-    name = next((each.__name__ for each in _SHARED if isinstance(error, each)), "RuntimeError")
+    name = next((kind.__name__ for kind in _SHARED if isinstance(error, kind)), "RuntimeError")
     shared = [_ERROR, [name, str(error) or type(error).__name__]]
-    ends = time.monotonic() + (_LEAVING if isinstance(error, Exception) else 0)
+    deadline = time.monotonic() + (_EXIT_TIMEOUT if isinstance(error, Exception) else 0)
     try:
         client.key_value_set(_key(process.index), json.dumps(shared))
         client.key_value_set(f"keras_transformer/left/{process.index}", "")
         for index in range(process.count):
-            left = max(1, round(1000 * (ends - time.monotonic())))
-            client.blocking_key_value_get(f"keras_transformer/left/{index}", left)
+            remaining = max(1, round(1000 * (deadline - time.monotonic())))
+            client.blocking_key_value_get(f"keras_transformer/left/{index}", remaining)
         state.shutdown()
     except Exception:
-        # A process that computes waits for this one: let JAX end it, instead of waiting for it when this one exits.
+        # Another process may wait for this one in a computation: let JAX end it rather than wait for it at exit.
         state.preemption_sync_manager = state.client = None

@@ -1,4 +1,4 @@
-"""The switch that keeps XLA off where it fails.
+"""A switch for XLA, which is off where XLA is known to fail.
 
 `KERAS_TRANSFORMER_XLA=0` turns XLA off and `1` turns it on, in all functions that this package compiles with
 TensorFlow. By default it is on, unless TensorFlow's XLA is known to fail on a GPU of this machine. JAX always compiles
@@ -12,7 +12,7 @@ import os
 import keras
 
 VARIABLE = "KERAS_TRANSFORMER_XLA"
-# TensorFlow up to 2.21 writes PTX 8.5, which LLVM refuses for Blackwell (compute capability 10.0 and 12.0): it aborts
+# TensorFlow up to 2.21 writes PTX 8.5, which LLVM rejects for Blackwell (compute capability 10.0 and 12.0), and aborts
 # the process (TensorFlow's issue 111958).
 LAST_FAILING_TENSORFLOW, BLACKWELL = (2, 21), (10, 0)
 _LOGGER = logging.getLogger("keras_transformer")
@@ -45,7 +45,7 @@ def _is_known_to_fail() -> bool:
         capability = details.get("compute_capability", (0, 0))
         if capability >= BLACKWELL:
             _LOGGER.warning(
-                "XLA is off: that of TensorFlow %s aborts the process on %s (compute capability %d.%d). Training and "
+                "XLA is off: in TensorFlow %s it aborts the process on %s (compute capability %d.%d). Training and "
                 "generation run without it, slower. %s=1 turns it on, =0 silences this warning.",
                 tf.__version__,
                 details.get("device_name", gpu),

@@ -1,4 +1,4 @@
-"""Public data sets as in `keras.datasets`, verified by their SHA-256, and the embedded phrasebook."""
+"""Public datasets as in `keras.datasets`, verified by their SHA-256, and an embedded phrasebook."""
 
 import importlib
 import types

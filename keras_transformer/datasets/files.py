@@ -1,4 +1,4 @@
-"""Files of public data sets, read from a local folder or downloaded, and verified by their SHA-256."""
+"""Files of public datasets, read from a local folder or downloaded, and verified by their SHA-256."""
 
 import hashlib
 import os
@@ -8,11 +8,11 @@ from collections.abc import Callable
 LOCAL_FOLDER_VARIABLE = "KERAS_TRANSFORMER_DATA"
 
 
-def local_file(data_set: str, name: str) -> pathlib.Path | None:
+def local_file(dataset: str, name: str) -> pathlib.Path | None:
     """Return the path of a file in the folder of the environment variable `KERAS_TRANSFORMER_DATA`.
 
     Args:
-        data_set: the data set's subfolder.
+        dataset: the dataset's subfolder.
         name: the file's name.
 
     Returns:
@@ -24,7 +24,7 @@ def local_file(data_set: str, name: str) -> pathlib.Path | None:
     folder = os.environ.get(LOCAL_FOLDER_VARIABLE)
     if not folder:
         return None
-    path = pathlib.Path(folder) / data_set / name
+    path = pathlib.Path(folder) / dataset / name
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} must exist, because the environment variable {LOCAL_FOLDER_VARIABLE} is set. "
@@ -33,11 +33,11 @@ def local_file(data_set: str, name: str) -> pathlib.Path | None:
     return path
 
 
-def download(data_set: str, name: str, address: str, sha256: str | None = None) -> pathlib.Path:
+def download(dataset: str, name: str, address: str, sha256: str | None = None) -> pathlib.Path:
     """Download a file to the cache of `keras.utils.get_file`, unless it is already there.
 
     Args:
-        data_set: the subfolder of the cache's `datasets`.
+        dataset: the subfolder of the cache's `datasets`.
         name: the file's name.
         address: the file's URL.
         sha256: the file's hash; a cached file with a different hash is downloaded again. `None` if the caller verifies
@@ -52,7 +52,7 @@ def download(data_set: str, name: str, address: str, sha256: str | None = None) 
     # Importing Keras starts TensorFlow, which the embedded phrasebook does not need.
     import keras
 
-    cache_subdir = os.path.join("datasets", "keras_transformer", data_set)
+    cache_subdir = os.path.join("datasets", "keras_transformer", dataset)
     try:
         return pathlib.Path(
             keras.utils.get_file(
@@ -71,21 +71,21 @@ def download(data_set: str, name: str, address: str, sha256: str | None = None) 
 
 
 def content(
-    data_set: str,
+    dataset: str,
     name: str,
     address: str,
     sha256: str,
     folder: str | os.PathLike[str] | None = None,
     unpack: Callable[[bytes], bytes] = bytes,
 ) -> bytes:
-    """Return the content of a data set's file after verifying its SHA-256.
+    """Return the content of a dataset's file after verifying its SHA-256.
 
     Args:
-        data_set: the data set's subfolder of `KERAS_TRANSFORMER_DATA` and of the cache.
+        dataset: the dataset's subfolder of `KERAS_TRANSFORMER_DATA` and of the cache.
         name: the file's name.
-        address: the URL of the data set's folder.
+        address: the URL of the dataset's folder.
         sha256: the hash of the unpacked content.
-        folder: the file's folder. If `None`, the file is read from the data set's subfolder of
+        folder: the file's folder. If `None`, the file is read from the dataset's subfolder of
             `KERAS_TRANSFORMER_DATA` or, if this variable is not set, downloaded.
         unpack: a function from the file's bytes to its content, such as `gzip.decompress`.
 
@@ -97,9 +97,9 @@ def content(
         ValueError: if the SHA-256 does not match.
     """
     if folder is None:
-        path = local_file(data_set, name)
+        path = local_file(dataset, name)
         if path is None:
-            path = download(data_set, name, f"{address}/{name}", sha256 if unpack is bytes else None)
+            path = download(dataset, name, f"{address}/{name}", sha256 if unpack is bytes else None)
     else:
         path = pathlib.Path(folder) / name
         if not path.is_file():
@@ -120,6 +120,6 @@ def check_sha256(content: bytes, expected: str, name: str) -> None:
     Raises:
         ValueError: if the SHA-256 does not match.
     """
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise ValueError(f"{name} must have the sha256 {expected}. Found: {found}")
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != expected:
+        raise ValueError(f"{name} must have the sha256 {expected}. Received: {sha256}")

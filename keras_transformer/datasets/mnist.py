@@ -9,7 +9,7 @@ import numpy as np
 from keras_transformer.datasets import files
 
 ADDRESS = "https://storage.googleapis.com/cvdf-datasets/mnist"
-# Hashes of the unpacked content: .gz files depend on the program that wrote them.
+# Hashes of the unpacked content, because .gz files depend on the program that wrote them.
 _SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",

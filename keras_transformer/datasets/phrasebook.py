@@ -19,7 +19,7 @@ __all__ = ["load_data"]
 
 Pair = tuple[str, str]
 
-_SMALLEST_FAMILY = 40  # from which pairs are held out; smaller families have few combinations
+_SMALLEST_FAMILY = 40  # pairs of smaller families, which have few combinations, are not held out
 _MINIMUM_COUNT = 5
 _PUNCTUATION = string.punctuation + "¿¡"
 
@@ -95,9 +95,9 @@ def _hold_out(families: list[list[Pair]], size: int, rng: random.Random) -> tupl
 
     def take(pairs: list[Pair], number: int) -> list[Pair]:
         """Take pairs whose words remain frequent enough in the others; return the pairs not examined."""
-        for place, pair in enumerate(pairs):
+        for index, pair in enumerate(pairs):
             if not number:
-                return pairs[place:]
+                return pairs[index:]
             used = Counter(_words(pair))
             if all(counts[word] - times >= _MINIMUM_COUNT for word, times in used.items()):
                 counts.subtract(used)

@@ -101,14 +101,14 @@ def load_data(folder: str | os.PathLike[str] | None = None, name: str = "cora") 
         Yang et al., "Revisiting Semi-Supervised Learning with Graph Embeddings" (2016).
     """
     check_one_of(tuple(_SHA256), name=name)
-    part = {
+    contents = {
         key: files.content("planetoid", f"ind.{name}.{key}", ADDRESS, sha256, folder)
         for key, sha256 in _SHA256[name].items()
     }
-    index = np.array(part["test.index"].split(), int)
-    nodes = _with_test_rows(_read(part["allx"]).dense(), _read(part["tx"]).dense(), index)
-    labels = _with_test_rows(_read(part["ally"]), _read(part["ty"]), index).argmax(1)
-    neighbours = _read(part["graph"])
+    index = np.array(contents["test.index"].split(), int)
+    nodes = _with_test_rows(_read(contents["allx"]).dense(), _read(contents["tx"]).dense(), index)
+    labels = _with_test_rows(_read(contents["ally"]), _read(contents["ty"]), index).argmax(1)
+    neighbours = _read(contents["graph"])
     pairs = {
         pair
         for node, others in neighbours.items()
@@ -116,7 +116,7 @@ def load_data(folder: str | os.PathLike[str] | None = None, name: str = "cora") 
         for pair in ((node, other), (other, node))
     }
     edges = np.array(sorted(pair for pair in pairs if pair[0] != pair[1]), "int32")
-    number, num_train = np.arange(len(nodes)), len(_read(part["y"]))
+    number, num_train = np.arange(len(nodes)), len(_read(contents["y"]))
     return Graph(
         nodes=nodes,
         edges=edges,
@@ -170,7 +170,7 @@ class _Unpickler(pickle.Unpickler):
             return _ALLOWED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(
-                f"the file must contain only arrays, sparse matrices and dictionaries. Found: {module}.{name}"
+                f"The file must contain only arrays, sparse matrices and dictionaries. Received: {module}.{name}"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""Spanish–English sentence pairs of Tatoeba: 118,964 pairs, split so that no sentence is in two parts."""
+"""Spanish–English sentence pairs of Tatoeba: 118,964 pairs, split so that no sentence is in two of the sets."""
 
 import gzip
 import hashlib
@@ -24,9 +24,9 @@ def load_data(
     """Load the pairs, split by sentence in both languages.
 
     The file has 102,904 distinct English sentences, many with several translations: a random split of the pairs would
-    leak 18 % of the test sources into the training set. Here all pairs of an English sentence are in the same part,
-    and pairs whose Spanish sentence is in a later part (of train, validation, test) are dropped: with the default
-    arguments 643 of 113,180 training pairs and 6 of 2,319 validation pairs. The parts are the same for both directions.
+    leak 18 % of the test sources into the training set. Here all pairs of an English sentence are in the same set, and
+    pairs whose Spanish sentence is in a later set (of train, validation, test) are dropped: with the default arguments
+    643 of 113,180 training pairs and 6 of 2,319 validation pairs. The sets are the same for both directions.
 
     The file is read from the folder of the environment variable `KERAS_TRANSFORMER_DATA` (`spa-eng/spa.txt.gz`) or,
     if it is not set, downloaded with `keras.utils.get_file`. Licence CC-BY 2.0; attribution: www.manythings.org/anki
@@ -40,7 +40,7 @@ def load_data(
 
     Returns:
         `(train, validation, test)`, lists of (source, target) pairs: with the default arguments 112,537,
-        2,313 and 3,465. A source with several translations is in a pair with each; see `references`.
+        2,313 and 3,465. A source with several translations has a pair for each; see `references`.
 
     Raises:
         FileNotFoundError: if `KERAS_TRANSFORMER_DATA` is set and the file does not exist.
@@ -51,10 +51,10 @@ def load_data(
     """
     check_one_of(DIRECTIONS, direction=direction)
     check_positive_integer(validation=validation, test=test)
-    parts = _split(_english_spanish(), seed, validation, test)
+    splits = _split(_english_spanish(), seed, validation, test)
     if direction == "en-es":
-        return parts
-    train, validating, testing = ([(spanish, english) for english, spanish in part] for part in parts)
+        return splits
+    train, validating, testing = ([(spanish, english) for english, spanish in pairs] for pairs in splits)
     return train, validating, testing
 
 
@@ -85,7 +85,7 @@ def _split(pairs: Pairs, seed: int, validation: int, test: int) -> tuple[Pairs, 
     )
     if validation + test >= len(ordered):
         raise ValueError(
-            f"`validation` + `test` must be below the number of distinct English sentences, {len(ordered)}. "
+            f"`validation` + `test` must be less than the number of distinct English sentences, {len(ordered)}. "
             f"Received: validation={validation}, test={test}"
         )
     in_test, in_validation = set(ordered[:test]), set(ordered[test : test + validation])
@@ -122,7 +122,7 @@ def _decompressed(path: pathlib.Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be a gzip file. Found: {error}") from None
+        raise ValueError(f"{path} must be a gzip file. Received: {error}") from None
 
 
 def _member(path: pathlib.Path) -> bytes:
@@ -131,5 +131,5 @@ def _member(path: pathlib.Path) -> bytes:
             return archive.read(_MEMBER)
     except (zipfile.BadZipFile, zlib.error, KeyError) as error:
         raise ValueError(
-            f"{path} (from {ADDRESS}) must be a ZIP archive with {_MEMBER}. Found: {error}"
+            f"{path} (from {ADDRESS}) must be a ZIP archive with {_MEMBER}. Received: {error}"
         ) from None

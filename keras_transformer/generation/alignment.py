@@ -22,7 +22,7 @@ def align(
     layer: int = -1,
     head: int | Sequence[int] | None = None,
 ) -> np.ndarray:
-    """Return the cross-attention weights of a decoder layer for given targets.
+    """Return the cross-attention weights of a decoder layer for targets.
 
     Args:
         model: an encoder–decoder with `cross_attention_weights`, such as `models.Transformer`.
@@ -32,8 +32,8 @@ def align(
         head: the index of a head, or a list of indices to average over; by default all heads.
 
     Returns:
-        float32 (B, T, S): row t holds the weights of the step that generates token t. Rows sum to 1, rows of
-            padding to 0.
+        float32 (B, T, S): row t has the weights of the step that generates token t. Rows sum to 1, or to 0 for
+            padding.
 
     Raises:
         ValueError: if the model has no such weights, layer or head, the weights are NaN, ids are invalid, a target has
@@ -58,11 +58,13 @@ def align(
     weights = cached(model, "align", _Aligner).weights(source_ids, target_ids)
     count = len(weights)
     check(-count <= layer < count, f"be in [{-count}, {count})", layer=layer)
-    chosen = keras.ops.convert_to_numpy(weights[layer])  # (B, N, T, S)
-    heads = list(range(chosen.shape[1])) if head is None else heads
-    is_valid = bool(heads) and all(0 <= one < chosen.shape[1] for one in heads)
-    check(is_valid, f"be in [0, {chosen.shape[1]})", head=head)
-    mean = chosen[:, heads].mean(axis=1)[: len(target_ids), : target_ids.shape[1], : source_ids.shape[1]]
+    layer_weights = keras.ops.convert_to_numpy(weights[layer])  # (B, N, T, S)
+    num_heads = layer_weights.shape[1]
+    heads = list(range(num_heads)) if head is None else heads
+    is_valid = bool(heads) and all(0 <= index < num_heads for index in heads)
+    check(is_valid, f"be in [0, {num_heads})", head=head)
+    mean = layer_weights[:, heads].mean(axis=1)
+    mean = mean[: len(target_ids), : target_ids.shape[1], : source_ids.shape[1]]
     mean = np.where(real[:, :, None], mean, 0).astype(np.float32)
     invalid = np.isnan(mean).any(axis=-1)
     check_finite(np.where(invalid.any(axis=1), invalid.argmax(axis=1), -1), "weights")
@@ -77,12 +79,12 @@ class _Aligner(ModelFunctions):
         self._run = self._compile(self._weights)
 
     def weights(self, source_ids: np.ndarray, target_ids: np.ndarray) -> list[Tensor]:
-        """Return the weights (B, N, T, S) of each layer, with the shapes padded to those of a bucket."""
+        """Return the weights (B, N, T, S) of each layer, with shapes padded to a bucket."""
         return self._run(self._padded({"source_ids": source_ids, "target_ids": target_ids}))
 
     def _weights(self, arrays: dict[str, Tensor]) -> list[Tensor]:
         target_ids = ops.cast(arrays["target_ids"], "int32")
         start = ops.full_like(target_ids[:, :1], self.model.start_id)
         target_ids = ops.concatenate([start, target_ids[:, :-1]], axis=1)
-        model: Any = self.model  # `align` has checked that it has such weights
+        model: Any = self.model  # `align` has checked that it has this method
         return model.cross_attention_weights(arrays["source_ids"], target_ids)

@@ -18,9 +18,9 @@ from keras_transformer.typing import Tensor
 Arrays = dict[str, np.ndarray]
 
 MAX_CACHED = 32
-"""The number of `ModelFunctions` that are kept for a model; the least recently used one is dropped."""
+"""The number of `ModelFunctions` that are cached for a model; the least recently used one is dropped."""
 
-_KEPT: "weakref.WeakKeyDictionary[Any, collections.OrderedDict[Hashable, Any]]" = weakref.WeakKeyDictionary()
+_CACHE: "weakref.WeakKeyDictionary[Any, collections.OrderedDict[Hashable, Any]]" = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
@@ -46,15 +46,15 @@ class ModelFunctions:
     def _variables(self) -> list[Any]:
         return [variable for model in self._models for variable in model.variables]
 
-    def _padded(self, given: Arrays) -> Arrays:
+    def _padded(self, inputs: Arrays) -> Arrays:
         """Pad each axis of each input to the size of a bucket; padding rows have a limit of one new token."""
         ids = dict.fromkeys(("source_ids", "prefix_ids", "target_ids"), padding_value(self.model))
-        values_of = {**ids, "limits": 1}
-        return {name: _padded(values, values_of.get(name, 0)) for name, values in given.items()}
+        padding_values = {**ids, "limits": 1}
+        return {name: _padded(values, padding_values.get(name, 0)) for name, values in inputs.items()}
 
 
 class CompiledFunction:
-    """A function of a tree of arrays, compiled at the first call and again if its variables were replaced.
+    """A function of a tree of arrays, compiled at the first call, and again after its variables have been replaced.
 
     Quantization and LoRA replace variables.
 
@@ -88,33 +88,33 @@ def are_same(variables: list[Any], known: list[Any] | None) -> bool:
 
 
 def cached(model: GenerativeModel, key: Hashable, create: Callable[[Any], Any]) -> Any:
-    """Return the object that `create(model)` returns, created once for each model and key.
+    """Return the result of `create(model)`, computed once for each model and key.
 
     The `MAX_CACHED` most recently used objects of each model are cached for its lifetime. `create` is called with a
     weak proxy of the model, so that these objects do not keep it alive.
     """
     with _LOCK:
-        kept = _KEPT.setdefault(model, collections.OrderedDict())
-        if key not in kept:
-            kept[key] = create(weakref.proxy(model))
-        kept.move_to_end(key)
-        if len(kept) > MAX_CACHED:
-            kept.popitem(last=False)
-        return kept[key]
+        objects = _CACHE.setdefault(model, collections.OrderedDict())
+        if key not in objects:
+            objects[key] = create(weakref.proxy(model))
+        objects.move_to_end(key)
+        if len(objects) > MAX_CACHED:
+            objects.popitem(last=False)
+        return objects[key]
 
 
 def bucket(size: int, smallest: int) -> int:
     """Return the smallest `smallest` · 2ⁿ that is at least `size`, to limit the number of compiled shapes."""
-    found = smallest
-    while found < size:
-        found *= 2
-    return found
+    bucket_size = smallest
+    while bucket_size < size:
+        bucket_size *= 2
+    return bucket_size
 
 
 def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: bool) -> Callable[[Any], Any]:
     """Compile a function of a tree of arrays; every call uses the current values of the variables.
 
-    TensorFlow compiles with XLA only where that is enabled (see `xla`).
+    TensorFlow compiles with XLA only where XLA is enabled (see `xla`).
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -148,9 +148,9 @@ def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: 
 
 
 def _padded(values: np.ndarray, padding_value: int) -> np.ndarray:
-    """Pad the axes to a power of two, the second to at least 8; of the three axes of noise only the first."""
-    smallest = (1,) if values.ndim == 3 else (1, 8)
-    shape = [bucket(size, least) for size, least in zip(values.shape, smallest, strict=False)]
+    """Pad axes to a power of two, the second to at least 8; of noise, which has three axes, only the first."""
+    smallest_sizes = (1,) if values.ndim == 3 else (1, 8)
+    shape = [bucket(size, smallest) for size, smallest in zip(values.shape, smallest_sizes, strict=False)]
     dtype = {"f": np.float32, "b": np.bool_}.get(values.dtype.kind, np.int32)
     padded = np.full((*shape, *values.shape[len(shape) :]), padding_value, dtype)
     padded[tuple(slice(size) for size in values.shape)] = values

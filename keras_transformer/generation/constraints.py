@@ -39,7 +39,7 @@ class History:
 
     @property
     def at(self) -> Tensor:
-        """The step, a scalar or (B, R, 1), to compare with indices of the last axis of `ids`."""
+        """The step, a scalar or (B, R, 1), for comparison with indices of the last axis of `ids`."""
         return self.step[..., None] if len(getattr(self.step, "shape", ())) else self.step
 
     @property
@@ -71,11 +71,11 @@ class Constraint(abc.ABC):
         """
 
     def ids(self) -> tuple[int, ...]:
-        """Return the token ids of the constraint's settings, which must be in the vocabulary."""
+        """Return the token ids in the constraint's settings, which must be in the vocabulary."""
         return ()
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Return True if the constraint forbids a token of generated ids, given without the prompt."""
+        """Return True if the constraint forbids a token of `sequence`, generated ids without the prompt."""
         return False
 
 
@@ -119,7 +119,7 @@ class RepetitionPenalty(Constraint):
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Lower the logits of tokens generated before."""
         lower = ops.where(logits > 0, logits / self.factor, ops.maximum(logits * self.factor, FORBIDDEN))
-        return ops.where(_among(history.ids, history.written, logits), lower, logits)
+        return ops.where(_occurs(history.ids, history.written, logits), lower, logits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,12 +136,12 @@ class NoRepeatNGram(Constraint):
         max_length = history.ids.shape[-1]
         if self.size > max_length:
             return logits
-        followers = history.ids[:, :, self.size - 1 :]  # (B, R, M − n + 1), each the last of its n-gram
+        followers = history.ids[:, :, self.size - 1 :]  # (B, R, M − n + 1), the last token of each n-gram
         repeated = ops.arange(self.size - 1, max_length) < history.at
         for offset, latest in enumerate(history.last(self.size - 1)):
-            begun = history.ids[:, :, offset : max_length - self.size + 1 + offset]
-            repeated = ops.logical_and(repeated, ops.equal(begun, latest[:, :, None]))
-        return forbid(logits, _among(followers, repeated, logits))
+            earlier = history.ids[:, :, offset : max_length - self.size + 1 + offset]
+            repeated = ops.logical_and(repeated, ops.equal(earlier, latest[:, :, None]))
+        return forbid(logits, _occurs(followers, repeated, logits))
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
         """Return True if an n-gram is repeated."""
@@ -204,7 +204,7 @@ class ForcedPrefix(Constraint):
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
         """Return True if the sequence does not begin with the prefix."""
-        return any(given != forced for given, forced in zip(sequence, self.prefix, strict=False))
+        return any(id_ != forced for id_, forced in zip(sequence, self.prefix, strict=False))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +230,7 @@ class ForcedLastToken(Constraint):
     """Force the last token within the limit to be one of `token_ids`, such as the end token to avoid truncation.
 
     Args:
-        token_ids: the tokens, which get equal probabilities.
+        token_ids: the tokens, which have equal probabilities.
     """
 
     token_ids: tuple[int, ...]
@@ -259,8 +259,8 @@ class ForcedWords(Constraint):
         words: sequences of at least one id.
 
     References:
-        Post and Vilar, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation" (2018); there, places that
-        a bank cannot fill go to its neighbours.
+        Post and Vilar, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation" (2018). In the paper, places
+        that a bank cannot fill go to its neighbours.
     """
 
     words: tuple[tuple[int, ...], ...]
@@ -285,26 +285,26 @@ class ForcedWords(Constraint):
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
         """Return True if the sequence ends without one of the words."""
-        found = {sequence[i : i + len(word)] for word in self.words for i in range(len(sequence))}
-        return not found.issuperset(self.words) and any(id_ in end_ids for id_ in sequence)
+        subsequences = {sequence[i : i + len(word)] for word in self.words for i in range(len(sequence))}
+        return not subsequences.issuperset(self.words) and any(id_ in end_ids for id_ in sequence)
 
     def progress(self, ids: Tensor, length: Any) -> Tensor:
         """Count the word tokens (B, R) among the first `length` of ids (B, R, M); `total` if all words occur."""
         history = History(ids, length, ())
-        have = begun = ops.zeros_like(ids[..., 0])
+        complete = partial = ops.zeros_like(ids[..., 0])
         for word in self.words:
             starts = ids.shape[-1] - len(word) + 1
-            found = ops.arange(starts) + len(word) <= length
+            occurs = ops.arange(starts) + len(word) <= length
             for offset, id_ in enumerate(word):
-                found = ops.logical_and(found, ops.equal(ids[..., offset : offset + starts], id_))
-            found = ops.any(found, axis=-1)
-            have = have + len(word) * ops.cast(found, have.dtype)
+                occurs = ops.logical_and(occurs, ops.equal(ids[..., offset : offset + starts], id_))
+            occurs = ops.any(occurs, axis=-1)
+            complete = complete + len(word) * ops.cast(occurs, complete.dtype)
             for count in range(1, len(word)):
-                same = ops.logical_and(ops.logical_not(found), length >= count)
+                is_begun = ops.logical_and(ops.logical_not(occurs), length >= count)
                 for id_, latest in zip(word, history.last(count), strict=False):
-                    same = ops.logical_and(same, ops.equal(latest, id_))
-                begun = ops.maximum(begun, count * ops.cast(same, begun.dtype))
-        return have + begun
+                    is_begun = ops.logical_and(is_begun, ops.equal(latest, id_))
+                partial = ops.maximum(partial, count * ops.cast(is_begun, partial.dtype))
+        return complete + partial
 
 
 def forbid(logits: Tensor, mask: Tensor) -> Tensor:
@@ -323,7 +323,7 @@ def force(logits: Tensor, condition: Tensor, mask: Tensor) -> Tensor:
 
 
 def get(identifier: Any) -> Constraint:
-    """Return a constraint, given the constraint itself or its config as `serialize` returns it.
+    """Retrieve a constraint: the constraint itself, or from its config as returned by `serialize`.
 
     Raises:
         ValueError: if `identifier` is neither of these, or a setting is out of range.
@@ -342,12 +342,12 @@ def get(identifier: Any) -> Constraint:
             return cls(**settings)
     raise ValueError(
         "`constraints` must contain constraints such as `BannedWords([[5, 6]])`, or their configs. "
-        f"Received: {identifier!r} among them"
+        f"Received: a list with {identifier!r}"
     )
 
 
 def serialize(constraint: Constraint) -> dict[str, Any]:
-    """Return the config of a constraint, which JSON can represent, for `get`."""
+    """Return the config of a constraint for `get`, which is serializable as JSON."""
     settings = {field.name: getattr(constraint, field.name) for field in dataclasses.fields(constraint)}  # type: ignore[arg-type]
     return {
         "constraint": type(constraint).__name__,
@@ -356,7 +356,7 @@ def serialize(constraint: Constraint) -> dict[str, Any]:
 
 
 def _as_lists(value: Any) -> Any:
-    return [_as_lists(one) for one in value] if isinstance(value, tuple) else value
+    return [_as_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _is_one_of(ids: Sequence[int], logits: Tensor) -> Tensor:
@@ -365,14 +365,14 @@ def _is_one_of(ids: Sequence[int], logits: Tensor) -> Tensor:
     return ops.any(ops.stack([ops.equal(index, id_) for id_ in ids]), axis=0)
 
 
-def _among(ids: Tensor, counted: Tensor, logits: Tensor) -> Tensor:
-    """Return the mask (B, R, V) of ids that occur in `ids` (B, R, J) where `counted`, (J,) or (B, R, J), is True."""
-    ids = ops.where(counted, ids, -1)[..., None]
+def _occurs(ids: Tensor, mask: Tensor, logits: Tensor) -> Tensor:
+    """Return the mask (B, R, V) of tokens that occur in `ids` (B, R, J) where `mask`, (J,) or (B, R, J), is True."""
+    ids = ops.where(mask, ids, -1)[..., None]
     return ops.any(ops.equal(ids, ops.arange(logits.shape[-1], dtype="int32")), axis=-2)
 
 
-def _count(name: str, count: Any, least: int) -> int:
-    check(is_integer(count) and count >= least, f"be an integer of at least {least}", **{name: count})
+def _count(name: str, count: Any, minimum: int) -> int:
+    check(is_integer(count) and count >= minimum, f"be an integer of at least {minimum}", **{name: count})
     return int(count)
 
 
@@ -384,7 +384,7 @@ def _words(words: Any) -> tuple[tuple[int, ...], ...]:
 
 def _ids(name: str, ids: Any) -> tuple[int, ...]:
     if isinstance(ids, str) or not isinstance(ids, Sequence | np.ndarray) or not len(ids):
-        raise ValueError(f"`{name}` must hold sequences of at least one id. Received: {name}={ids!r}")
+        raise ValueError(f"`{name}` must contain at least one id per sequence. Received: {name}={ids!r}")
     if any(not is_integer(id_) or id_ < 0 for id_ in ids):
-        raise ValueError(f"`{name}` must hold ids, non-negative integers. Received: {name}={ids!r}")
+        raise ValueError(f"`{name}` must contain ids, non-negative integers. Received: {name}={ids!r}")
     return tuple(int(id_) for id_ in ids)

@@ -70,29 +70,29 @@ class Ensemble:
     def select(self, cache: list[Any], index: Tensor) -> list[Any]:
         """Return the caches in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
         return [
-            model.select(each, index) if hasattr(model, "select") else each
-            for model, each in zip(self.models, cache, strict=True)
+            model.select(model_cache, index) if hasattr(model, "select") else model_cache
+            for model, model_cache in zip(self.models, cache, strict=True)
         ]
 
     def step(
         self, ids: Tensor, cache: list[Any], context: list[Any] | None = None, **options: Any
     ) -> tuple[Tensor, list[Any]]:
         """Return the logarithms of the mean probabilities, (B, T, V), as logits, and the new caches."""
-        logs, new = [], []
-        for number, (model, weight) in enumerate(zip(self.models, self.weights, strict=True)):
-            given = () if context is None else (context[number],)
-            logits, model_cache = model.step(ids, cache[number], *given, **options)
-            logs.append(ops.log_softmax(ops.cast(logits, "float32"), axis=-1) + math.log(weight))
-            new.append(model_cache)
-        return ops.logsumexp(ops.stack(logs, axis=0), axis=0), new
+        log_probabilities, new_cache = [], []
+        for i, (model, weight) in enumerate(zip(self.models, self.weights, strict=True)):
+            model_context = () if context is None else (context[i],)
+            logits, model_cache = model.step(ids, cache[i], *model_context, **options)
+            log_probabilities.append(ops.log_softmax(ops.cast(logits, "float32"), axis=-1) + math.log(weight))
+            new_cache.append(model_cache)
+        return ops.logsumexp(ops.stack(log_probabilities, axis=0), axis=0), new_cache
 
 
 def _normalized(weights: Any, count: int) -> list[float]:
     """Return weights that sum to 1."""
-    given = np.array(weights, object)
-    if given.shape == (count,) and all(is_number(weight) and 0 < weight < math.inf for weight in given):
+    array = np.array(weights, object)
+    if array.shape == (count,) and all(is_number(weight) and 0 < weight < math.inf for weight in array):
         normalized = [
-            float(weight) / float(max(given)) for weight in given
+            float(weight) / float(max(array)) for weight in array
         ]  # so that the sum does not overflow
         if min(normalized) > 0:
             return [weight / sum(normalized) for weight in normalized]

@@ -16,8 +16,8 @@ class GenerativeModel(Protocol):
     `encode`, or it sets `is_encoder_decoder` to False and its `encode` returns None.
 
     Optional attributes: `max_length`, the number of positions; `output_kernel`, see `models.GPT.output_kernel`;
-    `hidden_step` and `logits`, which `Contrastive` requires, see `models.GPT`; `select`, which models with a recurrent
-    state require, see `layers.RecurrentMixer`: their `step` takes `trace`.
+    `hidden_step` and `logits`, required for `Contrastive`, see `models.GPT`; `select`, required for models with a
+    recurrent state, whose `step` takes `trace`, see `layers.RecurrentMixer`.
 
     Attributes:
         vocabulary_size: the number of ids.
@@ -35,7 +35,7 @@ class GenerativeModel(Protocol):
     start_id: int | None
 
     def encode(self, source_ids: Tensor) -> Context | None:
-        """Return the context of `step` for source ids (B, S): any structure of tensors, None if decoder-only."""
+        """Return the context of `step` for source ids (B, S): any structure of tensors, or None if decoder-only."""
 
     def empty_cache(
         self,

@@ -20,10 +20,10 @@ from keras_transformer_options.arguments import check, check_seed
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """Generated ids and scores for a batch of B rows, N hypotheses (one by default) of at most M tokens each.
+    """Generated ids and scores for a batch of B rows, with N hypotheses (one by default) of at most M tokens each.
 
-    The hypotheses of a beam search are sorted, best first; if it finds fewer than N, the others have length 0 and
-    score −∞. Samples keep the order in which they were drawn.
+    The hypotheses of a beam search are sorted from best to worst; if it finds fewer than N, the others have length 0
+    and score −∞. Samples are in the order in which they were drawn.
 
     Attributes:
         ids: int32 (B, N, M), including the end token, padded with `pad_id`, or `end_id` for a model without `pad_id`.
@@ -81,7 +81,7 @@ class Generator(ModelFunctions):
 
     @classmethod
     def of(cls, model: GenerativeModel, settings: Settings) -> Any:
-        """Create the generator of validated settings."""
+        """Create a generator from validated settings."""
         generator = cls.__new__(cls)
         generator._set(model, settings)
         return generator
@@ -133,9 +133,9 @@ class Generator(ModelFunctions):
             padding_mask=padding_mask,
         )
 
-    def generate(self, source_ids: np.ndarray, limits: np.ndarray | None, **given: Any) -> Generation:
-        """Generate as `__call__` does, from validated `source_ids` and `limits`; `given` are its other arguments."""
-        inputs, batch_size = self._inputs(source_ids, limits, **given), len(source_ids)
+    def generate(self, source_ids: np.ndarray, limits: np.ndarray | None, **options: Any) -> Generation:
+        """Do the same as `__call__` for validated `source_ids` and `limits`; `options` are its other arguments."""
+        inputs, batch_size = self._inputs(source_ids, limits, **options), len(source_ids)
         if batch_size == 0:
             return self._empty()
         seed = int(inputs["seed"].view(np.uint32)[0]) if "seed" in inputs and "noise" not in inputs else None
@@ -144,7 +144,7 @@ class Generator(ModelFunctions):
             for name, value in self._run(self._padded(inputs)).items()
         }
         validation.check_finite(result.pop("failed_step"))
-        validation.check_found(result["scores"])
+        validation.check_sequences(result["scores"])
         for name in ("ids", "token_scores"):
             result[name] = result[name][..., : self._max_limit(limits)]
         integers = ("ids", "lengths")
@@ -167,7 +167,7 @@ class Generator(ModelFunctions):
         seed: int | None = None,
         padding_mask: Any = None,
     ) -> Arrays:
-        """Return the inputs of the loop, validated."""
+        """Validate the arguments, and return the inputs of the loop."""
         sampler: Any = self.settings.sampler
         model, batch_size = self.model, len(source_ids)
         real = validation.source_mask(model, source_ids, padding_mask)
@@ -292,19 +292,19 @@ def cached_generator(
     source_ids = validation.checked_ids("source_ids", source_ids, model.vocabulary_size)
     batch_size = len(source_ids)
     if np.ndim(max_new_tokens) == 0:
-        least = largest = max_new_tokens
+        smallest = largest = max_new_tokens
     else:
         limits = validation.checked_integers(
             "max_new_tokens", max_new_tokens, batch_size, 1, validation.MAX_NEW_TOKENS
         )
-        least, largest = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
-    settings = Settings.of(model, sampler, least, min_new_tokens, constraints)
-    chosen: Any = settings.sampler
-    seed = validation.seed_or_new(chosen.seed) if chosen.draws else None
+        smallest, largest = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
+    settings = Settings.of(model, sampler, smallest, min_new_tokens, constraints)
+    valid_sampler: Any = settings.sampler
+    seed = validation.seed_or_new(valid_sampler.seed) if valid_sampler.draws else None
     settings = dataclasses.replace(
         settings,
         # The seed is an input.
-        sampler=dataclasses.replace(chosen, seed=0) if chosen.draws else chosen,
+        sampler=dataclasses.replace(valid_sampler, seed=0) if valid_sampler.draws else valid_sampler,
         # An empty batch is not run.
         max_new_tokens=bucket(largest, 8) if batch_size else largest,
     )

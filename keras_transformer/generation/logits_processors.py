@@ -1,4 +1,4 @@
-"""The constraints of a generation, combined and checked against each other and the model."""
+"""Constraints combined into one function of logits, and checked against each other and the model."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ class LogitsProcessors:
     """Apply all constraints to logits, and detect end tokens.
 
     Attributes:
-        constraints: the given constraints, and `MinNewTokens` for `min_new_tokens`.
+        constraints: the constraints, including `MinNewTokens` for `min_new_tokens`.
         end_ids: the tokens that end a sequence.
         never: ids that are never generated: padding and start tokens.
     """
@@ -48,13 +48,13 @@ class LogitsProcessors:
         """Create the logits processors of a model.
 
         Raises:
-            ValueError: if two arguments contradict each other, or constraints the model's vocabulary.
+            ValueError: if two arguments contradict each other, or a constraint does not fit the model's vocabulary.
         """
         constraints = _checked(constraints)
         if min_new_tokens:
             constraints = (*constraints, MinNewTokens(min_new_tokens))
-        more = [constraint.end_ids for constraint in constraints if isinstance(constraint, EndTokens)]
-        end_ids = tuple(dict.fromkeys([model.end_id, *(id_ for ids in more for id_ in ids)]))
+        added = [constraint.end_ids for constraint in constraints if isinstance(constraint, EndTokens)]
+        end_ids = tuple(dict.fromkeys([model.end_id, *(id_ for ids in added for id_ in ids)]))
         special = {model.pad_id, getattr(model, "start_id", None)} - {None, *end_ids}
         logits_processors = cls(constraints, end_ids, tuple(sorted(special)))
         logits_processors._check(model, max_new_tokens)
@@ -66,7 +66,7 @@ class LogitsProcessors:
         return any(not isinstance(constraint, EndTokens) for constraint in self.constraints)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Apply all constraints to logits (B, R, V); forbidden tokens get `FORBIDDEN`."""
+        """Apply all constraints to logits (B, R, V)."""
         for constraint in self.constraints:
             logits = constraint(logits, history)
         index = np.arange(logits.shape[-1])
@@ -81,7 +81,8 @@ class LogitsProcessors:
     @property
     def words(self) -> ForcedWords | None:
         """The forced words of all constraints as one constraint, or None if there are none."""
-        words = [word for one in self.constraints if isinstance(one, ForcedWords) for word in one.words]
+        forced = [constraint for constraint in self.constraints if isinstance(constraint, ForcedWords)]
+        words = [word for constraint in forced for word in constraint.words]
         return ForcedWords(tuple(words)) if words else None
 
     def check_sampler(self, sampler: Sampler) -> None:
@@ -123,7 +124,9 @@ class LogitsProcessors:
         ]
         first = (
             self.end_ids
-            if any(isinstance(one, MinNewTokens) and one.count for one in self.constraints)
+            if any(
+                isinstance(constraint, MinNewTokens) and constraint.count for constraint in self.constraints
+            )
             else ()
         )
         forbidden = {*self.never, *first, *(word[0] for word in banned if len(word) == 1)}
@@ -133,12 +136,14 @@ class LogitsProcessors:
     def _check_words(self, max_new_tokens: int) -> None:
         if self.words is None:
             return
-        before = max(
-            (len(one.prefix) for one in self.constraints if isinstance(one, ForcedPrefix)), default=0
+        prefixes = [constraint for constraint in self.constraints if isinstance(constraint, ForcedPrefix)]
+        prefix_length = max((len(constraint.prefix) for constraint in prefixes), default=0)
+        check(
+            prefix_length + self.words.total <= max_new_tokens,
+            "fit {max_new_tokens}",
+            constraints=self.constraints,
+            max_new_tokens=max_new_tokens,
         )
-        is_valid = before + self.words.total <= max_new_tokens
-        given = {"constraints": self.constraints, "max_new_tokens": max_new_tokens}
-        check(is_valid, "fit {max_new_tokens}", **given)
         for word in self.words.words:
             is_valid = not set(word) & {*self.never, *self.end_ids}
             check(is_valid, f"{_POSSIBLE}, no start token, no end token", constraints=self.words, word=word)

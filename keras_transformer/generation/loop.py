@@ -1,6 +1,6 @@
 """The generation loop, the same for all searches (see `search.base`).
 
-It is written once with `keras.ops`. Only the key/value cache differs between XLA in Python and exports.
+It is written with `keras.ops`. Only the key/value cache differs between XLA in Python and exports.
 """
 
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ def run_search(inputs: Inputs) -> dict[str, Tensor]:
 
 
 def new_search(inputs: Inputs, decoder: PromptedModel | None = None) -> Any:
-    """Create the search of a sampler; with a `decoder` whose prompt has been read, the search continues there."""
+    """Create the search of a sampler; with a `decoder` that has read its prompt, the search continues from there."""
     sampler, source_ids = inputs.settings.sampler, inputs.source_ids
     if decoder is None:
         # A matrix–vector product needs no precomputed kernel.

@@ -1,4 +1,4 @@
-"""Prompts of decoder-only models, and start tokens and target prefixes of encoder–decoders."""
+"""Prompts of decoder-only models, and the start tokens and target prefixes of encoder–decoders."""
 
 import dataclasses
 from typing import Any
@@ -30,7 +30,7 @@ class Prompt:
 
     @property
     def before(self) -> Any:
-        """P − 1, the number of prompt tokens, with padding, read before the first step; an integer if static."""
+        """P − 1, the number of prompt tokens, including padding, read before the first step; an integer if static."""
         length = self.ids.shape[1]
         return (ops.shape(self.ids)[1] if length is None else length) - 1
 
@@ -67,13 +67,13 @@ class PromptedModel:
         padding_mask: Tensor | None = None,
         output_kernel: Tensor | None = None,
     ) -> "PromptedModel":
-        """Encode the source, if the model does, and prepare the prompt."""
+        """Encode the source if the model is an encoder–decoder, and prepare the prompt."""
         prompt = prepare(model, source_ids, prefix_ids, padding_mask)
         last = prompt.positions[:, -1][:, None]  # of static width
         return cls(model, kv_cache, prompt.before, last, prompt.context, output_kernel, prompt)
 
     def empty_cache(self, length: Any, hypotheses: int) -> Any:
-        """Create a cache for at most `length` entries, `hypotheses` of them for each position."""
+        """Create a cache for at most `length` entries, with `hypotheses` entries for each position."""
         prompt = self.prompt
         length = self.kv_cache.loop_length(length, prompt.empty)
         return self.model.empty_cache(
@@ -81,7 +81,7 @@ class PromptedModel:
         )
 
     def read_prompt(self, hypotheses: int, steps: int) -> Any:
-        """Create a cache that holds the prompt except its last token, with room for `steps` steps of all hypotheses."""
+        """Create a cache with the prompt except its last token, and space for `steps` steps of all hypotheses."""
         prompt = self.prompt
         cache = self.empty_cache(self.before + hypotheses * steps, hypotheses)
         if isinstance(self.before, int) and self.before == 0:
@@ -91,7 +91,7 @@ class PromptedModel:
             ids, positions, real = (values[:, :-1] for values in (prompt.ids, prompt.positions, prompt.real))
             return self.step(ids, cache, 0, positions, padding_mask=real)[1]
 
-        # Exports may get no prefix; attention over no tokens has no ONNX form.
+        # Exports may receive no prefix; attention over no tokens cannot be converted to ONNX.
         return read() if isinstance(self.before, int) else ops.cond(self.before > 0, read, lambda: cache)
 
     def step(
@@ -105,7 +105,7 @@ class PromptedModel:
         trace: bool = False,
         **options: Any,
     ) -> tuple[Tensor, Any]:
-        """Call `model.step`, or the given `method` with the same arguments.
+        """Call `model.step`, or another `method` with the same arguments.
 
         A decoder-only model is called without context, and without `padding_mask` if it has a `pad_id`; a model without
         `select` is called without `trace`.
@@ -126,7 +126,7 @@ class PromptedModel:
         )
 
     def repeat(self, cache: Any, hypotheses: int) -> Any:
-        """Return the cache of a prompt, for several hypotheses that continue it."""
+        """Repeat the cache of a prompt for several hypotheses that continue it."""
         if hypotheses == 1:
             return cache
         return self.select(cache, ops.zeros((ops.shape(self.last_positions)[0], hypotheses), "int32"))

@@ -84,10 +84,10 @@ class Beam(Sampler):
             The penalties of all lengths must be normal float32 numbers.
         normalization: "gnmt" or "length".
         early_stopping: when to stop before the limit. True: as soon as no running hypothesis can be among the
-            `num_return` best, with the same results as False (never stop). The other two are those of `transformers`
-            and may stop too early for a positive length penalty: "heuristic" (`False` there) as soon as `num_beams`
-            hypotheses are finished and no running one has a better score at its current length, "num_beams" (`True`
-            there) as soon as `num_beams` hypotheses are finished.
+            `num_return` best, with the same results as False (never stop). The other two values are the settings of
+            `transformers` and may stop too early for a positive length penalty: "heuristic" (`False` in `transformers`)
+            as soon as `num_beams` hypotheses are finished and no running one has a better score at its current length,
+            "num_beams" (`True` in `transformers`) as soon as `num_beams` hypotheses are finished.
         num_return: the number of best hypotheses to return.
         diversity: γ. To choose candidates, the log-probability of the k-th best continuation of each hypothesis is
             lowered by γ·(k−1), which favours different parents; 0 for plain beam search.
@@ -149,8 +149,8 @@ class Beam(Sampler):
         limits = np.finfo(np.float32)
         if not (limits.tiny <= penalties.min() <= penalties.max() <= limits.max):
             raise ArgumentError(
-                "{length_penalty} must give finite and positive float32 numbers for sequences of up to {most!s} tokens",
-                most=max_length,
+                "{length_penalty} must give finite and positive float32 numbers for up to {max_length!s} tokens",
+                max_length=max_length,
                 length_penalty=self.length_penalty,
             )
         return penalties.astype(np.float32)
@@ -252,7 +252,7 @@ class Contrastive(Sampler):
     $$\arg\max_{v \in \mathrm{top}_k}\; (1 - \alpha)\, p(v) - \alpha \max_j \cos(h_v, h_j)$$
 
     h_v is the decoder's last hidden state of the candidate v, and j runs over all earlier tokens, including the prompt.
-    The model must have `hidden_step` and `logits`, as `models.Transformer` and `models.GPT`.
+    The model must have `hidden_step` and `logits`, such as `models.Transformer` and `models.GPT`.
 
     Args:
         top_k: k, the number of candidates.
@@ -322,7 +322,7 @@ def get(identifier: Any) -> Sampler:
     """Retrieve a sampler.
 
     Args:
-        identifier: a sampler, its name, or its config as `serialize` returns it.
+        identifier: a sampler, its name, or its config as returned by `serialize`.
 
     Returns:
         A sampler.
@@ -351,7 +351,7 @@ def get(identifier: Any) -> Sampler:
 
 
 def serialize(sampler: Any) -> dict[str, Any]:
-    """Return the config of a sampler, from which `get` restores it; `Speculative`, which has a model, has none."""
+    """Return the config of a sampler for `get`; `Speculative` has no config, because it holds a model."""
     for name, cls in _NAMES.items():
         if type(sampler) is cls:
             return {"sampler": name, **dataclasses.asdict(sampler)}

@@ -63,8 +63,8 @@ def score(
         True
     """
     validation.check_generates("model", model)
-    given = validation.checked_pair(model, source_ids, target_ids, padding_mask, target_padding_mask)
-    return cached(model, "score", _Scorer).score(*given)
+    inputs = validation.checked_pair(model, source_ids, target_ids, padding_mask, target_padding_mask)
+    return cached(model, "score", _Scorer).score(*inputs)
 
 
 class _Scorer(ModelFunctions):
@@ -78,30 +78,30 @@ class _Scorer(ModelFunctions):
         self, source_ids: np.ndarray, sources: np.ndarray, target_ids: np.ndarray, real: np.ndarray
     ) -> Scores:
         """Return the scores of validated source ids and target ids, each followed by its mask, False for padding."""
-        self._check_room(sources, real)
+        self._check_max_length(sources, real)
         lengths = real.sum(axis=1).astype(np.int32)
         if 0 in target_ids.shape:
             token_scores = np.zeros(target_ids.shape, np.float32)
         else:
-            given = {**validation.masked(self.model, source_ids, sources), "target_ids": target_ids}
-            out = self._run(self._padded(given))
-            found = keras.ops.convert_to_numpy(out)[: len(target_ids), : target_ids.shape[1]]
-            token_scores = np.where(real, found, 0).astype(np.float32)
+            inputs = {**validation.masked(self.model, source_ids, sources), "target_ids": target_ids}
+            outputs = keras.ops.convert_to_numpy(self._run(self._padded(inputs)))
+            token_scores = outputs[: len(target_ids), : target_ids.shape[1]]
+            token_scores = np.where(real, token_scores, 0).astype(np.float32)
             invalid = np.isnan(token_scores)
             validation.check_finite(np.where(invalid.any(axis=1), invalid.argmax(axis=1), -1))
         return Scores(token_scores.sum(axis=1), token_scores, lengths)
 
-    def _check_room(self, sources: np.ndarray, targets: np.ndarray) -> None:
+    def _check_max_length(self, sources: np.ndarray, targets: np.ndarray) -> None:
         """Raise a ValueError if prompt and target, without its last token, exceed the model's maximum length."""
         limit = getattr(self.model, "max_length", None)
         if limit is None or 0 in targets.shape:
             return
         prompt = 1 if is_encoder_decoder(self.model) else sources.sum(axis=1)
-        read = prompt + np.maximum(targets.sum(axis=1), 1) - 1
-        if read.max() > limit:
+        lengths = prompt + np.maximum(targets.sum(axis=1), 1) - 1
+        if lengths.max() > limit:
             raise ValueError(
                 f"`target_ids` must fit the model's `max_length` of {limit} together with the prompt. "
-                f"Received: {read.max()} tokens in row {read.argmax()}"
+                f"Received: {lengths.max()} tokens in row {lengths.argmax()}"
             )
 
 

@@ -1,4 +1,4 @@
-"""The validated settings of a generation."""
+"""The validated settings of generation."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from keras_transformer_options.arguments import check, check_positive_integer, i
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings that are compiled into a generation, validated once by `of`.
+    """The settings that are compiled into the generation loop, validated once by `of`.
 
     Attributes:
         sampler: the sampler.
@@ -35,7 +35,7 @@ class Settings:
         min_new_tokens: int = 0,
         constraints: Sequence[Constraint] = (),
     ) -> "Settings":
-        """Validate the settings of a generation with a model.
+        """Validate the settings for a model.
 
         Raises:
             TypeError: if the model has no `step` or `empty_cache`.

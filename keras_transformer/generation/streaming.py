@@ -34,12 +34,12 @@ def stream(
     padding_mask: Any = None,
     rows: Any = None,
 ) -> Iterator[np.ndarray]:
-    """Generate as `generate` does, and yield one token of each row after every step.
+    """Generate as in `generate`, and yield one token of each row after every step.
 
     One compiled function reads the prompt and another decodes a token; see `generate` for when they are recompiled.
 
     Args:
-        model: as in `generate`; so are the other arguments.
+        model: see `generate`, also for the arguments below.
         source_ids: integers (B, S).
         sampler: a sampler with one hypothesis: greedy, sampling, or a beam of one.
         max_new_tokens: M, or integers (B,), one for each row, with maximum M.
@@ -83,10 +83,10 @@ class Streamer(Generator):
         self._decode = self._compile(self._step)
 
     def stream(
-        self, source_ids: np.ndarray, limits: np.ndarray | None = None, **given: Any
+        self, source_ids: np.ndarray, limits: np.ndarray | None = None, **options: Any
     ) -> Iterator[np.ndarray]:
-        """Return the iterator of `stream`; inputs are as of `generate`, and validated before iteration."""
-        return self._tokens(self._inputs(source_ids, limits, **given))
+        """Return an iterator over tokens; the arguments, see `generate`, are validated before iteration."""
+        return self._tokens(self._inputs(source_ids, limits, **options))
 
     def _tokens(self, inputs: Arrays) -> Iterator[np.ndarray]:
         batch_size = len(inputs["source_ids"])
@@ -112,13 +112,14 @@ class Streamer(Generator):
             "output_kernel": decoder.output_kernel,
             **{name: arrays.get(name) for name in _CONSTANTS},
         }
-        return {"state": search.start(), **{name: one for name, one in constants.items() if one is not None}}
+        constants = {name: value for name, value in constants.items() if value is not None}
+        return {"state": search.start(), **constants}
 
     def _step(self, carry: dict[str, Any]) -> dict[str, Any]:
         """Decode one token; return the new state."""
-        constants = {name: one for name, one in carry.items() if name != "state"}
-        given = {name: constants.pop(name) for name in _CONSTANTS if name in constants}
-        inputs = Inputs(self.model, self.settings, **given)
+        constants = {name: value for name, value in carry.items() if name != "state"}
+        arrays = {name: constants.pop(name) for name in _CONSTANTS if name in constants}
+        inputs = Inputs(self.model, self.settings, **arrays)
         search = new_search(inputs, PromptedModel(self.model, inputs.kv_cache, **constants))
         return search.step(carry["state"])
 

@@ -1,5 +1,6 @@
 """Validation of the inputs of generation."""
 
+import operator
 import random
 from typing import Any
 
@@ -10,7 +11,7 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer_options.arguments import ArgumentError
 
 MAX_NEW_TOKENS = 2**20
-"""The largest number of new tokens, far more than any model generates; tensors are allocated for all of them."""
+"""The largest number of new tokens, more than any model generates, because tensors are allocated for all of them."""
 MAX_HYPOTHESES = 2**14
 """The largest number of hypotheses of a row."""
 
@@ -19,7 +20,7 @@ def check_generates(name: str, model: Any) -> None:
     """Raise a TypeError if a model lacks a method or an id that generation needs."""
     if not hasattr(model, "step") or not hasattr(model, "empty_cache"):
         raise TypeError(
-            f"`{name}` must have `step` and `empty_cache`, as `models.Transformer` and `models.GPT`. "
+            f"`{name}` must have `step` and `empty_cache`, such as `models.Transformer` and `models.GPT`. "
             f"Received: a {type(model).__name__}"
         )
     if is_encoder_decoder(model) and model.pad_id is None:
@@ -36,7 +37,9 @@ def check_compatible(model: Any, other: Any, argument: str) -> None:
         if values[0] != values[1]:
             raise ValueError(f"`{argument}` must have the same {name}. Received: {values[0]} and {values[1]}")
     if is_encoder_decoder(model) != is_encoder_decoder(other):
-        raise ValueError(f"`{argument}` must be encoder–decoders, or all decoder-only. Received: one of each")
+        raise ValueError(
+            f"`{argument}` must all be encoder–decoders, or all decoder-only. Received: one of each"
+        )
 
 
 def padding_value(model: Any) -> int:
@@ -49,20 +52,20 @@ def checked_mask(name: str, mask: Any, ids: np.ndarray) -> np.ndarray:
     mask = np.asarray(keras.ops.convert_to_numpy(mask))
     if mask.shape != ids.shape or mask.dtype.kind not in "biu":
         raise ValueError(
-            f"`{name}` must be booleans of shape {ids.shape}, that of the ids. "
+            f"`{name}` must be booleans of shape {ids.shape}, as the ids. "
             f"Received: {name}.shape={mask.shape}, dtype={mask.dtype}"
         )
     return mask.astype(bool)
 
 
 def source_mask(model: Any, source_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
-    """Return the mask (B, S), False for the model's `pad_id` and for padding in the given mask."""
+    """Return the mask (B, S), False for the model's `pad_id` and where `padding_mask` is False."""
     real = np.ones_like(source_ids, bool) if model.pad_id is None else source_ids != model.pad_id
     return real if padding_mask is None else real & checked_mask("padding_mask", padding_mask, source_ids)
 
 
 def target_mask(model: Any, target_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
-    """Return the mask (B, T), False for padding; without `pad_id` and mask, trailing end tokens but one are padding."""
+    """Return the mask (B, T), False for padding: without `pad_id` and mask, for final end tokens except the first."""
     if padding_mask is not None or model.pad_id is not None:
         real = np.ones_like(target_ids, bool) if model.pad_id is None else target_ids != model.pad_id
         if padding_mask is not None:
@@ -85,7 +88,7 @@ def checked_pair(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return validated ids and masks (False for padding) of sources and targets.
 
-    There are as many targets as sources, targets have non-empty sources and are padded on the right.
+    There must be as many targets as sources. Targets must have non-empty sources and be padded on the right.
     """
     source_ids = checked_ids("source_ids", source_ids, model.vocabulary_size)
     target_ids = checked_ids("target_ids", target_ids, model.vocabulary_size)
@@ -102,7 +105,7 @@ def checked_pair(
 
 
 def seed_or_new(seed: int | None) -> int:
-    """Return a seed, for None a new one from Python's `random`, from which Keras draws its default seeds too."""
+    """Return the seed, or for None a new one from Python's `random`, as Keras draws its default seeds."""
     return random.getrandbits(32) if seed is None else seed
 
 
@@ -150,15 +153,15 @@ def check_padding(name: str, real: np.ndarray, left_padding: bool = False) -> No
     wrong = begins.sum(axis=1) > int(left_padding)
     if wrong.any():
         where = "before or after the tokens" if left_padding else "after the tokens only"
-        found = "between tokens" if left_padding else "before a token"
+        received = "between tokens" if left_padding else "before a token"
         raise ValueError(
-            f"`{name}` must have padding {where}. Received: padding {found} in row {wrong.argmax()}"
+            f"`{name}` must have padding {where}. Received: padding {received} in row {wrong.argmax()}"
         )
 
 
-def check_tokens(real: np.ndarray, wanted: Any = True) -> None:
-    """Raise a ValueError if a row of (B, S) for which `wanted` is True has only padding."""
-    empty = ~real.any(axis=1) & wanted
+def check_tokens(real: np.ndarray, required: Any = True) -> None:
+    """Raise a ValueError if a row of (B, S) for which `required` is True has only padding."""
+    empty = ~real.any(axis=1) & required
     if empty.any():
         raise ValueError(
             f"`source_ids` must have a token in each row. Received: only padding in row {empty.argmax()}"
@@ -166,24 +169,24 @@ def check_tokens(real: np.ndarray, wanted: Any = True) -> None:
 
 
 def checked_integers(
-    name: str, values: Any, batch_size: int, least: int = 0, most: int = 2**31 - 1
+    name: str, values: Any, batch_size: int, minimum: int = 0, maximum: int = 2**31 - 1
 ) -> np.ndarray:
-    """Return validated integers (B,) in [least, most]."""
+    """Return validated integers (B,) in [minimum, maximum]."""
     values = np.asarray(values)
     if values.shape != (batch_size,) or not (values.size == 0 or np.issubdtype(values.dtype, np.integer)):
         raise ValueError(
             f"`{name}` must be integers of shape (batch,). "
             f"Received: {name}.shape={values.shape}, dtype={values.dtype}, {batch_size} sources"
         )
-    if values.size and not least <= values.min() <= values.max() <= most:
+    if values.size and not minimum <= values.min() <= values.max() <= maximum:
         raise ValueError(
-            f"`{name}` must be in [{least}, {most}]. Received: {name} from {values.min()} to {values.max()}"
+            f"`{name}` must be in [{minimum}, {maximum}]. Received: {name} from {values.min()} to {values.max()}"
         )
     return values
 
 
 def checked_noise(noise: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return validated float32 numbers in [0, 1] of a shape."""
+    """Return validated float32 numbers in [0, 1]."""
     expected = f"`noise` must be numbers in [0, 1] of shape {shape}"
     try:
         noise = np.asarray(keras.ops.convert_to_numpy(noise), np.float32)
@@ -197,7 +200,7 @@ def checked_noise(noise: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def check_finite(failed_step: np.ndarray, quantity: str = "logits") -> None:
-    """Raise a ValueError if the logits of any row were not finite at a step (−1 for none)."""
+    """Raise a ValueError if the logits of a row were not finite, at the step `failed_step` (B,), −1 for none."""
     for row, step in enumerate(failed_step):
         if step >= 0:
             raise ValueError(
@@ -206,8 +209,8 @@ def check_finite(failed_step: np.ndarray, quantity: str = "logits") -> None:
             )
 
 
-def check_found(scores: np.ndarray) -> None:
-    """Raise a ValueError if no hypothesis of a row satisfies the constraints, given scores (B, N)."""
+def check_sequences(scores: np.ndarray) -> None:
+    """Raise a ValueError if the scores (B, N) show that no hypothesis of a row satisfies the constraints."""
     for row, score in enumerate(scores[:, 0]):
         if score == -np.inf:
             raise ValueError(
@@ -224,7 +227,7 @@ def check_lengths(
     reads_last: bool = False,
     drafts: tuple[Any, ...] = (),
 ) -> None:
-    """Raise a ValueError if a prompt is empty, or prompt and new tokens exceed the maximum length of model or draft.
+    """Raise a ValueError if a prompt is empty, or prompt and new tokens exceed a model's or draft's maximum length.
 
     Args:
         model: the model.
@@ -243,22 +246,22 @@ def check_lengths(
     ]
     holder, limit = min(
         ((holder, limit) for holder, limit in limits if limit is not None),
-        key=lambda one: one[1],
+        key=operator.itemgetter(1),
         default=("", None),
     )
     if limit is None:
         return
-    most = limit - int(reads_last)
-    if max_new_tokens > most:
+    maximum = limit - int(reads_last)
+    if max_new_tokens > maximum:
         raise ArgumentError(
-            f"{{max_new_tokens}} must be at most {most}, for {holder} has {limit} positions",
+            f"{{max_new_tokens}} must be at most {maximum}, because {holder} has {limit} positions",
             max_new_tokens=max_new_tokens,
         )
     lengths = (sources if decoder_only else prefixes).sum(axis=1)
-    room = most - max_new_tokens + int(decoder_only)
-    if lengths.max(initial=0) > room:
+    max_tokens = maximum - max_new_tokens + int(decoder_only)
+    if lengths.max(initial=0) > max_tokens:
         name = "source_ids" if decoder_only else "prefix_ids"
         raise ValueError(
-            f"`{name}` must have at most {room} tokens a row, for {holder} has {limit} positions and "
+            f"`{name}` must have at most {max_tokens} tokens in a row, because {holder} has {limit} positions and "
             f"max_new_tokens is {max_new_tokens}. Received: {lengths.max()} tokens in row {lengths.argmax()}"
         )

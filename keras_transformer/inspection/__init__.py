@@ -1,4 +1,4 @@
-"""Plots of attention, embeddings, relations, tokens and training curves; requires matplotlib."""
+"""Plots of attention, embeddings, relations, tokens and training curves. Requires matplotlib."""
 
 from keras_transformer.inspection.attention_maps import plot_attention as plot_attention
 from keras_transformer.inspection.attention_maps import plot_attention_weights as plot_attention_weights

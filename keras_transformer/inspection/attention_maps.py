@@ -66,8 +66,8 @@ def plot_attention_weights(
 
     Args:
         weights: the return value of `attention_weights`.
-        source_labels: a string for each of the first source tokens; padding needs none.
-        target_labels: a string for each of the first target tokens, of which the first is the start token.
+        source_labels: a string for each source token, without padding.
+        target_labels: a string for each target token, without padding, beginning with the start token.
         row: the index in the batch.
         layer: the index of the blocks.
         head: the index of a head, by default the mean over heads.

@@ -12,7 +12,7 @@ from keras_transformer.typing import Tensor
 
 
 def attention_weights(model: Any, inputs: dict[str, Tensor]) -> AttentionWeights:
-    """Return the weights of all attentions of an encoder–decoder in a call.
+    """Return the weights of all attention layers of an encoder–decoder in a call.
 
     Args:
         model: an encoder–decoder, such as `models.Transformer` or `models.T5`.
@@ -24,7 +24,7 @@ def attention_weights(model: Any, inputs: dict[str, Tensor]) -> AttentionWeights
         (B, N, T, S) of the cross-attention.
 
     Raises:
-        ValueError: if the model is not such an encoder–decoder.
+        ValueError: if the model is not an encoder–decoder with `decoder_blocks`.
 
     Example:
         >>> from keras_transformer.models import Transformer
@@ -49,8 +49,8 @@ def self_attention_weights(model: Any, inputs: Tensor | dict[str, Tensor], layer
     """Return the self-attention weights of one block of an encoder or decoder in a call.
 
     Args:
-        model: a model with `blocks`, such as `models.GPT`, `models.BERT` or `models.ViT`, or with such an `encoder`,
-            such as `models.SequenceClassifier`.
+        model: a model with `blocks`, such as `models.GPT`, `models.BERT` or `models.ViT`, or with an `encoder` that has
+            them, such as `models.SequenceClassifier`.
         inputs: the inputs of the model.
         layer: the index of the block.
 

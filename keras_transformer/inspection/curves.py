@@ -37,19 +37,19 @@ def plot_history(history: Any, monitor: str = "val_loss", mode: str = "min") -> 
 
     check_one_of(("max", "min"), mode=mode)
     records: Records = getattr(history, "history", history)
-    found = curves(records)
-    if not found:
+    quantities = curves(records)
+    if not quantities:
         raise ValueError(f"`history` must have at least one metric. Received: history={dict(records)}")
     first = 1 + (getattr(history, "epoch", None) or [0])[0]
     best = best_epoch(records, monitor, mode)
-    columns = min(_COLUMNS, len(found))
-    rows = -(-len(found) // columns)
+    columns = min(_COLUMNS, len(quantities))
+    rows = -(-len(quantities) // columns)
     figure, panels = plt.subplots(
         rows, columns, figsize=(4.2 * columns, 3.1 * rows), layout="constrained", squeeze=False
     )
-    for panel in panels.flat[len(found) :]:
+    for panel in panels.flat[len(quantities) :]:
         panel.remove()
-    for (name, pair), axes in zip(found.items(), panels.flat, strict=False):
+    for (name, pair), axes in zip(quantities.items(), panels.flat, strict=False):
         for label, values, color in zip(("training", "validation"), pair, ("C0", "C1"), strict=True):
             if len(values):
                 marker = "o" if len(values) <= _MANY_EPOCHS else None
@@ -66,7 +66,7 @@ def plot_history(history: Any, monitor: str = "val_loss", mode: str = "min") -> 
 
 
 def curves(history: Records) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
-    """Return the values of each quantity of a history in training and in validation, each empty if there are none."""
+    """Return the training and validation values of each quantity of a history; those it does not have are empty."""
     names = list(dict.fromkeys(name.removeprefix("val_") for name in history))
     names.sort(key=lambda name: (name in _LAST, name != "loss"))
     return {name: (history.get(name, []), history.get(f"val_{name}", [])) for name in names}
@@ -98,7 +98,7 @@ def _decorate(axes: Any, name: str) -> None:
 
 
 def _annotate(axes: Any, first: int, best: int, values: Sequence[float]) -> None:
-    """Write the best of the values that begin with the epoch `first`, on the side where there is room."""
+    """Label the best of the values, which begin with the epoch `first`, on the side with enough space."""
     value = values[best - first]
     axes.margins(y=0.14)
     axes.plot(best, value, "o", ms=9, mfc="none", color="C1")

@@ -46,9 +46,9 @@ def nearest_tokens(
             f"Received: {len(tokens)} tokens, embeddings.shape={matrix.shape}"
         )
     check_positive_integer(k=k)
-    vector, own = _query(matrix, tokens, query)
+    vector, query_id = _query(matrix, tokens, query)
     similarities = _unit(matrix) @ _unit(vector)
-    order = [index for index in np.argsort(-similarities, kind="stable") if index != own]
+    order = [index for index in np.argsort(-similarities, kind="stable") if index != query_id]
     return [(tokens[index], float(similarities[index])) for index in order[:k]]
 
 
@@ -82,23 +82,23 @@ def plot_embeddings(
     import matplotlib.pyplot as plt
 
     matrix = _matrix(embeddings)
-    for name, given in (("labels", labels), ("groups", groups)):
-        if given is not None and len(given) != len(matrix):
+    for name, strings in (("labels", labels), ("groups", groups)):
+        if strings is not None and len(strings) != len(matrix):
             raise ValueError(
                 f"`{name}` must have a string for each row of `embeddings`. "
-                f"Received: {len(given)} {name}, embeddings.shape={matrix.shape}"
+                f"Received: {len(strings)} {name}, embeddings.shape={matrix.shape}"
             )
     points, explained = _principal_components(matrix)
     if axes is None:
         _, axes = plt.subplots(figsize=(8, 6.5), layout="constrained")
     groups_in_order = list(dict.fromkeys(groups or [""]))
     for group in groups_in_order:
-        chosen = [groups is None or found == group for found in groups or labels]
-        axes.scatter(*points[chosen].T, s=18, label=group, zorder=2)
+        in_group = [groups is None or name == group for name in groups or labels]
+        axes.scatter(*points[in_group].T, s=18, label=group, zorder=2)
     if groups is not None:
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    for number, (share, axis) in enumerate(zip(explained, (axes.xaxis, axes.yaxis), strict=True), start=1):
-        axis.set_label_text(f"component {number} ({share:.0%} of the variance)")
+    for number, (ratio, axis) in enumerate(zip(explained, (axes.xaxis, axes.yaxis), strict=True), start=1):
+        axis.set_label_text(f"component {number} ({ratio:.0%} of the variance)")
     axes.margins(0.08)
     axes.grid(alpha=0.2)
     axes.spines[["top", "right"]].set_visible(False)
@@ -164,7 +164,7 @@ def _principal_components(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _write_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
-    """Place each label with the least overlap, in crowded places first, and join distant labels to their points."""
+    """Place each label with the least overlap, crowded points first, and join distant labels to their points."""
     figure = axes.figure
     figure.draw_without_rendering()  # fixes the layout and so the positions of points
     pixels = axes.transData.transform(points)
@@ -200,7 +200,7 @@ def _write_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
 
 
 def _overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the overlap areas (n, m) of boxes (n, 2, 2), given as lower and upper corners, with others (m, 2, 2)."""
+    """Return the overlap areas (n, m) of boxes (n, 2, 2), lower and upper corners, with other boxes (m, 2, 2)."""
     lower = np.maximum(boxes[:, None, 0], others[None, :, 0])
     upper = np.minimum(boxes[:, None, 1], others[None, :, 1])
     return np.clip(upper - lower, 0, None).prod(axis=-1)

@@ -8,7 +8,7 @@ import numpy as np
 from keras_transformer import relations
 from keras_transformer_options.arguments import is_integer
 
-_MOST_NODES = 64
+_MAX_NODES = 64
 _BEFORE, _AFTER, _BOTH, _UNRELATED, _INK = "#2a6fbb", "#d1622b", "#66788a", "#eef1f4", "#2b3440"
 _ARC = 0.4  # height of an arc relative to its length
 
@@ -46,10 +46,8 @@ def plot_relation(
 
     relation = relations.get(relation)
     for name, number in (("num_queries", num_queries), ("num_keys", num_keys)):
-        if not (is_integer(number) and 1 <= number <= _MOST_NODES) and (name, number) != ("num_keys", None):
-            raise ValueError(
-                f"`{name}` must be an integer in [1, {_MOST_NODES}]. Received: {name}={number!r}"
-            )
+        if not (is_integer(number) and 1 <= number <= _MAX_NODES) and (name, number) != ("num_keys", None):
+            raise ValueError(f"`{name}` must be an integer in [1, {_MAX_NODES}]. Received: {name}={number!r}")
     if axes is None:
         _, axes = plt.subplots(1, 2, figsize=(8.4, 4.2), layout="constrained")
     elif np.size(axes) != 2:
@@ -89,14 +87,14 @@ def _draw_matrix(matrix: np.ndarray, comparable: bool, axes: Any) -> None:
 
 
 def _draw_line(matrix: np.ndarray, axes: Any) -> None:
-    """Plot arcs over a line of positions, below it from later keys."""
+    """Plot positions on a line, with arcs from earlier keys above it and from later keys below it."""
     length = len(matrix)
-    places = np.stack([np.arange(length), np.zeros(length)], axis=1)
+    points = np.stack([np.arange(length), np.zeros(length)], axis=1)
     before, after = np.tril(matrix, -1), np.triu(matrix, 1)
-    size = _draw_nodes(places, matrix.diagonal(), axes)
+    size = _draw_nodes(points, matrix.diagonal(), axes)
     for related, colour in ((before, _BEFORE), (after, _AFTER)):
         for query, key in np.argwhere(related):
-            _draw_edge(places[key], places[query], colour, size, axes, bend=-2 * _ARC, edges=related.sum())
+            _draw_edge(points[key], points[query], colour, size, axes, bend=-2 * _ARC, edges=related.sum())
     above, below = (
         max((abs(query - key) for query, key in np.argwhere(side)), default=0) * _ARC + 0.7
         for side in (before, after)
@@ -107,39 +105,39 @@ def _draw_line(matrix: np.ndarray, axes: Any) -> None:
 def _draw_circle(matrix: np.ndarray, axes: Any) -> None:
     length = len(matrix)
     angles = np.pi / 2 - 2 * np.pi * np.arange(length) / length
-    places = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    size = _draw_nodes(places, matrix.diagonal(), axes)
+    points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    size = _draw_nodes(points, matrix.diagonal(), axes)
     for query, key in np.argwhere(matrix & ~np.eye(length, dtype=bool)):
         both = matrix[key, query]
         if not both or key < query:
             colour = _BOTH if both else _BEFORE if key < query else _AFTER
-            _draw_edge(places[key], places[query], colour, size, axes, arrow=not both, edges=matrix.sum())
+            _draw_edge(points[key], points[query], colour, size, axes, arrow=not both, edges=matrix.sum())
     axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
 
 
 def _draw_columns(matrix: np.ndarray, comparable: bool, axes: Any) -> None:
     """Plot keys on the left and queries on the right."""
     sides = []
-    for place, length in ((0.0, matrix.shape[1]), (1.0, matrix.shape[0])):
+    for x, length in ((0.0, matrix.shape[1]), (1.0, matrix.shape[0])):
         heights = np.linspace(1, 0, length) if length > 1 else np.array([0.5])
-        sides.append(np.stack([np.full(length, place), heights], axis=1))
+        sides.append(np.stack([np.full(length, x), heights], axis=1))
     keys, queries = sides
     size = min(_draw_nodes(side, np.ones(len(side), bool), axes) for side in sides)
     for query, key in np.argwhere(matrix):
         colour = (_BEFORE if key <= query else _AFTER) if comparable else _BOTH
         _draw_edge(keys[key], queries[query], colour, size, axes, edges=matrix.sum())
-    for place, name in ((0, "keys"), (1, "queries")):
-        axes.text(place, 1.12, name, ha="center", va="bottom", color=_INK)
+    for x, name in ((0, "keys"), (1, "queries")):
+        axes.text(x, 1.12, name, ha="center", va="bottom", color=_INK)
     axes.set(xlim=(-0.25, 1.25), ylim=(-0.12, 1.25))
     axes.set_axis_off()
 
 
-def _draw_nodes(places: np.ndarray, self_loops: np.ndarray, axes: Any) -> float:
+def _draw_nodes(points: np.ndarray, self_loops: np.ndarray, axes: Any) -> float:
     """Plot numbered nodes, and return their diameter in points."""
-    count = len(places)
+    count = len(points)
     size = float(np.clip(150 / count, 3, 17))
     axes.scatter(
-        *places.T,
+        *points.T,
         s=size**2,
         c=np.where(self_loops, _INK, "white"),
         edgecolors=_INK,
@@ -147,10 +145,10 @@ def _draw_nodes(places: np.ndarray, self_loops: np.ndarray, axes: Any) -> float:
         zorder=3,
     )
     if size > 8:
-        for node, (place, fill) in enumerate(zip(places, self_loops, strict=True)):
+        for node, (point, fill) in enumerate(zip(points, self_loops, strict=True)):
             colour = "white" if fill else _INK
             axes.text(
-                *place,
+                *point,
                 str(node),
                 color=colour,
                 fontsize=size * 0.55,
@@ -173,7 +171,7 @@ def _draw_edge(
     bend: float = 0.0,
     arrow: bool = True,
 ) -> None:
-    """Plot an edge between two nodes, more transparent for more edges."""
+    """Plot an edge between two nodes, more transparent if there are more edges."""
     from matplotlib.patches import FancyArrowPatch
 
     axes.add_patch(

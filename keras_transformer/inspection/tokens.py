@@ -44,7 +44,7 @@ def plot_tokens(
 
     _check(tokens, values, groups, width)
     places, lines = _places(tokens, width)
-    lines = max(lines, 2)  # room for a legend
+    lines = max(lines, 2)  # space for a legend
     if axes is None:
         size = (width * _ADVANCE * _POINTS / 72 + 1.4, lines * _LEADING * _POINTS / 72 + 0.5)
         _, axes = plt.subplots(figsize=size, layout="constrained")
@@ -68,15 +68,17 @@ def plot_tokens(
 def _check(tokens: Sequence[str], values: Any, groups: Any, width: int) -> None:
     if values is not None and groups is not None:
         raise ValueError("`values` and `groups` must not both be given. Received: both")
-    for name, given in (("values", values), ("groups", groups)):
-        if given is not None and np.shape(given) != (len(tokens),):
+    for name, entries in (("values", values), ("groups", groups)):
+        if entries is not None and np.shape(entries) != (len(tokens),):
             raise ValueError(
                 f"`{name}` must have one entry for each of {len(tokens)} tokens. "
-                f"Received: {name}.shape={np.shape(given)}"
+                f"Received: {name}.shape={np.shape(entries)}"
             )
     max_length = max(map(len, tokens), default=0)
     if max_length > width:
-        raise ValueError(f"`width` must be at least {max_length}, the longest token. Received: width={width}")
+        raise ValueError(
+            f"`width` must be at least {max_length}, the length of the longest token. Received: width={width}"
+        )
 
 
 def _places(tokens: Sequence[str], width: int) -> tuple[list[tuple[int, int]], int]:

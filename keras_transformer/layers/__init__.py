@@ -1,4 +1,4 @@
-"""Keras layers: attention, positions, embeddings and the Transformer's blocks."""
+"""Keras layers: attention, positions, embeddings, recurrent mixers and Transformer blocks."""
 
 from keras_transformer.layers.blocks import DecoderBlock as DecoderBlock
 from keras_transformer.layers.blocks import EncoderBlock as EncoderBlock

@@ -28,7 +28,7 @@ class BaseBlock(ConfiguredLayer):
 
     def __init__(
         self,
-        parts: dict[str, Any],
+        layers: dict[str, Any],
         normalization: str,
         norm: str,
         epsilon: float,
@@ -44,26 +44,27 @@ class BaseBlock(ConfiguredLayer):
         self.rematerialize = rematerialize
         self.supports_masking = True
         for name in self.sublayers:
-            if parts[name] is not None and not isinstance(parts[name], keras.layers.Layer):
-                raise TypeError(f"`{name}` must be a layer. Received: {name}={parts[name]!r}")
-            setattr(self, name, parts[name])
-            residual = None
-            if parts[name] is not None:
+            layer, residual = layers[name], None
+            if layer is not None and not isinstance(layer, keras.layers.Layer):
+                raise TypeError(f"`{name}` must be a layer. Received: {name}={layer!r}")
+            setattr(self, name, layer)
+            if layer is not None:
                 residual = Residual(
                     normalization, dropout, epsilon, norm, dtype=self.dtype_policy, name=f"{name}_residual"
                 )
             setattr(self, f"{name}_residual", residual)
 
     def _build(self, name: str, *shapes: Any) -> None:
-        """Build a sublayer, unless it was built before, and its residual connection."""
+        """Build a sublayer, unless it is built already, and its residual connection."""
         layer = getattr(self, name)
         if not layer.built:
             layer.build(*shapes)
         getattr(self, f"{name}_residual").build(shapes[0])
 
     def _feed(self, hidden: Tensor, training: bool | None = None) -> Tensor:
-        output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
-        return self.feed_forward_residual.leave(hidden, output, training)
+        normalized = self.feed_forward_residual.normalize_input(hidden)
+        output = self.feed_forward(normalized, training=training)
+        return self.feed_forward_residual.add_residual(hidden, output, training)
 
     def compute_output_shape(self, inputs_shape: Any, *_: Any, **__: Any) -> Any:
         """Return the shape of the inputs."""
@@ -75,7 +76,7 @@ class BaseBlock(ConfiguredLayer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Create a block of a `get_config`, of version 0.1 too, which had the arguments of the sublayers."""
+        """Create a block from its config; configs of version 0.1 have the arguments of the sublayers."""
         config = _with_sublayers(config, cls.sublayers) if "num_heads" in config else dict(config)
         for name in cls.sublayers:
             config[name] = keras.saving.deserialize_keras_object(config[name])
@@ -94,7 +95,7 @@ class EncoderBlock(BaseBlock):
         norm: "layer" or "rms".
         epsilon: the epsilon of the norms.
         dropout: dropout rate for the outputs of sublayers.
-        rematerialize: whether to compute activations again in the backward pass instead of keeping them.
+        rematerialize: whether to recompute activations in the backward pass instead of storing them.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -138,8 +139,8 @@ class EncoderBlock(BaseBlock):
         rematerialize: bool = False,
         **kwargs: Any,
     ) -> None:
-        parts = {"attention": attention, "feed_forward": feed_forward}
-        super().__init__(parts, normalization, norm, epsilon, dropout, rematerialize, **kwargs)
+        layers = {"attention": attention, "feed_forward": feed_forward}
+        super().__init__(layers, normalization, norm, epsilon, dropout, rematerialize, **kwargs)
 
     def build(self, inputs_shape: Any) -> None:
         """Build the sublayers."""
@@ -162,7 +163,7 @@ class EncoderBlock(BaseBlock):
     ) -> Tensor:
         """Return the block's output."""
         attended = self.attention(
-            self.attention_residual.enter(inputs),
+            self.attention_residual.normalize_input(inputs),
             padding_mask=padding_mask,
             key_lengths=key_lengths,
             attention_mask=attention_mask,
@@ -172,7 +173,7 @@ class EncoderBlock(BaseBlock):
             mask=mask,
             training=training,
         )
-        return self._feed(self.attention_residual.leave(inputs, attended, training), training)
+        return self._feed(self.attention_residual.add_residual(inputs, attended, training), training)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -189,7 +190,7 @@ class DecoderBlock(BaseBlock):
         norm: "layer" or "rms".
         epsilon: the epsilon of the norms.
         dropout: dropout rate for the outputs of sublayers.
-        rematerialize: whether to compute activations again in the backward pass instead of keeping them.
+        rematerialize: whether to recompute activations in the backward pass instead of storing them.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -242,16 +243,16 @@ class DecoderBlock(BaseBlock):
         rematerialize: bool = False,
         **kwargs: Any,
     ) -> None:
-        parts = {
+        layers = {
             "self_attention": self_attention,
             "cross_attention": cross_attention,
             "feed_forward": feed_forward,
         }
-        super().__init__(parts, normalization, norm, epsilon, dropout, rematerialize, **kwargs)
+        super().__init__(layers, normalization, norm, epsilon, dropout, rematerialize, **kwargs)
 
     @property
     def position_encoding(self) -> Any:
-        """The position encoding of the self-attention; Keras' files hold its weights under this name."""
+        """The position encoding of the self-attention; Keras' weight files store its weights under this name."""
         return getattr(self.self_attention, "position_encoding", None)
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
@@ -282,9 +283,8 @@ class DecoderBlock(BaseBlock):
         memory_mask: Tensor | None = None,
     ) -> Tensor:
         """Return the block's output."""
-        entered = self.self_attention_residual.enter(inputs)
         attended = self.self_attention(
-            entered,
+            self.self_attention_residual.normalize_input(inputs),
             padding_mask=padding_mask,
             key_lengths=key_lengths,
             attention_mask=attention_mask,
@@ -293,7 +293,7 @@ class DecoderBlock(BaseBlock):
             mask=inputs_mask,
             training=training,
         )
-        hidden = self.self_attention_residual.leave(inputs, attended, training)
+        hidden = self.self_attention_residual.add_residual(inputs, attended, training)
         hidden = self._cross_attend(
             hidden,
             memory,
@@ -337,9 +337,8 @@ class DecoderBlock(BaseBlock):
         Returns:
             The output (B, T, D) and the new cache.
         """
-        entered = self.self_attention_residual.enter(inputs)
         attended, cache = self.self_attention.step(
-            entered,
+            self.self_attention_residual.normalize_input(inputs),
             cache,
             cache_index=cache_index,
             positions=positions,
@@ -348,7 +347,7 @@ class DecoderBlock(BaseBlock):
             kv_cache=kv_cache,
             trace=trace,
         )
-        hidden = self.self_attention_residual.leave(inputs, attended)
+        hidden = self.self_attention_residual.add_residual(inputs, attended)
         return self._feed(self._cross_attend(hidden, projected, memory_padding_mask)), cache
 
     def _cross_attend(
@@ -362,9 +361,9 @@ class DecoderBlock(BaseBlock):
         training: bool | None = None,
     ) -> Tensor:
         """Return the output of the cross-attention sublayer for any type of memory, or `hidden` without a memory."""
-        if not self._crosses(memory):
+        if not self._has_memory(memory):
             return hidden
-        query = self.cross_attention_residual.enter(hidden)
+        query = self.cross_attention_residual.normalize_input(hidden)
         if isinstance(memory, RetrievalMemory):
             attended = memory.attend(self.cross_attention, query, padding_mask, training)
         elif isinstance(memory, dict):
@@ -379,24 +378,24 @@ class DecoderBlock(BaseBlock):
                 value_mask=memory_mask,
                 training=training,
             )
-        return self.cross_attention_residual.leave(hidden, attended, training)
+        return self.cross_attention_residual.add_residual(hidden, attended, training)
 
-    def _crosses(self, memory: Any) -> bool:
+    def _has_memory(self, memory: Any) -> bool:
         """Return whether there is a memory; raise a ValueError unless the block was built accordingly."""
         if (memory is None) != (self.cross_attention is None):
-            given = "none for a block built with" if memory is None else "one for a block built without"
+            received = "none for a block built with" if memory is None else "one for a block built without"
             raise ValueError(
-                f"`memory` must be given if and only if the block was built with one. Received: {given}"
+                f"`memory` must be given if and only if the block was built with one. Received: {received}"
             )
         return memory is not None
 
 
 def _with_sublayers(config: dict[str, Any], sublayers: tuple[str, ...]) -> dict[str, Any]:
-    """Return the config of a block of sublayers for one of version 0.1, which had the arguments of its sublayers."""
+    """Convert a config of version 0.1, which has the arguments of the sublayers, to one that has the sublayers."""
     config = dict(config)
     dtype = {"dtype": config.get("dtype")}
     shared = {name: config.pop(name) for name in ("use_bias", "kernel_initializer", "output_initializer")}
-    own = {name: config.pop(name) for name in ("relation", "position_encoding")}
+    self_attention_only = {name: config.pop(name) for name in ("relation", "position_encoding")}
     names = ("num_heads", "key_dim", "num_kv_heads", "score", "kernel", "qkv_bias", "query_initializer")
     attention = {name: config.pop(name) for name in names}
     attention |= {"dropout": config.pop("attention_dropout"), **shared, **dtype}
@@ -406,7 +405,7 @@ def _with_sublayers(config: dict[str, Any], sublayers: tuple[str, ...]) -> dict[
     def layer(name: str) -> keras.layers.Layer:
         if name == "feed_forward":
             return FeedForward.from_config({**feed_forward, "name": name})
-        relation = {} if name == "cross_attention" else own
-        return MultiHeadAttention.from_config({**attention, **relation, "name": name})
+        options = {} if name == "cross_attention" else self_attention_only
+        return MultiHeadAttention.from_config({**attention, **options, "name": name})
 
     return {**config, **{name: keras.saving.serialize_keras_object(layer(name)) for name in sublayers}}

@@ -25,7 +25,7 @@ class TokenEmbedding(ConfiguredLayer):
         scale: whether to multiply embeddings by √D, which gives them unit variance with the default initializer.
         pad_id: the padding id, which the Keras mask hides, or None for no mask.
         embeddings_initializer: initializer of E and W, by default normal with a standard deviation of 1/√D.
-        tied: whether W is Eᵀ, or a matrix of its own.
+        tied: whether W is Eᵀ; otherwise it is a separate matrix.
         soft_cap: c, or None for no cap.
         **kwargs: arguments of `keras.layers.Layer`.
 
@@ -83,7 +83,7 @@ class TokenEmbedding(ConfiguredLayer):
             dtype=self.dtype_policy,
             name="embedding",
         )
-        self.embedding.supports_masking = True  # `logits` of masked vectors shall not warn
+        self.embedding.supports_masking = True  # or `logits` would warn of the mask
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Create E."""
@@ -123,16 +123,16 @@ class TokenEmbedding(ConfiguredLayer):
 
 
 def take_rows(table: Tensor, indices: Tensor, training: bool | None = None) -> Tensor:
-    """Return rows (…, D) of a table (V, D), in training with a dense gradient.
+    """Return rows (…, D) of a table (V, D); in training, the gradient is dense.
 
-    On TensorFlow, the gradient of `ops.take` lists a row as often as it is read. Optimizers of Keras that square
-    gradients, such as Adam, square each of these parts instead of their sum, which `ops.reshape` has for a gradient.
+    On TensorFlow, the gradient of `ops.take` has a separate entry for every time that a row is read. Keras optimizers
+    that square gradients, such as Adam, square each entry instead of their sum. `ops.reshape` sums them.
     """
     return ops.take(ops.reshape(table, table.shape) if training else table, indices, axis=0)
 
 
 def embed(layer: keras.layers.Embedding, ids: Tensor, training: bool | None = None) -> Tensor:
-    """Return `layer(ids)` (…, D), in training with the dense gradient of `take_rows`."""
+    """Return `layer(ids)` (…, D); in training, the gradient is dense, see `take_rows`."""
     if training and layer.quantization_mode is None:
         return ops.cast(take_rows(layer.embeddings, ids, training), layer.compute_dtype)
     return layer(ids)

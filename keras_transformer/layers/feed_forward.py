@@ -13,11 +13,11 @@ from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
 
-# GPT takes the tanh approximation of GELU, BERT the exact one.
+# GPT uses the tanh approximation of GELU, BERT the exact GELU.
 _NAMED: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": functools.partial(keras.activations.gelu, approximate=True),
 }
-# T5 v1.1, mT5 and Gemma gate with the tanh approximation of GELU, Shazeer's GEGLU is the exact one.
+# T5 v1.1, mT5 and Gemma gate with the tanh approximation of GELU; Shazeer's GEGLU uses the exact GELU.
 _GATED: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": keras.activations.sigmoid,
     "reglu": keras.activations.relu,
@@ -38,8 +38,8 @@ class FeedForward(ConfiguredLayer):
     $$\mathrm{FFN}(x) = (f(x W_1 + b_1) \odot (x V + c)) W_2 + b_2$$
 
     Args:
-        hidden_dim: the number of hidden units. At the same `hidden_dim`, a gated network has 3/2 of the weights of a
-            plain one.
+        hidden_dim: the number of hidden units. A gated network has 3/2 times as many weights as a plain one with the
+            same `hidden_dim`.
         activation: f, an identifier for `keras.activations.get` or "gelu_tanh" (GPT); or the name of a gated network,
             given with its f: "swiglu" (SiLU), "geglu" (GELU), "geglu_tanh" (tanh approximation of GELU: T5 v1.1),
             "reglu" (ReLU), "glu" (sigmoid).
@@ -118,18 +118,18 @@ class FeedForward(ConfiguredLayer):
             size,
             activation=activation,
             use_bias=self.use_bias,
-            kernel_initializer=initializers.another(initializer or self.kernel_initializer),
+            kernel_initializer=initializers.clone(initializer or self.kernel_initializer),
             dtype=self.dtype_policy,
             name=name,
         )
 
 
 def get_activation(activation: Any) -> Any:
-    """Return the activation of an identifier: a name of this module unchanged, or Keras' activation."""
-    ours = isinstance(activation, str) and (activation in _NAMED or activation in _GATED)
-    return activation if ours else keras.activations.get(activation)
+    """Retrieve an activation: the name unchanged if it is defined in this module, else a function of Keras."""
+    is_defined_here = isinstance(activation, str) and (activation in _NAMED or activation in _GATED)
+    return activation if is_defined_here else keras.activations.get(activation)
 
 
 def activation_function(activation: Any) -> Callable[[Tensor], Tensor]:
-    """Return the function of an activation from `get_activation`; for a gated network, its f."""
+    """Return the function of an activation from `get_activation`; for a gated network, f."""
     return {**_NAMED, **_GATED}.get(activation, activation)

@@ -46,7 +46,7 @@ class GraphAttention(ConfiguredLayer):
         activation: σ, an identifier for `keras.activations.get`.
         seed: an integer for reproducible dropout.
         kernel: the attention implementation, see `ops.attention`.
-        kernel_regularizer: regularizer of the projections' matrices; weights of a score layer have that layer's own.
+        kernel_regularizer: regularizer of the projections' matrices; a score layer has its own regularizer.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -182,7 +182,7 @@ class GraphAttention(ConfiguredLayer):
         return self.num_heads * self.head_dim if self.concat else self.head_dim
 
     def _project(self, nodes_shape: Any, name: str, may_have_bias: bool) -> keras.layers.Dense:
-        limit = math.sqrt(6 / (nodes_shape[-1] + self.head_dim))  # Glorot and Bengio's, of each head
+        limit = math.sqrt(6 / (nodes_shape[-1] + self.head_dim))  # Glorot uniform, for each head
         layer = keras.layers.Dense(
             self.num_heads * self.head_dim,
             use_bias=self.use_bias and may_have_bias,

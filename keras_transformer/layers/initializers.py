@@ -1,6 +1,6 @@
 """Initializers for several weights.
 
-A Keras initializer object returns the same values at every call, so that each weight needs an object of its own.
+A Keras initializer object returns the same values at every call, so each weight needs a separate object.
 """
 
 from typing import Any
@@ -9,10 +9,10 @@ import keras
 
 
 def get(identifier: Any) -> Any:
-    """Return the initializer of an identifier; names stay strings, from which each weight creates its own object."""
+    """Retrieve an initializer; a name stays a string, from which each weight creates a separate object."""
     return identifier if isinstance(identifier, str) else keras.initializers.get(identifier)
 
 
-def another(initializer: Any) -> Any:
-    """Return a copy of the initializer, for a different weight."""
+def clone(initializer: Any) -> Any:
+    """Return a copy of the initializer, for another weight."""
     return initializer.clone() if isinstance(initializer, keras.initializers.Initializer) else initializer

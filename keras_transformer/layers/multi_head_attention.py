@@ -47,7 +47,7 @@ class MultiHeadAttention(ConfiguredLayer):
         query_initializer: initializer of the query projection's matrix, by default `kernel_initializer`.
         output_initializer: initializer of the output projection's matrix, by default `kernel_initializer`.
         bias_initializer: initializer of the biases of the four projections.
-        head_norm: "rms" or "layer" to normalize each head's query and key, before positions are encoded; None not to.
+        head_norm: "rms" or "layer" to normalize each head's query and key before positions are encoded, or None.
         head_norm_epsilon: the epsilon of these norms.
         kernel_regularizer: regularizer of the matrices of the four projections.
         bias_regularizer: regularizer of their biases.
@@ -67,7 +67,7 @@ class MultiHeadAttention(ConfiguredLayer):
         edges: integers (B, E, 2), the graph of each sample: [source, target] lets the query `target` attend to the key
             `source`; −1 is padding.
         positions: integers (T,) or (B, T) for relation and position encoding of a self-attention, by default 0, 1, …
-        use_causal_mask: whether positions attend to no later ones, in addition to `relation`.
+        use_causal_mask: whether to mask later positions, in addition to those that `relation` masks.
         return_attention_scores: whether to return the attention weights, too.
         mask: passed by Keras (as are `query_mask`, `value_mask` and `key_mask`) and merged with `padding_mask`.
 
@@ -209,7 +209,7 @@ class MultiHeadAttention(ConfiguredLayer):
         key_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the attention output, projected to the size of the query, and on request the weights."""
+        """Return the attention output, projected to the size of the query, and the weights if requested."""
         keras_masks = (mask, query_mask) if value is None else (value_mask, key_mask)
         dropout = self.dropout if training else 0.0
         queries, keys, values = self._heads(query, value, key, positions)
@@ -245,7 +245,7 @@ class MultiHeadAttention(ConfiguredLayer):
         edges: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Return the attention weights of `call`, float32 (B, N, T, S); masks of Keras are not applied."""
+        """Return the attention weights of `call`, float32 (B, N, T, S), without the masks that Keras propagates."""
         queries, keys, _ = self._heads(query, value, key, positions)
         return kt_ops.attention_weights(
             queries,
@@ -302,8 +302,9 @@ class MultiHeadAttention(ConfiguredLayer):
             cache_index: integer scalar, the number of tokens written before; it may exceed the size of the cache.
             positions: integers (B, T), the positions of the new tokens.
             padding_mask: booleans (B, T), False at new tokens that are padding, which no token may attend to.
-            attention_mask: booleans (B, T, S) or (1, T, S), True where a new token may attend to a token, in the order
-                in which tokens were written; S is at least `cache_index` + T. The new tokens then share one position.
+            attention_mask: booleans (B, T, S) or (1, T, S), True where a new token may attend to a token; the S tokens
+                are in the order in which they were written, and S is at least `cache_index` + T. With this mask, the
+                new tokens are candidates for one position.
             kv_cache: how the cache is stored, the same in all steps (see `ops.KVCache`).
             trace: not used: the cache keeps the entries of earlier tokens.
 
@@ -339,12 +340,12 @@ class MultiHeadAttention(ConfiguredLayer):
         return self._merge(heads), cache
 
     def select(self, cache: State, index: Tensor) -> State:
-        """Return the cache: entries are never moved, and an `attention_mask` selects those of each hypothesis."""
+        """Return the cache unchanged: the `attention_mask` of `step` selects the entries of a hypothesis."""
         del index
         return cache
 
     def queries(self, query: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Project a query (B, T, D) to the queries (B, T, N, H) of the heads, with their encoding."""
+        """Project a query (B, T, D) to the queries (B, T, N, H) of the heads, with encoded positions."""
         queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
         queries = queries if self.query_norm is None else self.query_norm(queries)
         encoding = self.position_encoding
@@ -397,7 +398,7 @@ class MultiHeadAttention(ConfiguredLayer):
     def compute_output_spec(
         self, query: Any, value: Any = None, *_: Any, return_attention_scores: bool = False, **__: Any
     ) -> Any:
-        """Return the spec of the output, and on request that of the weights."""
+        """Return the spec of the output, and of the weights if requested."""
         output = keras.KerasTensor(query.shape, self.compute_dtype)
         batch, length = query.shape[:2]
         weights = (batch, self.num_heads, length, (query if value is None else value).shape[1])
@@ -416,12 +417,12 @@ class MultiHeadAttention(ConfiguredLayer):
         return {**super().get_config(), **serialized(self.projection_options)}
 
     def _project_to(self, size: int, name: str, input_shape: Any) -> keras.layers.Dense:
-        own = {"query": self.query_initializer, "output": self.output_initializer}.get(name)
+        initializer = {"query": self.query_initializer, "output": self.output_initializer}.get(name)
         layer = keras.layers.Dense(
             size,
             use_bias=self.use_bias if name == "output" else self.qkv_bias,
-            kernel_initializer=initializers.another(own or self.kernel_initializer),
-            bias_initializer=initializers.another(self.bias_initializer),
+            kernel_initializer=initializers.clone(initializer or self.kernel_initializer),
+            bias_initializer=initializers.clone(self.bias_initializer),
             **self.projection_options,
             dtype=self.dtype_policy,
             name=name,
@@ -472,9 +473,9 @@ class MultiHeadAttention(ConfiguredLayer):
         edges: Tensor | None,
         positions: Tensor | None,
     ) -> dict[str, Any]:
-        """Return the arguments that `ops.attention` and `ops.attention_weights` share."""
-        for name, given in (("segment_ids", segment_ids), ("positions", positions)):
-            if value is not None and given is not None:
+        """Return the arguments common to `ops.attention` and `ops.attention_weights`."""
+        for name, integers in (("segment_ids", segment_ids), ("positions", positions)):
+            if value is not None and integers is not None:
                 raise ValueError(f"`{name}` must be None if `value` is given. Received: both")
         return {
             "score": self.score,
@@ -489,7 +490,7 @@ class MultiHeadAttention(ConfiguredLayer):
 
 @contextlib.contextmanager
 def recorded_attention_weights(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
-    """Record the attention weights of each layer, a `MultiHeadAttention`, while a model that contains it is called.
+    """Record the attention weights of `MultiHeadAttention` layers while a model that contains them is called.
 
     Yields:
         A list, filled with the weights (B, N, T, S) of the last call of each layer, as `return_attention_scores`

@@ -1,4 +1,4 @@
-"""Rematerialization: compute the activations of a layer again in the backward pass, instead of keeping them."""
+"""Rematerialization: recompute the activations of a layer in the backward pass instead of storing them."""
 
 import dataclasses
 import functools
@@ -21,12 +21,12 @@ def check_mode(rematerialize: str | None) -> str | None:
 
 
 def rematerializable(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Decorate the `call` of a layer, which is rematerialized in training if the layer's `rematerialize` is True.
+    """Decorate the `call` of a layer to rematerialize it in training if the layer's `rematerialize` is True.
 
     `keras.remat` takes functions of tensors: JAX traces all arguments, and TensorFlow's custom gradients accept neither
     keyword arguments nor Keras variables. The rematerialized function therefore takes the weights and the other
-    floating-point tensors by position. It returns the new values of the seeds, which are assigned outside of it, since
-    a function that is computed twice must have no effects.
+    floating-point tensors by position. It returns the new values of the seeds, which are assigned outside of it,
+    because a function that runs twice must have no side effects.
     """
 
     @functools.wraps(call)
@@ -43,7 +43,7 @@ def _rematerialized(function: Callable[..., Tensor], layer: keras.Layer, inputs:
     weights = layer.weights
     seeds = [variable for variable in layer.variables if all(variable is not weight for weight in weights)]
     seed_values = [ops.copy(seed) for seed in seeds]
-    given = _floats(inputs)
+    floats = _floats(inputs)
 
     def pure(*tensors: Tensor) -> tuple[Tensor, list[Tensor]]:
         args, kwargs = _with_floats(inputs, tensors[len(weights) :])
@@ -52,24 +52,24 @@ def _rematerialized(function: Callable[..., Tensor], layer: keras.Layer, inputs:
             output = function(*args, **kwargs)
         return output, [scope.get_current_value(seed) for seed in seeds]
 
-    output, new_values = keras.remat(pure)(*_values(weights, given[0]), *given)
+    output, new_values = keras.remat(pure)(*_values(weights, floats[0]), *floats)
     for seed, value in zip(seeds, new_values, strict=True):
         seed.assign(value)
     return output
 
 
 def _values(variables: list[keras.Variable], tensor: Tensor) -> list[Tensor]:
-    """Return the values of variables in their own dtype, also in the call of a layer that casts them."""
+    """Return the values of variables in their own dtype, even in the call of a layer that casts them."""
     layer = keras.layers.Lambda(
         lambda _: [ops.convert_to_tensor(variable) for variable in variables], name="values", autocast=False
     )
-    layer.supports_masking = True  # shall not warn of a mask
+    layer.supports_masking = True  # or it would warn of a mask
     values: list[Tensor] = layer(tensor)
     return values
 
 
 def _floats(inputs: Any) -> list[Tensor]:
-    """Return the floating-point tensors of nested inputs, also those in fields of a dataclass (`RetrievalMemory`)."""
+    """Return the floating-point tensors of nested inputs, including the fields of dataclasses (`RetrievalMemory`)."""
     leaves = keras.tree.flatten(inputs)
     fields = [vars(leaf).values() if dataclasses.is_dataclass(leaf) else [leaf] for leaf in leaves]
     return [value for values in fields for value in values if _is_float(value)]

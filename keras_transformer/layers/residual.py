@@ -22,7 +22,7 @@ class Residual(ConfiguredLayer):
     \text{post: } \mathrm{norm}(x + \mathrm{drop}(f(x))), \qquad
     \text{sandwich: } x + \mathrm{norm}'(\mathrm{drop}(f(\mathrm{norm}(x))))$$
 
-    Use `enter` before f and `leave` after it.
+    Call `normalize_input` before f and `add_residual` after it.
 
     Args:
         normalization: "pre", "post" or "sandwich".
@@ -66,11 +66,11 @@ class Residual(ConfiguredLayer):
             self.output_norm.build(input_shape)
         self.drop.build(input_shape)
 
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Return the input of the sublayer."""
+    def normalize_input(self, inputs: Tensor) -> Tensor:
+        """Return the input of the sublayer, which is not normalized if `normalization` is "post"."""
         return inputs if self.normalization == "post" else self.norm(inputs)
 
-    def leave(self, inputs: Tensor, output: Tensor, training: bool | None = None) -> Tensor:
+    def add_residual(self, inputs: Tensor, output: Tensor, training: bool | None = None) -> Tensor:
         """Add the output of the sublayer to the inputs of the block, with dropout and normalisation."""
         output = self.drop(output, training=training)
         if self.output_norm is not None:
@@ -90,5 +90,5 @@ def new_norm(norm: str, epsilon: float = 1e-6, **kwargs: Any) -> keras.layers.La
     """Create a normalisation layer, "layer" or "rms"."""
     check_one_of(tuple(NORMS), norm=norm)
     layer = NORMS[norm](epsilon=epsilon, **kwargs)
-    layer.supports_masking = True  # Keras' RMSNormalization would warn of a mask it ignores
+    layer.supports_masking = True  # or Keras' RMSNormalization would warn of the mask
     return layer

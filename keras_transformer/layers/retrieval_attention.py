@@ -17,15 +17,15 @@ from keras_transformer_options.arguments import check_positive_integer
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RetrievalAttention(ConfiguredLayer):
-    r"""Cross-attention in which every head of every query attends to the k keys of largest score only.
+    r"""Cross-attention in which each head of each query attends only to the k keys of largest score.
 
     $$h_n = \sum_{j \in \operatorname{top-}k} \alpha_{ij}\, y_j W^V_n, \quad
     \alpha_{i \cdot} = \operatorname{softmax}_{j \in \operatorname{top-}k}(s_{ij}), \quad
     s_{ij} = (x_i W^Q_n) \cdot (y_j W^K_n) / \sqrt{H}$$
 
-    A decoder trained on short inputs can thus read memories of any length, as each head attends to as many tokens as in
-    training. Weights have the order of `MultiHeadAttention`, so `set_weights` accepts those of a trained layer; if k is
-    at least the memory's length, the outputs are equal.
+    A decoder trained on short inputs can thus attend to memories of any length, as each head attends to as many tokens
+    as in training. The weights are in the same order as in `MultiHeadAttention`, so `set_weights` accepts the weights
+    of a trained layer; if k is at least the memory's length, the outputs are equal.
 
     Args:
         num_heads: N.
@@ -111,7 +111,7 @@ class RetrievalAttention(ConfiguredLayer):
         )
 
     def project(self, memory: Tensor) -> dict[str, Tensor]:
-        """Keys and values (B, K, S, ·) of a memory (B, S, D'), for `attend`."""
+        """Project a memory (B, S, D') to keys and values (B, K, S, ·), for `attend`."""
         return self.attention.project(memory)
 
     def attend(
@@ -122,7 +122,7 @@ class RetrievalAttention(ConfiguredLayer):
         *,
         training: bool | None = None,
     ) -> Tensor:
-        """Return the attention of a query (B, T, D) to a memory from `project`."""
+        """Return the attention of a query (B, T, D) to a memory projected by `project`."""
         attention = self.attention
         heads = _retrieve(
             attention,
@@ -138,11 +138,11 @@ class RetrievalAttention(ConfiguredLayer):
         return attention.output_projection(merged)
 
     def compute_output_shape(self, query_shape: tuple[int | None, ...], *_: Any, **__: Any) -> Any:
-        """The query's."""
+        """Return the shape of the query."""
         return query_shape
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """The mask of the query."""
+        """Return the mask of the query."""
         return previous_mask
 
     def get_config(self) -> dict[str, Any]:
@@ -188,9 +188,9 @@ class RetrievalMemory:
         padding_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        """Return the output (B, T, D) of a cross-attention, whose weights are used, for a query (B, T, D).
+        """Return the output (B, T, D) for a query (B, T, D), with the weights of a cross-attention layer.
 
-        `padding_mask` are booleans (B, S), False at states that are padding; by default none are.
+        The `padding_mask` is booleans (B, S), False at states that are padding; by default, none are.
         """
         length, size = ops.shape(query)[1], self.states.shape[-1]
         kv_heads = attention.num_kv_heads
@@ -207,8 +207,10 @@ class RetrievalMemory:
             attention.value_projection(ops.reshape(mixed, [-1, length * attention.num_heads, size])),
             [-1, length, kv_heads, groups, kv_heads, attention.value_dim],
         )
-        own = ops.cast(ops.eye(kv_heads), values.dtype)  # selects each head's own values
-        values = ops.einsum("btkgjv,kj->btkgv", values, own)
+        identity = ops.cast(
+            ops.eye(kv_heads), values.dtype
+        )  # selects the values of the head's own projection
+        values = ops.einsum("btkgjv,kj->btkgv", values, identity)
         if padding_mask is not None:
             has_state = ops.any(padding_mask, axis=1)[:, None, None, None, None]
             values = ops.where(has_state, values, ops.zeros_like(values))
@@ -217,7 +219,7 @@ class RetrievalMemory:
 
 
 def key_matrix(attention: MultiHeadAttention, size: int) -> Tensor:
-    """Return the key projection of an attention to states of `size` D as a matrix (D, K·H), quantized or not."""
+    """Return the matrix (D, K·H) of an attention layer's key projection for states of `size` D, quantized or not."""
     basis = ops.concatenate([ops.eye(size), ops.zeros((1, size))])[None]
     matrix = attention.key_projection(ops.cast(basis, attention.compute_dtype))[0]
     return matrix[:-1] - matrix[-1:]  # without the bias
@@ -233,7 +235,7 @@ def _retrieve(
     padding_mask: Tensor | None,
     training: bool | None,
 ) -> Tensor:
-    """Return `ops.retrieval_attention` with the dropout of an attention."""
+    """Return `ops.retrieval_attention` with the dropout of an attention layer."""
     dropout = attention.dropout if training else 0.0
     seed = attention.seed_generator.next() if dropout else None
     return kt_ops.retrieval_attention(

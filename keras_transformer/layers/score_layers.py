@@ -1,4 +1,4 @@
-"""Scores that are layers and own their weights.
+"""Scores as layers with trainable weights.
 
 Axes: N query heads, K key/value heads, H head size.
 """
@@ -20,7 +20,7 @@ class ScoreLayer(ConfiguredLayer, scores.Score):
     """Base class of scores with trainable weights, for the argument `score` of an attention layer, which builds it.
 
     Subclasses implement `create_weights`, and the methods of `ops.scores.Score` that use the weights. Once built, the
-    layer is a score of `ops.attention`, too. Several attentions of equal sizes may share one score, but only in a
+    layer is also a score for `ops.attention`. Attention layers of equal sizes may share one score, but only in a
     subclassed layer or model: Keras cannot save functional models whose layers share a sublayer.
 
     Args:
@@ -48,7 +48,7 @@ class ScoreLayer(ConfiguredLayer, scores.Score):
             self.sizes = sizes
         elif self.sizes != sizes:
             raise ValueError(
-                "`score` must be shared only by attentions of equal (num_heads, num_kv_heads, key_dim); "
+                "`score` must be shared only by attention layers of equal (num_heads, num_kv_heads, key_dim); "
                 f"{self.name!r} was built for {self.sizes}. Received: sizes={sizes}"
             )
 
@@ -82,7 +82,7 @@ class ScoreLayer(ConfiguredLayer, scores.Score):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveScore(ScoreLayer, scores.Additive):
-    """Additive attention: `ops.scores.Additive` with trained vectors.
+    """Additive attention: `ops.scores.Additive` with trainable vectors.
 
     Args:
         activation: f: "tanh" (Bahdanau et al.) or "leaky_relu" (GATv2).
@@ -115,7 +115,9 @@ class AdditiveScore(ScoreLayer, scores.Additive):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BilinearScore(ScoreLayer, scores.Bilinear):
-    r"""Bilinear attention: `ops.scores.Bilinear` with trained matrices, first $I / \sqrt{H}$: the scaled dot product.
+    r"""Bilinear attention: `ops.scores.Bilinear` with trainable matrices, initialized to $I / \sqrt{H}$.
+
+    A new layer thus equals the scaled dot product.
 
     Args:
         **kwargs: arguments of `ScoreLayer`.
@@ -136,7 +138,7 @@ class BilinearScore(ScoreLayer, scores.Bilinear):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GATScore(ScoreLayer, scores.GAT):
-    """The score of graph attention networks: `ops.scores.GAT` with trained vectors.
+    """The score of graph attention networks: `ops.scores.GAT` with trainable vectors.
 
     All queries rank the keys in the same order ("static attention" in Brody et al.), unlike
     `AdditiveScore("leaky_relu")`.

@@ -21,24 +21,24 @@ from keras_transformer_options.arguments import check_one_of
 class Model(Configured, keras.Model):
     """Base class of the models: `keras.Model` with what all models of this package share.
 
-    It compiles with XLA only where that is enabled (see `xla`). `fit`, `evaluate` and `predict` have an argument
+    It compiles with XLA only where XLA is enabled (see `xla`). `fit`, `evaluate` and `predict` have an argument
     `check_inputs`, by default True: they raise a `ValueError` that names the argument, row and column of an id outside
-    the vocabulary or a label that is none of the classes, where XLA would read another one. Arrays are checked before,
-    batches of a data set when they are read. Callbacks that write logs (`writes_logs`) are called before the others. A
-    callback with a method `fit_context(model, arguments)` can change the arguments of `fit`, a dictionary by name, and
-    enclose it: the method returns a context manager, which `fit` enters.
+    the vocabulary or a label outside the classes, for which XLA would read another entry. Arrays are checked at the
+    start, batches of a dataset when they are read. Callbacks that write logs (`writes_logs`) are called before the
+    others. A callback with a method `fit_context(model, arguments)` can change the arguments of `fit`, a dictionary by
+    name, and wrap the call: the method returns a context manager in which `fit` runs.
 
     The constructor of a subclass creates all weights, and `input_specs` describes the inputs, so that a model can be
     summarized, quantized and exported before its first call.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Check the arguments among processes, before JAX distributes weights, which must have equal shapes."""
+        """Compare the arguments in all processes before JAX distributes weights, which must have equal shapes."""
         if processes.current().count > 1 and keras.distribution.distribution() is not None:
-            given = inspect.signature(cls).bind_partial(*args, **kwargs).arguments
-            given |= given.pop("kwargs", {})
+            arguments = inspect.signature(cls).bind_partial(*args, **kwargs).arguments
+            arguments |= arguments.pop("kwargs", {})
             # Models among the arguments were compared when they were created.
-            others = {name: value for name, value in given.items() if not isinstance(value, keras.Model)}
+            others = {name: value for name, value in arguments.items() if not isinstance(value, keras.Model)}
             check_agreement(**{"model": cls.__name__, **others})
         return super().__new__(cls, *args, **kwargs)
 
@@ -51,22 +51,22 @@ class Model(Configured, keras.Model):
         return {}
 
     def input_signature(self) -> Any:
-        """Return the `keras.InputSpec` of the inputs of an exported model, by name or a single one.
+        """Return the `keras.InputSpec` of each input of an exported model, by name, or of a single input.
 
-        Optional inputs of a call that are not in it are left out of exports; `export(input_signature=...)` takes any.
+        By default, exports have no other optional inputs; `export(input_signature=...)` accepts any inputs of a call.
         """
         return {name: spec.for_keras(name) for name, spec in self.input_specs().items() if spec.is_exported}
 
     def fit(self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False.
 
-        The order of batches of a data set of `keras_transformer.data` is that of its next epoch, or with
-        `initial_epoch=n` that of epoch n, so that a later `fit` continues what an earlier one has begun.
+        A dataset of `keras_transformer.data` begins with the batches of its next epoch, or with `initial_epoch=n` with
+        the batches of epoch n, so that `fit` continues where an earlier call ended.
         """
         check_strategy(self)
-        given = inspect.signature(super().fit).bind(x, y, *args, **kwargs)
-        given.apply_defaults()
-        arguments = given.arguments
+        bound = inspect.signature(super().fit).bind(x, y, *args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
         check_agreement(**_settings_of_fit(self, arguments))
         if arguments["verbose"] == "auto" and not processes.current().is_main:
             arguments["verbose"] = 0
@@ -82,7 +82,7 @@ class Model(Configured, keras.Model):
         self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
     ) -> Any:
         """Evaluate as `keras.Model.evaluate`, with a check of ids and labels unless `check_inputs` is False."""
-        # `fit`, which passes its list of callbacks on, has checked the validation data.
+        # `fit`, which passes its list of callbacks, has already checked the validation data.
         if not check_inputs or isinstance(kwargs.get("callbacks"), keras.callbacks.CallbackList):
             return super().evaluate(x, y, *args, **kwargs)
         with InputCheck(self).raised() as check:
@@ -94,11 +94,11 @@ class Model(Configured, keras.Model):
             return super().predict(check.data(x) if check_inputs else x, *args, **kwargs)
 
     def named_inputs(self, inputs: Any) -> dict[str, Tensor]:
-        """Return the inputs of a call by name, after a check of their names, ranks and dtypes."""
+        """Return the inputs of a call by name, after checking their names, ranks and dtypes."""
         return as_dictionary(with_integers(inputs), self.input_specs())
 
     def count_tokens(self, inputs: Any) -> int:
-        """Return the number of tokens of a batch, without padding: of source and target, for an encoder–decoder.
+        """Return the number of tokens in a batch without padding, for an encoder–decoder in source and target.
 
         Args:
             inputs: NumPy arrays, as in a call.
@@ -123,8 +123,8 @@ class Model(Configured, keras.Model):
 
     @property
     def _default_save_signature(self) -> None:
-        """No function beside the signatures of `export`."""
-        # No public hook prevents Keras' own, which calls every model that was built with floats for ids.
+        """None, so that a SavedModel has the signatures of `export` only."""
+        # No public hook disables Keras' default signature, for which every built model is called with floats as ids.
 
     def build(self, input_shape: Any = None) -> None:
         """Accept inputs of any shape: the constructor has created the weights."""
@@ -144,7 +144,7 @@ class Model(Configured, keras.Model):
         """Export the model as `keras.Model.export`, by default with the inputs of `input_signature`.
 
         Raises:
-            ValueError: if `format` is "onnx" and Keras' conversion has no form for an operation.
+            ValueError: if `format` is "onnx" and Keras cannot convert an operation.
         """
         signature = [self.input_signature()] if input_signature is None else input_signature
         super().export(filepath, format, verbose, signature, **kwargs)
@@ -152,9 +152,9 @@ class Model(Configured, keras.Model):
             _check_onnx(pathlib.Path(filepath))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments, and "quantization", the modes of quantized layers, if there are any.
+        """Return the constructor's arguments and, if layers are quantized, "quantization" with their modes.
 
-        Arguments whose attributes have other names or values are added by the class itself.
+        A subclass adds the arguments whose attributes have other names or values.
         """
         quantization = {
             layer.path: {
@@ -168,7 +168,7 @@ class Model(Configured, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model of a `get_config`, and quantize its layers as saved, so that their weights can be loaded."""
+        """Create the model from its config, and quantize its layers as saved, so that their weights can be loaded."""
         config = dict(config)
         quantization = config.pop("quantization", {})
         model = super().from_config(config, custom_objects)
@@ -180,16 +180,16 @@ class Model(Configured, keras.Model):
 
 
 def flatten_layers(model: keras.Model) -> list[Any]:
-    """Return the layers within a model, and within its layers."""
-    # Keras has no public name for them: `keras.Model.layers` are the direct ones, and a layer has none.
+    """Return all layers of a model, including nested ones."""
+    # Keras has no public function for this: `keras.Model.layers` has the direct layers only.
     return list(model._flatten_layers(include_self=False))
 
 
 class _EpochOrder(keras.callbacks.Callback):
-    """Start training with the right epoch of the data, of which Keras has read a batch before to build the model.
+    """Start training at the right epoch of the data, because Keras reads a batch beforehand to build the model.
 
     Args:
-        data: the `epochs` of the data set to train on.
+        data: the `epochs` of the dataset to train on.
         validation_data: the `epochs` of the validation data, or None.
     """
 
@@ -199,7 +199,7 @@ class _EpochOrder(keras.callbacks.Callback):
         self._first: int | None = data.next_epoch
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Set the order of the first epoch, from which those of the others follow, and of each validation."""
+        """Set the epoch of the training data at the first call, and of the validation data at every call."""
         if self._first is not None:
             self._data.start_at(epoch or self._first)
             self._first = None
@@ -224,12 +224,16 @@ def _prepare_callbacks(model: Model, arguments: dict[str, Any], stack: contextli
 
 
 def _settings_of_fit(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what must be equal in all processes of a training."""
+    """Return the settings of `fit` that must be equal in all processes."""
     if processes.current().count == 1:
         return {}
     optimizer = model.optimizer
     return {
-        "model": [type(model).__name__, model.get_config(), [tuple(each.shape) for each in model.weights]],
+        "model": [
+            type(model).__name__,
+            model.get_config(),
+            [tuple(weight.shape) for weight in model.weights],
+        ],
         "optimizer": None if optimizer is None else [type(optimizer).__name__, optimizer.get_config()],
         **{name: _sizes(arguments[name]) for name in ("x", "y", "validation_data")},
         **{name: arguments[name] for name in ("batch_size", "epochs")},
@@ -237,15 +241,15 @@ def _settings_of_fit(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sizes(data: Any) -> Any:
-    """Return the shapes of arrays, or the shapes of batches, their number and the hash of the data, if it has one."""
+    """Return the shapes of arrays; for a dataset the shapes of batches, their number and, if any, the data's hash."""
     if hasattr(data, "element_spec"):
         fingerprint = getattr(epochs_of(data), "fingerprint", None)
         return str(data.element_spec), int(data.cardinality()), fingerprint
-    return keras.tree.map_structure(lambda each: list(getattr(each, "shape", [])), data)
+    return keras.tree.map_structure(lambda leaf: list(getattr(leaf, "shape", [])), data)
 
 
 def _check_onnx(file: pathlib.Path) -> None:
-    """Raise and remove the file of an ONNX graph if it has operations that are not of ONNX, which Keras lets pass."""
+    """Remove an ONNX file and raise a ValueError if it has operations unknown to ONNX, which Keras does not check."""
     import onnx
 
     nodes = onnx.load(file, load_external_data=False).graph.node
@@ -253,7 +257,7 @@ def _check_onnx(file: pathlib.Path) -> None:
     if unknown:
         file.unlink()
         raise ValueError(
-            'Keras\' `export(format="onnx")` has no form for an operation of the model. '
+            'Keras\' `export(format="onnx")` cannot convert an operation of the model. '
             f"Use kt.export.onnx_model(model, file). Received: {', '.join(unknown)}"
         )
 
@@ -290,14 +294,14 @@ def causal_relation(identifier: Any, name: str = "relation") -> relations.Relati
 
 
 def relation_positions(attention: Any, positions: Tensor | None) -> Tensor | None:
-    """Return a block's argument for positions (B, T) that restart in each text of a packed row.
+    """Return the argument `positions` of a block, for positions (B, T) that restart in each text of a packed row.
 
-    It is None for attention whose relation translations keep: the places in the row do, with faster kernels.
+    It is None if the relation is unchanged by translations: indices in the row then give the same result faster.
     """
     relation = getattr(attention, "relation", None)
     return None if relation is None or relations.TRANSLATIONS in relation.symmetries() else positions
 
 
 def padding_arguments(padding_mask: Tensor | None, lengths: Tensor | None) -> dict[str, Tensor | None]:
-    """Return a block's argument for padding: the lengths (B,) of rows padded at the end if given, else the mask."""
+    """Return the arguments of a block for padding: the lengths (B,) if given, else the mask."""
     return {"padding_mask": padding_mask} if lengths is None else {"key_lengths": lengths}

@@ -32,7 +32,7 @@ class BERT(PublishedSizes, Model):
     $$h_0 = \mathrm{drop}(\mathrm{norm}(E_w + P + S_s)), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad
     \mathrm{pool}(h_L) = \tanh(W h_{L,0} + b)$$
 
-    E_w is the embedding of token w, P the embedding of its position, S_s that of its segment s, and L = `num_layers`.
+    E_w is the embedding of token w, P of its position, S_s of its segment s, and L = `num_layers`.
     Models with heads: `MaskedLanguageModel`, `Pretraining`, `SequenceClassifier`,
     `TokenClassifier` and `SpanClassifier`.
 
@@ -55,12 +55,12 @@ class BERT(PublishedSizes, Model):
         embedding_dim: the size of the embeddings, by default D; another one is projected to D (ALBERT).
         shared_blocks: whether all blocks are one block with the same weights (ALBERT).
         pad_id: the padding id, never attended to.
-        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
+        rematerialize: "blocks" to recompute activations of blocks in the backward pass, which saves memory; or None.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: ids (B, T); or {"token_ids": (B, T)}, and optionally "segment_ids" (B, T), by default 0, and "lengths"
-            (B,), the numbers of tokens of rows padded at the end (see `data.with_lengths`).
+            (B,), the lengths of sequences padded at the end (see `data.with_lengths`).
 
     Shapes:
         output: (B, T, D)
@@ -80,7 +80,7 @@ class BERT(PublishedSizes, Model):
         3.1. Weights are drawn from a truncated normal with a standard deviation of 0.02, as in the authors' code.
     """
 
-    # "base" and "large" of the paper; the others of Turc et al., "Well-Read Students Learn Better" (2019).
+    # "base" and "large" as in the paper; the others as in Turc et al., "Well-Read Students Learn Better" (2019).
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
         name: {"vocabulary_size": 30522, "num_layers": layers, "num_heads": size // 64, "model_dim": size}
         for name, layers, size in (
@@ -216,23 +216,23 @@ class BERT(PublishedSizes, Model):
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the last hidden states (B, T, D)."""
-        given = self.named_inputs(inputs)
-        ids = given["token_ids"]
+        named = self.named_inputs(inputs)
+        ids = named["token_ids"]
         hidden = self.positions(self.embedding(ids))
         if self.segments is not None:
-            segment_ids = given.get("segment_ids")
+            segment_ids = named.get("segment_ids")
             segment_ids = ops.zeros_like(ids) if segment_ids is None else segment_ids
             hidden = hidden + embed(self.segments, segment_ids, training)
         hidden = self.drop(self.embedding_norm(hidden), training=training)
         if self.projection is not None:
             hidden = self.projection(hidden)
-        padding = padding_arguments(self.padding_mask(given), given.get("lengths"))
+        padding = padding_arguments(self.padding_mask(named), named.get("lengths"))
         for block in self.blocks:
             hidden = block(hidden, **padding, training=training)
         return hidden if self.final_norm is None else self.final_norm(hidden)
 
     def input_specs(self) -> InputSpecs:
-        """Return the integer inputs of a call, by name; those at "masked_positions" are for heads."""
+        """Return the integer inputs of a call, by name; "masked_positions" is for heads."""
         return {
             "token_ids": InputSpec(self.vocabulary_size),
             **(

@@ -20,7 +20,7 @@ POOLINGS = ("pooler", "mean")
 
 
 class HeadedEncoder(Model):
-    """An encoder with a head; the encoder's pooler is trainable only if the head uses it."""
+    """Base class of encoders with a head; the encoder's pooler is trainable only if the head uses it."""
 
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
         if not hasattr(encoder, "pooler"):
@@ -39,16 +39,16 @@ class HeadedEncoder(Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model of a `get_config`."""
+        """Create the model from its config."""
         encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
         return super().from_config({**config, "encoder": encoder}, custom_objects)
 
     def count_tokens(self, inputs: Any) -> int:
-        """Return the number of tokens of a batch, as the encoder counts them."""
+        """Return the number of tokens in a batch, as counted by the encoder."""
         return int(self.encoder.count_tokens(inputs))
 
     def input_specs(self) -> InputSpecs:
-        """Return the integer inputs of a call, those of the encoder."""
+        """Return the integer inputs of the encoder."""
         return self.encoder.input_specs()
 
     def _head(self, units: int, name: str, size: int, dtype: Any = "float32") -> keras.layers.Dense:

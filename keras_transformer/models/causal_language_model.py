@@ -15,15 +15,15 @@ from keras_transformer_options.arguments import check_ids, check_positive_intege
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class CausalLanguageModel(Model):
-    r"""Base class of decoder-only language models: each position predicts the next token from it and earlier ones.
+    r"""Base class of decoder-only language models, which predict the next token at each position.
 
     $$h_0 = \mathrm{Embed}(w), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =
     \mathrm{softmax}(\mathrm{norm}(h_L)\, W)$$
 
-    The constructor of a subclass creates `embedding` (a `TokenEmbedding`), `blocks` (a list of `DecoderBlock`) and, if
-    it has them, `positions` (added to the embeddings), `drop` (their dropout) and `final_norm`, and calls
-    `_build_weights` at its end. Blocks may differ: in the relation, score and head size of their self-attention, or in
-    its kind, such as a `RecurrentMixer`. Arguments that are attributes of the same names are in the config.
+    The constructor of a subclass creates `embedding` (a `TokenEmbedding`), `blocks` (a list of `DecoderBlock`) and
+    optionally `positions` (added to the embeddings), `drop` (their dropout) and `final_norm`, and calls
+    `_build_weights` at its end. Blocks may differ in the relation, score and head size of their self-attention, and may
+    have a `RecurrentMixer` instead. Arguments that are attributes of the same names are in the config.
 
     Args:
         vocabulary_size: the number of tokens.
@@ -36,8 +36,8 @@ class CausalLanguageModel(Model):
     Call arguments:
         inputs: ids (B, T); or {"token_ids": (B, T)}, optionally with "padding_mask" (B, T), False for padding. If
             several texts are packed in one sequence, also with "segment_ids" (B, T), which restrict attention to each
-            text, and "positions" (B, T), which restart in each. "lengths" (B,), the numbers of tokens of rows padded at
-            the end (see `data.with_lengths`), replace the padding mask.
+            text, and "positions" (B, T), which restart in each. "lengths" (B,), the lengths of sequences padded at the
+            end (see `data.with_lengths`), replace the padding mask.
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each position
@@ -78,13 +78,13 @@ class CausalLanguageModel(Model):
 
     def hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the last hidden states (B, T, D), the inputs of `logits`, for the inputs of a call."""
-        given = self.named_inputs(inputs)
-        ids = given["token_ids"]  # (B, T)
-        padding = padding_arguments(self._padding_mask(ids, given.get("padding_mask")), given.get("lengths"))
-        hidden = self._embed(ids, given.get("positions"), training)  # (B, T, D)
-        segment_ids = given.get("segment_ids")
+        named = self.named_inputs(inputs)
+        ids = named["token_ids"]  # (B, T)
+        padding = padding_arguments(self._padding_mask(ids, named.get("padding_mask")), named.get("lengths"))
+        hidden = self._embed(ids, named.get("positions"), training)  # (B, T, D)
+        segment_ids = named.get("segment_ids")
         for block in self.blocks:
-            positions = relation_positions(block.self_attention, given.get("positions"))
+            positions = relation_positions(block.self_attention, named.get("positions"))
             hidden = block(hidden, **padding, segment_ids=segment_ids, positions=positions, training=training)
         return self._normalized(hidden)
 
@@ -99,7 +99,7 @@ class CausalLanguageModel(Model):
         }
 
     def encode(self, source_ids: Tensor) -> None:
-        """Return None, since a decoder-only model encodes no source."""
+        """Return None, because a decoder-only model has no source."""
 
     def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[State]:
         """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
@@ -108,7 +108,8 @@ class CausalLanguageModel(Model):
     def select(self, cache: list[State], index: Tensor) -> list[State]:
         """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
         return [
-            block.self_attention.select(each, index) for block, each in zip(self.blocks, cache, strict=True)
+            block.self_attention.select(block_cache, index)
+            for block, block_cache in zip(self.blocks, cache, strict=True)
         ]
 
     def step(
@@ -188,7 +189,7 @@ class CausalLanguageModel(Model):
     def resize_token_embeddings(self, vocabulary_size: int) -> Self:
         """Copy the model with a different number of token embeddings.
 
-        The first embeddings are kept. New tokens get the last ids, and embeddings drawn as at initialization.
+        The first embeddings are kept. New tokens have the last ids and newly initialized embeddings.
 
         Args:
             vocabulary_size: the new number of rows of E, larger or smaller.
@@ -221,7 +222,7 @@ class CausalLanguageModel(Model):
         self.built = True
 
     def _padding_mask(self, ids: Tensor, padding_mask: Tensor | None) -> Tensor | None:
-        """Return the mask (B, T), False for the `pad_id` and for padding in the given mask; None without padding."""
+        """Return the mask (B, T), False for the `pad_id` and where `padding_mask` is False; None without padding."""
         if self.pad_id is None:
             return padding_mask
         by_id = ops.not_equal(ids, self.pad_id)

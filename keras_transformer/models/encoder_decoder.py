@@ -21,16 +21,16 @@ PACKED_INPUTS = {
     for side, axis in (("source", "S"), ("target", "T"))
     for name in ("segment_ids", "positions")
 }
-"""The optional inputs of rows that hold several pairs, as in `data.translation_pairs(packed=True)`."""
+"""The optional inputs for several pairs packed in a row, as in `data.translation_pairs(packed=True)`."""
 
 
 class AttentionWeights(NamedTuple):
-    """The attention weights of an encoder–decoder, a list with those of each block.
+    """The attention weights of an encoder–decoder, as lists with one tensor for each block.
 
     Attributes:
-        encoder: of the encoder's self-attention, (B, N, S, S).
-        decoder: of the decoder's masked self-attention, (B, N, T, T).
-        cross: of the cross-attention, (B, N, T, S).
+        encoder: weights of the encoder's self-attention, (B, N, S, S).
+        decoder: weights of the decoder's masked self-attention, (B, N, T, T).
+        cross: weights of the cross-attention, (B, N, T, S).
     """
 
     encoder: list[Any]
@@ -106,31 +106,31 @@ class EncoderDecoder(Model):
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of every target position (teacher forcing)."""
-        given = self.named_inputs(inputs)
-        source_lengths = given.get("source_lengths")
-        source_segments, target_segments = given.get("source_segment_ids"), given.get("target_segment_ids")
+        named = self.named_inputs(inputs)
+        source_lengths = named.get("source_lengths")
+        source_segments, target_segments = named.get("source_segment_ids"), named.get("target_segment_ids")
         if (source_segments is None) != (target_segments is None):
             raise ValueError(
                 "`inputs` must have both or neither of 'source_segment_ids' and 'target_segment_ids'. "
-                f"Received: the keys {sorted(given)}"
+                f"Received: the keys {sorted(named)}"
             )
         memory, source_padding = self.encoder_states(
-            given["source_ids"],
+            named["source_ids"],
             training,
             source_lengths,
             segment_ids=source_segments,
-            positions=given.get("source_positions"),
+            positions=named.get("source_positions"),
         )
         return self.decode(
-            given["target_ids"],
+            named["target_ids"],
             memory,
             source_padding,
             training,
             source_lengths=source_lengths,
-            target_lengths=given.get("target_lengths"),
+            target_lengths=named.get("target_lengths"),
             source_segment_ids=source_segments,
             target_segment_ids=target_segments,
-            positions=given.get("target_positions"),
+            positions=named.get("target_positions"),
         )
 
     def input_specs(self) -> InputSpecs:
@@ -154,16 +154,19 @@ class EncoderDecoder(Model):
     ) -> tuple[Tensor, Tensor]:
         """Return the encoder's output (B, S, D) and its mask (B, S), False for padding.
 
-        The `source_lengths` (B,) of rows padded at the end replace the mask in attention. With `segment_ids` (B, S),
-        tokens attend to their own segment only; `positions` (B, S) are those in each segment.
+        The `source_lengths` (B,) of sources padded at the end replace the mask in attention. With `segment_ids` (B, S),
+        tokens attend to their own segment only; `positions` (B, S) restart in each segment.
         """
         padding_mask = ops.not_equal(source_ids, self.pad_id)
         padding = padding_arguments(padding_mask, source_lengths)
         hidden = self._embed("encoder", source_ids, positions, training)
         for block in self.encoder_blocks:
-            restarting = relation_positions(block.attention, positions)
             hidden = block(
-                hidden, **padding, segment_ids=segment_ids, positions=restarting, training=training
+                hidden,
+                **padding,
+                segment_ids=segment_ids,
+                positions=relation_positions(block.attention, positions),
+                training=training,
             )
         return self._final_norm("encoder_norm", hidden, training), padding_mask
 
@@ -183,8 +186,8 @@ class EncoderDecoder(Model):
         """Return logits (B, T, vocabulary_size) of target ids (B, T), given a memory and its mask (B, S).
 
         The memory is the encoder's output (B, S, D) or a `RetrievalMemory` of it. The lengths (B,) of sources and
-        targets padded at the end replace their masks. With the segments (B, S) and (B, T) of rows of several pairs,
-        tokens attend to targets and sources of their own segment; `positions` (B, T) are those of targets.
+        targets padded at the end replace their masks. With segment ids (B, S) and (B, T) for several pairs in a row,
+        tokens attend to targets and sources of their own segment; `positions` (B, T) are the positions of targets.
         """
         target_mask = self._target_padding(target_ids, ops.arange(ops.shape(target_ids)[1]))
         target_padding = padding_arguments(target_mask, target_lengths)
@@ -231,8 +234,8 @@ class EncoderDecoder(Model):
     def select(self, cache: list[State], index: Tensor) -> list[State]:
         """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
         return [
-            block.self_attention.select(each, index)
-            for block, each in zip(self.decoder_blocks, cache, strict=True)
+            block.self_attention.select(block_cache, index)
+            for block, block_cache in zip(self.decoder_blocks, cache, strict=True)
         ]
 
     def step(
@@ -318,7 +321,7 @@ class EncoderDecoder(Model):
         return self._final_norm("decoder_norm", hidden), new_cache
 
     def attention_weights(self, inputs: dict[str, Tensor]) -> AttentionWeights:
-        """Return the weights of all attentions in a call with these inputs, float32, for inspection."""
+        """Return the weights of all attention layers in a call with these inputs, float32, for inspection."""
         encoder = [block.attention for block in self.encoder_blocks]
         decoder = [block.self_attention for block in self.decoder_blocks]
         cross = [block.cross_attention for block in self.decoder_blocks]
@@ -343,9 +346,9 @@ class EncoderDecoder(Model):
     def _embed(
         self, side: str, ids: Tensor, positions: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
-        """Embed ids (B, T) at `positions`, by default 0, 1, 2, …, as the inputs (B, T, D) of the first block of a side.
+        """Embed ids (B, T) at `positions`, by default 0, 1, 2, …, as the inputs (B, T, D) of the first block.
 
-        The side is "encoder" or "decoder".
+        The `side` is "encoder" or "decoder".
         """
         return self.drop(self.embedding(ids), training=training)
 

@@ -90,7 +90,7 @@ class GAT(Model):
         self.head_dim = head_dim
         self.activation = keras.activations.get(activation)
         self.dropout = check_rate("dropout", dropout)
-        # Stored as a config: only the layers of each attention are built.
+        # Stored as a config, from which each attention layer gets a separate score.
         self.score = keras.saving.serialize_keras_object(score_layers.get(score))
         self.residual = residual
         self.self_loops = self_loops
@@ -99,12 +99,12 @@ class GAT(Model):
 
     @classmethod
     def transductive(cls, num_features: int, num_classes: int, **kwargs: Any) -> "GAT":
-        """Create the paper's model for Cora and Citeseer: 8 heads of 8, then 1; dropout 0.6, L2 0.0005 (as λ‖w‖²/2)."""
+        """Create the paper's model for Cora and Citeseer: 8 heads of size 8, then 1; dropout 0.6, L2 5e-4 (λ‖w‖²/2)."""
         return cls(num_features, num_classes, **{"regularizer": keras.regularizers.L2(5e-4 / 2), **kwargs})
 
     @classmethod
     def inductive(cls, num_features: int, num_classes: int, **kwargs: Any) -> "GAT":
-        """Create the paper's model for PPI: 4, 4 and 6 heads of 256, residual, without dropout."""
+        """Create the paper's model for PPI: 4, 4 and 6 heads of size 256, residual, without dropout."""
         sizes = {"num_heads": (4, 4, 6), "head_dim": 256, "dropout": 0.0, "residual": True}
         return cls(num_features, num_classes, **{**sizes, **kwargs})
 

@@ -23,14 +23,14 @@ from keras_transformer.ops.random import check_rate
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GPT(PublishedSizes, CausalLanguageModel):
-    r"""Decoder-only language model: each position attends to earlier ones and predicts the next token.
+    r"""Decoder-only language model: each position attends to itself and earlier ones, and predicts the next token.
 
     $$h_0 = E_w + P, \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =
     \mathrm{softmax}(\mathrm{norm}(h_L) E^\top)$$
 
-    E_w is the embedding of token w and P that of its position. The defaults are GPT-2's. With `normalization="post"` it
-    is GPT-1, without the norm before the logits; with `position_encoding="rotary", norm="rms", activation="swiglu",
-    use_bias=False` it has the blocks of later models such as Llama.
+    E_w is the embedding of token w, and P the embedding of its position. The defaults are GPT-2's. With
+    `normalization="post"` it is GPT-1, without the norm before the logits; with `position_encoding="rotary",
+    norm="rms", activation="swiglu", use_bias=False` it has the blocks of later models such as Llama.
 
     Args:
         vocabulary_size: the number of rows of E.
@@ -53,14 +53,14 @@ class GPT(PublishedSizes, CausalLanguageModel):
         epsilon: the epsilon of the norms.
         pad_id: the padding id, never attended to; None, as in GPT-1 and GPT-2, for padding by a `padding_mask` only.
         end_id: the id that ends a text.
-        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
+        rematerialize: "blocks" to recompute activations of blocks in the backward pass, which saves memory; or None.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: ids (B, T); or {"token_ids": (B, T)}, optionally with "padding_mask" (B, T), False for padding. If
             several texts are packed in one sequence, also with "segment_ids" (B, T), which restrict attention to each
-            text, and "positions" (B, T), which restart in each. "lengths" (B,), the numbers of tokens of rows padded at
-            the end (see `data.with_lengths`), replace the padding mask.
+            text, and "positions" (B, T), which restart in each. "lengths" (B,), the lengths of sequences padded at the
+            end (see `data.with_lengths`), replace the padding mask.
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each position
@@ -77,10 +77,10 @@ class GPT(PublishedSizes, CausalLanguageModel):
     References:
         Radford et al., "Improving Language Understanding by Generative Pre-Training" (2018), section 3.1: GPT-1.
         Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3: GPT-2. Weights are
-        initialized as there: N(0, 0.02), output projections of sublayers divided by √(2L).
+        initialized as in GPT-2: N(0, 0.02), output projections of sublayers divided by √(2L).
     """
 
-    # Layers, heads and D as published (GPT-2's smallest has 124 million parameters, not the 117 of its paper).
+    # Layers, heads and D as published (the smallest GPT-2 has 124 million parameters, not 117 as in its paper).
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "gpt": {
             "vocabulary_size": 40478,
@@ -148,7 +148,7 @@ class GPT(PublishedSizes, CausalLanguageModel):
         self.embedding_dropout = check_rate("embedding_dropout", embedding_dropout, dropout)
         self.activation = get_activation(activation)
         self.normalization, self.norm = normalization, norm
-        # Stored as a config: each attention has a layer of its own.
+        # Stored as a config, from which each attention layer gets a separate encoding.
         encoding = None if learned else attention_encodings.get(position_encoding, num_heads)
         config = keras.saving.serialize_keras_object(encoding)
         self.position_encoding = "learned" if learned else config

@@ -17,8 +17,8 @@ from keras_transformer.typing import Tensor
 NUM_SPECIAL_IDS = 3
 
 
-class _Headed(Model):
-    """A decoder with a linear head on the hidden state of the extract token of each sequence."""
+class _HeadedDecoder(Model):
+    """Base class of decoders with a linear head on the hidden state of each sequence's extract token."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class _Headed(Model):
         self.dropout = check_rate("dropout", dropout, decoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.drop.build((None, decoder.model_dim))
-        draw = keras.initializers.RandomNormal(stddev=0.02)
-        self.head = keras.layers.Dense(units, kernel_initializer=draw, dtype="float32", name="head")
+        initializer = keras.initializers.RandomNormal(stddev=0.02)
+        self.head = keras.layers.Dense(units, kernel_initializer=initializer, dtype="float32", name="head")
         self.head.build((None, decoder.model_dim))
         self.built = True
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """Return the logits of the classes and of the next token at each position."""
-        given = self.named_inputs(inputs)
-        ids, hidden = given["token_ids"], self._hidden(given, training)
+        named = self.named_inputs(inputs)
+        ids, hidden = named["token_ids"], self._hidden(named, training)
         tokens = self.decoder.logits(hidden)
         return {
             "classes": self._classes(ids, hidden, training),
@@ -53,9 +53,9 @@ class _Headed(Model):
         }
 
     def classify(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """Return the logits of the classes as in `call`, without computing those of tokens."""
-        given = self.named_inputs(inputs)
-        return self._classes(given["token_ids"], self._hidden(given, training), training)
+        """Return the logits of the classes as in `call`, without computing the logits of tokens."""
+        named = self.named_inputs(inputs)
+        return self._classes(named["token_ids"], self._hidden(named, training), training)
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
         """Return the shape of each output."""
@@ -66,7 +66,7 @@ class _Headed(Model):
         }
 
     def count_tokens(self, inputs: Any) -> int:
-        """Return the number of tokens of a batch, as the decoder counts them."""
+        """Return the number of tokens in a batch, as counted by the decoder."""
         return int(self.decoder.count_tokens(inputs))
 
     def input_specs(self) -> InputSpecs:
@@ -80,19 +80,19 @@ class _Headed(Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model of a `get_config`."""
+        """Create the model from its config."""
         decoder = keras.saving.deserialize_keras_object(config["decoder"], custom_objects=custom_objects)
         return super().from_config({**config, "decoder": decoder}, custom_objects)
 
-    def _hidden(self, given: dict[str, Tensor], training: bool | None) -> Tensor:
+    def _hidden(self, inputs: dict[str, Tensor], training: bool | None) -> Tensor:
         """Return the hidden states (rows, T, D), with the sequences of an example in consecutive rows."""
-        rows = {name: ops.reshape(values, (-1, ops.shape(values)[-1])) for name, values in given.items()}
+        rows = {name: ops.reshape(values, (-1, ops.shape(values)[-1])) for name, values in inputs.items()}
         return self.decoder.hidden(rows, training=training)
 
     def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
         rows = ops.reshape(ids, (-1, ops.shape(ids)[-1]))
-        places = ops.arange(ops.shape(rows)[1], dtype="int32")
-        last = ops.max(ops.where(ops.equal(rows, self.special_ids[-1]), places, 0), axis=1)
+        index = ops.arange(ops.shape(rows)[1], dtype="int32")
+        last = ops.max(ops.where(ops.equal(rows, self.special_ids[-1]), index, 0), axis=1)
         ends = ops.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # (rows, D)
         ends = ops.reshape(ends, (*ops.shape(ids)[:-1], self.decoder.model_dim))
         return self._logits(ends, training)
@@ -111,7 +111,7 @@ class _Headed(Model):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GPTClassifier(_Headed):
+class GPTClassifier(_HeadedDecoder):
     r"""Classify texts or pairs of texts, or predict numbers, by the hidden state of the last token, the extract token.
 
     $$P(y \mid x_1 \dots x_m) = \mathrm{softmax}(W h_L^m + b), \qquad
@@ -136,7 +136,7 @@ class GPTClassifier(_Headed):
         **kwargs: arguments of `keras.Model`; the default dtype policy is the decoder's.
 
     Call arguments:
-        inputs: ids (B, T), padded on the right; (B, 2, T) if `symmetric`. Or {"token_ids": the same,
+        inputs: ids (B, T), padded on the right; (B, 2, T) if `symmetric`. Or {"token_ids": these ids,
             "padding_mask": booleans of the same shape}.
 
     Shapes:
@@ -154,7 +154,7 @@ class GPTClassifier(_Headed):
 
     References:
         Radford et al., "Improving Language Understanding by Generative Pre-Training" (2018), section 3.2, equations 3
-        to 5, and section 3.3. There λ weights a sum over tokens; here, as in the authors' code, a mean.
+        to 5, and section 3.3. In the paper λ weights a sum over tokens; here, as in the authors' code, a mean.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class GPTClassifier(_Headed):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GPTMultipleChoice(_Headed):
+class GPTMultipleChoice(_HeadedDecoder):
     r"""Choose among answers; each answer is read after the context, in a separate sequence.
 
     $$P(a_k) = \mathrm{softmax}_k(w^\top h_L^m(\mathrm{start}, \mathrm{context}, \mathrm{delimiter}, a_k,
@@ -202,7 +202,7 @@ class GPTMultipleChoice(_Headed):
         **kwargs: arguments of `keras.Model`; the default dtype policy is the decoder's.
 
     Call arguments:
-        inputs: ids (B, K, T) of K answers, padded on the right; or {"token_ids": the same, "padding_mask": booleans
+        inputs: ids (B, K, T) of K answers, padded on the right; or {"token_ids": these ids, "padding_mask": booleans
             (B, K, T)}. A sequence without extract token is not an answer: its logit is −10⁹.
 
     Shapes:
@@ -243,12 +243,14 @@ class GPTMultipleChoice(_Headed):
 def _check_special_ids(special_ids: Sequence[int] | None, decoder: GPT) -> tuple[int, ...]:
     size = decoder.vocabulary_size
     checked = tuple(range(size - NUM_SPECIAL_IDS, size)) if special_ids is None else tuple(special_ids)
-    taken = {decoder.pad_id, decoder.end_id} if special_ids is None else {decoder.pad_id}
-    valid = len(set(checked)) == len(checked) == NUM_SPECIAL_IDS and all(0 <= mark < size for mark in checked)
-    if not valid or taken & set(checked):
+    reserved = {decoder.pad_id, decoder.end_id} if special_ids is None else {decoder.pad_id}
+    is_valid = len(set(checked)) == len(checked) == NUM_SPECIAL_IDS and all(
+        0 <= id_ < size for id_ in checked
+    )
+    if not is_valid or reserved & set(checked):
         raise ValueError(
-            f"`special_ids` must be {NUM_SPECIAL_IDS} different ids of the decoder's {size}, for start, delimiter and "
-            "extract, such as those that decoder.resize_token_embeddings adds. "
+            f"`special_ids` must be {NUM_SPECIAL_IDS} different ids in [0, {size}), for the start, delimiter and "
+            "extract tokens, such as the ids that decoder.resize_token_embeddings adds. "
             f"Received: special_ids={special_ids} with pad_id={decoder.pad_id}, end_id={decoder.end_id}"
         )
     return checked

@@ -1,4 +1,4 @@
-"""Batches on the host: functions that see each batch of a data set when it is read."""
+"""Observers of batches on the host: functions called with each batch of a dataset when it is read."""
 
 import sys
 import types
@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 Observer = Callable[[Any, Any], None]
-"""A function of the inputs and labels of a batch, as NumPy arrays. An error that it raises ends the data."""
+"""A function of the inputs and labels of a batch, as NumPy arrays. If it raises an error, iteration stops."""
 
 
 def is_dataset(data: Any) -> bool:
@@ -20,21 +20,21 @@ def is_dataset(data: Any) -> bool:
 
 
 def epochs_of(data: Any) -> Any:
-    """Return the position of a data set of `keras_transformer.data` in its epochs, or None for other data."""
+    """Return the attribute `epochs` of a dataset of `keras_transformer.data`, or None for other data."""
     epochs = getattr(data, "epochs", None)
     return epochs if hasattr(epochs, "start_at") else None
 
 
 def observed(data: Any, observer: Observer) -> Any:
-    """Return a data set with the same batches, each of which `observer` sees on the host when it is read.
+    """Return a dataset with the same batches, which calls `observer` on the host with each batch that is read.
 
-    It has the attribute `epochs` of a data set of `keras_transformer.data`.
+    It keeps the attribute `epochs` of a dataset of `keras_transformer.data`.
 
     Args:
         data: a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator. A `tf.data.Dataset` with elements that are
-            not tensors, such as ragged ones, is returned as it is.
-        observer: the function. Inputs of floats in a `tf.data.Dataset`, such as images, are zeros of the same shape
-            for it, as they need not be copied.
+            not tensors, such as ragged ones, is returned unchanged.
+        observer: the function. In place of the float inputs of a `tf.data.Dataset`, such as images, it receives zeros
+            of the same shape, so that they are not copied.
     """
     if isinstance(data, keras.utils.PyDataset):
         return _ObservedPyDataset(data, observer)
@@ -55,38 +55,38 @@ def _dataset(dataset: Any, observer: Observer) -> Any:
     if not all(isinstance(spec, tensorflow.TensorSpec) for spec in flatten(dataset.element_spec)):
         return dataset
 
-    def seen(*batch: Any) -> Any:
+    def observed_batch(*batch: Any) -> Any:
         element = batch if isinstance(dataset.element_spec, tuple) else batch[0]
         x, y, _ = keras.utils.unpack_x_y_sample_weight(element)
         structure = (x,) if y is None else (x, y)
-        read, inputs = flatten(structure), len(flatten(x))
-        # Of inputs of floats, such as images, only the shape is sent.
+        tensors, num_inputs = flatten(structure), len(flatten(x))
+        # For float inputs, such as images, only the shape is sent.
         sent = [
-            tensor if i >= inputs or not tensor.dtype.is_floating else tensorflow.shape(tensor)
-            for i, tensor in enumerate(read)
+            tensor if i >= num_inputs or not tensor.dtype.is_floating else tensorflow.shape(tensor)
+            for i, tensor in enumerate(tensors)
         ]
 
-        def see(*arrays: np.ndarray) -> Any:
+        def observe(*arrays: np.ndarray) -> Any:
             leaves = [
-                array if tensor is each else np.broadcast_to(np.float32(0), array)
-                for array, tensor, each in zip(arrays, sent, read, strict=True)
+                array if sent_tensor is tensor else np.broadcast_to(np.float32(0), array)
+                for array, sent_tensor, tensor in zip(arrays, sent, tensors, strict=True)
             ]
-            parts = tensorflow.nest.pack_sequence_as(structure, leaves)
-            observer(parts[0], None if y is None else parts[1])
+            inputs, *labels = tensorflow.nest.pack_sequence_as(structure, leaves)
+            observer(inputs, labels[0] if labels else None)
             return np.bool_(True)
 
-        done = tensorflow.numpy_function(see, sent, tensorflow.bool)
+        done = tensorflow.numpy_function(observe, sent, tensorflow.bool)
         with tensorflow.control_dependencies([done]):
             return tensorflow.nest.map_structure(tensorflow.identity, element)
 
-    result = dataset.map(seen).prefetch(1)  # sees a batch during the step before
+    result = dataset.map(observed_batch).prefetch(1)  # observes a batch during the previous step
     if epochs_of(dataset) is not None:
         result.epochs = dataset.epochs
     return result
 
 
 class _ObservedPyDataset(keras.utils.PyDataset):
-    """A `PyDataset` whose batches an observer sees when they are read."""
+    """A `PyDataset` that calls an observer with each batch that is read."""
 
     def __init__(self, dataset: Any, observer: Observer) -> None:
         super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
@@ -94,7 +94,7 @@ class _ObservedPyDataset(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> int | None:
-        """The number of batches, None if it is unlimited."""
+        """The number of batches, or None if unlimited."""
         return self._dataset.num_batches
 
     def __getitem__(self, index: int) -> Any:

@@ -1,4 +1,4 @@
-"""Checks of a model's inputs: of their names, shapes and dtypes in a call, and of ids and labels on the host in `fit`.
+"""Checks of a model's inputs: names, shapes and dtypes in a call, and ids and labels on the host in `fit`.
 
 An id outside the vocabulary or a label outside the classes raises no error under XLA, which reads another row instead.
 """
@@ -27,13 +27,13 @@ _ELEMENTWISE = (
 
 
 class InputSpec(NamedTuple):
-    """An input of integers.
+    """The spec of an integer input.
 
     Attributes:
-        limit: the integers are in [0, limit); None for any non-negative ones. With 2 the input may be boolean.
+        limit: the integers must be in [0, limit); None for any non-negative integers. With 2 the input may be boolean.
         axes: the names of the axes.
         required: whether the model needs the input.
-        exported: whether it is an input of exported models; None for those that are required.
+        exported: whether it is an input of exported models; by default, required inputs are.
         dtype: its dtype in exported models.
     """
 
@@ -49,7 +49,7 @@ class InputSpec(NamedTuple):
         return self.required if self.exported is None else self.exported
 
     def for_keras(self, name: str) -> keras.InputSpec:
-        """Return the spec of Keras, in which axes have no names."""
+        """Return the corresponding `keras.InputSpec`, in which axes have no names."""
         shape = tuple(int(axis) if axis.isdigit() else None for axis in self.axes)
         return keras.InputSpec(self.dtype, shape, name=name)
 
@@ -58,7 +58,7 @@ InputSpecs = Mapping[str, InputSpec]
 
 
 def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
-    """Return a model's inputs by name, after checks of names, shapes and dtypes, and of values where they are known.
+    """Return a model's inputs by name, after checking names, shapes, dtypes and, if known, values.
 
     Args:
         inputs: a dictionary of tensors, or one tensor if only one input is required. Symbolic tensors have no values.
@@ -66,7 +66,7 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
 
     Raises:
         TypeError: if `inputs` is neither.
-        ValueError: if an input is missing, unknown, not of integers, of another shape or out of range.
+        ValueError: if an input is missing, unknown, not of integers, of a wrong shape or out of range.
     """
     required = [name for name, spec in specs.items() if spec.required]
     if isinstance(inputs, dict):
@@ -74,43 +74,43 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
             optional = [name for name in specs if name not in required]
             also = f" and may have {optional}" if optional else ""
             raise ValueError(f"`inputs` must have {required}{also}. Received: the keys {sorted(inputs)}")
-        given = inputs
+        named = inputs
     elif len(required) == 1 and not isinstance(inputs, tuple):
-        given = {required[0]: inputs}
+        named = {required[0]: inputs}
     else:
         raise TypeError(f"`inputs` must be a dictionary with {required}. Received: {_described(inputs)}")
     sizes: dict[str, int] = {}
-    for name, values in given.items():
+    for name, values in named.items():
         spec = specs[name]
         _check_tensor(name, values, spec, sizes)
         if (known := known_values(values)) is not None:
             limit = spec.limit
             wrong = (known < 0) if limit is None else (known < 0) | (known >= limit)
-            _refuse(name, known, wrong, "at least 0" if limit is None else f"in [0, {limit})")
-    return dict(given)
+            _check_values(name, known, wrong, "at least 0" if limit is None else f"in [0, {limit})")
+    return dict(named)
 
 
 def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]) -> None:
-    """Raise a ValueError if an array or tensor has another dtype, or is known to have another shape.
+    """Raise a ValueError if an array or tensor has a wrong dtype, or is known to have a wrong shape.
 
     Args:
         name: the name of the input, for the error.
         values: the array or tensor.
         spec: its axes and its dtype.
-        sizes: the known sizes of axes, to which those of the input are added.
+        sizes: the known sizes of axes, to which the sizes of the input are added.
     """
     if not hasattr(values, "shape"):
         raise TypeError(f"`{name}` must be an array or a tensor. Received: {str(values)[:80]}")
     dtype = keras.backend.standardize_dtype(values.dtype)
-    right = "int" in dtype or (spec.limit == 2 and dtype == "bool")
+    is_valid = "int" in dtype or (spec.limit == 2 and dtype == "bool")
     unknown = getattr(values.shape, "rank", 0) is None
     shape = () if unknown else tuple(values.shape)
-    if right and not unknown:
-        right = len(shape) == len(spec.axes) and all(
+    if is_valid and not unknown:
+        is_valid = len(shape) == len(spec.axes) and all(
             size is None or sizes.setdefault(axis, int(axis) if axis.isdigit() else size) == size
             for axis, size in zip(spec.axes, shape, strict=True)
         )
-    if not right:
+    if not is_valid:
         kind = "booleans" if spec.limit == 2 else "integers"
         others = "".join(
             f", {axis} = {size}" for axis, size in sizes.items() if axis in spec.axes and axis.isalpha()
@@ -122,16 +122,16 @@ def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]
 
 
 class InputCheck:
-    """Check of the ids and labels that a model reads in `fit`, `evaluate` or `predict`, on the host.
+    """Check the ids and labels of `fit`, `evaluate` or `predict` on the host.
 
     Arrays are checked at once. The batches of a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator are checked
-    when they are read, so that none is read twice.
+    when they are read, so that no batch is read twice.
 
     Args:
-        model: the model, compiled if it gets labels.
+        model: the model, compiled if there are labels.
 
     Attributes:
-        error: the first error of a batch; backends raise errors of their own in its place.
+        error: the first error of a batch; the backend raises a different error in its place.
     """
 
     def __init__(self, model: Any) -> None:
@@ -143,7 +143,7 @@ class InputCheck:
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[Self]:
-        """Raise the first error of a batch in place of the backend's."""
+        """Raise the first error of a batch in place of the backend's error."""
         try:
             yield self
         except Exception:
@@ -152,14 +152,14 @@ class InputCheck:
             raise self.error from None
 
     def data(self, x: Any, y: Any = None) -> Any:
-        """Check arrays, or return a data set whose batches are checked when they are read."""
+        """Check arrays, or return a dataset whose batches are checked when they are read."""
         if is_dataset(x):
             return observed(x, self.batch)
         self.batch(x, y)
         return x
 
     def validation_data(self, data: Any) -> Any:
-        """Check the `validation_data` of `fit`: arrays, or a data set as in `data`."""
+        """Check the `validation_data` of `fit`: arrays, or a dataset as in `data`."""
         if not isinstance(data, tuple | list) or len(data) < 2:
             return data if data is None else self.data(data)
         self.batch(*data[:2])
@@ -169,7 +169,7 @@ class InputCheck:
         """Raise a ValueError for the first id or label of arrays that is out of range."""
         leaves = keras.tree.flatten((x, y))
         if not all(leaf is None or hasattr(leaf, "shape") for leaf in leaves):
-            return  # data of another type, which Keras reads or refuses
+            return  # data of another type, which Keras accepts or rejects
         try:
             self._check(
                 *keras.tree.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf), (x, y))
@@ -189,14 +189,14 @@ class InputCheck:
                 continue
             name, shape = "y" + "".join(f"[{key!r}]" for key in path), shapes
             if labels.dtype.kind == "f":
-                _refuse(name, labels, ~np.isfinite(labels), "finite")
+                _check_values(name, labels, ~np.isfinite(labels), "finite")
             for key in path:
                 shape = shape.get(key) if isinstance(shape, dict) else None
             if path in self._losses and isinstance(shape, tuple | list):
                 _check_labels(name, self._losses[path], labels, tuple(shape))
 
     def _output_shapes(self, x: Any) -> Any:
-        """Return the shapes of the model's outputs, None if they are not known."""
+        """Return the shapes of the model's outputs, or None if they are unknown."""
         try:
             return self._output_shape(keras.tree.map_structure(lambda leaf: leaf.shape, x))
         except NotImplementedError:
@@ -204,7 +204,7 @@ class InputCheck:
 
 
 def _check_labels(name: str, loss: Any, labels: np.ndarray, shape: tuple[int | None, ...]) -> None:
-    """Raise a ValueError if labels do not fit a loss and an output of a shape."""
+    """Raise a ValueError if labels do not fit the loss and the output shape."""
     loss = keras.losses.get(loss)
     function = getattr(getattr(loss, "fn", loss), "__name__", "")
     if hasattr(loss, "ignore_class") or function == "sparse_categorical_crossentropy":
@@ -214,7 +214,7 @@ def _check_labels(name: str, loss: Any, labels: np.ndarray, shape: tuple[int | N
         expected, classes = (shape, shape[:-1] if shape[-1] == 1 else shape), None
     else:
         return
-    if not any(_fits(labels.shape, each) for each in expected):
+    if not any(_fits(labels.shape, option) for option in expected):
         raise ValueError(
             f"`{name}` must be labels of shape {_written(expected[0])} for outputs of shape {_written(shape)}. "
             f"Received: {name}.shape={labels.shape}"
@@ -232,12 +232,12 @@ def _check_labels(name: str, loss: Any, labels: np.ndarray, shape: tuple[int | N
         if label is not None and not 0 <= label < classes
     )
     hint = "" if "ignore_class" in also else " (`ignore_class` of the loss excludes a label)"
-    _refuse(name, labels, ~known, f"integers in [0, {classes}){also}{hint}")
+    _check_values(name, labels, ~known, f"integers in [0, {classes}){also}{hint}")
 
 
-def _fits(found: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
-    return len(found) == len(expected) and all(
-        size in (one, None) for one, size in zip(found, expected, strict=True)
+def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(expected) and all(
+        expected_size in (size, None) for size, expected_size in zip(shape, expected, strict=True)
     )
 
 
@@ -245,7 +245,7 @@ def _written(shape: tuple[int | None, ...]) -> str:
     return f"({', '.join('any' if size is None else str(size) for size in shape)}{',' * (len(shape) == 1)})"
 
 
-def _refuse(name: str, values: np.ndarray, wrong: np.ndarray, expectation: str) -> None:
+def _check_values(name: str, values: np.ndarray, wrong: np.ndarray, expectation: str) -> None:
     """Raise a ValueError for the first value where `wrong` is True, if any."""
     if not wrong.any():
         return

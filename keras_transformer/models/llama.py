@@ -38,11 +38,11 @@ class Llama(CausalLanguageModel):
         max_wavelength: the base of the rotary frequencies, `rope_theta` in `transformers`.
         relation: which positions may attend to which (see `relations`), by default "causal"; never to later ones.
         epsilon: the epsilon of the norms.
-        tied: whether the embeddings are the output matrix, too.
+        tied: whether the embedding matrix is also the output matrix.
         dropout: dropout rate for attention weights and the outputs of sublayers.
         pad_id: the padding id, never attended to; None for padding by a `padding_mask` only.
         end_id: the id that ends a text.
-        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
+        rematerialize: "blocks" to recompute activations of blocks in the backward pass, which saves memory; or None.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:

@@ -20,8 +20,7 @@ class SentenceEncoder(HeadedEncoder):
     r"""Embed the N texts of each example with one encoder, for contrastive training.
 
     Train it on pairs of texts (`data.sentence_pairs`, N = 2) with `training.InfoNCE`; `pipelines.Embedding` then embeds
-    texts with it. The hidden states h₁, …, h_T of the tokens of a text, including special ones, are pooled to one
-    vector:
+    texts with it. The hidden states h₁, …, h_T of a text's tokens, including special tokens, are pooled to one vector:
 
     | `pooling` | vector |
     |---|---|
@@ -34,7 +33,7 @@ class SentenceEncoder(HeadedEncoder):
 
     Args:
         encoder: a `BERT`.
-        pooling: a name in the table, or several, whose vectors are concatenated.
+        pooling: a name in the table, or several names, whose vectors are concatenated.
         head: layers that transform the pooled vectors, one after another, such as `keras.layers.Dense`.
         **kwargs: arguments of `keras.Model`.
 
@@ -42,7 +41,8 @@ class SentenceEncoder(HeadedEncoder):
         inputs: ids (B, N, T), or {"token_ids": (B, N, T)}.
 
     Attributes:
-        embedding_dim: E, the size of the vectors: that of the last layer of `head`; without layers D for each pooling.
+        embedding_dim: E, the size of the vectors: the output size of `head` or, without head, D times the number of
+            poolings.
 
     Shapes:
         output: (B, N, E), float32, not normalised
@@ -93,7 +93,7 @@ class SentenceEncoder(HeadedEncoder):
         """Return the vectors (B, E), float32, of the encoder's hidden states (B, T, D) for its inputs."""
         vectors = pool(self.encoder, hidden, inputs, self.pooling)
         for layer in self.head:
-            vectors = layer(vectors)  # `training` is that of the call around it
+            vectors = layer(vectors)  # Keras passes `training` of the enclosing call
         return ops.cast(vectors, "float32")
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
@@ -107,7 +107,7 @@ class SentenceEncoder(HeadedEncoder):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model of a `get_config`."""
+        """Create the model from its config."""
         head = [
             keras.saving.deserialize_keras_object(layer, custom_objects=custom_objects)
             for layer in config.get("head", ())
@@ -139,7 +139,7 @@ def pool(encoder: Any, hidden: Tensor, inputs: dict[str, Tensor], pooling: Pooli
         encoder: the encoder.
         hidden: its hidden states (B, T, D).
         inputs: its inputs.
-        pooling: a name in `POOLINGS`, or several. A row without tokens gets zeros, except from "first" and "pooler".
+        pooling: a name in `POOLINGS`, or several. A row without tokens gives zeros, except with "first" and "pooler".
     """
     mask = encoder.padding_mask(inputs)
     vectors = [_pool(encoder, hidden, mask, name) for name in _names(pooling)]
@@ -159,17 +159,17 @@ def _pool(encoder: Any, hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
         largest = ops.max(ops.where(mask[..., None], hidden, _LOWEST), axis=1)
         return ops.where(ops.any(mask, axis=1, keepdims=True), largest, 0.0)
     weights = ops.cast(mask, "float32")
-    places = weights * ops.arange(1, ops.shape(mask)[1] + 1, dtype="float32")  # (B, T), 0 for padding
+    numbers = weights * ops.arange(1, ops.shape(mask)[1] + 1, dtype="float32")  # (B, T), 0 for padding
     if pooling == "weighted_mean":
-        weights = places
+        weights = numbers
     elif pooling == "last":
-        weights = weights * ops.cast(ops.equal(places, ops.max(places, axis=1, keepdims=True)), "float32")
+        weights = weights * ops.cast(ops.equal(numbers, ops.max(numbers, axis=1, keepdims=True)), "float32")
     total = ops.sum(hidden * weights[..., None], axis=1)
     norm = ops.maximum(ops.sum(weights, axis=1, keepdims=True), 1)
     return total / (ops.sqrt(norm) if pooling == "mean_sqrt_length" else norm)
 
 
-_LOWEST = -65504.0  # of float16, to which exports are converted
+_LOWEST = -65504.0  # the lowest float16, to which exports are converted
 
 
 def _names(pooling: Pooling) -> tuple[str, ...]:

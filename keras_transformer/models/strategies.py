@@ -1,4 +1,4 @@
-"""Check of TensorFlow's distribution strategies, some of which fail in `fit`, or fail late."""
+"""A check for TensorFlow's distribution strategies that fail in `fit`."""
 
 import sys
 from typing import Any
@@ -10,11 +10,11 @@ _INSTEAD = "Or train with Keras on JAX and keras.distribution (see docs/distribu
 
 
 def check_strategy(model: Any) -> None:
-    """Raise a ValueError if the model cannot be trained with its `tf.distribute` strategy as it was compiled.
+    """Raise a ValueError if the compiled model cannot be trained with its `tf.distribute` strategy.
 
-    `MirroredStrategy` works without XLA and gradient accumulation: its variables are of several devices, and neither
-    compiled functions nor the accumulators of Keras' optimizers can update them. `MultiWorkerMirroredStrategy` works
-    with no model of Keras 3.
+    `MirroredStrategy` works without XLA and gradient accumulation: its variables are on several devices, and neither
+    compiled functions nor the accumulators of Keras' optimizers can update them. `MultiWorkerMirroredStrategy` is not
+    supported by Keras 3.
     """
     if keras.backend.backend() != "tensorflow":
         return
@@ -47,9 +47,9 @@ def _innermost(optimizer: Any) -> Any:
 
 
 def with_integers(inputs: Any) -> Any:
-    """Return inputs with integers in the place of floats, where Keras builds losses and metrics for several replicas.
+    """Cast inputs to integers while Keras builds losses and metrics for several replicas, and return others unchanged.
 
-    It traces a call, outside of any replica, on the mean over replicas of the first batch, whose ids are floats.
+    To build them, Keras traces a call with the mean of the first batch over the replicas, in which ids are floats.
     """
     tensorflow = sys.modules.get("tensorflow")
     if (

@@ -34,9 +34,9 @@ class T5(PublishedSizes, EncoderDecoder):
     \mathrm{logits} = D^{-1/2}\, \mathrm{Decoder}(\mathrm{target}, \mathrm{Encoder}(\mathrm{source}))\, E^\top$$
 
     Blocks have RMS pre-norms, no biases and unscaled dot products. B is a table of relative biases, one for each bucket
-    β of distances (see `layers.RelativeBias`): one table for the encoder's self-attentions, one for the decoder's, and
-    none for cross-attention. The defaults are those of T5-small; with `activation="geglu_tanh", tied=False` it is T5
-    v1.1, with a separate output matrix and unscaled logits.
+    β of distances (see `layers.RelativeBias`): one table for self-attention in the encoder, one for self-attention in
+    the decoder, and none for cross-attention. The defaults are those of T5-small; with `activation="geglu_tanh",
+    tied=False` it is T5 v1.1, with a separate output matrix and unscaled logits.
 
     Args:
         vocabulary_size: the number of rows of E.
@@ -57,13 +57,13 @@ class T5(PublishedSizes, EncoderDecoder):
         end_id: the id that ends a sequence.
         encoder_relation: which source tokens may attend to which in self-attention (see `relations`), by default all.
         decoder_relation: which target tokens may attend to which in self-attention, by default "causal"; never to later
-            ones. With a window, generation caches its tokens only.
-        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
+            ones. If it is a window, the cache of generation holds only the tokens in the window.
+        rematerialize: "blocks" to recompute activations of blocks in the backward pass, which saves memory; or None.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`. Optionally
-            "source_lengths" and "target_lengths" (B,), segments and positions, as of `Transformer`.
+            "source_lengths" and "target_lengths" (B,), segments and positions, see `Transformer`.
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position

@@ -45,10 +45,11 @@ class Transformer(EncoderDecoder):
             each sublayer).
         norm: "layer" or "rms".
         epsilon: the epsilon of the norms.
-        position_encoding: "sinusoidal" (as in the paper), or "learned" with a table each for source and target (BART).
+        position_encoding: "sinusoidal" (as in the paper), or "learned" with one table for the source and one for the
+            target (BART).
         position_layout: the layout of the sinusoidal positions, "interleaved" (as in the paper), "halves" (Marian,
             Pegasus) or "fairseq" (M2M-100, NLLB: in halves, λ^(−2i/(D−2)), from position `pad_id` + 1).
-        max_length: the number of learned positions; sinusoidal ones do not limit the length.
+        max_length: the number of learned positions; sinusoidal positions do not limit the length.
         scale_embedding: whether to multiply embeddings by √D.
         embedding_norm: whether to normalize the sum of embeddings and positions (BART, mBART).
         output_bias: whether to add a bias to the logits (Marian, BART).
@@ -60,14 +61,14 @@ class Transformer(EncoderDecoder):
         end_id: the id that ends a sequence.
         encoder_relation: which source tokens may attend to which in self-attention (see `relations`), by default all.
         decoder_relation: which target tokens may attend to which in self-attention, by default "causal"; never to later
-            ones. With a window, generation caches its tokens only.
-        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
+            ones. If it is a window, the cache of generation holds only the tokens in the window.
+        rematerialize: "blocks" to recompute activations of blocks in the backward pass, which saves memory; or None.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`. Optionally
-            "source_lengths" and "target_lengths" (B,), the numbers of tokens of rows padded at the end (see
-            `data.with_lengths`); for rows of several pairs, "source_segment_ids" and "source_positions" (B, S),
+            "source_lengths" and "target_lengths" (B,), the lengths of sequences padded at the end (see
+            `data.with_lengths`); for several pairs packed in a row, "source_segment_ids" and "source_positions" (B, S),
             "target_segment_ids" and "target_positions" (B, T) (see `data.translation_pairs`).
 
     Shapes:
@@ -238,7 +239,7 @@ class Transformer(EncoderDecoder):
         return {**super().get_config(), "output_bias": self.output_bias is not None}
 
     def _new_positions(self) -> dict[str, Any]:
-        """Return the position encoding of encoder and decoder, one layer if it has no weights."""
+        """Return the position encodings of encoder and decoder, the same layer if it has no weights."""
         if self.max_length is not None:
             return {
                 side: LearnedPositions(self.max_length, name=f"{side}_positions", dtype=self.dtype_policy)

@@ -30,13 +30,13 @@ class Unlimiformer(Model):
     If k is at least the source's length, it equals full cross-attention to the same states; for a source of one chunk,
     it equals the wrapped model.
 
-    Gradients flow through the retrieved states into the encoder. The wrapper has no weights of its own.
+    Gradients flow through the retrieved states into the encoder. The wrapper adds no weights.
 
     Args:
         model: an encoder–decoder such as `models.Transformer`.
         top_k: k, the number of states that a head attends to for a query.
         chunk_length: L, the number of tokens of a chunk.
-        overlap: the number of tokens that two consecutive chunks share, by default L // 2, as in the paper.
+        overlap: the number of tokens by which consecutive chunks overlap, by default L // 2, as in the paper.
         **kwargs: arguments of `keras.Model`; the default dtype policy is that of `model`.
 
     Call arguments:
@@ -111,14 +111,14 @@ class Unlimiformer(Model):
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of every target position (teacher forcing), encoding all chunks of sources in parallel."""
-        given = self.named_inputs(inputs)
-        store, padding_mask = self._parallel_store(given["source_ids"], training)
+        named = self.named_inputs(inputs)
+        store, padding_mask = self._parallel_store(named["source_ids"], training)
         return self.model.decode(
-            given["target_ids"], RetrievalMemory(store, self.top_k), padding_mask, training
+            named["target_ids"], RetrievalMemory(store, self.top_k), padding_mask, training
         )
 
     def input_specs(self) -> InputSpecs:
-        """Return the integer inputs of a call: those of the model, except those of several pairs in a row."""
+        """Return the integer inputs of the wrapped model, except the inputs for several pairs packed in a row."""
         specs = self.model.input_specs()
         return {name: spec for name, spec in specs.items() if name not in PACKED_INPUTS}
 
@@ -130,8 +130,8 @@ class Unlimiformer(Model):
             kv_cache: the cache whose `insert` writes the states of a chunk.
 
         Returns:
-            {"store": the hidden states (B, S', D), where S' is the length padded to whole chunks; "padding_mask":
-            booleans (B, S'); "key_matrices": each layer's key projection}.
+            {"store": the hidden states (B, S', D), where S' is the length padded to a number of full chunks;
+            "padding_mask": booleans (B, S'); "key_matrices": each layer's key projection}.
         """
         store, padding_mask = self._sequential_store(source_ids, kv_cache)
         key_matrices = [
@@ -158,7 +158,9 @@ class Unlimiformer(Model):
         self, target_ids: Tensor, cache: list[State], context: Context, **options: Any
     ) -> tuple[Tensor, list[State]]:
         """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
-        memories = [RetrievalMemory(context["store"], self.top_k, each) for each in context["key_matrices"]]
+        memories = [
+            RetrievalMemory(context["store"], self.top_k, matrix) for matrix in context["key_matrices"]
+        ]
         context = {"projected": memories, "padding_mask": context["padding_mask"]}
         return self.model.hidden_step(target_ids, cache, context, **options)
 
@@ -172,7 +174,7 @@ class Unlimiformer(Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Unlimiformer":
-        """Create the model of a `get_config`."""
+        """Create the model from its config."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return super().from_config({**config, "model": model}, custom_objects)
 
@@ -181,7 +183,7 @@ class Unlimiformer(Model):
         return self.chunk_length - self.overlap
 
     def _parallel_store(self, source_ids: Tensor, training: bool | None) -> tuple[Tensor, Tensor]:
-        """Return hidden states (B, S', D) and their mask; all chunks are encoded as one batch."""
+        """Return hidden states (B, S', D) and their mask; encode all chunks as one batch."""
         source_ids, count, last = self._chunks(source_ids)
         starts = ops.arange(count) * self._stride
         index = ops.reshape(starts[:, None] + ops.arange(self.chunk_length), [-1])  # (C·L,)
@@ -196,7 +198,7 @@ class Unlimiformer(Model):
         return ops.take_along_axis(states, index[:, :, None], axis=1), self._real(source_ids)
 
     def _sequential_store(self, source_ids: Tensor, kv_cache: kt_ops.StaticCache) -> tuple[Tensor, Tensor]:
-        """Return the same with the temporary memory of one chunk; a chunk overwrites the end of the previous one."""
+        """Do the same as `_parallel_store`, but encode one chunk at a time, which uses less memory."""
         source_ids, count, last = self._chunks(source_ids)
         within = ops.arange(self.chunk_length)
 
@@ -213,23 +215,23 @@ class Unlimiformer(Model):
         return ops.fori_loop(0, count, add, empty), self._real(source_ids)
 
     def _chunks(self, source_ids: Tensor) -> tuple[Tensor, Any, Tensor]:
-        """Return the source (B, S') padded to whole chunks, their number, and the last chunk of each row, (B, 1).
+        """Return the source (B, S') padded to full chunks, their number, and the index (B, 1) of each row's last chunk.
 
-        The last chunk of a row is the first that includes the row's last token, independently of padding; its states
+        The last chunk of a row is the first one with the row's last token, so it does not depend on padding; its states
         are kept up to the end.
         """
         source_ids = ops.cast(source_ids, "int32")
         length = ops.shape(source_ids)[1]
-        beyond = self._num_further_chunks(
+        num_further = self._num_further_chunks(
             max(length - self.chunk_length, 0)
             if isinstance(length, int)
             else ops.maximum(length - self.chunk_length, 0)
         )
-        padding = self.chunk_length + beyond * self._stride - length
+        padding = self.chunk_length + num_further * self._stride - length
         padded = ops.pad(source_ids, [[0, 0], [0, padding]], constant_values=self.pad_id)
-        position = ops.arange(self.chunk_length + beyond * self._stride)
+        position = ops.arange(self.chunk_length + num_further * self._stride)
         end = ops.max(ops.where(self._real(padded), position + 1, 0), axis=1, keepdims=True)  # (B, 1)
-        return padded, beyond + 1, self._num_further_chunks(ops.maximum(end - self.chunk_length, 0))
+        return padded, num_further + 1, self._num_further_chunks(ops.maximum(end - self.chunk_length, 0))
 
     def _num_further_chunks(self, count: Any) -> Any:
         """Return the number of chunks that cover `count` tokens after the first chunk."""

@@ -49,7 +49,7 @@ class ViT(PublishedSizes, Model):
         pooling: "token" (a class token, as in the paper) or "mean" (over all patches, without class token).
         positions: "learned" (a table P) or "sinusoidal" (encodings of row and column, without weights).
         window: the number of rows and columns of patches on each side that a patch attends to; None for all patches.
-            The class token attends to all patches, and all attend to it.
+            The class token attends to all patches, and all patches attend to it.
         activation: the activation of the feed-forward networks.
         num_channels: the number of image channels.
         value_range: the range of the images' values, scaled to [−1, 1].
@@ -57,7 +57,7 @@ class ViT(PublishedSizes, Model):
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         qkv_bias: whether the projections to queries, keys and values have biases.
         problem_type: the problem type of the head, with the losses of `SequenceClassifier`.
-        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
+        rematerialize: "blocks" to recompute activations of blocks in the backward pass, which saves memory; or None.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
@@ -199,14 +199,14 @@ class ViT(PublishedSizes, Model):
         return keras.InputSpec("float32", (None, *self.image_size, self.num_channels), name="images")
 
     def encode(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """Return the last hidden states (B, 1 + patches, D), with the class token first, if there is one."""
+        """Return the last hidden states (B, T, D) of the class token, if there is one, and the patches."""
         hidden = self._embed(inputs, training)
         for block in self.blocks:
             hidden = block(hidden, training=training)
         return self.final_norm(hidden)
 
     def attention_weights(self, inputs: Tensor) -> list[Tensor]:
-        """Return the attention weights of each block, float32 (B, N, T, T), T with the class token, for inspection."""
+        """Return the attention weights of each block, float32 (B, N, T, T), for inspection; a class token is first."""
         with recorded_attention_weights([block.attention for block in self.blocks]) as weights:
             self.encode(inputs, training=False)
         return weights
@@ -266,9 +266,9 @@ class ViT(PublishedSizes, Model):
         low, high = self.value_range
         images = (ops.cast(images, "float32") - low) * (2 / (high - low)) - 1
         (height, width), (rows, columns) = self.grid_shape, self.patch_size
-        cut = ops.reshape(images, [-1, height, rows, width, columns, self.num_channels])
+        grid = ops.reshape(images, [-1, height, rows, width, columns, self.num_channels])
         patches = ops.reshape(
-            ops.transpose(cut, (0, 1, 3, 2, 4, 5)), [-1, height, width, rows * columns * self.num_channels]
+            ops.transpose(grid, (0, 1, 3, 2, 4, 5)), [-1, height, width, rows * columns * self.num_channels]
         )
         hidden = self.positions(self.embedding(ops.cast(patches, self.compute_dtype)))
         hidden = ops.reshape(hidden, [-1, height * width, self.model_dim])
@@ -281,7 +281,7 @@ class ViT(PublishedSizes, Model):
     def _check(self, images: Tensor) -> None:
         expected, shape = (*self.image_size, self.num_channels), tuple(images.shape)
         if len(shape) != 4 or any(
-            found not in (None, size) for found, size in zip(shape[1:], expected, strict=True)
+            actual not in (None, size) for actual, size in zip(shape[1:], expected, strict=True)
         ):
             raise ValueError(
                 f"`inputs` must be images (B, height, width, channels) = (B, {', '.join(map(str, expected))}); "
@@ -303,7 +303,7 @@ class ViT(PublishedSizes, Model):
 
 
 def _pair(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return a height and a width."""
+    """Return a size as (height, width)."""
     pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
     if len(pair) != 2 or not all(map(is_integer, pair)) or min(pair) < 1:
         raise ValueError(f"`{name}` must be a positive height and width. Received: {name}={size!r}")

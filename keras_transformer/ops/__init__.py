@@ -1,4 +1,4 @@
-"""Attention and its parts as functions of tensors, on any Keras backend."""
+"""Attention, its scores, biases and caches as functions of tensors, on any Keras backend."""
 
 from keras_transformer.ops import scores as scores
 from keras_transformer.ops.attention import attention as attention

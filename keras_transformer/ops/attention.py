@@ -58,8 +58,8 @@ def attention(
             `ops.LinearBias` (ALiBi), which is computed block by block.
         mask: booleans, broadcast to (B, N, T, S).
         padding_mask: booleans (B, S), False at keys that are padding.
-        key_lengths: integers (B,), the number of keys before the padding of each sample, all of which must be at the
-            end: a `padding_mask` that the kernel "fused" takes too.
+        key_lengths: integers (B,), the number of keys of each sample, whose padding must be at the end. Unlike a
+            `padding_mask`, the kernel "fused" supports it.
         segment_ids: integers (B, T) for self-attention: positions attend only within the same segment.
         edges: integers (B, E, 2), the graph of each sample: [source, target] lets the query with index `target`
             attend to the key with index `source`; −1 is padding; duplicate edges count once.
@@ -193,7 +193,7 @@ def explain(
 
     Returns:
         An `Explanation`: the kernel's name, the reason, the operations of the forward pass, the bytes of attention
-        weights stored at one time, and why each of the other kernels that cannot be used cannot.
+        weights stored at one time, and the reasons why other kernels cannot be used.
 
     Raises:
         ValueError: see `attention`.

@@ -111,21 +111,21 @@ class AttentionInputs:
         return dataclasses.replace(self, padding_mask=padding_mask, key_lengths=None)
 
     def features(self) -> tuple[Tensor, Tensor]:
-        """Return queries (B, T, N, F) and keys (B, S, K, F) in the form whose product is the score."""
+        """Return the features of queries (B, T, N, F) and keys (B, S, K, F) that the score compares."""
         return self.score.features(self.query, self.key)
 
     def mask_of_four_axes(self) -> Tensor | None:
-        """Return the mask as booleans (B|1, N|1, T|1, S|1), None if there is none."""
+        """Return the mask as booleans (B|1, N|1, T|1, S|1), or None without a mask."""
         return None if self.mask is None else _with_four_axes(ops.cast(self.mask, "bool"))
 
     def bias_of_four_axes(self) -> Tensor | None:
-        """Return a bias tensor as (B|1, N|1, T|1, S|1), None if there is none."""
+        """Return the bias tensor as (B|1, N|1, T|1, S|1), or None without a bias tensor."""
         if self.bias is None or isinstance(self.bias, PositionBias):
             return None
         return _with_four_axes(ops.cast(self.bias, self.accumulator_dtype))
 
     def bias_parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters of a `PositionBias`, none for a tensor."""
+        """Return the parameters of a `PositionBias`; a bias tensor has none."""
         return self.bias.parameters if isinstance(self.bias, PositionBias) else ()
 
     def positions(self) -> tuple[Tensor, Tensor]:
@@ -137,27 +137,27 @@ class AttentionInputs:
 
     def allowed(self) -> Tensor | None:
         """Return the mask of pairs that may attend, booleans that broadcast to (B, N, T, S), or None for all pairs."""
-        parts = []
+        masks = []
         if not isinstance(self.relation, Full | Bipartite):
             queries, keys = self.positions()
             related = self.relation.related(
                 ops.expand_dims(queries, -1), ops.expand_dims(keys, -2)
             )  # ([B,] T, S)
-            parts.append(related[:, None] if len(related.shape) == 3 else related[None, None])
+            masks.append(related[:, None] if len(related.shape) == 3 else related[None, None])
         if self.edges is not None:
-            parts.append(edges_to_mask(self.edges, ops.shape(self.query)[1], ops.shape(self.key)[1]))
+            masks.append(edges_to_mask(self.edges, ops.shape(self.query)[1], ops.shape(self.key)[1]))
         if self.mask is not None:
-            parts.append(self.mask_of_four_axes())
+            masks.append(self.mask_of_four_axes())
         if self.padding_mask is not None:
-            parts.append(ops.cast(self.padding_mask, "bool")[:, None, None, :])
+            masks.append(ops.cast(self.padding_mask, "bool")[:, None, None, :])
         if self.segment_ids is not None:
             segments = ops.convert_to_tensor(self.segment_ids)
-            parts.append(ops.equal(segments[:, None, :, None], segments[:, None, None, :]))
-        return functools.reduce(operator.and_, parts) if parts else None
+            masks.append(ops.equal(segments[:, None, :, None], segments[:, None, None, :]))
+        return functools.reduce(operator.and_, masks) if masks else None
 
-    def keep(self, rows: Tensor, heads: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return the dropout mask, False for dropped weights, of (sample, head, query index, key index)."""
-        return keep_mask(self.dropout, self.seed, (rows, heads, queries, keys))
+    def keep(self, samples: Tensor, heads: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return the dropout mask, False for dropped weights, at indices of samples, heads, queries and keys."""
+        return keep_mask(self.dropout, self.seed, (samples, heads, queries, keys))
 
 
 def edges_to_mask(edges: Tensor, num_queries: Any, num_keys: Any) -> Tensor:
@@ -165,9 +165,11 @@ def edges_to_mask(edges: Tensor, num_queries: Any, num_keys: Any) -> Tensor:
     edges = ops.cast(edges, "int32")
     source, target = edges[..., 0], edges[..., 1]
     batch = ops.shape(edges)[0]
-    real = (source >= 0) & (target >= 0) & (source < num_keys) & (target < num_queries)
+    is_valid = (source >= 0) & (target >= 0) & (source < num_keys) & (target < num_queries)
     row = ops.arange(batch, dtype="int32")[:, None]
-    flat = ops.where(real, (row * num_queries + target) * num_keys + source, batch * num_queries * num_keys)
+    flat = ops.where(
+        is_valid, (row * num_queries + target) * num_keys + source, batch * num_queries * num_keys
+    )
     count = ops.segment_sum(
         ops.ones_like(ops.reshape(flat, [-1])), ops.reshape(flat, [-1]), batch * num_queries * num_keys + 1
     )
@@ -206,7 +208,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"`query` and `key` must have heads of the same size. Received: {shapes}")
     if key.shape[2] != value.shape[2] or query.shape[2] % key.shape[2]:
         raise ValueError(
-            "`key` and `value` must have the same number of heads, a divisor of the query's. "
+            "`key` and `value` must have the same number of heads, a divisor of the number of query heads. "
             f"Received: {shapes}"
         )
 
@@ -303,7 +305,8 @@ def _check_fit(
 ) -> None:
     shape = tuple(ops.convert_to_tensor(tensor).shape)
     fits = len(shape) == len(sizes) and all(
-        _same(found, size) or (may_broadcast and found == 1) for found, size in zip(shape, sizes, strict=True)
+        _same(actual, size) or (may_broadcast and actual == 1)
+        for actual, size in zip(shape, sizes, strict=True)
     )
     if not fits:
         raise ValueError(

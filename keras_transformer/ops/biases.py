@@ -114,8 +114,8 @@ class BucketBias(PositionBias):
             distance 0, as causal attention never reads them.
 
     Raises:
-        ValueError: if the table has too few buckets, or `max_distance` does not exceed the distances with a bucket of
-            their own.
+        ValueError: if the table has too few buckets, or `max_distance` does not exceed the number of distances with a
+            separate bucket each.
 
     References:
         Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020),
@@ -218,26 +218,26 @@ def buckets(
 
 def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> None:
     """Raise a ValueError unless there are both exact and logarithmic buckets."""
-    fewest = 4 if bidirectional else 2
-    if num_buckets < fewest or (bidirectional and num_buckets % 2):
+    minimum = 4 if bidirectional else 2
+    if num_buckets < minimum or (bidirectional and num_buckets % 2):
         raise ValueError(
-            f"`num_buckets` must be at least {fewest}{' and even' if bidirectional else ''} if "
+            f"`num_buckets` must be at least {minimum}{' and even' if bidirectional else ''} if "
             f"bidirectional={bidirectional}. Received: num_buckets={num_buckets}"
         )
     exact = num_buckets // (4 if bidirectional else 2)
     if max_distance <= exact:
         raise ValueError(
-            f"`max_distance` must be more than the {exact} distances with a bucket of their own. "
+            f"`max_distance` must be greater than {exact}, the number of distances with a separate bucket each. "
             f"Received: max_distance={max_distance}, num_buckets={num_buckets}"
         )
 
 
 @functools.lru_cache
 def _buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[int, ...]:
-    """Return the buckets of −max_distance … max_distance; greater distances are in the first's or the last's bucket.
+    """Return the buckets of the relative positions −max_distance … max_distance, for any that are farther too.
 
-    The logarithms are NumPy's float32 ones on every backend: one that differs in the last place would put a distance
-    at the edge of a bucket into the neighbouring bucket.
+    The logarithms are computed by NumPy in float32 on every backend: a difference in the last digit would move a
+    distance at the edge of a bucket into the next bucket.
     """
     relative = np.arange(-max_distance, max_distance + 1)
     per_direction = num_buckets // 2 if bidirectional else num_buckets
@@ -247,5 +247,5 @@ def _buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[
         math.log(max_distance / exact)
     )
     far = exact + (growth * np.float32(per_direction - exact)).astype("int64")
-    found = np.where(distance < exact, distance, np.minimum(far, per_direction - 1))
-    return tuple((found + (relative > 0) * per_direction * bidirectional).tolist())
+    bucket = np.where(distance < exact, distance, np.minimum(far, per_direction - 1))
+    return tuple((bucket + (relative > 0) * per_direction * bidirectional).tolist())

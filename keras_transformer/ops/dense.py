@@ -1,4 +1,4 @@
-"""The dense kernel, the reference: the whole T×S matrix at once."""
+"""The dense kernel, the reference implementation: it computes all T×S weights at once."""
 
 from collections.abc import Callable
 
@@ -35,13 +35,14 @@ def weights(inputs: AttentionInputs) -> Tensor:
 def logits(inputs: AttentionInputs) -> Tensor:
     """Return the logits of every pair, score plus bias, (B, N, T, S), in float32 or float64."""
     query, key = inputs.features()
-    compared = _on_one_axis(
+    compared = _with_merged_axes(
         lambda query, key: inputs.score.compare(query, key, inputs.score.parameters),
         group(query, inputs.kv_heads),
         ops.transpose(key, (0, 2, 1, 3)),
         inputs.score.parameters,
     )  # (B, K, G·T, S)
-    scores = inputs.score.link(ops.cast(ungroup(compared, query), inputs.accumulator_dtype))  # (B, N, T, S)
+    compared = ops.cast(ungroup(compared, query), inputs.accumulator_dtype)
+    scores = inputs.score.transform(compared)  # (B, N, T, S)
     if inputs.bias is None:
         return scores
     if isinstance(inputs.bias, PositionBias):
@@ -85,22 +86,25 @@ def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
     kv_heads = value.shape[2]
     if num_heads != kv_heads:
         weights = ops.reshape(weights, [-1, kv_heads, num_heads // kv_heads * num_queries, num_keys])
-    output = _on_one_axis(ops.matmul, weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, K, G·T, V)
+    output = _with_merged_axes(ops.matmul, weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, K, G·T, V)
     if num_heads != kv_heads:
         output = ops.reshape(output, [-1, num_heads, num_queries, value.shape[3]])
     return output
 
 
-def _on_one_axis(
-    product: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor, by_head: tuple[Tensor, ...] = ()
+def _with_merged_axes(
+    product: Callable[[Tensor, Tensor], Tensor],
+    left: Tensor,
+    right: Tensor,
+    parameters: tuple[Tensor, ...] = (),
 ) -> Tensor:
-    """Compute a product of two tensors of four axes, for few queries with the first two axes (B, K) merged into one.
+    """Compute a product of two tensors of four axes; for few queries, merge the first two axes (B, K) into one.
 
     XLA on CPU copies transposed matrices, and the carry of a loop, before a matrix multiplication, but not tensors of
     three axes. With few queries, as in a step of generation, the copy costs more than it saves.
     """
     shapes = [*left.shape, *right.shape]
-    if None in shapes or by_head or left.shape[2] > FEW_QUERIES:
+    if None in shapes or parameters or left.shape[2] > FEW_QUERIES:
         return product(left, right)
-    output = product(*(ops.reshape(each, [-1, *each.shape[2:]]) for each in (left, right)))
+    output = product(*(ops.reshape(tensor, [-1, *tensor.shape[2:]]) for tensor in (left, right)))
     return ops.reshape(output, [*left.shape[:2], *output.shape[1:]])

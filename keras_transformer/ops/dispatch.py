@@ -1,4 +1,4 @@
-"""The choice of the kernel, the implementation that computes an attention."""
+"""The choice of the kernel, the implementation that computes attention."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,14 +25,14 @@ EDGE_COST = 16
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The kernel of an attention and its costs.
+    """The kernel that computes attention, and its costs.
 
     Args:
         kernel: "dense", "chunked", "banded", "edges", "linear" or "fused".
         reason: why this kernel is used.
         flops: operations of the forward pass for the scores and the weighted sum of values.
         bytes: bytes of the attention weights stored at one time.
-        obstacles: why each of the kernels that cannot be used cannot.
+        obstacles: the reason why a kernel cannot be used, by its name, for all such kernels.
     """
 
     kernel: str
@@ -84,8 +84,8 @@ def explain(inputs: AttentionInputs, kernel: str) -> Explanation:
         pairs = stored = _num_edges(inputs) if name == "edges" else num_queries * num_keys
     itemsize = 8 if inputs.accumulator_dtype == "float64" else 4
     flops = 2 * matrices * pairs * (size + inputs.value.shape[-1])
-    found = {kernel: obstacle_to(inputs) for kernel, obstacle_to in _OBSTACLES.items()}
-    obstacles = {kernel: obstacle for kernel, obstacle in found.items() if obstacle}
+    reasons = {kernel: unsupported(inputs) for kernel, unsupported in _UNSUPPORTED.items()}
+    obstacles = {kernel: reason for kernel, reason in reasons.items() if reason}
     stored_bytes = matrices * stored * itemsize * inputs.score.pair_size
     return Explanation(name, reason, flops, stored_bytes, obstacles)
 
@@ -105,31 +105,34 @@ def choose(inputs: AttentionInputs, kernel: str) -> Choice:
     """Return the named kernel, or for "auto" the fastest one for these inputs."""
     check_kernel(kernel)
     if kernel != "auto":
-        obstacle = _OBSTACLES[kernel](inputs)
-        if obstacle:
-            raise ValueError(f"`kernel` cannot be {kernel!r} where {obstacle}; 'auto' chooses one that can.")
+        unsupported = _UNSUPPORTED[kernel](inputs)
+        if unsupported:
+            raise ValueError(
+                "`kernel` must support these arguments; 'auto' chooses one that does. "
+                f"Received: kernel={kernel!r}, but {unsupported}"
+            )
         block_schedule = _SCHEDULES[kernel](inputs) if kernel in _SCHEDULES else None
         return Choice(kernel, "requested", block_schedule)
-    if not fused.obstacle(inputs):
+    if not fused.unsupported(inputs):
         return Choice("fused", f"{fused.device_name()} computes attention in one kernel of cuDNN")
-    if not _obstacle_to_edges(inputs):
+    if not _unsupported_by_edges(inputs):
         edges, pairs = _num_edges(inputs), (inputs.num_queries or 0) * (inputs.num_keys or 0)
         if not pairs or edges * EDGE_COST < pairs:
             return Choice("edges", f"{edges} edges per graph cost less than {pairs} pairs")
-    obstacle = _obstacle_to_blocks(inputs)
-    if obstacle:
-        return Choice("dense", obstacle)
+    unsupported = _unsupported_by_blocks(inputs)
+    if unsupported:
+        return Choice("dense", unsupported)
     num_queries, num_keys = inputs.num_queries, inputs.num_keys
-    if not _obstacle_to_linear(inputs) and max(num_queries, num_keys) > inputs.query.shape[-1]:
+    if not _unsupported_by_linear(inputs) and max(num_queries, num_keys) > inputs.query.shape[-1]:
         return Choice(
             "linear", "the score is a dot product of features, so keys and values can be summed first"
         )
     pairs = num_queries * num_keys
-    if pairs > MAX_DENSE_BAND_LENGTH**2 and not _obstacle_to_band(inputs):
+    if pairs > MAX_DENSE_BAND_LENGTH**2 and not _unsupported_by_band(inputs):
         left, right = inputs.relation.bandwidth()
         band = schedule.banded(inputs)
         if 2 * band.num_pairs < pairs:
-            return Choice("banded", f"a query sees {left} keys to the left and {right} to the right", band)
+            return Choice("banded", f"a query attends to {left} keys before it and {right} after it", band)
     weights = 4 * (inputs.batch_size or 1) * inputs.num_heads * pairs
     if min(num_queries, num_keys) <= FEW_TOKENS or (
         pairs <= MAX_DENSE_LENGTH**2 and weights <= MAX_DENSE_BYTES
@@ -145,11 +148,12 @@ def _num_edges(inputs: AttentionInputs) -> int:
     return len(inputs.relation.edges() or ())
 
 
-def _obstacle_to_nothing(inputs: AttentionInputs) -> str | None:
+def _unsupported_by_dense(inputs: AttentionInputs) -> None:
     return None
 
 
-def _obstacle_to_blocks(inputs: AttentionInputs) -> str | None:
+def _unsupported_by_blocks(inputs: AttentionInputs) -> str | None:
+    """Return the reason why the inputs are not supported, or None if they are, as do the functions below."""
     if inputs.num_queries is None or inputs.num_keys is None:
         return "lengths are not static"
     if 0 in (inputs.batch_size, inputs.num_queries, inputs.num_keys):
@@ -157,25 +161,25 @@ def _obstacle_to_blocks(inputs: AttentionInputs) -> str | None:
     return None if inputs.edges is None else "edges are given as a tensor"
 
 
-def _obstacle_to_band(inputs: AttentionInputs) -> str | None:
+def _unsupported_by_band(inputs: AttentionInputs) -> str | None:
     if None in inputs.relation.bandwidth():
         return "the relation has no finite bandwidth"
     if not inputs.at_indices:
-        return "positions are given, and indices are then no distances"
-    return _obstacle_to_blocks(inputs)
+        return "positions are given, so indices do not tell distances"
+    return _unsupported_by_blocks(inputs)
 
 
-def _obstacle_to_edges(inputs: AttentionInputs) -> str | None:
+def _unsupported_by_edges(inputs: AttentionInputs) -> str | None:
     if inputs.edges is not None:
         return None
     if inputs.relation.edges() is None:
         return "the relation is not given by edges and `edges` is None"
     if not inputs.at_indices:
         return "positions are given, but the relation's edges refer to indices"
-    return _obstacle_to_blocks(inputs)
+    return _unsupported_by_blocks(inputs)
 
 
-def _obstacle_to_linear(inputs: AttentionInputs) -> str | None:
+def _unsupported_by_linear(inputs: AttentionInputs) -> str | None:
     if not isinstance(inputs.score, LinearFeatures):
         return "the score is not LinearFeatures"
     if not isinstance(inputs.relation, Full | Bipartite | Causal):
@@ -188,7 +192,7 @@ def _obstacle_to_linear(inputs: AttentionInputs) -> str | None:
     if isinstance(inputs.relation, Causal):
         if inputs.num_queries != inputs.num_keys:
             return "a causal relation has unequal numbers of queries and keys"
-        return _obstacle_to_blocks(inputs)
+        return _unsupported_by_blocks(inputs)
     return None
 
 
@@ -201,11 +205,11 @@ _ATTEND: dict[str, Callable[..., Tensor]] = {
     "linear": linear.attend,
     "fused": fused.attend,
 }
-_OBSTACLES: dict[str, Callable[[AttentionInputs], str | None]] = {
-    "dense": _obstacle_to_nothing,
-    "chunked": _obstacle_to_blocks,
-    "banded": _obstacle_to_band,
-    "edges": _obstacle_to_edges,
-    "linear": _obstacle_to_linear,
-    "fused": fused.obstacle,
+_UNSUPPORTED: dict[str, Callable[[AttentionInputs], str | None]] = {
+    "dense": _unsupported_by_dense,
+    "chunked": _unsupported_by_blocks,
+    "banded": _unsupported_by_band,
+    "edges": _unsupported_by_edges,
+    "linear": _unsupported_by_linear,
+    "fused": fused.unsupported,
 }

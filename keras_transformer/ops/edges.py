@@ -23,7 +23,7 @@ def attend(inputs: AttentionInputs) -> Tensor:
     compared = inputs.score.compare_pairs(
         edges.at_query(query), edges.at_key(key), inputs.score.parameters
     )  # (B·E, N)
-    logits = inputs.score.link(ops.cast(compared, inputs.accumulator_dtype))
+    logits = inputs.score.transform(ops.cast(compared, inputs.accumulator_dtype))
     bias = edges.bias()
     if bias is not None:
         logits = ops.maximum(logits + ops.cast(bias, logits.dtype), LOWEST_SCORE)
@@ -35,17 +35,17 @@ def attend(inputs: AttentionInputs) -> Tensor:
     largest = ops.where(largest > LOWEST_SCORE * 10, largest, ops.zeros_like(largest))
     weights = ops.exp(logits - ops.take(largest, edges.queries, axis=0))
     total = ops.expand_dims(edges.sum_per_query(weights), -1)  # (B·T, N, 1)
-    share = 1.0 / (total + ops.cast(total == 0, total.dtype))  # finite for a query without edges
+    normalizer = 1.0 / (total + ops.cast(total == 0, total.dtype))  # finite for a query without edges
     if inputs.dropout:
-        weights = ops.where(edges.kept(), weights / (1.0 - inputs.dropout), ops.zeros_like(weights))
+        weights = ops.where(edges.keep_mask(), weights / (1.0 - inputs.dropout), ops.zeros_like(weights))
     values = ops.cast(edges.at_key(inputs.value), weights.dtype)  # (B·E, N, V)
-    output = edges.sum_per_query(ops.expand_dims(weights, -1) * values) * share
+    output = edges.sum_per_query(ops.expand_dims(weights, -1) * values) * normalizer
     output = ops.reshape(output, [-1, edges.num_queries, inputs.num_heads, inputs.value.shape[-1]])
     return ops.cast(output, inputs.value.dtype)
 
 
 class _Edges:
-    """The edges of a whole batch as one list, with duplicates masked."""
+    """The edges of all graphs of a batch as one list, with duplicates masked."""
 
     def __init__(self, inputs: AttentionInputs) -> None:
         self.inputs = inputs
@@ -63,7 +63,7 @@ class _Edges:
             source, target = np.array(sorted(pairs, key=lambda edge: edge[::-1]), "int32").reshape(-1, 2).T
             source, target = rows * 0 + source, rows * 0 + target
         else:
-            source, target, exists = _each_once(inputs.edges, self.num_queries, self.num_keys)
+            source, target, exists = _without_duplicates(inputs.edges, self.num_queries, self.num_keys)
             self.exists = ops.reshape(exists, [-1])
         rows = ops.broadcast_to(rows, ops.shape(source))
         self.source, self.target, self.rows = (ops.reshape(x, [-1]) for x in (source, target, rows))  # (B·E,)
@@ -76,16 +76,16 @@ class _Edges:
 
     def at_key(self, tensor: Tensor) -> Tensor:
         """Gather (B·E, N, …) from (B, S, K, …) at the key of each edge."""
-        found = ops.take(ops.reshape(tensor, [-1, *tensor.shape[2:]]), self.keys, axis=0)
+        keys = ops.take(ops.reshape(tensor, [-1, *tensor.shape[2:]]), self.keys, axis=0)
         groups = self.inputs.num_heads // self.inputs.kv_heads
-        return found if groups == 1 else ops.repeat(found, groups, axis=1)
+        return keys if groups == 1 else ops.repeat(keys, groups, axis=1)
 
     def sum_per_query(self, tensor: Tensor) -> Tensor:
         """Sum (B·E, …) over the edges of each query to (B·T, …)."""
         return ops.segment_sum(tensor, self.queries, self.segments)
 
     def max_per_query(self, tensor: Tensor) -> Tensor:
-        """Return the maximum of the values (B·E, …) of E edges over those of each query, (B·T, …).
+        """Return the maximum of (B·E, …) over the edges of each query, (B·T, …).
 
         A query without edges has the lowest finite number.
         """
@@ -95,33 +95,33 @@ class _Edges:
         """Return the bias of each edge (B·E, N|1), or None if there is none."""
         if isinstance(self.inputs.bias, PositionBias):
             queries, keys = (positions[:, None, None] for positions in self._positions())
-            found = self.inputs.bias.block(self.inputs.bias.parameters, queries, keys)  # (B·E, N, 1, 1)
-            return found[..., 0, 0]
+            bias = self.inputs.bias.block(self.inputs.bias.parameters, queries, keys)  # (B·E, N, 1, 1)
+            return bias[..., 0, 0]
         bias = self.inputs.bias_of_four_axes()
-        return None if bias is None else self._of_pairs(bias)
+        return None if bias is None else self._gather_pairs(bias)
 
     def allowed(self) -> Tensor | None:
         """Return booleans that broadcast to (B·E, N), or None if every edge is allowed."""
         inputs = self.inputs
-        parts = []
+        masks = []
         if self.exists is not None:
-            parts.append(self.exists[:, None])
+            masks.append(self.exists[:, None])
         if inputs.edges is not None and not isinstance(inputs.relation, Full | Bipartite):
-            parts.append(inputs.relation.related(*self._positions())[:, None])
+            masks.append(inputs.relation.related(*self._positions())[:, None])
         if inputs.padding_mask is not None:
             padding_mask = ops.reshape(ops.cast(inputs.padding_mask, "bool"), [-1])
-            parts.append(ops.take(padding_mask, self.keys, axis=0)[:, None])
+            masks.append(ops.take(padding_mask, self.keys, axis=0)[:, None])
         if inputs.segment_ids is not None:
             segments = ops.reshape(inputs.segment_ids, [-1])
             same = ops.equal(ops.take(segments, self.queries, axis=0), ops.take(segments, self.keys, axis=0))
-            parts.append(same[:, None])
+            masks.append(same[:, None])
         mask = inputs.mask_of_four_axes()
         if mask is not None:
-            parts.append(self._of_pairs(mask))
-        return functools.reduce(operator.and_, parts) if parts else None
+            masks.append(self._gather_pairs(mask))
+        return functools.reduce(operator.and_, masks) if masks else None
 
-    def kept(self) -> Tensor:
-        """Return booleans (B·E, N), False at dropped weights."""
+    def keep_mask(self) -> Tensor:
+        """Return the dropout mask (B·E, N), False at dropped weights."""
         heads = ops.arange(self.inputs.num_heads, dtype="int32")
         return self.inputs.keep(self.rows[:, None], heads, self.target[:, None], self.source[:, None])
 
@@ -129,14 +129,19 @@ class _Edges:
         """Return the positions of the query and of the key of each edge, both (B·E,)."""
         if self.inputs.at_indices:
             return self.target, self.source
-        found = []
-        places = ((self.target, self.queries), (self.source, self.keys))
-        for positions, (place, place_in_batch) in zip(self.inputs.positions(), places, strict=True):
-            index = place if len(positions.shape) == 1 else place_in_batch
-            found.append(ops.take(ops.reshape(positions, [-1]), index, axis=0))
-        return found[0], found[1]
+        query_positions, key_positions = self.inputs.positions()
+        return (
+            self._gather_positions(query_positions, self.target, self.queries),
+            self._gather_positions(key_positions, self.source, self.keys),
+        )
 
-    def _of_pairs(self, tensor: Tensor) -> Tensor:
+    @staticmethod
+    def _gather_positions(positions: Tensor, index: Tensor, index_in_batch: Tensor) -> Tensor:
+        """Gather (B·E,) from positions (L,) or (B, L)."""
+        index = index if len(positions.shape) == 1 else index_in_batch
+        return ops.take(ops.reshape(positions, [-1]), index, axis=0)
+
+    def _gather_pairs(self, tensor: Tensor) -> Tensor:
         """Gather (B·E, N|1) from a mask or bias (B|1, N|1, T|1, S|1)."""
         heads_last = ops.transpose(tensor, (0, 2, 3, 1))
         _, queries, keys, heads = ops.shape(heads_last)
@@ -148,18 +153,18 @@ class _Edges:
         return ops.take(ops.reshape(heads_last, [-1, heads]), index, axis=0)
 
 
-def _each_once(edges: Tensor, num_queries: Any, num_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _without_duplicates(edges: Tensor, num_queries: Any, num_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return sources and targets (B, E) sorted by target, and a mask, False at padding and duplicates.
 
-    Padding gets a valid source and target too, so that it can be gathered.
+    Padding also has a valid source and target, so that it can be gathered.
     """
     edges = ops.cast(edges, "int32")
     source, target = edges[..., 0], edges[..., 1]
     exists = (source >= 0) & (target >= 0) & (source < num_keys) & (target < num_queries)
     source, target = ops.where(exists, source, num_keys), ops.where(exists, target, num_queries - 1)
     source, target = _by_target(source, target, num_queries, num_keys + 1)
-    again = (source[:, 1:] == source[:, :-1]) & (target[:, 1:] == target[:, :-1])
-    first = ops.concatenate([source[:, :1] >= 0, ~again], axis=1)
+    repeated = (source[:, 1:] == source[:, :-1]) & (target[:, 1:] == target[:, :-1])
+    first = ops.concatenate([source[:, :1] >= 0, ~repeated], axis=1)
     return ops.minimum(source, num_keys - 1), target, first & (source < num_keys)
 
 

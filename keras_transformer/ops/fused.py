@@ -1,6 +1,6 @@
 """The fused kernel: cuDNN's attention on NVIDIA GPUs, by `jax.nn.dot_product_attention`.
 
-The only module that imports JAX, and only where it is the backend. TensorFlow has no fused attention.
+This is the only module that imports JAX, and only if it is the backend. TensorFlow has no fused attention.
 
 References:
     Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning" (2023).
@@ -21,16 +21,25 @@ from keras_transformer.typing import Tensor
 IMPLEMENTATION = "cudnn"  # "xla", the same definition on any device, in tests
 MAX_HEAD_SIZE, HEAD_SIZE_MULTIPLE = 128, 8
 AMPERE = (8, 0)  # the lowest compute capability with fused attention
-ABSENT = ("bias", "mask", "padding_mask", "segment_ids", "edges", "query_positions", "key_positions")
+UNSUPPORTED_INPUTS = (
+    "bias",
+    "mask",
+    "padding_mask",
+    "segment_ids",
+    "edges",
+    "query_positions",
+    "key_positions",
+)
 
 
 def attend(inputs: AttentionInputs) -> Tensor:
     """Compute attention (B, T, N, V)."""
     import jax
 
-    if any(backend.is_keras_tensor(each) for each in (inputs.query, inputs.key, inputs.value)):
-        return dense.attend(inputs.with_padding_mask())  # JAX's functions are no part of a functional model
-    query, key, value = (ops.convert_to_tensor(each) for each in (inputs.query, inputs.key, inputs.value))
+    tensors = (inputs.query, inputs.key, inputs.value)
+    if any(backend.is_keras_tensor(tensor) for tensor in tensors):
+        return dense.attend(inputs.with_padding_mask())  # functional models cannot contain functions of JAX
+    query, key, value = (ops.convert_to_tensor(tensor) for tensor in tensors)
     score: Any = inputs.score
     options = _options(inputs.relation, inputs.num_keys) or {}
     lengths = None
@@ -46,9 +55,9 @@ def attend(inputs: AttentionInputs) -> Tensor:
     return ops.where(lengths[:, None, None, None] > 0, output, ops.zeros_like(output))
 
 
-def obstacle(inputs: AttentionInputs) -> str | None:
-    """Return every condition of the kernel that the inputs or the device do not satisfy, or None."""
-    return "; ".join([*_obstacles_of_inputs(inputs), *_obstacles_of_device()]) or None
+def unsupported(inputs: AttentionInputs) -> str | None:
+    """Return the reasons why the kernel does not support the inputs or the device, or None if it does."""
+    return "; ".join([*_unsupported_inputs(inputs), *_unsupported_device()]) or None
 
 
 def device_name() -> str:
@@ -56,38 +65,41 @@ def device_name() -> str:
     return str(_device().device_kind)
 
 
-def _obstacles_of_inputs(inputs: AttentionInputs) -> list[str]:
+def _unsupported_inputs(inputs: AttentionInputs) -> list[str]:
     queries, keys = inputs.num_queries, inputs.num_keys
-    found = []
+    reasons = []
     options = _options(inputs.relation, keys)
     if options is None:
-        found.append("the relation is neither full, causal nor a window to the left")
+        reasons.append("the relation is neither full, causal nor a window to the left")
     elif options.get("is_causal") and queries != keys:
-        found.append("a causal relation has unequal numbers of queries and keys")
+        reasons.append("a causal relation has unequal numbers of queries and keys")
     if options and "local_window_size" in options and inputs.key_lengths is not None:
-        found.append("`key_lengths` is given for a window, which leaves queries without keys")
+        reasons.append("`key_lengths` is given for a window, which leaves queries without keys")
     if type(inputs.score) is not ScaledDotProduct or inputs.score.soft_cap is not None:
-        found.append("the score is not a scaled dot product without soft cap")
-    found += [f"`{name}` is given" for name in ABSENT if getattr(inputs, name) is not None]
+        reasons.append("the score is not a scaled dot product without soft cap")
+    reasons += [f"`{name}` is given" for name in UNSUPPORTED_INPUTS if getattr(inputs, name) is not None]
     if inputs.dropout:
-        found.append("attention weights are dropped")
-    dtypes = {backend.standardize_dtype(each.dtype) for each in (inputs.query, inputs.key, inputs.value)}
+        reasons.append("attention weights are dropped")
+    tensors = (inputs.query, inputs.key, inputs.value)
+    dtypes = {backend.standardize_dtype(tensor.dtype) for tensor in tensors}
     if dtypes not in ({"float16"}, {"bfloat16"}):
-        found.append(f"the dtype is {' and '.join(sorted(dtypes))}, neither float16 nor bfloat16")
+        reasons.append(f"the dtype is {' and '.join(sorted(dtypes))}, neither float16 nor bfloat16")
     size, value_size = inputs.query.shape[-1], inputs.value.shape[-1]
     if size > MAX_HEAD_SIZE or size % HEAD_SIZE_MULTIPLE:
-        found.append(f"the head size {size} is not a multiple of {HEAD_SIZE_MULTIPLE} up to {MAX_HEAD_SIZE}")
+        reasons.append(
+            f"the head size {size} is not a multiple of {HEAD_SIZE_MULTIPLE} up to {MAX_HEAD_SIZE}"
+        )
     if value_size != size:
-        found.append(f"the value size {value_size} is not the head size {size}")
+        reasons.append(f"the value size {value_size} is not the head size {size}")
     if not all(isinstance(length, int) for length in (queries, keys)):
-        found.append("lengths are not static")
+        reasons.append("lengths are not static")
     elif min(queries, keys) < 2:
-        found.append("there are fewer than two queries or keys")
-    return found
+        reasons.append("there are fewer than two queries or keys")
+    return reasons
 
 
 def _options(relation: Relation, num_keys: Any) -> dict[str, Any] | None:
-    """Return the arguments of `dot_product_attention` for a relation, or None if it has none."""
+    """Return the arguments of `dot_product_attention` for a relation, or None if it is not supported."""
     match relation:
         case Full() | Bipartite() | SlidingWindow(None, None):
             return {}
@@ -96,24 +108,24 @@ def _options(relation: Relation, num_keys: Any) -> dict[str, Any] | None:
         case SlidingWindow(int(left), 0):
             if isinstance(num_keys, int) and left >= num_keys - 1:
                 return {"is_causal": True}
-            # cuDNN takes windows of causal attention only, and JAX 0.7 ignores others in its "xla" implementation.
+            # cuDNN supports windows of causal attention only; JAX 0.7 ignores other windows in its "xla" form.
             return {"is_causal": True, "local_window_size": (left, 0)}
     return None
 
 
-def _obstacles_of_device() -> list[str]:
+def _unsupported_device() -> list[str]:
     name = keras.config.backend()
     if name != "jax":
-        return [f"the backend is {name}: there is fused attention on JAX only"]
+        return [f"the backend is {name}: only JAX has fused attention"]
     if IMPLEMENTATION != "cudnn":
         return []
     device = _device()
     if device.platform not in ("gpu", "cuda"):
-        return [f"the device is a {device.platform.upper()}, no NVIDIA GPU"]
+        return [f"the device is a {device.platform.upper()}, not an NVIDIA GPU"]
     capability = str(getattr(device, "compute_capability", ""))
-    version = re.fullmatch(r"(\d+)\.(\d+)", capability)  # those of AMD are names
+    version = re.fullmatch(r"(\d+)\.(\d+)", capability)  # AMD's capabilities are names
     if version is None:
-        return [f"the device is {device.device_kind}, no NVIDIA GPU"]
+        return [f"the device is {device.device_kind}, not an NVIDIA GPU"]
     if tuple(map(int, version.groups())) < AMPERE:
         return [f"{device.device_kind} has compute capability {capability}, lower than Ampere's 8.0"]
     return []

@@ -1,4 +1,4 @@
-"""Gathers."""
+"""Gather operations."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ class KVCache(abc.ABC):
     `keras.ops.while_loop` can carry on every backend: "key", "value" and "positions" (B, S), −1 for empty entries.
 
     Keys are (B, K, S, H) and values (B, K, S, V); if the cache is written in place, their first two axes are merged to
-    one of size B × K, since XLA copies a tensor with an axis of size one, such as a batch of one.
+    one of size B × K, since XLA copies a tensor with an axis of size one, such as the axis of a single sample.
 
     Attributes:
         in_place: True if entries are written by an operation that XLA runs in place.
@@ -66,14 +66,14 @@ class KVCache(abc.ABC):
     def write(
         self, state: State, new: State, cache_index: Any, are_candidates: bool = False
     ) -> tuple[State, State]:
-        """Write the keys, values and positions of T new tokens.
+        """Write the keys, values and positions of T new tokens into the cache.
 
         Args:
             state: the state of the layer.
             new: "key" (B, T, K, H), "value" (B, T, K, V) and "positions" (B, T), −1 for padding.
             cache_index: integer scalar, the number of tokens written before; it may exceed the size of the cache.
-            are_candidates: True if the new tokens are candidates for one position; otherwise they are consecutive, and
-                the first of them may attend to entries that the last of them replace.
+            are_candidates: True if the new tokens are candidates for one position. Otherwise they are consecutive, and
+                the first of them may attend to entries that later ones replace.
 
         Returns:
             The entries that the new tokens may attend to, for `read`, and the new state.
@@ -114,7 +114,7 @@ class KVCache(abc.ABC):
         return length
 
     def entries_mask(self, attention_mask: Tensor, count: Any, size: int | None) -> Tensor:
-        """Return the columns of an attention mask (B, T, `count`) over all tokens for the entries of the cache."""
+        """Select the columns of an attention mask (B, T, `count`) over all tokens for the entries of the cache."""
         del count, size
         return attention_mask
 
@@ -165,8 +165,8 @@ class StaticCache(KVCache):
         count = ops.shape(new)[axis]
         if new.shape[axis] != 1:  # one token broadcasts over the entries
             new = ops.take(new, ops.clip(offset, 0, count - 1), axis=axis)
-        fresh = ops.logical_and(offset >= 0, offset < count)
-        return ops.where(_along(axis, fresh, tensor), new, tensor)
+        is_new = ops.logical_and(offset >= 0, offset < count)
+        return ops.where(_along(axis, is_new, tensor), new, tensor)
 
     def for_window(self, window: int | None, size: int | None) -> KVCache:
         """Return a rolling cache if the cache has more entries than the window; see the base class."""
@@ -177,7 +177,7 @@ class StaticCache(KVCache):
         known = all(isinstance(number, int) for number in (size, count, cache_index))
         if known and cache_index + count > size:
             raise ValueError(
-                f"`cache_index` must leave room for {count} entries in a cache of {size}. "
+                f"`cache_index` must be at most {size - count} to write {count} entries into a cache of {size}. "
                 f"Received: cache_index={cache_index}"
             )
         state = {name: self.insert(values, new[name], cache_index) for name, values in state.items()}
@@ -195,7 +195,7 @@ class RollingCache(KVCache):
     in_place: bool = True
 
     def entries_mask(self, attention_mask: Tensor, count: Any, size: int | None) -> Tensor:
-        """Return the columns of the tokens stored in the entries; see the base class."""
+        """Select the columns of the tokens stored in the entries; see the base class."""
         return ops.take(attention_mask, ops.maximum(token_indices(count, size), 0), axis=2)
 
     def _write(self, state: State, new: State, cache_index: Any, are_candidates: bool) -> tuple[State, State]:
@@ -238,7 +238,7 @@ class GrowingCache(KVCache):
         return ops.sum(ops.cast(inputs[:0], "int32"))
 
     def entries_mask(self, attention_mask: Tensor, count: Any, size: int | None) -> Tensor:
-        """Return the columns of the tokens written so far; see the base class."""
+        """Select the columns of the tokens written so far; see the base class."""
         return attention_mask[:, :, :count]
 
     def _write(self, state: State, new: State, cache_index: Any, are_candidates: bool) -> tuple[State, State]:
@@ -260,7 +260,7 @@ def _append(cache: Tensor, new: Tensor) -> Tensor:
 
 
 def _roll(cache: Tensor, new: Tensor, cache_index: Any) -> Tensor:
-    """Write `new` (…, T, H) cyclically over `cache` (…, S, H) from entry `cache_index` mod S on; the last S stay."""
+    """Write `new` (…, T, H) cyclically over `cache` (…, S, H) from entry `cache_index` mod S on; keep the last S."""
     axis = _axis(cache)
     size, count = cache.shape[axis], ops.shape(new)[axis]
     # The age of each entry in tokens. The dividend is not negative, since `mod` rounds towards zero in ONNX.
@@ -270,7 +270,7 @@ def _roll(cache: Tensor, new: Tensor, cache_index: Any) -> Tensor:
 
 
 def _axis(cache: Tensor) -> int:
-    """Return the axis of entries: the last but one, or the last of two."""
+    """Return the axis of entries: the second to last, or the last of two axes."""
     return max(len(cache.shape) - 2, 1)
 
 

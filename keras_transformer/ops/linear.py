@@ -20,12 +20,12 @@ BLOCK_SIZE = 128
 
 def attend(inputs: AttentionInputs) -> Tensor:
     """Compute attention (B, T, N, V)."""
-    exact = inputs.accumulator_dtype
-    query, key = (ops.cast(features, exact) for features in inputs.features())
-    value = ops.cast(inputs.value, exact)
+    dtype = inputs.accumulator_dtype
+    query, key = (ops.cast(features, dtype) for features in inputs.features())
+    value = ops.cast(inputs.value, dtype)
     if inputs.padding_mask is not None:
-        there = ops.cast(inputs.padding_mask, "bool")[:, :, None, None]
-        key, value = ops.where(there, key, 0.0), ops.where(there, value, 0.0)
+        is_token = ops.cast(inputs.padding_mask, "bool")[:, :, None, None]
+        key, value = ops.where(is_token, key, 0.0), ops.where(is_token, value, 0.0)
     value = ops.concatenate(
         [value, ops.ones_like(value[..., :1])], axis=-1
     )  # the sum of the ones is the denominator

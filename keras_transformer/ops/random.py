@@ -68,7 +68,7 @@ def hash_coordinates(state: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
 
 
 def check_rate(name: str, rate: float | None, default: float | None = None) -> float:
-    """Return `rate`, or `default` if it is None; raise a ValueError unless that is in [0, 1)."""
+    """Return `rate`, or `default` if it is None; raise a ValueError unless the result is in [0, 1)."""
     rate = default if rate is None else rate
     if rate is None or not is_number(rate) or not 0 <= rate < 1:
         raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate!r}")

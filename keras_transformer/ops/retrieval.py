@@ -1,7 +1,7 @@
 """The retrieval kernel: attention of each query to its k keys of largest score.
 
 Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, H head size, V value size, F features,
-k keys chosen.
+k keys per query.
 """
 
 from typing import Any
@@ -87,37 +87,39 @@ def retrieval_attention(
     compared = inputs.score.compare(
         query[..., None, :], ops.cast(keys, query.dtype), inputs.score.parameters
     )  # (B, T, N, 1, k)
-    weights = _drop(inputs, _softmax(inputs.score.link(compared)[..., 0, :], exists), chosen)
+    weights = _drop(inputs, _softmax(inputs.score.transform(compared)[..., 0, :], exists), chosen)
     return ops.matmul(ops.cast(weights, values.dtype)[..., None, :], values)[..., 0, :]
 
 
 def _search(inputs: AttentionInputs, query: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the indices (B, T, N, k) of the keys of largest score, in descending order, and a mask of valid ones."""
+    """Return the indices (B, T, N, k) of the keys of largest score, in descending order, and their validity mask."""
     batch, length, kv_heads, num_features = ops.shape(key)
     # XLA copies a tensor of a loop that has an axis of size one, such as a single key head.
     flat = ops.reshape(key, [batch, length, kv_heads * num_features])
     size = min(BLOCK_SIZE, length) if isinstance(length, int) else ops.minimum(BLOCK_SIZE, length)
     grouped = dense.group(query, kv_heads)  # (B, K, G·T, F)
-    parameters = tuple(ops.stop_gradient(each) for each in inputs.score.parameters)
+    parameters = tuple(ops.stop_gradient(parameter) for parameter in inputs.score.parameters)
 
     def merge(block: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        # The last block may overlap the one before; the keys of both are compared only once.
+        # The last block may overlap the previous one; keys in both are compared only once.
         position = ops.minimum(block * size, length - size) + ops.arange(size)
         allowed = (position >= block * size)[None]
         if inputs.padding_mask is not None:
-            real = ops.cast(inputs.padding_mask, "bool")
-            allowed = allowed & ops.take(real, position, axis=1)
+            padding_mask = ops.cast(inputs.padding_mask, "bool")
+            allowed = allowed & ops.take(padding_mask, position, axis=1)
         keys = ops.reshape(ops.take(flat, position, axis=1), [batch, size, kv_heads, num_features])
         keys = ops.cast(keys, query.dtype)
         compared = inputs.score.compare(grouped, ops.transpose(keys, (0, 2, 1, 3)), parameters)
-        logits = inputs.score.link(dense.ungroup(compared, query))  # (B, N, T, block)
+        logits = inputs.score.transform(dense.ungroup(compared, query))  # (B, N, T, block)
         logits = ops.where(allowed[:, None, None], logits, ops.cast(UNRELATED, logits.dtype))
         index = ops.zeros_like(logits, "int32") + position
         logits, order = ops.top_k(ops.concatenate([best[0], logits], axis=-1), k)
         return logits, ops.take_along_axis(ops.concatenate([best[1], index], axis=-1), order, axis=-1)
 
-    none = ops.repeat(ops.zeros_like(ops.transpose(query, (0, 2, 1, 3))[..., :1]), k, axis=-1)  # (B, N, T, k)
-    best = (none + ops.cast(UNRELATED, none.dtype), ops.cast(none, "int32"))
+    zeros = ops.repeat(
+        ops.zeros_like(ops.transpose(query, (0, 2, 1, 3))[..., :1]), k, axis=-1
+    )  # (B, N, T, k)
+    best = (zeros + ops.cast(UNRELATED, zeros.dtype), ops.cast(zeros, "int32"))
     logits, chosen = ops.fori_loop(0, (length + BLOCK_SIZE - 1) // BLOCK_SIZE, merge, best)
     return ops.transpose(chosen, (0, 2, 1, 3)), ops.transpose(logits > UNRELATED / 2, (0, 2, 1, 3))
 

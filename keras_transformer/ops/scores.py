@@ -1,9 +1,9 @@
 r"""Scores: the logarithms of positive similarity functions of a query and a key.
 
 The attention weights are α_ij = κ(q_i, k_j) / Σ_l κ(q_i, k_l) for a positive similarity function κ, "kernel" in the
-literature. A score computes log κ in three steps, so that every implementation of `attention`, also the blockwise
-ones, can compute it and its gradient: `features` of each token, `compare` for each pair of a query and a key, and an
-elementwise `link`.
+literature. A score computes log κ in three steps, so that all kernels of `attention`, including the blockwise ones, can
+compute it and its gradient: `features` of each token, `compare` for each pair of a query and a key, and an elementwise
+`transform`.
 
 Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, H head size, F features.
 """
@@ -27,9 +27,9 @@ _TINY = 1e-30  # a lower bound of κ, so that its logarithm is finite
 
 
 class Score(ConfiguredValue):
-    r"""Base class of scores: log κ(q, k) = link(compare(features of q, features of k)).
+    r"""Base class of scores: log κ(q, k) = transform(compare(features of q, features of k)).
 
-    By default the comparison is the dot product and the link is the identity.
+    By default the comparison is the dot product and the transform is the identity.
     """
 
     @property
@@ -65,12 +65,12 @@ class Score(ConfiguredValue):
         """Return (…, N) for pairs of query and key features (…, N, F)."""
         return ops.sum(query * key, axis=-1)
 
-    def link(self, compared: Tensor) -> Tensor:
+    def transform(self, compared: Tensor) -> Tensor:
         """Return log κ from the output of `compare`, elementwise."""
         return compared
 
-    def link_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
-        """Return the gradient of `link` with respect to `compared`."""
+    def transform_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
+        """Return the gradient of `transform` with respect to `compared`."""
         return upstream
 
     def get_config(self) -> dict[str, Any]:
@@ -116,12 +116,12 @@ class ScaledDotProduct(Score):
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return _scaled(query, self.scale), key
 
-    def link(self, compared: Tensor) -> Tensor:
+    def transform(self, compared: Tensor) -> Tensor:
         if self.soft_cap is None:
             return compared
         return self.soft_cap * ops.tanh(compared / self.soft_cap)
 
-    def link_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
+    def transform_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
         if self.soft_cap is None:
             return upstream
         return upstream * (1.0 - ops.square(ops.tanh(compared / self.soft_cap)))
@@ -216,10 +216,10 @@ class Polynomial(Score):
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return _scaled(query, self.scale), key
 
-    def link(self, compared: Tensor) -> Tensor:
+    def transform(self, compared: Tensor) -> Tensor:
         return self.degree * ops.log(ops.maximum(ops.abs(compared + self.offset), _TINY))
 
-    def link_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
+    def transform_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
         base = compared + self.offset
         defined = ops.abs(base) > _TINY
         return ops.where(
@@ -254,10 +254,10 @@ class LinearFeatures(Score):
         positive = _FEATURE_MAPS[self.feature_map]
         return positive(query), positive(key)
 
-    def link(self, compared: Tensor) -> Tensor:
+    def transform(self, compared: Tensor) -> Tensor:
         return ops.log(ops.maximum(compared, _TINY))
 
-    def link_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
+    def transform_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
         return upstream / ops.maximum(compared, _TINY)
 
 
@@ -365,10 +365,10 @@ class GAT(Score):
             ops.concatenate([ops.ones_like(key_term), key_term], axis=-1),
         )
 
-    def link(self, compared: Tensor) -> Tensor:
+    def transform(self, compared: Tensor) -> Tensor:
         return ops.where(compared > 0, compared, compared * self.negative_slope)
 
-    def link_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
+    def transform_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
         return ops.where(compared > 0, upstream, upstream * self.negative_slope)
 
 
@@ -453,8 +453,8 @@ def _unit(tensor: Tensor) -> Tensor:
 
 def _exact(tensor: Tensor) -> Tensor:
     """Cast to float32, but keep float64."""
-    is_better = keras.backend.standardize_dtype(tensor.dtype) == "float64"
-    return tensor if is_better else ops.cast(tensor, "float32")
+    is_float64 = keras.backend.standardize_dtype(tensor.dtype) == "float64"
+    return tensor if is_float64 else ops.cast(tensor, "float32")
 
 
 def _fold(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The abstract relation, compositions of relations, and helpers for their block classes and arguments."""
+"""The base class of relations, their compositions, and helpers for block classes and arguments."""
 
 import abc
 import dataclasses
@@ -45,7 +45,7 @@ class Relation(ConfiguredValue, abc.ABC):
         """Return the class of each block of the T×S matrix over positions 0, 1, 2, …: `EMPTY`, `PARTIAL` or `FULL`.
 
         No pair of an `EMPTY` block is related, and every pair of a `FULL` block is. `PARTIAL` claims nothing: a
-        relation may return it for any block, and a composition does where both of its parts do.
+        relation may return it for any block, and a composition does where both of its operands do.
 
         Args:
             block_size: number of rows and of columns of a block; the last blocks may be smaller.
@@ -125,11 +125,11 @@ class And(Relation):
 
     def edges(self) -> Edges | None:
         """Return the edges of one operand that the other contains, or None if neither is given by edges."""
-        for given, other in ((self.left.edges(), self.right), (self.right.edges(), self.left)):
-            if given is not None:
-                sources, targets = np.array(given, np.int64).reshape(-1, 2).T[:, :, None, None]
+        for edges, other in ((self.left.edges(), self.right), (self.right.edges(), self.left)):
+            if edges is not None:
+                sources, targets = np.array(edges, np.int64).reshape(-1, 2).T[:, :, None, None]
                 kept = np.broadcast_to(other.related(targets, sources), sources.shape).ravel()
-                return tuple(edge for edge, keep in zip(given, kept, strict=True) if keep)
+                return tuple(edge for edge, keep in zip(edges, kept, strict=True) if keep)
         return None
 
 
@@ -200,7 +200,7 @@ def block_ends(
 
 
 def block_classes(some: np.ndarray, every: np.ndarray) -> np.ndarray:
-    """Return block classes (uint8) from whether `some` pair, and whether `every` pair, of each block is related."""
+    """Return the class (uint8) of each block: `some` tells if any pair in it is related, `every` if all are."""
     return np.where(every, FULL, np.where(some, PARTIAL, EMPTY)).astype(np.uint8)
 
 

@@ -142,14 +142,14 @@ class Adjacency(Relation):
         Veličković et al., "Graph Attention Networks" (2018), section 2.1, masked attention.
     """
 
-    # Not named as the argument: `edges` is every relation's method.
+    # Not named `edges` like the argument, because that is a method of every relation.
     pairs: Edges = dataclasses.field(init=False)
     num_nodes: int
 
     def __init__(self, edges: Iterable[Any], num_nodes: int) -> None:
         num_nodes = check_integer("num_nodes", num_nodes, 1)
         object.__setattr__(self, "num_nodes", num_nodes)
-        object.__setattr__(self, "pairs", _checked(edges, num_nodes))
+        object.__setattr__(self, "pairs", _sorted_edges(edges, num_nodes))
 
     def __repr__(self) -> str:
         return f"Adjacency(edges={self.pairs}, num_nodes={self.num_nodes})"
@@ -209,7 +209,7 @@ class Adjacency(Relation):
         return table
 
 
-def _checked(edges: Any, num_nodes: int) -> Edges:
+def _sorted_edges(edges: Any, num_nodes: int) -> Edges:
     """Return the edges as sorted pairs of Python integers, without duplicates."""
     if not isinstance(edges, Iterable):
         raise ValueError(f"`edges` must be pairs (source, target). Received: edges={edges!r}")

@@ -1,4 +1,4 @@
-"""Conversion of masks of other conventions to masks in which True means "may attend"."""
+"""Conversion of masks with other conventions to boolean masks in which True means "may attend"."""
 
 import numpy as np
 from keras import backend, ops

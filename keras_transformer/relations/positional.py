@@ -291,7 +291,7 @@ def _multiples(
 ) -> np.ndarray:
     """Return the classes of blocks of offsets `lowest` … `highest`.
 
-    Related are the multiples of `step` from `first` to `last`, which are within these offsets.
+    The related offsets are the multiples of `step` from `first` to `last`, which lie within the block.
     """
     count = last // step - (first - 1) // step  # not positive where last < first
     return block_classes(count > 0, count == highest - lowest + 1)

@@ -4,16 +4,16 @@ A pair of maps (f, g) leaves a relation unchanged if, for every query i and key 
 $$\mathrm{related}(f(i), g(j)) = \mathrm{related}(i, j).$$
 
 Four names stand for the same group whatever the relation, and each of these groups contains the next: a translation is
-a strictly increasing relabelling, which on finitely many positions extends to a permutation, which is a pair of
-permutations of queries and of keys that are equal.
+a strictly increasing relabelling; on finitely many positions, a relabelling extends to a permutation; a permutation is
+a pair of equal permutations of queries and keys.
 
 The fifth, `AUTOMORPHISMS`, depends on the relation: the permutations of positions that map its edges onto its edges.
 Every relation is unchanged under its automorphisms, by definition; where this is the only name, the relation has none
 of the other symmetries for all values of its arguments.
 
 A map that leaves two relations unchanged also leaves their intersection, union and complements unchanged, so a
-composition has the symmetries that its parts share. It may have more: the union of an order and its complement is the
-full relation, but lists the symmetries of the order.
+composition has the symmetries that both operands have. It may have more than it lists: the union of an order and its
+complement is the full relation, but lists the symmetries of the order.
 """
 
 from keras_transformer_options.arguments import check_one_of

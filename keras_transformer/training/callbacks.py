@@ -9,16 +9,16 @@ from keras_transformer_options.arguments import check_fraction, check_positive_f
 
 
 class TimeBudget(keras.callbacks.Callback):
-    r"""Stop training after a given time, with a learning rate that decays to zero by then.
+    r"""Stop training after a given time, with a learning rate that decays to zero at the end.
 
     The rate increases linearly during the warm-up and decreases linearly afterwards:
 
     $$\eta = \eta_{max} \min\Big(\frac{f}{w},\; \frac{1 - f}{1 - w}\Big), \quad f = \text{elapsed time} / \text{total
     time}$$
 
-    The clock starts after the first batch, which includes compilation, also where `ExactResume` continues training with
-    the time that was left. Compile the model with a constant learning rate, not a schedule, and call `fit` with more
-    epochs than fit into the time. The progress bar shows "minutes_left".
+    The clock starts after the first batch, which includes compilation; if `ExactResume` continues training, the rest of
+    the time is used. Compile the model with a constant learning rate, not a schedule, and call `fit` with more epochs
+    than the time allows. The progress bar shows "minutes_left".
 
     Args:
         minutes: the training time.
@@ -41,7 +41,7 @@ class TimeBudget(keras.callbacks.Callback):
         self.peak_rate = peak_rate
         self.warmup = warmup
         self._started: float | None = None
-        self._spent = 0.0  # seconds before
+        self._spent = 0.0  # seconds of interrupted runs
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reset the clock and the rate."""
@@ -60,14 +60,14 @@ class TimeBudget(keras.callbacks.Callback):
             logs["minutes_left"] = max(0.0, 1 - spent) * self.seconds / 60
 
     def get_state(self) -> dict[str, Any]:
-        """Return the seconds that have passed, for `ExactResume`."""
+        """Return the elapsed seconds, for `ExactResume`."""
         return {"spent": self._spent if self._started is None else time.monotonic() - self._started}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue the clock after the seconds of a state, when the next batch has ended."""
+        """Set the elapsed seconds; the clock continues after the next batch."""
         self._spent = state["spent"]
 
     def _set_rate(self, spent: float) -> None:
-        share = min(spent / self.warmup, (1 - spent) / (1 - self.warmup))
-        # Not zero, so that the first batch trains.
-        self.model.optimizer.learning_rate = self.peak_rate * max(share, 1e-3)
+        factor = min(spent / self.warmup, (1 - spent) / (1 - self.warmup))
+        # Not zero, so that the first batch updates the weights.
+        self.model.optimizer.learning_rate = self.peak_rate * max(factor, 1e-3)

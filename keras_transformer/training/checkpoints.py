@@ -19,7 +19,7 @@ def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> 
     Raises:
         FileNotFoundError: if a file does not exist.
         TypeError: if `model` is not a Keras model or `files` is not a list of paths.
-        ValueError: if there are no files, or one does not match the model.
+        ValueError: if there are no files, or a file does not match the model.
 
     Example:
         >>> average_checkpoints(model, sorted(folder.glob("epoch-*.weights.h5"))[-5:])
@@ -38,16 +38,16 @@ def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> 
     for row, file in enumerate(listed):
         if not os.path.isfile(file):
             raise FileNotFoundError(
-                f"`files` must be files that exist. Received: files[{row}]={os.fspath(file)!r}"
+                f"`files` must be existing files. Received: files[{row}]={os.fspath(file)!r}"
             )
-    own = model.get_weights()
+    original = model.get_weights()
     try:
-        sums = [np.zeros(weight.shape, np.float64) for weight in own]
+        sums = [np.zeros(weight.shape, np.float64) for weight in original]
         for file in listed:
             model.load_weights(os.fspath(file))
             for total, weight in zip(sums, model.weights, strict=True):
                 total += ops.convert_to_numpy(ops.cast(weight.value, "float32"))
         model.set_weights([total / len(listed) for total in sums])
     except BaseException:
-        model.set_weights(own)
+        model.set_weights(original)
         raise

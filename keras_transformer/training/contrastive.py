@@ -12,20 +12,20 @@ from keras_transformer_options.arguments import check_positive
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class InfoNCE(Configured, keras.losses.Loss):
-    r"""Contrastive loss with in-batch negatives: find the second text of a pair among those of the whole batch.
+    r"""Contrastive loss with in-batch negatives: identify the second text of a pair among all second texts of a batch.
 
     $$\ell_i = -\log \frac{e^{\cos(u_i, v_i) / \tau}}{\sum_{j \in N(i)} e^{\cos(u_i, v_j) / \tau}}$$
 
-    u and v are the vectors of the first and the second texts. N(i) are i and all pairs j that share no text with pair
-    i: a second text that also belongs to $u_i$ is not a negative. A larger batch has more negatives; each
-    replica of a `tf.distribute` strategy has those of its own part of the batch.
+    u and v are the vectors of the first and the second texts. N(i) is i and all pairs j that have no text in common
+    with pair i: a second text that also belongs to $u_i$ is not a negative. A larger batch has more negatives; each
+    replica of a `tf.distribute` strategy uses the negatives in its part of the batch.
 
-    It is the multiple-negatives ranking loss of Sentence-BERT, and with pairs of equal texts, which dropout embeds
-    differently, the loss of unsupervised SimCSE.
+    It is the multiple-negatives ranking loss of Sentence-BERT. With pairs of equal texts, which dropout embeds
+    differently, it is the loss of unsupervised SimCSE.
 
     Args:
         temperature: τ.
-        symmetric: whether to average it with the loss of finding the first text among all first texts.
+        symmetric: whether to average it with the loss of identifying the first text among all first texts.
         name: the name of the loss.
         **kwargs: arguments of `keras.losses.Loss`.
 
@@ -35,7 +35,7 @@ class InfoNCE(Configured, keras.losses.Loss):
         sample_weight: weights (B,).
 
     Raises:
-        ValueError: if `temperature` is not positive, or labels or vectors have another shape.
+        ValueError: if `temperature` is not positive, or labels or vectors have a wrong shape.
 
     References:
         van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018); Henderson et al.,

@@ -1,4 +1,4 @@
-"""Validation by a function of one's own."""
+"""A callback for validation with a custom function."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,16 +12,16 @@ from keras_transformer_options.arguments import is_integer
 class Evaluation(keras.callbacks.Callback):
     """Log the results of a function during training, such as the BLEU score of validation sentences.
 
-    The results are in the logs and the history of `fit` with the prefix "val_", where `EarlyStopping`,
-    `ModelCheckpoint` and others find them. Models of this package call this callback before those; for another
-    `keras.Model`, put it before them in the list of callbacks.
+    The results are in the logs and the history of `fit` with the prefix "val_", for `EarlyStopping`, `ModelCheckpoint`
+    and others. Models of this package call this callback before them; for another `keras.Model`, put it before them in
+    the list of callbacks.
 
     Args:
-        function: a function without arguments that returns a number, or a dictionary such as that of
-            `pipelines.evaluate`, whose values that are floats are logged.
+        function: a function without arguments that returns a number, or a dictionary of which the floats are logged,
+            such as the return value of `pipelines.evaluate`.
         name: the name of the number, without the prefix.
         freq: "epoch" to call the function at the end of each epoch, or the number of batches after which it is called.
-            The logs of an epoch then have its last results. It is also called at the end of an epoch without results.
+            The logs of an epoch then have the last results. An epoch without results ends with a call.
 
     Raises:
         TypeError: if `function` is not a function; in `fit`, if it returns something else.
@@ -49,7 +49,7 @@ class Evaluation(keras.callbacks.Callback):
         self._results: dict[str, float] = {}
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Reset the number of batches."""
+        """Reset the number of batches and the results."""
         self._batches, self._results = 0, {}
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -73,21 +73,21 @@ class Evaluation(keras.callbacks.Callback):
         return {"batches": self._batches, "results": self._results}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue after the batches of a state."""
+        """Set the number of batches and the results of the epoch."""
         self._batches, self._results = state["batches"], state["results"]
 
     def _evaluate(self) -> dict[str, float]:
         _ = self.model  # on JAX, this updates the variables within an epoch
-        found = self.function()
-        if isinstance(found, Mapping):
-            results = {name: value for name, value in found.items() if isinstance(value, float | np.floating)}
+        value = self.function()
+        if isinstance(value, Mapping):
+            results = {name: item for name, item in value.items() if isinstance(item, float | np.floating)}
         else:
             try:
-                results = {self.name: float(found)}
+                results = {self.name: float(value)}
             except (TypeError, ValueError):
                 results = {}
         if not results:
             raise TypeError(
-                f"`function` must return a number, or a dictionary with values that are floats. Received: {found!r}"
+                f"`function` must return a number, or a dictionary with values that are floats. Received: {value!r}"
             )
         return {f"val_{name}": float(value) for name, value in results.items()}

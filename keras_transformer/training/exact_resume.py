@@ -1,4 +1,4 @@
-"""Resuming of interrupted training, with the result of an uninterrupted one."""
+"""Resume interrupted training with the same result as without interruption."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.training import signals, states
 from keras_transformer_options.arguments import check_one_of, is_integer
 
-# What Keras' callbacks change while they run, by attribute.
+# The attributes of Keras' callbacks that change during training.
 _CALLBACK_STATE = (
     "best",
     "best_epoch",
@@ -28,41 +28,41 @@ _CALLBACK_STATE = (
     "_batches_seen_since_last_saving",
     "_last_batch_seen",
 )
-_LEAST_SECONDS, _SHARE = 60, 0.01  # between states with `save_freq="auto"`, and of the time
+# With `save_freq="auto"`: the minimum number of seconds between states, and the maximum fraction of time for saving.
+_MIN_SECONDS, _MAX_FRACTION = 60, 0.01
 
 
 class ExactResume(keras.callbacks.Callback):
-    """Save the whole state of training, and continue from it when the same `fit` is called again.
+    """Save the full state of training, and continue from it when the same `fit` is called again.
 
-    The resumed run sees the batches that the interrupted one would have seen, with the same dropout: on a CPU its
-    weights equal those of an uninterrupted run bit for bit. A state has the model's variables, those of optimizer,
-    metrics and seed generators, the state of the other callbacks (`EarlyStopping`, `ReduceLROnPlateau`,
+    The resumed run continues with the batches and the dropout that the interrupted run would have had: on a CPU its
+    weights are equal to the weights of an uninterrupted run bit for bit. A state consists of the variables of model,
+    optimizer, metrics and seed generators, the state of the other callbacks (`EarlyStopping`, `ReduceLROnPlateau`,
     `ModelCheckpoint`, `TimeBudget`, and any with methods `get_state` and `set_state`), the history, and the position in
-    the data. The last two states are kept; if the last is damaged, the one before is used, with a warning.
+    the data. The last two states are kept; if the last is damaged, the previous one is used, with a warning.
 
-    Ctrl-C and SIGTERM end training after the current batch, with a state; a second one ends it at once.
+    Ctrl-C and SIGTERM save a state and end training after the current batch; a second signal ends it at once.
 
-    It works with `fit` of the models of this package, on a data set of `keras_transformer.data` as it was returned.
+    It works with `fit` of the models of this package, on an unchanged dataset from `keras_transformer.data`.
 
-    In several processes, process 0 saves the states, which the others must be able to read. After a signal to any of
-    them, all end after the same batch. Each must have all weights, as with `keras.distribution.DataParallel`.
+    In several processes, process 0 saves the states, and the other processes must be able to read them. After a signal
+    to any of them, all end after the same batch. Each must have all weights, as with `keras.distribution.DataParallel`.
 
     Args:
         folder: the folder of the states, created when the first is saved.
-        save_freq: "epoch" to save a state at the start of each epoch; a number of batches after which one is saved in
-            addition; or "auto" to save one whenever this takes less than 1 % of the time since the last, and a minute
-            has passed.
+        save_freq: "epoch" to save a state at the start of each epoch; a number of batches, to also save a state after
+            that many batches; or "auto" to save a state at most once a minute, using less than 1 % of the time.
         on_signal: "raise" a KeyboardInterrupt or SystemExit after Ctrl-C or SIGTERM; or "stop", so that `fit` returns
             as with `EarlyStopping`.
 
     Attributes:
         signal: the number of the signal that interrupted training, or None.
-        seconds: the duration of training, with that of the interrupted runs before.
+        seconds: the duration of training, including the interrupted runs.
 
     Raises:
-        ValueError: if `save_freq` or `on_signal` is none of these; in `fit`, if the data is not a data set of
+        ValueError: if `save_freq` or `on_signal` is none of these; in `fit`, if the data is not a dataset of
             `keras_transformer.data`, or the state is of another model, optimizer, loss, data or list of callbacks.
-        OSError: in `fit`, if a state cannot be written. The states before are kept.
+        OSError: in `fit`, if a state cannot be written. Previous states are kept.
 
     Example:
         >>> model.fit(batches, epochs=10, shuffle=False, callbacks=[ExactResume("runs/x", save_freq=500)])
@@ -84,13 +84,13 @@ class ExactResume(keras.callbacks.Callback):
         self.signal: int | None = None
         self._received: int | None = None  # the signal to this process
         self._dataset: Any = None
-        self._data: Any = None  # the position in it
+        self._data: Any = None  # the position in the dataset
         self._validation_data: Any = None
         self._identity: dict[str, Any] = {}
         self._others: list[Any] = []
         self._state: states.State | None = None  # the state to restore
         self._position = 0, 0  # the epoch and the number of its batches that are done
-        self._first_batch = 0  # of the running epoch
+        self._first_batch = 0  # of the current epoch
         self._first_rate: float | None = None  # the learning rate at the beginning of training
         self._interrupted = False  # the state of the interruption is saved
         self._unwritten: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
@@ -99,24 +99,25 @@ class ExactResume(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def fit_context(self, model: keras.Model, arguments: dict[str, Any]) -> Iterator[None]:
-        """Read the last state, and let `fit` start with its epoch; models of this package call it.
+        """Read the last state, and start `fit` at its epoch; called by the models of this package.
 
         Args:
             model: the model.
             arguments: the arguments of `fit`, by name.
         """
-        data, callbacks = arguments["x"], [each for each in arguments["callbacks"] if each is not self]
+        data = arguments["x"]
+        callbacks = [callback for callback in arguments["callbacks"] if callback is not self]
         if epochs_of(data) is None:
             raise ValueError(
-                "`x` must be a data set as a function of keras_transformer.data returned it, for ExactResume: another "
-                f"order of batches cannot be repeated. Received: a {type(data).__name__}"
+                "`x` must be an unchanged dataset from keras_transformer.data for ExactResume: another order of "
+                f"batches cannot be repeated. Received: a {type(data).__name__}"
                 + (", changed by a method such as map, shuffle or take" if hasattr(data, "map") else "")
             )
         if any(isinstance(callback, ExactResume) for callback in callbacks):
             raise ValueError("`callbacks` must have one ExactResume. Received: several")
         if data.epochs.unseeded:
             raise ValueError(
-                "`x` must be a data set whose batches can be repeated, for ExactResume: use `sampling=0`, or a "
+                "`x` must be a dataset whose batches can be repeated for ExactResume: use `sampling=0`, or a "
                 f"BytePairTokenizer. Received: segmentations sampled by a {data.epochs.unseeded}, whose sampler "
                 "takes no seed"
             )
@@ -139,11 +140,11 @@ class ExactResume(keras.callbacks.Callback):
 
     @property
     def seconds(self) -> float:
-        """The duration of training, with that of the interrupted runs before."""
+        """The duration of training, including the interrupted runs."""
         return time.monotonic() - self._began
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Check the last state, and restore that of the other callbacks."""
+        """Check the last state, and restore the state of the other callbacks."""
         if self._data is None:
             raise ValueError(
                 "`model` must be a model of keras_transformer for ExactResume. "
@@ -151,8 +152,8 @@ class ExactResume(keras.callbacks.Callback):
             )
         if self.params["steps"] != self._data.count:
             raise ValueError(
-                f"`fit` must go through whole epochs of {self._data.count} batches for ExactResume, without "
-                "`steps_per_epoch` and `class_weight`, for which there is data.with_class_weight. "
+                f"`fit` must train full epochs of {self._data.count} batches for ExactResume, without "
+                "`steps_per_epoch` and `class_weight` (use data.with_class_weight). "
                 f"Received: epochs of {self.params['steps']} batches"
             )
         self._check_replicated()
@@ -164,7 +165,7 @@ class ExactResume(keras.callbacks.Callback):
             self._state.check_learning_rate(self._first_rate)
             self._first_rate = self._state.learning_rates[0]
             self._began -= self._state.seconds
-            self._next_save = time.monotonic() + _LEAST_SECONDS
+            self._next_save = time.monotonic() + _MIN_SECONDS
             for callback, saved in zip(self._others, self._state.callbacks, strict=True):
                 _set_state(callback, saved)
 
@@ -179,7 +180,7 @@ class ExactResume(keras.callbacks.Callback):
             self._save()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Save the state if it is time, or if training is to end."""
+        """Save the state if it is due, or if a signal ends training."""
         self._agree_on_signal()
         epoch, done = self._position[0], self._first_batch + batch + 1
         if done >= self._data.count:  # the end of the epoch follows
@@ -202,13 +203,13 @@ class ExactResume(keras.callbacks.Callback):
         self._position = epoch + 1, 0
         complete = self.model.stop_training or epoch + 1 >= self.params["epochs"]
         if self.signal is not None and not complete:
-            # The history does not have this epoch yet, and what ends training can restore other weights.
+            # The history does not have this epoch yet, and other callbacks may restore weights at the end of training.
             self._unwritten = self._collected()
             self._interrupted = self.model.stop_training = True
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Save the state of complete training, or restore it."""
-        if self._state is not None:  # no epoch was left
+        if self._state is not None:  # training was already complete
             self._restore()
         elif self._unwritten is not None:
             self._write(*self._unwritten)
@@ -221,8 +222,8 @@ class ExactResume(keras.callbacks.Callback):
             self.signal = number
 
     def _agree_on_signal(self) -> None:
-        """Set `signal` after the same batch in all of several processes."""
-        if processes.current().count > 1 and processes.stops_here():
+        """Set `signal` after the same batch in all processes."""
+        if processes.current().count > 1 and processes.should_stop():
             received = [int(number) for number in processes.exchange("signal", str(self._received or 0))]
             self.signal = max(received) or signal.SIGTERM
 
@@ -236,7 +237,7 @@ class ExactResume(keras.callbacks.Callback):
         raise KeyboardInterrupt if self.signal == signal.SIGINT else SystemExit(128 + (self.signal or 0))
 
     def _is_due(self) -> bool:
-        """Return whether `save_freq` asks for a state."""
+        """Return whether a state must be saved according to `save_freq`."""
         if self.save_freq == "auto":
             return time.monotonic() >= self._next_save
         return self.save_freq != "epoch" and self._num_batches() % int(self.save_freq) == 0
@@ -275,7 +276,7 @@ class ExactResume(keras.callbacks.Callback):
         }
 
     def _inner_optimizer(self) -> Any:
-        """Return the optimizer, or that of a `LossScaleOptimizer`."""
+        """Return the optimizer, or the inner optimizer of a `LossScaleOptimizer`."""
         return getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
 
     def _learning_rate(self) -> float | None:
@@ -289,14 +290,14 @@ class ExactResume(keras.callbacks.Callback):
         began = time.monotonic()
         self._write(*self._collected(stopped))
         ended = time.monotonic()
-        self._next_save = ended + max(_LEAST_SECONDS, (ended - began) / _SHARE)
+        self._next_save = ended + max(_MIN_SECONDS, (ended - began) / _MAX_FRACTION)
 
     def _write(self, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         if processes.current().is_main:
             states.write(self.folder, self._num_batches(), meta, arrays)
 
     def _collected(self, stopped: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return a state: values of JSON, of which the history may still change, and copies of arrays."""
+        """Return a state: JSON values, of which the history may still change, and copies of arrays."""
         history = self.model.history
         metrics = self.model.metrics_variables if self._position[1] else []  # an epoch resets them
         groups = {"variable": self._variables(), "metric": metrics}
@@ -308,7 +309,7 @@ class ExactResume(keras.callbacks.Callback):
         callbacks = [_get_state(callback) for callback in self._others]
         for i, state in enumerate(callbacks):
             for name in [name for name, value in state.items() if isinstance(value, list)]:
-                arrays |= {f"callback/{i}/{name}/{n}": each for n, each in enumerate(state.pop(name))}
+                arrays |= {f"callback/{i}/{name}/{n}": array for n, array in enumerate(state.pop(name))}
         meta = {
             "identity": states.as_json(self._identity),
             "position": self._position,
@@ -328,8 +329,8 @@ class ExactResume(keras.callbacks.Callback):
             self._build_metrics()
             if len(state.metrics) != len(self.model.metrics_variables):
                 raise ValueError(
-                    "`metrics` must be those of the interrupted training. Received: metrics with "
-                    f"{len(self.model.metrics_variables)} variables, expected: {len(state.metrics)}"
+                    f"`metrics` must have {len(state.metrics)} variables, as in the interrupted training. "
+                    f"Received: {len(self.model.metrics_variables)} variables"
                 )
             for variable, value in zip(self.model.metrics_variables, state.metrics, strict=True):
                 variable.assign(value)
@@ -346,9 +347,9 @@ class ExactResume(keras.callbacks.Callback):
 
 
 class _EndOfEpoch(keras.callbacks.Callback):
-    """The first of all callbacks: end an epoch that has begun in its middle, but not training.
+    """The first of all callbacks, which ends a partial epoch without ending training.
 
-    An epoch must not run out of data: Keras' function for a batch would advance seeds and optimizer once more.
+    An epoch must not run out of data, because Keras' training function would advance seeds and optimizer once more.
     """
 
     _stops_training: bool | None = None
@@ -358,7 +359,7 @@ class _EndOfEpoch(keras.callbacks.Callback):
         self._stops_training, model.stop_training = model.stop_training, True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Let the callbacks after this one, or those of the batch, decide whether training stops."""
+        """Restore `stop_training` to its value before `end`, which other callbacks may have set."""
         if self._stops_training is not None:
             self.model.stop_training, self._stops_training = self._stops_training, None
 
@@ -379,4 +380,4 @@ def _set_state(callback: Any, state: dict[str, Any]) -> None:
 
 def _array(value: Any) -> np.ndarray:
     array = np.array(ops.convert_to_numpy(value))
-    return array.astype("float32") if array.dtype.kind == "V" else array  # NumPy's files do not know bfloat16
+    return array.astype("float32") if array.dtype.kind == "V" else array  # NumPy cannot save bfloat16

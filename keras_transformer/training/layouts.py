@@ -18,8 +18,8 @@ def layout_map(model: keras.Model, mesh: Any) -> Any:
     The axis "model" of the mesh splits attention by heads (query, key and value projections by columns, the output
     projection by rows), feed-forward networks by hidden units, token embeddings and output matrices by the vocabulary,
     so that each sublayer needs one sum over devices. Weights are replicated if the size of the axis does not divide
-    their heads, hidden units or vocabulary, and so are all others (norms, positions, small heads). Slots of optimizers
-    have the layout of their weights.
+    their heads, hidden units or vocabulary, and so are all other weights (norms, positions, small heads). Optimizer
+    variables have the layout of their weights.
 
     Keras distributes a variable when it is created: create the model again in the distribution's scope.
 
@@ -31,7 +31,7 @@ def layout_map(model: keras.Model, mesh: Any) -> Any:
         A `keras.distribution.LayoutMap` from the paths of weights to their layouts.
 
     Raises:
-        ValueError: if the mesh has no axis "model", or its size divides the size of no layer.
+        ValueError: if the mesh has no axis "model", or no layer can be split by its size.
 
     Example:
         >>> from keras_transformer.models import GPT
@@ -59,17 +59,17 @@ def layout_map(model: keras.Model, mesh: Any) -> Any:
             f'`mesh` must have an axis "{MODEL_AXIS}" whose size divides the heads, hidden units or vocabulary of the '
             f"model. Received: size={devices}"
         )
-    found = keras.distribution.LayoutMap(mesh)
-    for path, each in axes.items():
-        found[path] = each
-    return found
+    layouts = keras.distribution.LayoutMap(mesh)
+    for path, layout in axes.items():
+        layouts[path] = layout
+    return layouts
 
 
 def _splits(layer: Any) -> Iterator[tuple[int, Any, Axes]]:
-    """Yield the weights of a layer that can be split, each after the number of its parts, with its layout."""
+    """Yield (number of parts, weight, layout) for each weight of a layer that can be split."""
     if isinstance(layer, layers.MultiHeadAttention):
         yield from _columns(layer.query_projection, layer.num_heads)
-        # Each device has whole key/value heads, those of its own queries.
+        # Each device has the full key/value heads of its queries.
         for projection in (layer.key_projection, layer.value_projection):
             yield from _columns(projection, layer.num_kv_heads)
         yield from _rows(layer.output_projection, layer.num_heads)

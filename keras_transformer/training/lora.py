@@ -1,4 +1,4 @@
-"""LoRA: training of low-rank adapters in place of the weights, and their files."""
+"""LoRA: train low-rank adapters instead of the weights, and save and load them."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ _QUANTIZATIONS = (None, "int8", "int4")  # Keras can merge adapters into these k
 def enable_lora(
     model: keras.Model, rank: int, targets: Collection[str] | None = None, lora_alpha: float | None = None
 ) -> None:
-    r"""Add low-rank adapters to the projections of a model, and freeze all its other weights.
+    r"""Add low-rank adapters to the projections of a model, and freeze all other weights.
 
     $$W' = W + \frac{\alpha}{r} A B, \qquad A \in \mathbb{R}^{m \times r},\; B \in \mathbb{R}^{r \times n}$$
 
@@ -33,10 +33,10 @@ def enable_lora(
     only: `enable_lora(classifier.encoder, 8)`.
 
     The model can be saved, exported, quantized and used in pipelines as before; `model.save` writes merged weights.
-    `save_lora_weights` saves the adapters alone, `merge_lora` ends their training.
+    `save_lora_weights` saves only the adapters; `merge_lora` ends their training.
 
     Args:
-        model: a Keras model that has its weights.
+        model: a built Keras model.
         rank: r, the rank of the adapters.
         targets: the names of the `keras.layers.Dense` layers to adapt, such as "query", or the ends of their paths,
             such as "self_attention/query" or "feed_forward/hidden". By default all projections of
@@ -45,8 +45,8 @@ def enable_lora(
 
     Raises:
         TypeError: if `model` is not a Keras model, or `targets` is not a list of names.
-        ValueError: if `rank` or `lora_alpha` is not positive, a target matches no layer, or the model has adapters
-            already. The model is then unchanged.
+        ValueError: if `rank` or `lora_alpha` is not positive, a target matches no layer, or the model already has
+            adapters. The model is then unchanged.
 
     Example:
         >>> from keras_transformer.models import GPT
@@ -99,7 +99,7 @@ def merge_lora(model: keras.Model) -> None:
 
 
 def save_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
-    """Save the adapters of a model, and its other trainable weights such as those of a head, without the frozen ones.
+    """Save the adapters of a model, and its other trainable weights, such as a head, without frozen weights.
 
     Args:
         model: a model with the adapters of `enable_lora`.
@@ -116,8 +116,8 @@ def save_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> N
     """
     layers = _checked_adapted(model)
     path = _checked_path(filepath)
-    of_adapters = {id(getattr(layer, name)) for layer in layers for name in (_A, _B)}
-    others = [each for each in model.trainable_variables if id(each) not in of_adapters]
+    adapter_ids = {id(getattr(layer, name)) for layer in layers for name in (_A, _B)}
+    others = [variable for variable in model.trainable_variables if id(variable) not in adapter_ids]
     with replaced(path) as temporary, h5py.File(temporary, "w") as file:
         for layer in layers:
             group = file.create_group(_name(model, layer))
@@ -129,19 +129,19 @@ def save_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> N
 
 
 def load_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
-    """Load a file of `save_lora_weights` into a model with the weights that were frozen.
+    """Load a file of `save_lora_weights` into a model with the same frozen weights.
 
-    A model without adapters gets those of the file; all weights that the file does not have are then frozen.
+    If the model has no adapters, they are added, and all weights that are not in the file are frozen.
 
     Args:
-        model: the base model, or one with adapters of the same rank on the same layers.
+        model: the base model, or a model with adapters of the same rank on the same layers.
         filepath: the file.
 
     Raises:
         FileNotFoundError: if the file does not exist.
         TypeError: if `model` is not a Keras model.
-        ValueError: if the file is not one of `save_lora_weights`, or its adapters were trained for other layers,
-            sizes or weights than those of `model`. The model is then unchanged.
+        ValueError: if the file was not saved by `save_lora_weights`, or its adapters were trained for other layers,
+            sizes or weights. The model is then unchanged.
     """
     _check_model(model)
     path = _checked_path(filepath)
@@ -163,7 +163,7 @@ def load_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> N
             variable.trainable = True
     elif adapted != set(adapters):
         raise ValueError(
-            f"`model` must have no adapters, or those of `{path}`. "
+            f"`model` must have no adapters, or the same as `{path}`. "
             f"Received: adapters of {sorted(adapted ^ set(adapters))} in only one of them"
         )
     for name, layer in layers.items():
@@ -196,12 +196,12 @@ class _Adapter(NamedTuple):
         if _digest(layer) != self.kernel:
             raise ValueError(
                 f"`model` must have the weights that the adapters of `{path}` were trained with. "
-                f"Received: another kernel of {name}"
+                f"Received: a different kernel of {name}"
             )
 
 
 def _read(path: pathlib.Path) -> tuple[dict[str, _Adapter], dict[str, np.ndarray]]:
-    """Return the adapters of a file by path of layer, and other weights by path."""
+    """Return the adapters of a file by the paths of layers, and other weights by path."""
     arrays: dict[str, np.ndarray] = {}
     attributes: dict[str, dict[str, Any]] = {}
 
@@ -211,7 +211,7 @@ def _read(path: pathlib.Path) -> tuple[dict[str, _Adapter], dict[str, np.ndarray
         elif item.attrs:
             attributes[name] = dict(item.attrs)
 
-    with open(path, "rb"):  # a missing file is none of HDF5's errors
+    with open(path, "rb"):  # raises FileNotFoundError, unlike HDF5
         pass
     try:
         with h5py.File(path, "r") as file:
@@ -220,10 +220,10 @@ def _read(path: pathlib.Path) -> tuple[dict[str, _Adapter], dict[str, np.ndarray
             name: _Adapter(
                 arrays.pop(f"{name}/{_A}"),
                 arrays.pop(f"{name}/{_B}"),
-                float(each["lora_alpha"]),
-                each["kernel"],
+                float(settings["lora_alpha"]),
+                settings["kernel"],
             )
-            for name, each in attributes.items()
+            for name, settings in attributes.items()
         }
     except (OSError, KeyError, RuntimeError) as error:
         raise ValueError(f"`{path}` must be a file of save_lora_weights. Received: {error}") from error
@@ -244,7 +244,7 @@ def _checked_adapted(model: Any) -> list[Any]:
     _check_model(model)
     layers = _adapted(model)
     if not layers:
-        raise ValueError("`model` must have adapters, see `enable_lora`. Received: a model without")
+        raise ValueError("`model` must have adapters, see `enable_lora`. Received: a model without adapters")
     return layers
 
 
@@ -252,12 +252,12 @@ def _attention_projections(model: Any) -> list[Any]:
     attentions = [
         layer for layer in flatten_layers(model) if isinstance(layer, MultiHeadAttention | GraphAttention)
     ]
-    found = {id(layer): layer for attention in attentions for layer in _dense_layers(attention)}
-    if not found:
+    projections = {id(layer): layer for attention in attentions for layer in _dense_layers(attention)}
+    if not projections:
         raise ValueError(
-            "`targets` must be given for a model without attention of keras_transformer. Received: targets=None"
+            "`targets` must be given for a model without attention layers of keras_transformer. Received: targets=None"
         )
-    return list(found.values())
+    return list(projections.values())
 
 
 def _targeted(model: Any, targets: Any) -> list[Any]:
@@ -275,8 +275,8 @@ def _targeted(model: Any, targets: Any) -> list[Any]:
                 "`targets` must be names of Dense layers or ends of their paths, one of "
                 f"{sorted({layer.name for layer in layers})}. Received: targets={list(targets)}"
             )
-    chosen = {id(layer) for found in matches.values() for layer in found}
-    return [layer for layer in layers if id(layer) in chosen]
+    matching = {id(layer) for target_layers in matches.values() for layer in target_layers}
+    return [layer for layer in layers if id(layer) in matching]
 
 
 def _check_model(model: Any) -> None:
@@ -300,8 +300,8 @@ def _check_layer(layer: Any) -> None:
 
 
 def _freeze(model: Any) -> None:
-    """Freeze all weights; `compile` has to follow, as an optimizer has variables for the weights it trains."""
-    model.trainable = True  # new adapters of a model that is not trainable would not train
+    """Freeze all weights; the model must then be compiled, because optimizers have variables for trained weights."""
+    model.trainable = True  # or new adapters would not be trainable
     for variable in model.trainable_variables:
         variable.trainable = False
     model.compiled = False
@@ -313,23 +313,23 @@ def _name(model: Any, item: Any) -> str:
 
 
 def _by_name(path: pathlib.Path, model: Any, items: Sequence[Any], names: dict[str, Any]) -> dict[str, Any]:
-    """Return the layers or variables with the names of a file."""
-    found: dict[str, list[Any]] = {name: [] for name in names}
+    """Return the layers or variables whose names are in a file."""
+    by_name: dict[str, list[Any]] = {name: [] for name in names}
     for item in items:
-        found.get(_name(model, item), []).append(item)
-    for name, matches in found.items():
+        by_name.get(_name(model, item), []).append(item)
+    for name, matches in by_name.items():
         if len(matches) != 1:
             raise ValueError(
-                f"`model` must be of the architecture of `{path}`. Received: {len(matches)} of {name}, expected: 1"
+                f"`model` must have the architecture of `{path}`, with one {name}. Received: {len(matches)}"
             )
-    return {name: matches[0] for name, matches in found.items()}
+    return {name: matches[0] for name, matches in by_name.items()}
 
 
 def _check_shape(path: pathlib.Path, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     if tuple(shape) != expected:
         raise ValueError(
-            f"`model` must be of the architecture of `{path}`. "
-            f"Received: {name} of shape {tuple(shape)}, expected: {expected}"
+            f"`model` must have the architecture of `{path}`, with {name} of shape {tuple(shape)}. "
+            f"Received: shape {expected}"
         )
 
 
@@ -346,6 +346,8 @@ def _array(value: Any) -> np.ndarray:
 
 def _digest(layer: Any) -> str:
     """Return a hash of the frozen kernel of a layer."""
-    stored = next(each for each in layer.weights if each.name == "kernel")  # `kernel` has the adapter added
-    kernel = np.ascontiguousarray(_array(stored))
+    weight = next(
+        weight for weight in layer.weights if weight.name == "kernel"
+    )  # `layer.kernel` adds the adapter
+    kernel = np.ascontiguousarray(_array(weight))
     return hashlib.blake2b(kernel.data, digest_size=8).hexdigest()

@@ -12,7 +12,7 @@ from keras_transformer_options.arguments import is_number
 
 
 class _Mean(keras.losses.Loss):
-    """The mean of the values that take the place of predictions, divided by the number of replicas as in Keras."""
+    """The mean of `y_pred`, divided by the number of replicas as in Keras."""
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return y_pred
@@ -33,17 +33,17 @@ class LabelSmoothedCrossentropy(Configured, keras.losses.Loss):
 
     The mean of means over batches with different numbers of tokens is not the mean over all tokens. To give each token
     the same weight across the K batches of `gradient_accumulation_steps=K`, or across the replicas of a
-    `tf.distribute` strategy, pass a number as `normalizer`, such as the mean number of tokens of a batch: the gradient
-    is then that of one batch with all tokens and K times the `normalizer`.
+    `tf.distribute` strategy, pass a number as `normalizer`, such as the mean number of tokens in a batch: the gradient
+    then equals the gradient of one batch with all tokens and K times the `normalizer`.
 
     Args:
         smoothing: ε in [0, 1).
         pad_id: the label of padding, which is ignored; None to ignore negative labels.
-        normalizer: the divisor of the sum over tokens: "tokens", the number of tokens of the batch (of one replica's
+        normalizer: the divisor of the sum over tokens: "tokens", the number of tokens in the batch (in one replica's
             part of it), or a positive number.
         name: the name of the loss.
-        ignore_class: a further label to ignore, such as −100, as in `keras.losses.SparseCategoricalCrossentropy`.
-        **kwargs: arguments of `keras.losses.Loss`. The reduction is always that of `normalizer`.
+        ignore_class: another label to ignore, such as −100, as in `keras.losses.SparseCategoricalCrossentropy`.
+        **kwargs: arguments of `keras.losses.Loss`. `reduction` is not used; see `normalizer`.
 
     Call arguments:
         y_true: integer labels (B, T).
@@ -82,7 +82,7 @@ class LabelSmoothedCrossentropy(Configured, keras.losses.Loss):
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Return the sum over valid tokens, divided by `normalizer` and the number of replicas, a scalar."""
-        # The reduction of Keras divides by the number of all elements, unless there is a Keras mask.
+        # Keras' reduction divides by the number of all elements, unless there is a Keras mask.
         valid = valid_labels(y_true, y_pred, self.pad_id, self.ignore_class)
         losses = self.call(y_true, y_pred)
         weights = valid if sample_weight is None else valid * per_token(sample_weight)
@@ -91,7 +91,7 @@ class LabelSmoothedCrossentropy(Configured, keras.losses.Loss):
         return _MEAN(loss, loss)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Return the loss of each token, (B, T), arbitrary for ignored ones."""
+        """Return the loss of each token, (B, T), with arbitrary values for ignored tokens."""
         vocabulary_size = y_pred.shape[-1]
         logits = ops.reshape(ops.cast(y_pred, "float32"), [-1, vocabulary_size])
         losses = _smoothed_crossentropy(logits, ops.reshape(y_true, [-1]), self.smoothing)
@@ -101,8 +101,8 @@ class LabelSmoothedCrossentropy(Configured, keras.losses.Loss):
 def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Return the loss (n,) of logits (n, V) and labels (n,).
 
-    The gradient, softmax − (1 − ε)·label − ε/V, is a custom gradient: its steps reuse one buffer, where automatic
-    differentiation allocates several tensors of the logits' size.
+    The gradient, softmax − (1 − ε)·label − ε/V, is a custom gradient that reuses one buffer, while automatic
+    differentiation allocates several tensors of the size of the logits.
     """
 
     @ops.custom_gradient
@@ -117,9 +117,9 @@ def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
             uniform = smoothing / vocabulary_size
             at_labels = ops.exp(label_log_probabilities) - uniform - (1 - smoothing)
             rows = ops.arange(ops.shape(labels)[0])
-            places = ops.stack([rows, ops.maximum(ops.cast(labels, rows.dtype), 0)], axis=-1)  # (n, 2)
-            elsewhere = ops.exp(log_probabilities) - uniform
-            return ops.scatter_update(elsewhere, places, at_labels) * upstream[:, None]
+            indices = ops.stack([rows, ops.maximum(ops.cast(labels, rows.dtype), 0)], axis=-1)  # (n, 2)
+            at_other_ids = ops.exp(log_probabilities) - uniform
+            return ops.scatter_update(at_other_ids, indices, at_labels) * upstream[:, None]
 
         return losses, gradient
 
@@ -127,7 +127,7 @@ def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
 
 
 def valid_labels(labels: Tensor, logits: Tensor, pad_id: int | None, ignore_class: int | None) -> Tensor:
-    """Return a float32 mask of the shape of the labels, 0 for labels to ignore.
+    """Return a float32 mask with the shape of the labels, 0 for labels to ignore.
 
     Args:
         labels: integers (…).
@@ -143,7 +143,7 @@ def valid_labels(labels: Tensor, logits: Tensor, pad_id: int | None, ignore_clas
         size != other for size, other in zip(shape, expected, strict=True) if None not in (size, other)
     ):
         raise ValueError(
-            "`y_true` must be labels of the shape of `y_pred` without its last axis. "
+            "`y_true` must have the shape of `y_pred` without its last axis. "
             f"Received: y_true.shape={shape}, y_pred.shape={tuple(logits.shape)}"
         )
     valid = ops.greater_equal(labels, 0) if pad_id is None else ops.not_equal(labels, pad_id)
@@ -157,8 +157,8 @@ def take_labels(values: Tensor, labels: Tensor) -> Tensor:
     size = values.shape[-1]
     # Padding labels may be outside the vocabulary, such as −100; their values are not used.
     flat = ops.maximum(ops.reshape(ops.cast(labels, "int32"), [-1]), 0)
-    places = ops.arange(ops.shape(flat)[0], dtype="int32") * size + flat
-    return ops.reshape(ops.take(ops.reshape(values, [-1]), places), ops.shape(labels))
+    indices = ops.arange(ops.shape(flat)[0], dtype="int32") * size + flat
+    return ops.reshape(ops.take(ops.reshape(values, [-1]), indices), ops.shape(labels))
 
 
 def per_token(sample_weight: Tensor) -> Tensor:

@@ -1,26 +1,26 @@
-"""Settings of optimizers for transformers."""
+"""Optimizer settings for transformers."""
 
 import keras
 
-# Names of variables that scale or shift, or that are rows of a table; on TensorFlow, paths that end with ":0".
+# Names of variables that scale, shift or embed; on TensorFlow, paths end with ":0".
 _NOT_DECAYED = r"(^|/|_)(bias|beta|gamma|scale|embeddings|table|class_token|class_position)(:\d+)?$"
 
 
 def exclude_from_weight_decay(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """Exclude norms, biases and embeddings from an optimizer's weight decay, in place.
 
-    Weight decay then applies to the kernels of linear maps only, as in BERT and GPT-3. It replaces what
-    `optimizer.exclude_from_weight_decay` was given before.
+    Weight decay then applies only to the kernels of linear maps, as in BERT and GPT-3. Earlier settings of
+    `optimizer.exclude_from_weight_decay` are replaced.
 
     Args:
-        optimizer: an optimizer that has no variables yet: before `fit` or `build`.
+        optimizer: an optimizer without variables, before `fit` or `build`.
 
     Returns:
         The same optimizer.
 
     Raises:
         TypeError: if `optimizer` is not an optimizer.
-        ValueError: if it has variables already.
+        ValueError: if it already has variables.
 
     Example:
         >>> optimizer = exclude_from_weight_decay(keras.optimizers.AdamW(1e-4, weight_decay=0.01))
@@ -32,8 +32,6 @@ def exclude_from_weight_decay(optimizer: keras.optimizers.Optimizer) -> keras.op
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"`optimizer` must be a Keras optimizer. Received: optimizer={optimizer!r}")
     if optimizer.built:
-        raise ValueError(
-            "`optimizer` must not have variables yet. Received: an optimizer that has been built"
-        )
+        raise ValueError("`optimizer` must not have variables yet. Received: an optimizer that is built")
     optimizer.exclude_from_weight_decay(var_names=[_NOT_DECAYED])
     return optimizer

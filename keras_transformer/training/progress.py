@@ -1,4 +1,4 @@
-"""Logs of the speed of training and of its end."""
+"""Callbacks that log the speed and the progress of training."""
 
 import contextlib
 import sys
@@ -19,13 +19,13 @@ class Progress(keras.callbacks.Callback):
 
     `fit` shows them in its progress bar, and its history has "learning_rate" and "tokens_per_second" of each epoch:
 
-    - "tokens_per_second": the tokens of the epoch's batches, without padding, by the time of training, without
-      validation and without the first batch, which includes compilation. The tokens of an encoder–decoder are those of
-      source and target. It is logged for models of this package that read ids.
+    - "tokens_per_second": the number of tokens in the epoch's batches, without padding, divided by the time of
+      training, without validation and without the first batch, which includes compilation. For an encoder–decoder,
+      source and target tokens are counted. It is logged for models of this package that take ids.
     - "learning_rate": the rate of the next update, read once a second.
-    - "minutes_left": the time until all epochs are done at the speed so far; with `TimeBudget`, until it ends.
+    - "minutes_left": the time until all epochs are done at the average speed; with `TimeBudget`, until its end.
 
-    Tokens are counted on the host while batches are read, so that no step waits for another.
+    Tokens are counted on the host while batches are read, so that training steps do not wait for it.
 
     Example:
         >>> history = model.fit(batches, epochs=10, callbacks=[Progress()])  # doctest: +SKIP
@@ -38,10 +38,10 @@ class Progress(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._tokens_of_arrays: float | None = None
-        self._tokens = self._read = 0  # of the batches read in this epoch
-        self._steps: int | None = None  # in an epoch
+        self._tokens = self._read = 0  # the tokens and batches read in this epoch
+        self._steps: int | None = None  # batches per epoch
         self._epoch, self._epoch_began = 0, 0.0
-        self._done = self._done_before = 0  # the batches of this epoch, and of those before
+        self._done = self._done_before = 0  # the batches trained on in this epoch, and in previous epochs
         self._rate, self._rate_read = 0.0, 0.0
         # The clock begins after the first batch of training, and anew in each epoch.
         self._started: float | None = None
@@ -51,10 +51,10 @@ class Progress(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def fit_context(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
-        """Count the tokens of the data of `fit`, a data set's as they are read; models of this package call it.
+        """Count the tokens of arrays, or of batches of a dataset when they are read; called by `fit`.
 
         Args:
-            model: the model, whose `count_tokens` counts them.
+            model: the model, which has `count_tokens`.
             arguments: the arguments of `fit`, by name.
         """
         data, self._tokens_of_arrays = arguments["x"], None
@@ -70,18 +70,18 @@ class Progress(keras.callbacks.Callback):
         self._read_rate()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begin to count the tokens of an epoch."""
+        """Start counting the tokens of an epoch."""
         self._epoch = epoch
         self._tokens = self._read = self._done = self._untimed_in_epoch = 0
         self._epoch_began = self._began = time.monotonic()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Read the learning rate from time to time, in the thread of training."""
+        """Read the learning rate about once a second, in the training thread."""
         if time.monotonic() - self._rate_read > _SECONDS_BETWEEN_READS:
             self._read_rate()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Log the figures of the progress bar."""
+        """Log the values for the progress bar."""
         self._ended, self._done = time.monotonic(), max(self._done, batch + 1)
         if self._started is None:
             self._started = self._began = self._ended
@@ -91,7 +91,7 @@ class Progress(keras.callbacks.Callback):
             self._log_end(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Log the figures of the epoch."""
+        """Log the values of the epoch."""
         self._read_rate()
         self._log_speed({} if logs is None else logs)
         self._done_before += self._done
@@ -108,14 +108,14 @@ class Progress(keras.callbacks.Callback):
     def _log_speed(self, logs: dict[str, Any]) -> None:
         logs.setdefault("learning_rate", self._rate)
         batches, began = self._done - self._untimed_in_epoch, self._began
-        if not batches:  # training of a single batch
+        if not batches:  # only one batch was trained on
             batches, began = self._done, self._epoch_began
         tokens = self._tokens_per_batch() * batches
         if tokens and self._ended > began:
             logs["tokens_per_second"] = tokens / (self._ended - began)
 
     def _tokens_per_batch(self) -> float:
-        # Batches are read before they are trained on, so the sum of those read is not that of those trained on.
+        # Batches are read in advance, so more batches have been read than trained on.
         if self._tokens_of_arrays is not None:
             return self._tokens_of_arrays / (self._steps or 1)
         return self._tokens / (self._read or 1)
@@ -129,19 +129,19 @@ class Progress(keras.callbacks.Callback):
 
 
 class EpochsWithoutTotal(keras.callbacks.ProgbarLogger):
-    """The progress bar of `fit`, which counts epochs without their total, for `TimeBudget`.
+    """The progress bar of `fit` without the total number of epochs, for `TimeBudget`.
 
-    Keras shows "Epoch 6/1000000" where training ends by the time, this bar "Epoch 6".
+    It shows "Epoch 6" instead of "Epoch 6/1000000".
     """
 
-    async_safe = True  # as Keras' own bar
+    async_safe = True  # as Keras' progress bar
 
     def set_params(self, params: dict[str, Any]) -> None:
         """Set the parameters; Keras' bar prints no title for one epoch."""
         super().set_params({**params, "epochs": 1})
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begin the bar of an epoch."""
+        """Print the title of an epoch."""
         if self.verbose:
             sys.stdout.write(f"Epoch {epoch + 1}\n")
         super().on_epoch_begin(epoch, logs)

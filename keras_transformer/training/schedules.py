@@ -51,16 +51,16 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PerUpdate(keras.optimizers.schedules.LearningRateSchedule):
-    r"""A schedule of updates, for an optimizer that accumulates gradients.
+    r"""A schedule over weight updates, for an optimizer that accumulates gradients.
 
     Keras calls a schedule with the number of batches, so that with `gradient_accumulation_steps=K` it advances K times
-    for each update of the weights. This one gives the rate of the update that a batch belongs to:
+    for each update of the weights. This schedule returns the rate of the update that a batch belongs to:
 
     $$\eta'(b) = \eta(\lfloor b / K \rfloor), \quad b = 0, 1, \dots$$
 
     Args:
-        schedule: η, a schedule of updates.
-        gradient_accumulation_steps: K, as given to the optimizer; 1 or None changes nothing.
+        schedule: η, a schedule over updates.
+        gradient_accumulation_steps: K, the same as of the optimizer; 1 or None changes nothing.
 
     Raises:
         TypeError: if `schedule` is not a schedule.
@@ -96,6 +96,6 @@ class PerUpdate(keras.optimizers.schedules.LearningRateSchedule):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Create the schedule from its configuration."""
+        """Create the schedule from its config."""
         schedule = keras.saving.deserialize_keras_object(config["schedule"])
         return cls(schedule, config["gradient_accumulation_steps"])

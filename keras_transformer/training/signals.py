@@ -16,8 +16,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def received_by(receive: Callable[[int], None]) -> Iterator[None]:
     """Call a function with the number of the first SIGINT or SIGTERM; the next one has its usual effect.
 
-    Signals are those of the main thread; in other threads there are none. In several processes, a signal also lets
-    `processes.stops_here` stop all of them: JAX receives SIGTERM, and SIGINT is passed on as SIGTERM.
+    In threads other than the main thread, it does nothing. In several processes, a signal also makes
+    `processes.should_stop` return True in all of them: JAX receives SIGTERM, and SIGINT is passed on as SIGTERM.
     """
     before: dict[int, Any] = {}
     single = processes.current().count == 1

@@ -1,4 +1,4 @@
-"""States of training in files, for `ExactResume`."""
+"""Files with states of training, for `ExactResume`."""
 
 import contextlib
 import errno
@@ -26,30 +26,30 @@ class State:
 
     Attributes:
         path: the file.
-        position: the epoch, and the number of its batches that are done.
+        position: the epoch, and the number of batches of it that are done.
         stopped: whether training is complete.
         seconds: the duration of training.
         history, epoch: the attributes of `keras.callbacks.History`.
         learning_rates: the learning rates at the beginning of training and in this state, None for a schedule.
         variables, metrics: the values of variables.
-        callbacks: the state of each of the other callbacks.
+        callbacks: the states of the other callbacks.
 
     Raises:
-        Exception: if the file is damaged; damaged bytes can raise any.
-        ValueError: if the file is of another format.
+        Exception: if the file is damaged; the type depends on the damage.
+        ValueError: if the file has another format.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
         with zipfile.ZipFile(path) as archive:
-            # NumPy does not read an array to its end, and so does not check its sum, if its size is damaged.
+            # If the size of an array is damaged, NumPy does not read it to its end and does not check its checksum.
             if (damaged := archive.testzip()) is not None:
-                raise zipfile.BadZipFile(f"the sum of {damaged} differs")
+                raise zipfile.BadZipFile(f"the checksum of {damaged} differs")
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         meta = json.loads(arrays.pop("meta").tobytes())
         if meta["format"] != _FORMAT:
             raise ValueError(f"`{path}` must have the format {_FORMAT}. Received: format {meta['format']}")
-        if len(arrays) != meta["num_arrays"]:  # a damaged list of contents lacks some
+        if len(arrays) != meta["num_arrays"]:  # a damaged list of contents may lack some
             raise ValueError(f"`{path}` must have {meta['num_arrays']} arrays. Received: {len(arrays)}")
         self.path = path
         self.position = int(meta["position"][0]), int(meta["position"][1])
@@ -65,7 +65,7 @@ class State:
                 self.callbacks[int(i)].setdefault(attribute, []).append(arrays[name])
 
     def check(self, identity: dict[str, Any]) -> None:
-        """Raise unless training is the one that was interrupted.
+        """Raise a ValueError unless training has the settings of the interrupted training.
 
         Args:
             identity: the values that must be equal, by the name of the argument of `compile` or `fit`.
@@ -73,29 +73,29 @@ class State:
         for argument, value in as_json(identity).items():
             if self._identity[argument] != value:
                 name, received, expected = _difference(argument, value, self._identity[argument])
-                if argument in _DATA:  # hashes say nothing to a reader
+                if argument in _DATA:  # hashes do not help the reader
                     received = received and "other data"
                     expected = expected and "the same examples, tokenizer, options, shard and seed"
                 raise ValueError(
-                    f"`{name}` must be that of the interrupted training, whose state is in {self.path}; choose "
-                    f"another folder to begin anew. Received: {received}, expected: {expected}"
+                    f"`{name}` must be the same as in the interrupted training, whose state is in {self.path}; choose "
+                    f"another folder to start again. Received: {received}, expected: {expected}"
                 )
 
     def check_learning_rate(self, rate: float | None) -> None:
-        """Warn unless the learning rate is one that training had: that of the state is used."""
+        """Warn if the learning rate differs from those of the state, whose learning rate is used."""
         if rate not in self.learning_rates:
             warnings.warn(
                 f"`optimizer.learning_rate` is {self.learning_rates[1]}, as in the state in {self.path}; choose "
-                f"another folder to begin anew. Received: {rate}",
+                f"another folder to start again. Received: {rate}",
                 stacklevel=2,
             )
 
 
 def last_state(folder: pathlib.Path) -> State | None:
-    """Return the last state that can be read, with a warning if one cannot; None if there is none.
+    """Return the last undamaged state, with a warning for each damaged one, or None if there are no states.
 
     Raises:
-        ValueError: if none can be read.
+        ValueError: if all states are damaged.
     """
     paths = _paths(folder)[::-1]
     for path in paths:
@@ -104,8 +104,8 @@ def last_state(folder: pathlib.Path) -> State | None:
         except Exception as error:
             damage = f"`{path}` is damaged: {error}"
             if path == paths[-1]:
-                raise ValueError(f"{damage}. Remove the folder's states to begin anew") from error
-            warnings.warn(f"{damage}. The state before it is used", stacklevel=2)
+                raise ValueError(f"{damage}. Remove the states in the folder to start again") from error
+            warnings.warn(f"{damage}. The previous state is used", stacklevel=2)
     return None
 
 
@@ -116,16 +116,16 @@ def num_batches(folder: pathlib.Path) -> int | None:
 
 
 def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write a state to a temporary file, put it in place, and remove all but the one before.
+    """Write a state to a temporary file, rename it, and remove all other states except the previous one.
 
     Args:
         folder: the folder of the states.
         batches: the number of batches before this state.
-        meta: all but the arrays, as in `State`.
+        meta: the other attributes of `State`, as JSON values.
         arrays: the arrays by name.
 
     Raises:
-        OSError: if the state cannot be written, such as to a full disk; those before are kept.
+        OSError: if the state cannot be written, for example to a full disk; previous states are kept.
     """
     path = folder / f"state-{batches:010d}.npz"
     meta = {"format": _FORMAT, "num_arrays": len(arrays), **meta}
@@ -133,7 +133,7 @@ def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict
         folder.mkdir(parents=True, exist_ok=True)
         with replaced(path) as temporary, open(temporary, "wb") as file:
             text = np.frombuffer(json.dumps(meta, default=float).encode(), np.uint8)
-            # As `np.savez` does, which leaves its archive open when writing fails.
+            # The same as `np.savez`, which leaves its archive open if writing fails.
             with zipfile.ZipFile(file, "w") as archive:
                 for name, array in {"meta": text, **arrays}.items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
@@ -142,15 +142,17 @@ def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict
             os.fsync(file.fileno())
     except OSError as error:
         size = sum(array.nbytes for array in arrays.values())
-        room = f"have room for states of training of {size / 2**20:,.1f} MiB, three at a time"
+        expected = "be a writable folder"
+        if error.errno in _FULL:
+            expected = f"have space for three states of training of {size / 2**20:,.1f} MiB each"
         raise OSError(
-            f"`folder` must {room if error.errno in _FULL else 'be a folder that can be written'}. Received: {folder}, "
-            f"{error}. Its states are kept, from the last of which the same call of fit continues"
+            f"`folder` must {expected}. Received: {folder}, {error}. Its states are kept; the same call of fit "
+            "continues from the last one"
         ) from error
-    # A state after this one is damaged: training continued from one before.
-    before = [one for one in _paths(folder) if one <= path]
-    for one in {*_paths(folder), *folder.glob(f"{_TEMPORARY}*")} - {*before[-_GENERATIONS:]}:
-        one.unlink()
+    # States after this one are damaged, because training continued from a previous one.
+    valid = [file for file in _paths(folder) if file <= path]
+    for file in {*_paths(folder), *folder.glob(f"{_TEMPORARY}*")} - {*valid[-_GENERATIONS:]}:
+        file.unlink()
 
 
 @contextlib.contextmanager
@@ -168,19 +170,19 @@ def replaced(path: pathlib.Path) -> Iterator[str]:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON gives it back, with names in place of other objects."""
+    """Return a value as JSON restores it, with strings in place of other objects."""
     return json.loads(json.dumps(value, default=str))
 
 
 def described(value: Any) -> Any:
-    """Return a model, an optimizer or a loss as values of JSON."""
+    """Return the class and config of a model, an optimizer or a loss as JSON values."""
     if not hasattr(value, "get_config"):
         return getattr(value, "__name__", value)
     return {"class": type(value).__name__, **_comparable(value.get_config())}
 
 
 def _comparable(config: Any) -> Any:
-    """Remove from a configuration the names, which Keras numbers in each process, and rates that callbacks change."""
+    """Remove names, which Keras numbers in each process, and rates, which callbacks change, from a config."""
     if isinstance(config, list | tuple):
         return [_comparable(value) for value in config]
     if not isinstance(config, dict):
@@ -193,13 +195,13 @@ def _comparable(config: Any) -> Any:
 
 
 def _paths(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Return the files of states, by number of batches."""
+    """Return the files of states, sorted by number of batches."""
     files = [path for path in folder.glob("state-*.npz") if path.is_file()]
     return sorted(path for path in files if re.fullmatch(r"state-\d+", path.stem))
 
 
 def _difference(name: str, received: Any, expected: Any) -> tuple[str, Any, Any]:
-    """Return the name and both values of the first difference of two values of JSON."""
+    """Return the name and both values of the first difference between two JSON values."""
     if isinstance(received, dict) and isinstance(expected, dict):
         for key in {**expected, **received}:
             if key not in received or key not in expected or received[key] != expected[key]:

@@ -1,4 +1,4 @@
-"""Termination of training whose loss is not finite."""
+"""A callback that terminates training if the loss is not finite."""
 
 import contextlib
 import math
@@ -17,17 +17,17 @@ _SHOWN = 3
 
 
 class TerminateOnNaN(keras.callbacks.TerminateOnNaN):
-    """Terminate training when the loss is NaN or infinite, and report where that comes from.
+    """Terminate training when the loss is NaN or infinite, and report the batch and the weights that are not finite.
 
-    As `keras.callbacks.TerminateOnNaN`, it looks at the loss after each batch; an update that a `LossScaleOptimizer`
-    skips is no failure. The report names epoch and batch as the progress bar counts them, the rows of the batch and the
-    weights that are not finite. The batch is saved as an `.npz` file, if the data is a data set of
-    `keras_transformer.data` as it was returned and the model one of this package: it is read once more by its number.
-    With `steps_per_execution=n`, that batch is the last of the n.
+    As `keras.callbacks.TerminateOnNaN`, it checks the loss after each batch; an update that a `LossScaleOptimizer`
+    skips does not terminate training. The report names the epoch and the batch, numbered as in the progress bar, and
+    the rows of the batch and the weights that are not finite. For a model of this package and an unchanged dataset from
+    `keras_transformer.data`, the batch is read again and saved as an `.npz` file. With `steps_per_execution=n`, it is
+    the last of n batches.
 
     Args:
-        folder: the folder of the file, created when there is one.
-        raise_error: whether to raise a RuntimeError with the report, instead of printing it and ending `fit`.
+        folder: the folder of the file, created if it does not exist.
+        raise_error: whether to raise a RuntimeError with the report instead of printing it and ending `fit`.
 
     Raises:
         RuntimeError: in `fit`, if the loss is not finite and `raise_error` is True.
@@ -44,12 +44,12 @@ class TerminateOnNaN(keras.callbacks.TerminateOnNaN):
 
     @contextlib.contextmanager
     def fit_context(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
-        """Keep the data of `fit`; models of this package call it."""
+        """Store the data of `fit`, for models of this package."""
         self._data = None if epochs_of(arguments["x"]) is None else arguments["x"]
         yield
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Keep the number of the epoch."""
+        """Store the number of the epoch."""
         self._epoch = epoch
 
     def on_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -91,19 +91,21 @@ class TerminateOnNaN(keras.callbacks.TerminateOnNaN):
         return " ".join(sentences)
 
     def _arrays(self, batch: int) -> dict[str, np.ndarray]:
-        """Read a batch of the running epoch once more, and return its arrays by name."""
+        """Read a batch of the current epoch again, and return its arrays by name."""
         epochs = self._data.epochs
         following, (epoch, first) = epochs.next_epoch, epochs.current
         epochs.start_at(epoch, first + batch)
         element = next(iter(self._data))
         epochs.start_at(following)
         arrays = {}
-        parts = keras.utils.unpack_x_y_sample_weight(element)
-        for name, part in zip(("x", "y", "sample_weight"), parts, strict=True):
-            named = part if isinstance(part, dict) else {name: part}
+        elements = keras.utils.unpack_x_y_sample_weight(element)
+        for name, values in zip(("x", "y", "sample_weight"), elements, strict=True):
+            named = values if isinstance(values, dict) else {name: values}
             for key, value in named.items():
                 if value is not None:
-                    arrays[f"y/{key}" if name == "y" and isinstance(part, dict) else key] = np.asarray(value)
+                    arrays[f"y/{key}" if name == "y" and isinstance(values, dict) else key] = np.asarray(
+                        value
+                    )
         return arrays
 
 

@@ -195,7 +195,7 @@ def test_pickles_of_other_classes_are_refused(cora, monkeypatch, capsys):
         planetoid.load_data(cora)
     monkeypatch.setitem(planetoid._SHA256["cora"], "graph", hashlib.sha256(content).hexdigest())
     with pytest.raises(
-        pickle.UnpicklingError, match=r"arrays, sparse matrices.*Found: (__builtin__|builtins).print"
+        pickle.UnpicklingError, match=r"arrays, sparse matrices.*Received: (__builtin__|builtins).print"
     ):
         planetoid.load_data(cora)
     assert "this must not run" not in capsys.readouterr().out

@@ -55,7 +55,7 @@ def test_a_download_with_the_wrong_hash_is_not_kept(published, download_cache):
     file.write_bytes(gzip.compress(b"tampered\n"))
     found = hashlib.sha256(file.read_bytes()).hexdigest()
     expected = multi30k._SHA256["val.de.gz"]
-    with pytest.raises(ValueError, match=rf"val.de.gz \(from file:.*sha256 {expected}. Found: {found}"):
+    with pytest.raises(ValueError, match=rf"val.de.gz \(from file:.*sha256 {expected}. Received: {found}"):
         multi30k.load_data()
     names = {path.name for path in download_cache.rglob("*.gz")}
     assert names == {"train.en.gz", "train.de.gz", "val.en.gz"}
@@ -75,7 +75,7 @@ def test_a_wrong_local_file_is_refused_and_kept(published, tmp_path, monkeypatch
     file = tmp_path / "multi30k" / "train.en.gz"
     file.write_bytes(b"wrong")
     found = hashlib.sha256(b"wrong").hexdigest()
-    with pytest.raises(ValueError, match=rf"train.en.gz must have the sha256 \w+. Found: {found}"):
+    with pytest.raises(ValueError, match=rf"train.en.gz must have the sha256 \w+. Received: {found}"):
         multi30k.load_data()
     assert file.read_bytes() == b"wrong"
     file.unlink()

@@ -76,7 +76,7 @@ def test_the_download_is_cached(published, download_cache):
 def test_a_download_with_the_wrong_hash_is_not_kept(published, download_cache, monkeypatch):
     monkeypatch.setattr(spa_eng, "_SHA256", "0" * 64)
     found = hashlib.sha256(LINES.encode()).hexdigest()
-    with pytest.raises(ValueError, match=rf"spa-eng.zip .*must have the sha256 0{{64}}. Found: {found}"):
+    with pytest.raises(ValueError, match=rf"spa-eng.zip .*must have the sha256 0{{64}}. Received: {found}"):
         spa_eng.load_data()
     assert list(download_cache.rglob("*.zip")) == []
 
@@ -98,7 +98,7 @@ def test_a_download_without_the_file_is_not_kept(published, download_cache, cont
     [
         (
             gzip.compress(b"wrong\tfile\n"),
-            r"spa.txt.gz, decompressed, must have the sha256 6ec60e\w+. Found: \w{64}",
+            r"spa.txt.gz, decompressed, must have the sha256 6ec60e\w+. Received: \w{64}",
         ),
         (b"no gzip", r"spa.txt.gz must be a gzip file"),
         (gzip.compress(LINES.encode())[:-20], r"spa.txt.gz must be a gzip file"),

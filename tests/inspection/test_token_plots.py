@@ -105,7 +105,7 @@ def test_equal_values_and_no_tokens_are_drawn():
         ),
         ({"groups": ["x"] * 9}, r"`groups` must have one entry for each of 10 tokens"),
         ({"values": np.ones(10), "groups": ["x"] * 10}, "must not both be given"),
-        ({"width": 5}, "`width` must be at least 6, the longest token. Received: width=5"),
+        ({"width": 5}, "`width` must be at least 6, the length of the longest token. Received: width=5"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments, message):

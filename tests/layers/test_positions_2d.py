@@ -53,6 +53,6 @@ def test_a_learned_table_takes_no_other_grid():
     layer = Positions2D("learned")
     layer(np.zeros((1, 3, 5, 8), "float32"))
     with pytest.raises(
-        ValueError, match=r"`inputs` must have a cell .*Received: inputs.shape=\(1, 1, 5, 8\)"
+        ValueError, match=r"`inputs` must have .* cells.*Received: inputs.shape=\(1, 1, 5, 8\)"
     ):
         layer(np.zeros((1, 1, 5, 8), "float32"))

@@ -38,26 +38,28 @@ def normalised(x, layer, kind):
 def test_wires_the_sublayer_as_the_formula_says(normalization, norm):
     layer = built(normalization, norm=norm)
     entered = X if normalization == "post" else normalised(X, layer.norm, norm)
-    np.testing.assert_allclose(layer.enter(X), entered, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(layer.normalize_input(X), entered, rtol=1e-4, atol=1e-4)
     expected = {
         "pre": lambda: X + Y,
         "post": lambda: normalised(X + Y, layer.norm, norm),
         "sandwich": lambda: X + normalised(Y, layer.output_norm, norm),
     }[normalization]()
-    np.testing.assert_allclose(layer.leave(X, Y), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(layer.add_residual(X, Y), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_sublayers_scale_is_lost_in_a_sandwich_and_kept_without():
     for normalization, same in (("sandwich", True), ("pre", False)):
         layer = built(normalization)
-        assert np.allclose(layer.leave(X, Y), layer.leave(X, 100 * Y), atol=1e-3) == same
+        assert np.allclose(layer.add_residual(X, Y), layer.add_residual(X, 100 * Y), atol=1e-3) == same
 
 
 def test_rms_is_blind_to_scale_and_layer_to_scale_and_shift():
     for norm, blind_to_shift in (("rms", False), ("layer", True)):
         layer = built(norm=norm)
-        np.testing.assert_allclose(layer.enter(X * 7), layer.enter(X), atol=1e-4)
-        assert np.allclose(layer.enter(X + 7), layer.enter(X), atol=1e-3) == blind_to_shift
+        np.testing.assert_allclose(layer.normalize_input(X * 7), layer.normalize_input(X), atol=1e-4)
+        assert (
+            np.allclose(layer.normalize_input(X + 7), layer.normalize_input(X), atol=1e-3) == blind_to_shift
+        )
 
 
 @neutral
@@ -69,12 +71,12 @@ def test_statistics_are_float32_in_mixed_precision(policy, norm):
     layer.build((1, 1, 4096))
     assert {weight.dtype for weight in layer.trainable_weights} == {"float32"}
     half = ops.cast(3000 * RANDOM.normal(size=(1, 1, 4096)) + 1000, policy.removeprefix("mixed_"))
-    found = layer.enter(half)
+    found = layer.normalize_input(half)
     assert keras.backend.standardize_dtype(found.dtype) == policy.removeprefix("mixed_")
     expected = normalised(ops.cast(half, "float32"), layer.norm, norm)
     np.testing.assert_allclose(ops.cast(found, "float32"), expected, rtol=0.01, atol=0.01)
     np.testing.assert_allclose(
-        ops.cast(layer.leave(ops.zeros_like(half), half), "float32"), expected, rtol=0.01, atol=0.01
+        ops.cast(layer.add_residual(ops.zeros_like(half), half), "float32"), expected, rtol=0.01, atol=0.01
     )
 
 

@@ -220,8 +220,8 @@ def test_a_linear_bias_is_symmetric_zero_here_and_falls_with_the_distance():
         (lambda: BucketBias(np.ones((2, 3))), "`num_buckets` must be at least 4 and even .*num_buckets=2"),
         (lambda: BucketBias(np.ones((7, 3))), "`num_buckets` must be at least 4 and even .*num_buckets=7"),
         (lambda: BucketBias(np.ones((1, 3)), 9, False), "`num_buckets` must be at least 2 .*num_buckets=1"),
-        (lambda: BucketBias(np.ones((8, 3)), 2), "`max_distance` must be more than the 2 .*max_distance=2"),
-        (lambda: buckets(3, 8, 4, False), "`max_distance` must be more than the 4 .*max_distance=4"),
+        (lambda: BucketBias(np.ones((8, 3)), 2), "`max_distance` must be greater than 2, .*max_distance=2"),
+        (lambda: buckets(3, 8, 4, False), "`max_distance` must be greater than 4, .*max_distance=4"),
     ],
 )
 def test_errors_name_the_argument_and_its_value(make, message):

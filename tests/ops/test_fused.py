@@ -185,7 +185,7 @@ def test_a_gpt_without_padding_uses_it_without_lengths(on_any_device, monkeypatc
     assert [each.key_lengths for each in used] == [None]
 
 
-OBSTACLES = {
+UNSUPPORTED = {
     "relation": ({"relation": PrefixLM(3)}, "neither full, causal nor a window"),
     "right window": ({"relation": SlidingWindow(3, 1)}, "neither full, causal nor a window"),
     "padded window": (
@@ -213,9 +213,9 @@ OBSTACLES = {
 }
 
 
-@pytest.mark.parametrize("case", OBSTACLES)
+@pytest.mark.parametrize("case", UNSUPPORTED)
 def test_each_condition_is_named(case, on_gpu):
-    options, message = OBSTACLES[case]
+    options, message = UNSUPPORTED[case]
     options = {"queries": 12, "keys": 12, "size": 8, "value_size": None, "dtype": "float16", **options}
     queries, keys, size, value_size, dtype = (
         options.pop(name) for name in ("queries", "keys", "size", "value_size", "dtype")
@@ -226,34 +226,34 @@ def test_each_condition_is_named(case, on_gpu):
     found = explain(*inputs, **options)
     assert found.kernel != "fused"
     assert message in found.obstacles["fused"]
-    with pytest.raises(ValueError, match="`kernel` cannot be 'fused' where") as error:
+    with pytest.raises(ValueError, match="`kernel` .*kernel='fused', but") as error:
         explain(*inputs, **options, kernel="fused")
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("device", "obstacle"),
+    ("device", "reason"),
     [
         ({}, None),
         ({"name": "NVIDIA L4", "capability": "8.9"}, None),
         ({"name": "NVIDIA B200", "capability": "10.0", "platform": "cuda"}, None),
         ({"name": "Tesla T4", "capability": "7.5"}, "Tesla T4 has compute capability 7.5, lower than Ampere"),
-        ({"name": "AMD Instinct MI250X", "capability": "gfx90a"}, "AMD Instinct MI250X, no NVIDIA GPU"),
-        ({"name": "cpu", "capability": None, "platform": "cpu"}, "the device is a CPU, no NVIDIA GPU"),
+        ({"name": "AMD Instinct MI250X", "capability": "gfx90a"}, "AMD Instinct MI250X, not an NVIDIA GPU"),
+        ({"name": "cpu", "capability": None, "platform": "cpu"}, "the device is a CPU, not an NVIDIA GPU"),
     ],
     ids=lambda value: value.get("name", "A100") if isinstance(value, dict) else "",
 )
-def test_auto_chooses_it_on_nvidia_gpus_from_ampere_on(device, obstacle, on_gpu):
+def test_auto_chooses_it_on_nvidia_gpus_from_ampere_on(device, reason, on_gpu):
     x = keras.KerasTensor((2, 64, 4, 64), "float16")
     on_gpu(**device)
     found = explain(x, x, x, "causal")
-    if obstacle is None:
+    if reason is None:
         assert (found.kernel, "fused" in found.obstacles) == ("fused", False)
         assert device.get("name", "A100") in found.reason
         assert found.bytes < explain(x, x, x, "causal", kernel="dense").bytes
     else:
         assert found.kernel == "dense"
-        assert obstacle in found.obstacles["fused"]
+        assert reason in found.obstacles["fused"]
 
 
 @on_jax
@@ -266,9 +266,7 @@ def test_the_device_is_the_one_that_keras_computes_on():
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow has none")
 def test_tensorflow_has_no_fused_attention():
     x = keras.KerasTensor((2, 64, 4, 64), "float16")
-    assert explain(x, x, x).obstacles["fused"] == (
-        "the backend is tensorflow: there is fused attention on JAX only"
-    )
+    assert explain(x, x, x).obstacles["fused"] == ("the backend is tensorflow: only JAX has fused attention")
 
 
 @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "linear"])

@@ -137,7 +137,8 @@ def test_token_indices_follow_from_the_number_of_tokens_written():
 @pytest.mark.parametrize("kv_cache", STATIC, ids=str)
 def test_full_cache_is_refused(kv_cache):
     with pytest.raises(
-        ValueError, match=r"`cache_index` must leave room for 2 entries in a cache of 3.*cache_index=2"
+        ValueError,
+        match=r"`cache_index` must be at most 1 to write 2 entries into a cache of 3.*cache_index=2",
     ):
         kv_cache.write(allocated(kv_cache, 3), tokens(2, 4), 2)
 

@@ -132,8 +132,8 @@ class TestStepsOfAScore:
         )
         for found, theirs in zip((d_query, d_key, *d_parameters), expected, strict=True):
             np.testing.assert_allclose(found, theirs, **CLOSE)
-        (slope,) = gradients(lambda compared: ops.sum(score.link(compared) * upstream), compared)
-        found = score.link_gradient(ops.convert_to_tensor(compared), ops.convert_to_tensor(upstream))
+        (slope,) = gradients(lambda compared: ops.sum(score.transform(compared) * upstream), compared)
+        found = score.transform_gradient(ops.convert_to_tensor(compared), ops.convert_to_tensor(upstream))
         np.testing.assert_allclose(found, slope, **CLOSE)
 
 

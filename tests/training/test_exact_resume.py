@@ -218,7 +218,7 @@ def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
     content = last.read_bytes()
     for damaged in (content[: len(content) // 2], content[:5000] + b"?" + content[5001:]):
         last.write_bytes(damaged)
-        with pytest.warns(UserWarning, match=f"{last.name}.*is damaged.*The state before it is used"):
+        with pytest.warns(UserWarning, match=f"{last.name}.*is damaged.*The previous state is used"):
             assert training.states.last_state(tmp_path).path == older
     made = model()
     with pytest.warns(UserWarning, match="is damaged"):
@@ -226,7 +226,7 @@ def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
     assert all(map(np.array_equal, state(made), uninterrupted[1]))
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
-    with pytest.warns(UserWarning, match="is damaged"), pytest.raises(ValueError, match="to begin anew"):
+    with pytest.warns(UserWarning, match="is damaged"), pytest.raises(ValueError, match="to start again"):
         fit(model(), tmp_path)
 
 
@@ -248,7 +248,7 @@ def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
 )
 def test_states_of_other_training_are_refused(argument, changed, tmp_path, complete):
     given = {name: make() for name, make in changed.items()}
-    with pytest.raises(ValueError, match=f"`{argument}` must be that of the interrupted training"):
+    with pytest.raises(ValueError, match=f"`{argument}` must be the same as in the interrupted training"):
         fit(given.pop("made", None) or model(), complete, **given)
 
 
@@ -261,9 +261,7 @@ def complete(tmp_path_factory):
 
 def test_other_data_and_models_are_refused(tmp_path):
     for dataset in (batches().map(lambda x, y: (x, y)), batches().take(2), np.ones((8, 8), "int32")):
-        with pytest.raises(
-            ValueError, match="`x` must be a data set as a function of keras_transformer.data"
-        ):
+        with pytest.raises(ValueError, match="`x` must be an unchanged dataset from keras_transformer.data"):
             fit(model(), tmp_path, dataset=dataset)
     with pytest.raises(ValueError, match="whole epochs of 6 batches.*Received: epochs of 2 batches"):
         model().fit(
@@ -342,7 +340,7 @@ def test_a_full_disk_ends_training_with_the_states_before(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # as a disk without room for more
     try:
         with pytest.raises(
-            OSError, match="`folder` must have room for states of training of .* MiB.*File too large"
+            OSError, match="`folder` must have space for three states of training of .* MiB.*File too large"
         ):
             fit(model(), tmp_path, callbacks=[_Nothing()])
     finally:

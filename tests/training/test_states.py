@@ -59,7 +59,7 @@ def test_other_files_are_ignored_and_remains_of_a_killed_process_are_removed(fol
 def test_an_error_of_writing_names_the_expectation(tmp_path):
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(OSError, match="`folder` must be a folder that can be written.*File exists"):
+    with pytest.raises(OSError, match="`folder` must be a writable folder.*File exists"):
         states.write(file, 1, META, VALUES)
 
 

@@ -81,7 +81,7 @@ class BaseSearch(Search):
 
     Args:
         inputs: the inputs of the generation.
-        decoder: the model after its prompt.
+        decoder: the model with its prompt.
     """
 
     def __init__(self, inputs: Inputs, decoder: PromptedModel) -> None:
@@ -115,11 +115,11 @@ class SingleSequenceSearch(BaseSearch):
         """Return the state of empty sequences."""
         prompt = self.decoder.prompt
         batch = ops.zeros_like(ops.cast(prompt.ids[:, -1], "int32"))
-        nothing = ops.repeat(batch[:, None], self.max_new_tokens, axis=1)
+        zeros = ops.repeat(batch[:, None], self.max_new_tokens, axis=1)
         return {
             "step": ops.zeros((), "int32"),
-            "ids": nothing + self.padding_value,
-            "token_scores": ops.cast(nothing, "float32"),
+            "ids": zeros + self.padding_value,
+            "token_scores": ops.cast(zeros, "float32"),
             "lengths": batch,
             "ended": prompt.empty,
             "failed_step": batch - 1,
@@ -196,14 +196,14 @@ class TokenSearch(BaseSearch):
         """Return the state after one more token for every hypothesis, from logits (B, R, V)."""
 
     def _parents(self, state: State, step: Tensor) -> Tensor | None:
-        """Return the hypotheses (B, R) that those of the new state continue; None if each continues itself."""
+        """Return the index (B, R) of the hypothesis that each new one continues; None if each continues itself."""
         del state, step
         return None
 
     def _with_prompt(self, visible: Tensor) -> Tensor:
-        """Extend an attention mask (B|1, R, M·R) by the whole prompt, to (B|1, R, P − 1 + M·R)."""
+        """Extend an attention mask (B|1, R, M·R) by all prompt tokens, to (B|1, R, P − 1 + M·R)."""
         before = self.decoder.before
         if isinstance(before, int) and before == 0:
             return visible
-        everything = ops.ones((ops.shape(visible)[0], self.hypotheses, before), "bool")
-        return ops.concatenate([everything, visible], axis=2)
+        prompt = ops.ones((ops.shape(visible)[0], self.hypotheses, before), "bool")
+        return ops.concatenate([prompt, visible], axis=2)

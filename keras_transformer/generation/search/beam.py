@@ -45,15 +45,15 @@ class BeamSearch(TokenSearch):
     def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
         """Return the state of a single hypothesis, repeated R times; see the base class."""
         last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
-        nothing = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
-        ids, token_scores = nothing + self.padding_value, ops.cast(nothing, "float32")
+        zeros = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
+        ids, token_scores = zeros + self.padding_value, ops.cast(zeros, "float32")
         first = ops.equal(ops.arange(self.hypotheses), 0)
         empty = empty[:, None]
         return {
             "last_tokens": last_tokens,
             "ids": ids,
             "token_scores": token_scores,
-            "ancestors": nothing,
+            "ancestors": zeros,
             "scores": _or_forbidden(ops.logical_and(first, ops.logical_not(empty))),
             "ended_ids": ids,
             "ended_token_scores": token_scores,
@@ -69,8 +69,8 @@ class BeamSearch(TokenSearch):
     def _visible(self, state: State) -> Tensor:
         """Return the attention mask (B, R, M·R) of the cache entries of each hypothesis and its ancestors."""
         ancestors = self._with_column(state["ancestors"], ops.arange(self.hypotheses), state["step"])
-        seen = ops.equal(ancestors[..., None], ops.arange(self.hypotheses))  # (B, R, M, R)
-        return ops.reshape(seen, [-1, self.hypotheses, self.max_new_tokens * self.hypotheses])
+        visible = ops.equal(ancestors[..., None], ops.arange(self.hypotheses))  # (B, R, M, R)
+        return ops.reshape(visible, [-1, self.hypotheses, self.max_new_tokens * self.hypotheses])
 
     def _parents(self, state: State, step: Tensor) -> Tensor:
         return ops.take(state["ancestors"], step, axis=2)
@@ -80,93 +80,93 @@ class BeamSearch(TokenSearch):
         normalizer = log_normalizer(logits)  # (B, R)
         invalid = ops.any(ops.logical_and(is_invalid(logits, normalizer), _exists(state["scores"])), axis=1)
         log_probabilities = logits - normalizer[..., None]
-        shaped = self._processed(log_probabilities, state["ids"], step)
+        processed = self._processed(log_probabilities, state["ids"], step)
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(invalid)[:, None])[..., None]
 
-        def reached(values: Tensor) -> Tensor:
+        def extended_scores(values: Tensor) -> Tensor:
             """Return the scores of hypotheses extended by tokens with log-probabilities (B, R, …)."""
             scores = state["scores"][..., None] + ops.minimum(values, 0.0)
             return ops.where(ops.logical_and(alive, _exists(values)), scores, FORBIDDEN)
 
         if self.logits_processors.words is None:
-            scores, parents, tokens = self._best_candidates(shaped, reached)
+            scores, parents, tokens = self._best_candidates(processed, extended_scores)
         else:
             scores, parents, tokens = self._constrained_candidates(
-                self.logits_processors.words, reached(shaped), state["ids"], step
+                self.logits_processors.words, extended_scores(processed), state["ids"], step
             )
         entries = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
         flat = ops.reshape(log_probabilities, [-1, self.hypotheses * vocabulary])
-        own = ops.where(_exists(scores), self._pick(flat, parents * vocabulary + tokens), 0.0)
+        new_scores = ops.where(_exists(scores), self._pick(flat, parents * vocabulary + tokens), 0.0)
         candidates = {
             "ids": self._with_column(self._pick(state["ids"], parents), tokens, step),
-            "token_scores": self._with_column(self._pick(state["token_scores"], parents), own, step),
+            "token_scores": self._with_column(self._pick(state["token_scores"], parents), new_scores, step),
             "ancestors": self._pick(entries, parents),
             "last_tokens": tokens,
             "scores": scores,
         }
         ends = self.logits_processors.ends(tokens)
         ended = self._merge_ended(state, candidates, ends, step + 1)
-        going_on = ops.where(ends, FORBIDDEN, scores)
+        running_scores = ops.where(ends, FORBIDDEN, scores)
         if self.logits_processors.words is None:
-            going_on, order = ops.top_k(going_on, self.hypotheses)
+            running_scores, order = ops.top_k(running_scores, self.hypotheses)
         else:  # sorted by bank, not by score
             priorities = -ops.cast(ops.arange(scores.shape[1]), "float32")
-            _, order = ops.top_k(ops.where(_exists(going_on), priorities, FORBIDDEN), self.hypotheses)
-            going_on = self._pick(going_on, order)
+            _, order = ops.top_k(ops.where(_exists(running_scores), priorities, FORBIDDEN), self.hypotheses)
+            running_scores = self._pick(running_scores, order)
         running = {name: self._pick(values, order) for name, values in candidates.items()}
-        running["scores"] = going_on
+        running["scores"] = running_scores
         if self.limits is not None:
-            full = (step + 1 >= self.limits)[:, None]
-            cut = ops.logical_and(full, self._is_complete(running["ids"], step + 1))
-            ended = self._merge_ended(ended, running, cut, step + 1)
-            running["scores"] = going_on = ops.where(full, FORBIDDEN, going_on)
+            at_limit = (step + 1 >= self.limits)[:, None]
+            truncated = ops.logical_and(at_limit, self._is_complete(running["ids"], step + 1))
+            ended = self._merge_ended(ended, running, truncated, step + 1)
+            running["scores"] = running_scores = ops.where(at_limit, FORBIDDEN, running_scores)
         if self.sampler.early_stopping:
-            running["scores"] = self._without_stopped(going_on, ended["ended_ranking"], step + 1)
+            running["scores"] = self._without_stopped(running_scores, ended["ended_ranking"], step + 1)
         failed = ops.logical_and(invalid, state["failed_step"] < 0)
         return {**running, **ended, "failed_step": ops.where(failed, step, state["failed_step"])}
 
     def results(self, state: State) -> dict[str, Tensor]:
         """Return the results of `generate_ids` for the best finished and truncated hypotheses."""
-        cut = {
+        truncated = {
             "ids": state["ids"],
             "token_scores": state["token_scores"],
             "scores": state["scores"],
         }
         ended = self._merge_ended(
-            state, cut, self._is_complete(state["ids"], self.max_new_tokens), self.max_new_tokens
+            state, truncated, self._is_complete(state["ids"], self.max_new_tokens), self.max_new_tokens
         )
         count = self.sampler.num_return
-        found = _exists(ended["ended_ranking"])
-        token_scores = ops.where(found[..., None], ended["ended_token_scores"], 0.0)
+        exists = _exists(ended["ended_ranking"])
+        token_scores = ops.where(exists[..., None], ended["ended_token_scores"], 0.0)
         absent = ops.convert_to_tensor(float("-inf"), "float32")
         return {
-            "ids": ops.where(found[..., None], ended["ended_ids"], self.padding_value)[:, :count],
-            "lengths": ops.where(found, ended["ended_lengths"], 0)[:, :count],
-            "scores": ops.where(found, ops.sum(token_scores, axis=-1), absent)[:, :count],
-            "ranking_scores": ops.where(found, ended["ended_ranking"], absent)[:, :count],
+            "ids": ops.where(exists[..., None], ended["ended_ids"], self.padding_value)[:, :count],
+            "lengths": ops.where(exists, ended["ended_lengths"], 0)[:, :count],
+            "scores": ops.where(exists, ops.sum(token_scores, axis=-1), absent)[:, :count],
+            "ranking_scores": ops.where(exists, ended["ended_ranking"], absent)[:, :count],
             "token_scores": token_scores[:, :count],
             "failed_step": state["failed_step"],
         }
 
     def _best_candidates(
-        self, shaped: Tensor, reached: Callable[[Tensor], Tensor]
+        self, processed: Tensor, extended_scores: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return score, parent and token (B, C) of the best continuations of log-probabilities (B, R, V), best first.
+        """Return scores, parents and tokens (B, C) of the best continuations of log-probabilities (B, R, V), sorted.
 
         They are among the C best continuations of each hypothesis, whose order does not depend on its score.
         """
-        count, vocabulary = self._num_candidates(shaped), shaped.shape[-1]
+        count, vocabulary = self._num_candidates(processed), processed.shape[-1]
         siblings = min(count, vocabulary)
         # (B, R, siblings)
-        highest, tokens = top_k(shaped, siblings, self.batch_size * self.hypotheses)
-        found = chosen = reached(highest)
+        highest, tokens = top_k(processed, siblings, self.batch_size * self.hypotheses)
+        scores = ranking = extended_scores(highest)
         if self.sampler.diversity:
             rank = ops.cast(ops.arange(siblings), "float32")
-            chosen = ops.where(_exists(found), found - self.sampler.diversity * rank, FORBIDDEN)
+            ranking = ops.where(_exists(scores), scores - self.sampler.diversity * rank, FORBIDDEN)
         flat = [-1, self.hypotheses * siblings]
-        _, index = top_k(ops.reshape(chosen, flat), count, self.batch_size)
+        _, index = top_k(ops.reshape(ranking, flat), count, self.batch_size)
         return (
-            self._pick(ops.reshape(found, flat), index),
+            self._pick(ops.reshape(scores, flat), index),
             index // siblings,
             self._pick(ops.reshape(tokens, flat), index),
         )
@@ -182,39 +182,41 @@ class BeamSearch(TokenSearch):
         count = self._num_candidates(scores)
         flat = ops.reshape(scores, [-1, hypotheses * vocabulary])
         _, best = top_k(flat, count, self.batch_size)
-        own = ops.concatenate(
+        continuations = ops.concatenate(
             [
                 ops.cast(ops.top_k(scores, 1)[1], "int32"),
                 ops.zeros_like(ids[:, :, :1]) + ops.convert_to_tensor(sorted({*words.ids()}), "int32"),
             ],
             axis=2,
         )  # (B, R, 1 + U)
-        own = own + ops.arange(hypotheses, dtype="int32")[:, None] * vocabulary
-        number = hypotheses * own.shape[2]
-        index = ops.concatenate([ops.cast(best, "int32"), ops.reshape(own, [-1, number])], axis=1)  # (B, C)
-        found, parents, tokens = self._pick(flat, index), index // vocabulary, index % vocabulary
+        continuations = continuations + ops.arange(hypotheses, dtype="int32")[:, None] * vocabulary
+        continuations = ops.reshape(continuations, [-1, hypotheses * continuations.shape[2]])
+        index = ops.concatenate([ops.cast(best, "int32"), continuations], axis=1)  # (B, C)
+        candidate_scores, parents, tokens = self._pick(flat, index), index // vocabulary, index % vocabulary
         earlier = np.tril(np.ones((index.shape[1], index.shape[1]), bool), -1)
-        twice = ops.any(ops.logical_and(ops.equal(index[:, :, None], index[:, None, :]), earlier), axis=2)
-        found = ops.where(twice, FORBIDDEN, found)
-        have = words.progress(self._with_column(self._pick(ids, parents), tokens, step), step + 1)
-        better = ops.logical_or(
-            found[:, None, :] > found[:, :, None],
-            ops.logical_and(ops.equal(found[:, None, :], found[:, :, None]), earlier),
+        is_duplicate = ops.any(
+            ops.logical_and(ops.equal(index[:, :, None], index[:, None, :]), earlier), axis=2
         )
-        peers = ops.equal(have[:, None, :], have[:, :, None])
-        rank = ops.sum(ops.cast(ops.logical_and(better, peers), "int32"), axis=2)
-        missing = words.total - have
-        left = (self.max_new_tokens if self.limits is None else self.limits[:, None]) - step - 1
-        # Candidates without room to complete the words come last.
-        priority = rank * (words.total + 1) + missing + ops.where(missing > left, _LOWEST_PRIORITY, 0)
+        candidate_scores = ops.where(is_duplicate, FORBIDDEN, candidate_scores)
+        progress = words.progress(self._with_column(self._pick(ids, parents), tokens, step), step + 1)
+        better = ops.logical_or(
+            candidate_scores[:, None, :] > candidate_scores[:, :, None],
+            ops.logical_and(ops.equal(candidate_scores[:, None, :], candidate_scores[:, :, None]), earlier),
+        )
+        same_bank = ops.equal(progress[:, None, :], progress[:, :, None])
+        rank = ops.sum(ops.cast(ops.logical_and(better, same_bank), "int32"), axis=2)
+        missing = words.total - progress
+        remaining = (self.max_new_tokens if self.limits is None else self.limits[:, None]) - step - 1
+        # Candidates with too few remaining tokens to complete the words come last.
+        priority = rank * (words.total + 1) + missing + ops.where(missing > remaining, _LOWEST_PRIORITY, 0)
         priorities = -ops.cast(priority, "float32")
-        _, order = ops.top_k(ops.where(_exists(found), priorities, FORBIDDEN), count)
-        return self._pick(found, order), self._pick(parents, order), self._pick(tokens, order)
+        _, order = ops.top_k(ops.where(_exists(candidate_scores), priorities, FORBIDDEN), count)
+        return self._pick(candidate_scores, order), self._pick(parents, order), self._pick(tokens, order)
 
     def _num_candidates(self, scores: Tensor) -> int:
-        """Return C, the number of candidates of which at least R do not end.
+        """Return C, the number of candidates, so that at least R of them do not end.
 
-        Each hypothesis has one continuation that ends for each end token.
+        For each end token, each hypothesis has one continuation that ends.
         """
         return min(
             (1 + len(self.logits_processors.end_ids)) * self.hypotheses, self.hypotheses * scores.shape[-1]
@@ -228,7 +230,7 @@ class BeamSearch(TokenSearch):
         return ops.equal(words.progress(ids, length), words.total)
 
     def _merge_ended(self, state: State, candidates: State, ends: Tensor, length: Any) -> State:
-        """Merge those of the R best candidates that end into the R best finished hypotheses."""
+        """Merge the candidates that end, among the R best, into the R best finished hypotheses."""
         count = self.hypotheses
         new = {name: values[:, :count] for name, values in candidates.items()}
         penalties = ops.convert_to_tensor(self.sampler.penalties(self.max_new_tokens))

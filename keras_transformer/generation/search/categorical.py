@@ -17,7 +17,7 @@ from keras_transformer.typing import Tensor
 
 
 def draw(logits: Tensor, sampler: Sample, temperature: Any, noise: Tensor) -> Tensor:
-    r"""Draw a token of each of logits (B, R, V) by inverting the cumulative distribution.
+    r"""Draw tokens from logits (B, R, V) by inverting the cumulative distribution.
 
     $$v = \min \Big\{ v : \sum_{w \le v} p_w > u \Big\} \sim p, \quad u \sim \mathrm{Uniform}(0, 1)$$
 
@@ -28,7 +28,7 @@ def draw(logits: Tensor, sampler: Sample, temperature: Any, noise: Tensor) -> Te
         noise: uniform numbers u (B, R) in [0, 1].
 
     Returns:
-        int32 (B, R); an id without meaning where all tokens are forbidden.
+        int32 (B, R); an arbitrary id where all tokens are forbidden.
 
     References:
         Devroye, "Non-Uniform Random Variate Generation" (1986), section III.2.
@@ -36,7 +36,7 @@ def draw(logits: Tensor, sampler: Sample, temperature: Any, noise: Tensor) -> Te
     scaled = ops.maximum(logits / temperature, FORBIDDEN)
     kept = ops.logical_and(scaled >= lowest_kept(scaled, sampler), logits > FORBIDDEN / 2)
     weights = ops.exp(scaled - ops.max(scaled, axis=-1, keepdims=True))
-    # Blocks are drawn first, then a token of the block: short sums round alike in all runtimes, and are fast.
+    # Draw a block first, then a token of the block: short sums are fast and round equally in all runtimes.
     size = math.isqrt(logits.shape[-1] - 1) + 1
     count = -(-logits.shape[-1] // size)
     weights = ops.pad(ops.where(kept, weights, 0.0), [(0, 0), (0, 0), (0, count * size - logits.shape[-1])])
@@ -51,10 +51,10 @@ def draw(logits: Tensor, sampler: Sample, temperature: Any, noise: Tensor) -> Te
 def _invert(weights: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first index (B, R) at which the cumulative sum of weights (B, R, n) exceeds a threshold (B, R).
 
-    Also return the threshold minus the sum before that index. The weight at the index is positive, if any is.
+    Also return the threshold minus the sum before that index. The weight at the index is positive, if any weight is.
     """
     cumulated = ops.cumsum(weights, axis=-1)
-    # Below the sum in spite of rounding.
+    # Keep the threshold below the sum in spite of rounding.
     threshold = ops.minimum(threshold, cumulated[..., -1] * (1 - 2.0**-22))[..., None]
     passed = cumulated <= threshold
     before = ops.max(ops.where(passed, cumulated, 0.0), axis=-1)
@@ -101,7 +101,7 @@ def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor) -> Tensor:
     axes = enumerate([rows, ops.arange(hypotheses), ops.reshape(steps, [-1])])
     coordinates = [ops.reshape(values, [1] * axis + [-1] + [1] * (2 - axis)) for axis, values in axes]
     state = hash_coordinates(hash_seed(ops.reshape(_constant(seed), [-1, 1, 1])), coordinates)
-    # 23 bits plus one half: exact in float32, and neither 0 nor 1.
+    # 23 bits plus one half are exact in float32, and neither 0 nor 1.
     bits = ops.cast(ops.cast(ops.right_shift(state, _constant(9)), "int32"), "float32")
     numbers = (bits + 0.5) * 2.0**-23
     return numbers if len(steps.shape) else numbers[:, :, 0]

@@ -19,7 +19,7 @@ class ContrastiveSearch(SingleSequenceSearch):
         self.candidates = min(self.sampler.top_k, self.model.vocabulary_size)
 
     def start(self) -> State:
-        """Return the state before the first step; the cache has the whole prompt."""
+        """Return the state before the first step; the cache has the full prompt."""
         decoder, prompt = self.decoder, self.decoder.prompt
         length = decoder.before + 1 + self.candidates * self.max_new_tokens
         hidden, cache = decoder.step(
@@ -34,14 +34,14 @@ class ContrastiveSearch(SingleSequenceSearch):
         seen = ops.concatenate(
             [_unit(hidden), ops.repeat(_unit(hidden[:, -1:]) * 0, self.max_new_tokens, axis=1)], axis=1
         )
-        nothing = ops.zeros_like(state["ids"])
+        zeros = ops.zeros_like(state["ids"])
         return {
             **state,
             "cache": decoder.repeat(cache, self.candidates),
             "logits": ops.cast(self.model.logits(hidden[:, -1:]), "float32")[:, 0],  # (B, V)
             "seen": seen,  # (B, P + M, D)
-            "real": ops.concatenate([prompt.real, ops.cast(nothing, "bool")], axis=1),  # (B, P + M)
-            "chosen": nothing - 1,  # the index of the kept candidate of each step
+            "real": ops.concatenate([prompt.real, ops.cast(zeros, "bool")], axis=1),  # (B, P + M)
+            "chosen": zeros - 1,  # the index of the kept candidate of each step
         }
 
     def step(self, state: State) -> State:
@@ -49,8 +49,8 @@ class ContrastiveSearch(SingleSequenceSearch):
         step, logits, decoder = state["step"], state["logits"], self.decoder
         normalizer = log_normalizer(logits)
         invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
-        shaped = self._processed(logits[:, None], state["ids"][:, None], step)[:, 0]
-        best, index = top_k(shaped, self.candidates)  # (B, R)
+        processed = self._processed(logits[:, None], state["ids"][:, None], step)[:, 0]
+        best, index = top_k(processed, self.candidates)  # (B, R)
         possible = best > FORBIDDEN / 2
         ended = ops.logical_or(ops.logical_or(state["ended"], invalid), ops.logical_not(possible[:, 0]))
         tokens = ops.where(ended[:, None], self.padding_value, index)
@@ -67,12 +67,12 @@ class ContrastiveSearch(SingleSequenceSearch):
         similarity = ops.einsum("brd,bsd->brs", units, state["seen"])
         similarity = ops.max(ops.where(state["real"][:, None], similarity, -2.0), axis=-1)
         alpha = self.sampler.penalty_alpha
-        probabilities = ops.take_along_axis(ops.softmax(shaped, axis=-1), index, axis=1)
+        probabilities = ops.take_along_axis(ops.softmax(processed, axis=-1), index, axis=1)
         objective = ops.where(possible, (1 - alpha) * probabilities - alpha * similarity, FORBIDDEN)
         kept = ops.top_k(objective, 1)[1]  # (B, 1), ties choose the more probable
         token = ops.take_along_axis(tokens, kept, axis=1)[:, 0]
-        own = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[:, None])
-        score = ops.max(ops.where(own, logits, FORBIDDEN), axis=-1) - normalizer
+        is_token = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[:, None])
+        score = ops.max(ops.where(is_token, logits, FORBIDDEN), axis=-1) - normalizer
         column = ops.logical_and(
             ops.equal(ops.arange(self.max_new_tokens), step), ops.logical_not(ended)[:, None]
         )

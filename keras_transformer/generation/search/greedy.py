@@ -26,11 +26,11 @@ class GreedySearch(TokenSearch):
 
     def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
         last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
-        nothing = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
+        zeros = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
         return {
             "last_tokens": last_tokens,
-            "ids": nothing + self.padding_value,
-            "token_scores": ops.cast(nothing, "float32"),
+            "ids": zeros + self.padding_value,
+            "token_scores": ops.cast(zeros, "float32"),
             "lengths": ops.zeros_like(last_tokens),
             "ended": ops.repeat(empty[:, None], self.hypotheses, axis=1),
             "failed_step": ops.zeros_like(last_tokens[:, 0]) - 1,
@@ -46,10 +46,10 @@ class GreedySearch(TokenSearch):
         invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
         token, best = self._choose(self._candidates(state, logits), step)
         if self._best_is_logit:
-            own = best
+            token_logit = best
         else:
             chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[..., None])
-            own = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # the model's own logit
+            token_logit = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # not processed
         # A sequence ends where all tokens are forbidden.
         stops = ops.logical_or(ops.logical_or(state["ended"], invalid), best <= FORBIDDEN / 2)
         token = ops.where(stops, self.padding_value, token)
@@ -63,7 +63,7 @@ class GreedySearch(TokenSearch):
         return {
             "last_tokens": token,
             "ids": ops.where(column, token[:, :, None], state["ids"]),
-            "token_scores": ops.where(column, (own - normalizer)[:, :, None], state["token_scores"]),
+            "token_scores": ops.where(column, (token_logit - normalizer)[:, :, None], state["token_scores"]),
             "lengths": state["lengths"] + ops.cast(ops.logical_not(stops), "int32"),
             "ended": ended,
             "failed_step": ops.where(failed, step, state["failed_step"]),

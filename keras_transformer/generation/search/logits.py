@@ -1,4 +1,4 @@
-"""Functions of logits that TensorFlow, XLA, JAX and ONNX Runtime compute alike."""
+"""Functions of logits with equal results in TensorFlow, XLA, JAX and ONNX Runtime."""
 
 from keras import ops
 
@@ -14,8 +14,8 @@ def is_invalid(logits: Tensor, normalizer: Tensor) -> Tensor:
     """
     # The sum of the logits is tested too, because XLA's exponential on a CPU can map NaN to a number. `logical_not` is
     # avoided, because TensorFlow rewrites ¬(a < b) as a ≥ b, which is False for NaN.
-    whole = ops.logical_and(ops.sum(logits, axis=-1) < 1e38, ops.abs(normalizer) < 1e38)
-    return ops.equal(ops.cast(whole, "int32"), 0)
+    is_valid = ops.logical_and(ops.sum(logits, axis=-1) < 1e38, ops.abs(normalizer) < 1e38)
+    return ops.equal(ops.cast(is_valid, "int32"), 0)
 
 
 def log_normalizer(logits: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def log_normalizer(logits: Tensor) -> Tensor:
 
 
 def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the id (B, R) of the highest of logits (B, R, V), the lowest id in a tie, and its logit."""
+    """Return the id (B, R) with the highest of logits (B, R, V), the lowest id in a tie, and its logit."""
     index = ops.arange(candidates.shape[-1], dtype="int32")
     best = ops.max(candidates, axis=-1)
     # `argmax` of TensorFlow is lowered to an operation without ONNX equivalent.

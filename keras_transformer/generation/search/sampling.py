@@ -21,8 +21,8 @@ class SamplingSearch(GreedySearch):
                 "`seed` or `noise` must be given for a sampler without a seed, as a compiled function cannot draw one. "
                 f"Received: sampler={self.sampler}"
             )
-        given = inputs.temperatures
-        self.temperature = self.sampler.temperature if given is None else given[:, None, None]
+        temperatures = inputs.temperatures
+        self.temperature = self.sampler.temperature if temperatures is None else temperatures[:, None, None]
         batch_size = ops.shape(decoder.last_positions)[0]
         self.rows = ops.arange(batch_size, dtype="int32") if inputs.rows is None else inputs.rows
 

@@ -42,14 +42,14 @@ class SpeculativeSearch(SingleSequenceSearch):
         last = self.decoder.last_positions  # (B, 1)
         cache_index = state["step"] * (self.num_tokens + 1)
         ahead = state["lengths"][:, None] + ops.arange(self.num_tokens + 1, dtype="int32")  # (B, K + 1)
-        # Rows that have ended or reached their limit write no entries and read no positions.
+        # Rows that have ended or reached their limit write no cache entries.
         active = ops.logical_and(ahead < self.limits[:, None], ops.logical_not(state["ended"])[:, None])
         positions = last + ops.where(active, ahead, 0)
         draft_cache, column, ids = state["draft_cache"], state["last_tokens"][:, None], state["ids"]
-        read, histories = [], []
+        columns, histories = [], []
         for i in range(self.num_tokens + 1):
             column = ops.where(active[:, i : i + 1], column, self.padding_value)
-            read.append(column)
+            columns.append(column)
             if i:
                 written = ops.equal(ops.arange(self.max_new_tokens), ahead[:, i : i + 1] - 1)
                 ids = ops.where(written, column, ids)
@@ -63,12 +63,14 @@ class SpeculativeSearch(SingleSequenceSearch):
                 active[:, i : i + 1],
             )
             column, _ = highest(self._processed(logits, ids[:, None], ahead[:, i : i + 1]))
-        proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the last token first
+        proposed = ops.concatenate(columns, axis=1)  # (B, K + 1), beginning with the last token
         logits, cache = _read(self.decoder, proposed, state["cache"], cache_index, positions, active)
         chosen, best = highest(self._processed(logits, ops.stack(histories, axis=1), ahead))
         new = self._kept(state, proposed, logits, chosen, best, ahead)
         kept = last + new["lengths"][:, None]
-        count = (new["lengths"] - state["lengths"])[:, None]  # (B, 1), of the tokens read in this round
+        count = (new["lengths"] - state["lengths"])[
+            :, None
+        ]  # (B, 1), the number of tokens kept in this round
         return {
             **new,
             "step": state["step"] + 1,
@@ -83,20 +85,18 @@ class SpeculativeSearch(SingleSequenceSearch):
         normalizer = log_normalizer(logits)  # (B, K + 1)
         invalid = is_invalid(logits, normalizer)
         stuck = ops.logical_or(invalid, best <= FORBIDDEN / 2)
-        # A column is reached if all proposals before it are correct and none has ended or is stuck.
-        right = ops.equal(proposed[:, 1:], chosen[:, :-1])
+        # A column is reached if all proposals before it are correct, no end tokens, and not stuck.
+        is_correct = ops.equal(proposed[:, 1:], chosen[:, :-1])
         passed = ops.logical_and(
-            right, ops.logical_not(ops.logical_or(stuck, self.logits_processors.ends(chosen))[:, :-1])
+            is_correct, ops.logical_not(ops.logical_or(stuck, self.logits_processors.ends(chosen))[:, :-1])
         )
         first = ops.logical_not(state["ended"])[:, None]
         reached = ops.cumprod(ops.cast(ops.concatenate([first, passed], axis=1), "int32"), axis=1)
         reached = ops.logical_and(reached > 0, ahead < self.limits[:, None])
         kept = ops.logical_and(reached, ops.logical_not(stuck))
         count = ops.sum(ops.cast(kept, "int32"), axis=1)
-        own = ops.where(
-            ops.equal(ops.arange(logits.shape[-1], dtype="int32"), chosen[..., None]), logits, FORBIDDEN
-        )
-        scores = ops.max(own, axis=-1) - normalizer
+        is_chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), chosen[..., None])
+        scores = ops.max(ops.where(is_chosen, logits, FORBIDDEN), axis=-1) - normalizer
         offset = ops.arange(self.max_new_tokens, dtype="int32") - state["lengths"][:, None]  # (B, M)
         written = ops.logical_and(offset >= 0, offset < count[:, None])
         column = ops.clip(offset, 0, self.num_tokens)
@@ -135,4 +135,4 @@ def _forget(cache: Any, first: Tensor) -> Any:
         if "positions" in cache:
             forgotten["positions"] = ops.where(cache["positions"] >= first, -1, cache["positions"])
         return {name: forgotten[name] for name in cache}
-    return [_forget(each, first) for each in cache] if isinstance(cache, list | tuple) else cache
+    return [_forget(item, first) for item in cache] if isinstance(cache, list | tuple) else cache

@@ -14,9 +14,9 @@ LOWEST = -3e38
 def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Tensor]:
     """Return the `count` highest values of the last axis and their indices, sorted; ties choose the lower index.
 
-    The results equal those of `keras.ops.top_k`, which XLA compiles to a sort of the whole axis inside loops. Here only
-    about √(count · L) values are sorted, twice: the axis is split into groups, and the highest values are in the
-    `count` groups with the highest maxima.
+    The results are the same as of `keras.ops.top_k`, which XLA compiles to a sort of the full axis inside loops. This
+    function sorts only about √(count · L) values, twice: it splits the axis into groups, and the highest values are in
+    the `count` groups with the highest maxima.
 
     Args:
         values: (B, …, L), all sizes but B static and no value below −10³⁸.
@@ -29,8 +29,8 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
     length = values.shape[-1]
     size = _group_size(length, count)
     if size < 4:  # short lists are sorted directly
-        found, index = ops.top_k(values, count)
-        return found, ops.cast(index, "int32")
+        highest, index = ops.top_k(values, count)
+        return highest, ops.cast(index, "int32")
     num_groups = -(-length // size)
     flat = ops.reshape(values, [-1, length])
     if length % size:
@@ -39,11 +39,11 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
     _, chosen = ops.top_k(ops.max(groups, axis=-1), count)
     # In ascending order, so that ties keep the order of indices.
     chosen = ops.cast(-ops.top_k(-ops.cast(chosen, "float32"), count)[0], "int32")
-    found, place = ops.top_k(ops.reshape(pick(groups, chosen, num_rows), [-1, count * size]), count)
-    place = ops.cast(place, "int32")
-    index = pick(chosen, place // size, num_rows) * size + place % size
+    highest, index = ops.top_k(ops.reshape(pick(groups, chosen, num_rows), [-1, count * size]), count)
+    index = ops.cast(index, "int32")
+    index = pick(chosen, index // size, num_rows) * size + index % size
     shape = [-1, *values.shape[1:-1], count]
-    return ops.reshape(found, shape), ops.reshape(index, shape)
+    return ops.reshape(highest, shape), ops.reshape(index, shape)
 
 
 def _group_size(length: int, count: int) -> int:

@@ -1,1 +1,1 @@
-"""Recurrent layers in the place of a block's self-attention."""
+"""Recurrent layers that replace the self-attention of a block."""

@@ -1,4 +1,4 @@
-"""The interface of token mixers, and the base class of recurrent ones."""
+"""The interface of token mixers, and the base class of recurrent mixers."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,14 +15,14 @@ from keras_transformer.typing import Tensor
 
 
 class Mixer(Protocol):
-    """A layer that mixes the tokens of a sequence: the self-attention of a block, or a recurrent layer in its place.
+    """A layer that mixes the tokens of a sequence: the self-attention of a block, or a recurrent layer instead.
 
     `MultiHeadAttention` and `RecurrentMixer` have this interface, which `DecoderBlock` calls. The state of generation
     is a dictionary of tensors.
     """
 
     def __call__(self, inputs: Tensor, **masks: Any) -> Tensor:
-        """Return the outputs (B, T, D) of a whole sequence (B, T, D); masks are as of `MultiHeadAttention`."""
+        """Return the outputs (B, T, D) for a sequence (B, T, D); for the masks, see `MultiHeadAttention`."""
 
     def empty_cache(
         self,
@@ -50,13 +50,14 @@ class Mixer(Protocol):
     def select(self, cache: State, index: Tensor) -> State:
         """Return the state in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R).
 
-        A layer whose state has an entry for each token returns it unchanged: its `attention_mask` selects.
+        A layer whose state has an entry for each token returns the state unchanged: the `attention_mask` of `step`
+        selects the entries of a hypothesis.
         """
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RecurrentMixer(ConfiguredLayer):
-    r"""Base class of recurrent layers in the place of the self-attention of a `DecoderBlock`.
+    r"""Base class of recurrent layers that replace the self-attention of a `DecoderBlock`.
 
     $$h_t, y_t = f(h_{t-1}, x_t)$$
 
@@ -64,15 +65,15 @@ class RecurrentMixer(ConfiguredLayer):
     and generate like those with attention: with every sampler and constraint, streamed, and in exports. The state has
     a fixed size, so that the cost of a token does not depend on the number of earlier ones.
 
-    In generation the state has an axis of hypotheses after that of the batch, (B, R, …).
+    In generation the state has a second axis for hypotheses, (B, R, …).
 
     Args:
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask: booleans (B, T), False at padding, which leaves the state as it is; merged with the mask that
-            Keras propagates. Other masks of `MultiHeadAttention` are not supported, nor are texts packed in one row.
+        padding_mask: booleans (B, T), False at padding, which does not change the state; merged with the mask that
+            Keras propagates. Other masks of `MultiHeadAttention` and texts packed in one row are not supported.
 
     Shapes:
         input and output: (B, T, D)
@@ -107,7 +108,7 @@ class RecurrentMixer(ConfiguredLayer):
     def zero_state(self, batch_size: Any) -> State:
         """Return the state before the first token: tensors (B, …), whose other sizes are static.
 
-        Use float32: errors of smaller types add up over the tokens.
+        Use float32: rounding errors of smaller types accumulate over the tokens.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement `zero_state`.")
 
@@ -116,11 +117,11 @@ class RecurrentMixer(ConfiguredLayer):
 
         Args:
             inputs: (B, T, D).
-            state: the state before the first of them.
+            state: the state before the first token.
             mask: booleans (B, T), False at padding, which comes after the tokens of a row and must not change the
-                state; the outputs there are not used. None without padding.
-            every: True to return the states after each token, tensors (B, T, …), instead of the last, tensors (B, …);
-                T is then small.
+                state; its outputs are not used. None without padding.
+            every: True to return the states after each token, tensors (B, T, …), instead of the last state, tensors
+                (B, …); T is then small.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement `scan`.")
 
@@ -141,13 +142,15 @@ class RecurrentMixer(ConfiguredLayer):
         """Return the outputs (B, T, D)."""
         del positions, training
         del key_lengths  # padding at the end changes no earlier output
-        for name, given in (
+        for name, values in (
             ("attention_mask", attention_mask),
             ("segment_ids", segment_ids),
             ("edges", edges),
         ):
-            if given is not None:
-                raise ValueError(f"`{name}` must be None for {type(self).__name__}. Received: {name}={given}")
+            if values is not None:
+                raise ValueError(
+                    f"`{name}` must be None for {type(self).__name__}. Received: {name}={values}"
+                )
         padding_mask = masks.merge(padding_mask, mask, inputs_mask)
         return self._scan(inputs, self.zero_state(ops.shape(inputs)[0]), padding_mask)[0]
 
@@ -160,7 +163,7 @@ class RecurrentMixer(ConfiguredLayer):
     ) -> State:
         """Return the state before the first token, (B, 1, …); `select` repeats it for each hypothesis."""
         del length, hypotheses, kv_cache
-        return {name: ops.expand_dims(each, 1) for name, each in self.zero_state(batch_size).items()}
+        return {name: ops.expand_dims(values, 1) for name, values in self.zero_state(batch_size).items()}
 
     def step(
         self,
@@ -177,16 +180,16 @@ class RecurrentMixer(ConfiguredLayer):
         """Compute the outputs of T new tokens.
 
         Args:
-            inputs: (B, T, D), the new tokens. If the state has R > 1 hypotheses, T = R tokens continue one each;
-                otherwise they are consecutive.
+            inputs: (B, T, D), the new tokens. If the state has R > 1 hypotheses, T is R, and each token continues one
+                hypothesis; otherwise the tokens are consecutive.
             cache: the return value of `empty_cache`, `select` or an earlier step.
             cache_index: not used; nor are `positions`, `attention_mask` and `kv_cache`.
             positions: integers (B, T).
             padding_mask: booleans (B, T), False at padding, of consecutive tokens.
             attention_mask: booleans.
             kv_cache: how keys and values are stored.
-            trace: True to keep the states (B, R, …) of the cache, of which consecutive tokens continue the last, and
-                to append those after each token, (B, R + T, …), from which `select` chooses.
+            trace: True for consecutive tokens that continue the last state of the cache. The new cache then has all
+                states, (B, R + T, …): the R states of the cache, and one after each token, for `select`.
 
         Returns:
             The output (B, T, D) and the new state.
@@ -201,12 +204,16 @@ class RecurrentMixer(ConfiguredLayer):
             }
         if hypotheses == 1:
             outputs, state = self._scan(
-                inputs, {name: each[:, 0] for name, each in cache.items()}, padding_mask
+                inputs, {name: values[:, 0] for name, values in cache.items()}, padding_mask
             )
-            return outputs, {name: ops.expand_dims(each, 1) for name, each in state.items()}
-        inner = {name: ops.reshape(each, [-1, *each.shape[2:]]) for name, each in cache.items()}  # (B·R, …)
-        outputs, state = self.scan(ops.reshape(inputs, [-1, 1, inputs.shape[-1]]), inner, None, False)
-        state = {name: ops.reshape(each, [-1, hypotheses, *each.shape[1:]]) for name, each in state.items()}
+            return outputs, {name: ops.expand_dims(values, 1) for name, values in state.items()}
+        state = {
+            name: ops.reshape(values, [-1, *values.shape[2:]]) for name, values in cache.items()
+        }  # (B·R, …)
+        outputs, state = self.scan(ops.reshape(inputs, [-1, 1, inputs.shape[-1]]), state, None, False)
+        state = {
+            name: ops.reshape(values, [-1, hypotheses, *values.shape[1:]]) for name, values in state.items()
+        }
         return ops.reshape(outputs, [-1, hypotheses, outputs.shape[-1]]), state
 
     def select(self, cache: State, index: Tensor) -> State:
@@ -218,13 +225,13 @@ class RecurrentMixer(ConfiguredLayer):
         return input_shape
 
     def _scan(self, inputs: Tensor, state: State, mask: Tensor | None) -> tuple[Tensor, State]:
-        """Return the outputs and last state of consecutive tokens with padding anywhere."""
+        """Return the outputs and last state of consecutive tokens, which may have padding at any place."""
         if mask is None or inputs.shape[1] == 1:
             return self.scan(inputs, state, mask, False)
         mask = ops.cast(mask, "bool")
         count = ops.cumsum(ops.cast(mask, "int32"), axis=1)  # (B, T), the number of tokens so far
         column = ops.arange(ops.shape(count)[1], dtype="int32")
-        # The column of the t-th token: there are that many columns with fewer tokens before and in them.
+        # The column of token t (from 0) is the number of columns with a count of at most t.
         order = ops.sum(ops.cast(count[:, None, :] <= column[:, None], "int32"), axis=2)
         order = ops.minimum(order, ops.shape(count)[1] - 1)
         outputs, state = self.scan(
@@ -240,9 +247,10 @@ def recurrence(
     mask: Tensor | None,
     every: bool,
 ) -> tuple[Tensor, State]:
-    """Implement `RecurrentMixer.scan` by a function of one token, (B, D) and state to (B, D) and state.
+    """Implement `RecurrentMixer.scan` by a function `update` of one token (B, D) and the state before it.
 
-    The arguments and results are those of `scan`. It is a loop over the tokens, unrolled for a few of them.
+    `update` returns the output (B, D) of the token and the state after it. The other arguments and the results are as
+    in `scan`. The loop over the tokens is unrolled for at most `UNROLLED` tokens.
     """
     count = inputs.shape[1]
     if not isinstance(count, int):
@@ -257,28 +265,28 @@ def recurrence(
     if count <= UNROLLED:
         carry, steps = {"state": state}, []
         for index in range(count):
-            carry, _ = step(carry, {name: each[:, index] for name, each in tokens.items()})
+            carry, _ = step(carry, {name: values[:, index] for name, values in tokens.items()})
             steps.append(carry)
-        found = keras.tree.map_structure(lambda *each: ops.stack(each, axis=1), *steps)
+        results = keras.tree.map_structure(lambda *tensors: ops.stack(tensors, axis=1), *steps)
     else:
         output, _ = update(inputs[:, 0], state)  # for its shape
         carry = {"output": ops.zeros_like(output), "state": state}
-        carry, found = ops.scan(step, carry, {name: _swapped(each) for name, each in tokens.items()})
-        found = keras.tree.map_structure(_swapped, found)
-    return found["output"], found["state"] if every else carry["state"]
+        carry, results = ops.scan(step, carry, {name: _swapped(values) for name, values in tokens.items()})
+        results = keras.tree.map_structure(_swapped, results)
+    return results["output"], results["state"] if every else carry["state"]
 
 
 def _exportable_recurrence(
     update: Callable[[Tensor, State], tuple[Tensor, State]], inputs: Tensor, state: State, mask: Tensor | None
 ) -> tuple[Tensor, State]:
-    """Return the outputs and last state for any number of tokens; the loop of `ops.scan` has no ONNX form."""
+    """Return the outputs and last state for any number of tokens; `ops.scan` cannot be converted to ONNX."""
     first, _ = update(inputs[:, 0], state)  # for its shape
     column = ops.arange(ops.shape(inputs)[1], dtype="int32")[:, None]
     outputs = ops.zeros_like(inputs[:, :, :1], first.dtype) + ops.zeros_like(first)[:, None]
 
     def step(index: Tensor, state: State, outputs: Tensor) -> tuple[Tensor, State, Tensor]:
-        real = None if mask is None else ops.take(mask, index, axis=1)
-        output, state = _updated(update, ops.take(inputs, index, axis=1), state, real)
+        is_token = None if mask is None else ops.take(mask, index, axis=1)
+        output, state = _updated(update, ops.take(inputs, index, axis=1), state, is_token)
         return index + 1, state, ops.where(ops.equal(column, index), output[:, None], outputs)
 
     start = (ops.zeros((), "int32"), state, outputs)
@@ -289,18 +297,18 @@ def _exportable_recurrence(
 def _updated(
     update: Callable[[Tensor, State], tuple[Tensor, State]], token: Tensor, state: State, mask: Tensor | None
 ) -> tuple[Tensor, State]:
-    """Return the output of a token and the new state; padding, where the mask (B,) is False, leaves it as it is."""
+    """Return the output of a token and the new state, which is the old one at padding, where the mask is False."""
     output, new = update(token, state)
     if mask is None:
         return output, new
     return output, {
-        name: ops.where(ops.reshape(mask, [-1] + [1] * (len(each.shape) - 1)), each, state[name])
-        for name, each in new.items()
+        name: ops.where(ops.reshape(mask, [-1] + [1] * (len(values.shape) - 1)), values, state[name])
+        for name, values in new.items()
     }
 
 
 UNROLLED = 8
-"""The largest number of tokens for which `recurrence` has no loop."""
+"""The largest number of tokens for which `recurrence` unrolls the loop."""
 
 
 def _swapped(tensor: Tensor) -> Tensor:

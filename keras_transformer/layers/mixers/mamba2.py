@@ -16,21 +16,21 @@ from keras_transformer_options.arguments import check_positive_integer
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Mamba2(RecurrentMixer):
-    r"""Selective state space model: each head decays and writes its state as the tokens say.
+    r"""Selective state space model: each head has a state whose decay and updates depend on the tokens.
 
     $$h_t = e^{\Delta_t A} h_{t-1} + \Delta_t\, x_t B_t^\top, \quad y_t = h_t C_t + D x_t, \quad
     \mathrm{out}_t = \mathrm{RMSNorm}(y_t \odot \mathrm{SiLU}(z_t))\, W$$
 
     $z, x, B, C$ and $\Delta$ are projections of the tokens; x, B and C go through a causal convolution of each channel
-    and SiLU, Δ through a bias and softplus. A whole sequence is computed in chunks, each as attention with the weights
-    $C_t^\top B_s\, e^{A \sum_{s<r\le t} \Delta_r}\, \Delta_s$ (the dual form), and by the states between chunks.
+    and SiLU, Δ through a bias and softplus. A sequence is computed in chunks, each as attention with the weights
+    $C_t^\top B_s\, e^{A \sum_{s<r\le t} \Delta_r}\, \Delta_s$ (the dual form); states connect the chunks.
 
     Args:
         num_heads: H, the number of heads, a divisor of `inner_dim`.
         state_dim: N, the size of B and C.
         inner_dim: E, the size of x and z, by default 2 D; each head has P = E / H channels.
-        num_groups: G, the number of different B and C, a divisor of `num_heads`.
-        kernel_size: the number of tokens of the convolution.
+        num_groups: G, the number of groups of heads that share B and C, a divisor of `num_heads`.
+        kernel_size: the number of tokens that the convolution covers.
         epsilon: the epsilon of the norm, which is over the channels of each group.
         use_bias: whether the projections have biases.
         **kwargs: arguments of `keras.layers.Layer`.
@@ -130,15 +130,15 @@ class Mamba2(RecurrentMixer):
         values, writes, reads = ops.split(keras.activations.silu(values + self.bias), sizes, axis=-1)
         step = keras.activations.softplus(step + self.step_bias)  # (B, T, H)
         if mask is not None:
-            step = ops.where(mask[:, :, None], step, 0.0)  # padding does not move the state
+            step = ops.where(mask[:, :, None], step, 0.0)  # padding does not change the state
         values = ops.reshape(values, [batch, length, self.num_heads, self.size // self.num_heads])
         writes, reads = (
             ops.repeat(
-                ops.reshape(each, [batch, length, self.num_groups, self.state_dim]),
+                ops.reshape(projection, [batch, length, self.num_groups, self.state_dim]),
                 self.num_heads // self.num_groups,
                 axis=2,
             )
-            for each in (writes, reads)
+            for projection in (writes, reads)
         )  # (B, T, H, N)
         decays = -ops.exp(self.log_decay) * step
         compute = _one_token if inputs.shape[1] == 1 else _chunked
@@ -152,14 +152,14 @@ class Mamba2(RecurrentMixer):
         return outputs, {"inputs": last, "state": new}
 
     def _convolved(self, values: Tensor, earlier: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the causal convolution of each channel (B, T, …), and the last inputs for the next tokens."""
+        """Return the causal convolution of each channel (B, T, …), and the last inputs, for the next tokens."""
         length = ops.shape(values)[1]
-        both = ops.concatenate([earlier, values], axis=1)
-        outputs = sum(both[:, k : k + length] * self.kernel[k] for k in range(self.kernel_size))
+        inputs = ops.concatenate([earlier, values], axis=1)
+        outputs = sum(inputs[:, k : k + length] * self.kernel[k] for k in range(self.kernel_size))
         if mask is None:
-            return outputs, both[:, length:]
-        number = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # the number of tokens (B, 1)
-        return outputs, pick(both, number + ops.arange(self.kernel_size - 1, dtype="int32"))
+            return outputs, inputs[:, length:]
+        num_tokens = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
+        return outputs, pick(inputs, num_tokens + ops.arange(self.kernel_size - 1, dtype="int32"))
 
 
 def _one_token(
@@ -199,13 +199,15 @@ def _chunked(
     within = _exp_where(order[:, None] >= order, ops.transpose(total, (0, 1, 3, 2)))  # (B, C, H, Q, Q)
     weights = ops.einsum("bcqhn,bcrhn->bchqr", reads, writes) * within
     outputs = ops.einsum("bchqr,bcrhp->bcqhp", weights, values)
-    # The states that each chunk adds, and those at the start of each chunk from earlier ones.
-    rest = ops.exp(total[:, :, -1:] - total)
-    own = ops.einsum("bcqhp,bcqhn->bchpn", values * rest[:, :, :, :, None], writes)
-    whole = ops.cumsum(ops.pad(total[:, :, -1], [[0, 0], [1, 0], [0, 0]]), axis=1)  # (B, C + 1, H)
+    # What each chunk adds to the state, and from it the state at the start of each chunk.
+    decay_to_end = ops.exp(total[:, :, -1:] - total)
+    updates = ops.einsum("bcqhp,bcqhn->bchpn", values * decay_to_end[:, :, :, :, None], writes)
+    chunk_totals = ops.cumsum(ops.pad(total[:, :, -1], [[0, 0], [1, 0], [0, 0]]), axis=1)  # (B, C + 1, H)
     index = ops.arange(count + 1)
-    between = _exp_where(index[:, None] >= index, ops.transpose(whole, (0, 2, 1)))  # (B, H, C + 1, C + 1)
-    added = ops.concatenate([state[:, None], own], axis=1)  # (B, C + 1, H, P, N)
+    between = _exp_where(
+        index[:, None] >= index, ops.transpose(chunk_totals, (0, 2, 1))
+    )  # (B, H, C + 1, C + 1)
+    added = ops.concatenate([state[:, None], updates], axis=1)  # (B, C + 1, H, P, N)
     states = ops.einsum("bhcd,bdhpn->bchpn", between, added)
     outputs = outputs + ops.einsum(
         "bcqhn,bchpn->bcqhp", reads * ops.exp(total)[:, :, :, :, None], states[:, :-1]
@@ -216,7 +218,7 @@ def _chunked(
 
 def _exp_where(mask: Any, sums: Tensor) -> Tensor:
     """Return exp(s_i − s_j) (…, Q, Q) of sums (…, Q) where the mask (Q, Q) is True, else 0."""
-    rank = len(sums.shape)  # a slice with "..." has no ONNX form in a branch
+    rank = len(sums.shape)  # a slice with "..." in a branch cannot be converted to ONNX
     difference = ops.where(mask, ops.expand_dims(sums, rank) - ops.expand_dims(sums, rank - 1), -1e30)
     return ops.exp(difference)
 

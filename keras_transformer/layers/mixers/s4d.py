@@ -21,9 +21,9 @@ class S4D(RecurrentMixer):
     $$h_t = \bar A h_{t-1} + \bar B x_t, \quad y_t = 2\, \mathrm{Re}(C h_t) + D x_t, \quad
     \bar A = e^{\Delta A}, \quad \bar B = (\bar A - 1) A^{-1}$$
 
-    The outputs of all channels are mixed by a gated projection of GELU(y). A whole sequence is computed in chunks of
-    about √T tokens: by a convolution with the kernel $2\, \mathrm{Re}(C \bar A^k \bar B)$ in a chunk, and by the states
-    between chunks. It is not attention: no weights depend on the tokens.
+    The outputs of all channels are mixed by a gated projection of GELU(y). A sequence is computed in chunks of about √T
+    tokens, each by a convolution with the kernel $2\, \mathrm{Re}(C \bar A^k \bar B)$; states connect the chunks.
+    Unlike the weights of attention, the kernel does not depend on the tokens.
 
     Args:
         state_dim: N, the number of complex states of a channel.
@@ -77,8 +77,8 @@ class S4D(RecurrentMixer):
         self.frequency = weight("frequency", shape, lambda _, dtype=None: ops.cast(frequencies, dtype))
         normal = [keras.initializers.RandomNormal(stddev=math.sqrt(0.5)) for _ in range(3)]
         self.output_real, self.output_imaginary = (
-            weight(f"output_{part}", shape, each)
-            for part, each in zip(("real", "imaginary"), normal, strict=False)
+            weight(f"output_{name}", shape, initializer)
+            for name, initializer in zip(("real", "imaginary"), normal, strict=False)
         )
         self.skip = weight("skip", (self.size,), normal[2])
         self.gate = keras.layers.Dense(2 * self.size, dtype=self.dtype_policy, name="gate")
@@ -117,29 +117,30 @@ class S4D(RecurrentMixer):
         size = 2 ** round(math.log2(length) / 2) if isinstance(length, int) else 64  # Q
         count = (length + size - 1) // size  # C
         if mask is None:
-            number = ops.reshape(ops.cast(length, "int32"), [1])
+            num_tokens = ops.reshape(ops.cast(length, "int32"), [1])
         else:
-            number = ops.sum(ops.cast(mask, "int32"), axis=1)  # the number of tokens (B,)
+            num_tokens = ops.sum(ops.cast(mask, "int32"), axis=1)  # (B,)
         chunks = ops.pad(values, [[0, 0], [0, count * size - length], [0, 0]])
         chunks = ops.reshape(chunks, [-1, count, size, self.size])  # (B, C, Q, D)
         index = np.arange(size)
-        # States from the tokens of each chunk at its end, and from earlier chunks at its start, (B, C, D, N).
-        own = _einsum("bcqd,qdn->bcdn", chunks, _product(self._powers(size - 1.0 - index), self._input()))
+        # What each chunk adds to the state, and from it the state at the start of each chunk, (B, C, D, N).
+        kernel = _product(self._powers(size - 1.0 - index), self._input())
+        updates = _einsum("bcqd,qdn->bcdn", chunks, kernel)
         starts = ops.arange(count + 1, dtype="float32")
         distance = starts[:, None] - starts[:count] - 1  # (C + 1, C)
         between = self._powers(size * ops.maximum(distance, 0.0))
-        between = [ops.where((distance >= 0)[:, :, None, None], part, 0.0) for part in between]
+        between = [ops.where((distance >= 0)[:, :, None, None], powers, 0.0) for powers in between]
         initial = (state["real"], state["imaginary"])
         starts = [
             earlier + first
             for earlier, first in zip(
-                _multiplied("cedn,bedn->bcdn", between, own),
+                _multiplied("cedn,bedn->bcdn", between, updates),
                 _multiplied("cdn,bdn->bcdn", self._powers(size * starts), initial),
                 strict=True,
             )
         ]
         output = (self.output_real, self.output_imaginary)
-        # In a chunk: the kernel at the distances of tokens, and what the state at its start adds.
+        # The outputs in a chunk: the kernel at the distances of tokens, plus the effect of the state at its start.
         kernel = 2 * ops.sum(_product(_product(self._powers(1.0 * index), self._input()), output)[0], axis=-1)
         distances = index[:, None] - index
         kernel = ops.take(kernel, np.maximum(distances, 0), axis=0)  # (Q, Q, D)
@@ -147,31 +148,29 @@ class S4D(RecurrentMixer):
         real, _ = _multiplied(
             "qdn,bcdn->bcqd",
             _product(self._powers(1.0 + index), output),
-            [each[:, :count] for each in starts],
+            [states[:, :count] for states in starts],
         )
         outputs = ops.einsum("bcrd,qrd->bcqd", chunks, kernel) + 2 * real
         outputs = ops.reshape(outputs, [-1, count * size, self.size])[:, :length]
-        return outputs, self._last(chunks, starts, number, size)
+        return outputs, self._last_state(chunks, starts, num_tokens, size)
 
-    def _last(self, chunks: Tensor, starts: list[Tensor], number: Tensor, size: int) -> State:
-        """Return the state after the first `number` (B,) or (1,) tokens, from the states at the starts of chunks."""
-        number = number + ops.zeros_like(ops.cast(chunks[:, 0, 0, 0], "int32"))
-        chunk, within = number // size, number % size
+    def _last_state(self, chunks: Tensor, starts: list[Tensor], num_tokens: Tensor, size: int) -> State:
+        """Return the state after `num_tokens` (B,) or (1,) tokens, from the states at the starts of chunks."""
+        num_tokens = num_tokens + ops.zeros_like(ops.cast(chunks[:, 0, 0, 0], "int32"))
+        chunk, within = num_tokens // size, num_tokens % size
         tokens = pick(chunks, ops.minimum(chunk, ops.shape(chunks)[1] - 1)[:, None])[:, 0]  # (B, Q, D)
         exponent = ops.cast(within[:, None] - 1 - ops.arange(size, dtype="int32"), "float32")  # (B, Q)
         tokens = ops.where((exponent >= 0)[:, :, None], tokens, 0.0)
-        own = _product(self._powers(ops.maximum(exponent, 0.0)), self._input())
-        first = [pick(each, chunk[:, None])[:, 0] for each in starts]
-        first = _product(self._powers(ops.cast(within, "float32")), first)
-        found = [
-            start + part for start, part in zip(first, _einsum("bqd,bqdn->bdn", tokens, own), strict=True)
-        ]
-        return {"real": found[0], "imaginary": found[1]}
+        kernel = _product(self._powers(ops.maximum(exponent, 0.0)), self._input())
+        updates = _einsum("bqd,bqdn->bdn", tokens, kernel)
+        start = [pick(states, chunk[:, None])[:, 0] for states in starts]
+        start = _product(self._powers(ops.cast(within, "float32")), start)
+        return {"real": start[0] + updates[0], "imaginary": start[1] + updates[1]}
 
     def _powers(self, exponents: Any) -> list[Tensor]:
         """Return the real and imaginary part of Āᵏ for exponents k (…), each (…, D, N)."""
         exponents = ops.convert_to_tensor(exponents, "float32")
-        # Not a slice with "...", which has no ONNX form in a branch.
+        # Not a slice with "...", which cannot be converted to ONNX in a branch.
         exponents = ops.expand_dims(exponents, [len(exponents.shape), len(exponents.shape) + 1])
         step = ops.exp(self.log_step)[:, None]
         size = ops.exp(-exponents * step * ops.exp(self.log_decay))
@@ -194,7 +193,7 @@ def _product(left: Any, right: Any) -> list[Tensor]:
 
 def _einsum(equation: str, real: Tensor, pair: list[Tensor]) -> list[Tensor]:
     """Contract a real tensor with a complex one."""
-    return [ops.einsum(equation, real, each) for each in pair]
+    return [ops.einsum(equation, real, tensor) for tensor in pair]
 
 
 def _multiplied(equation: str, left: Any, right: Any) -> list[Tensor]:

@@ -31,7 +31,7 @@ class SinusoidalPositions(ConfiguredLayer):
 
     Args:
         max_wavelength: λ.
-        layout: "interleaved" (sines and cosines alternate, as in the paper) or "halves" (all sines, then all cosines,
+        layout: "interleaved" (alternating sines and cosines, as in the paper) or "halves" (all sines, then all cosines,
             as in Marian and Tensor2Tensor).
         endpoint: whether the lowest frequency is 1/λ, with exponents 2i/(D − 2) instead of 2i/D, as in Tensor2Tensor
             and fairseq.
@@ -76,10 +76,10 @@ class SinusoidalPositions(ConfiguredLayer):
 
     def build(self, input_shape: Any) -> None:
         """Check D."""
-        least = 4 if self.endpoint else 2
-        if input_shape[-1] % 2 or input_shape[-1] < least:
+        minimum = 4 if self.endpoint else 2
+        if input_shape[-1] % 2 or input_shape[-1] < minimum:
             raise ValueError(
-                f"`inputs` must have an even last axis of at least {least}. "
+                f"`inputs` must have an even last axis of at least {minimum}. "
                 f"Received: inputs.shape={tuple(input_shape)}"
             )
 
@@ -142,7 +142,7 @@ class LearnedPositions(ConfiguredLayer):
     $$y_t = x_t + P_{p_t}$$
 
     Lengths and positions beyond `max_length` raise an error if they are known before the graph runs: lengths from
-    static shapes, positions from concrete values. Otherwise the behaviour is the backend's.
+    static shapes, positions from concrete values. Otherwise the behaviour depends on the backend.
 
     Args:
         max_length: the number of rows of the table P; positions are 0 … `max_length` − 1.
@@ -182,7 +182,7 @@ class LearnedPositions(ConfiguredLayer):
         )
 
     def call(self, inputs: Tensor, positions: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Add the rows of `positions`, by default 0, 1, 2, …"""
+        """Add the vectors of `positions`, by default 0, 1, 2, …"""
         if positions is None:
             self._check_length(inputs.shape)
             positions = ops.arange(ops.shape(inputs)[1])
@@ -220,7 +220,7 @@ def table_initializer(initializer: Any) -> Any:
 
 
 def known_values(tensor: Tensor) -> np.ndarray | None:
-    """Return the values of a tensor, or None for a symbolic one."""
+    """Return the values of a tensor, or None if it is symbolic."""
     try:
         return np.asarray(tensor)
     except (NotImplementedError, TypeError, ValueError):  # raised by TensorFlow, JAX and Keras, in turn

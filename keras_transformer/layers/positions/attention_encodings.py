@@ -1,4 +1,4 @@
-"""The position encodings of an attention by name."""
+"""Position encodings of attention by name."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def get(identifier: Any, num_heads: int, key_dim: int | None = None) -> Position
     Args:
         identifier: a `PositionEncoding`, its config, its name ("rotary", "alibi", "relative_bias"), or None for no
             encoding.
-        num_heads: the number of heads of the attention.
+        num_heads: the number of heads of the attention layer.
         key_dim: the size of a head, if known.
 
     Returns:
@@ -38,7 +38,7 @@ def get(identifier: Any, num_heads: int, key_dim: int | None = None) -> Position
     if not isinstance(encoding, PositionEncoding):
         raise ValueError(
             f"`position_encoding` must be a PositionEncoding, its config, one of {NAMES} or None; encodings that are "
-            f"added to the inputs are layers of their own. Received: position_encoding={identifier!r}"
+            f"added to the inputs are separate layers. Received: position_encoding={identifier!r}"
         )
     encoding.check(num_heads, key_dim)
     return encoding

@@ -1,4 +1,4 @@
-"""The base class of position encodings within an attention."""
+"""The base class of position encodings within attention."""
 
 import keras
 
@@ -9,14 +9,14 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PositionEncoding(ConfiguredLayer):
-    r"""A position encoding within an attention: changed queries and keys, a bias of the scores, or both.
+    r"""Base class of position encodings within attention: transformed queries and keys, a bias of the scores, or both.
 
     $$s_{ij} = \mathrm{score}(f(q_i, i),\ g(k_j, j)) + b_{ij}$$
 
     with `queries` as f, `keys` as g and `bias` as b. By default f and g return their inputs, and b is zero. Keys are
     encoded before they are written to the cache of generation, so g depends on a key and its position only. An encoding
     creates its weights in `build`, which is called once, with the shape (B, T, N, H) of the heads, even if several
-    attentions share the encoding.
+    attention layers share the encoding.
 
     Example:
         A decay with the distance, $s_{ij} = \gamma^{i - j} q_i \cdot k_j / \sqrt{H}$, as in RetNet without rotation:
@@ -34,7 +34,7 @@ class PositionEncoding(ConfiguredLayer):
     """
 
     def check(self, num_heads: int, key_dim: int | None) -> None:
-        """Raise a ValueError if the encoding does not fit an attention.
+        """Raise a ValueError if the encoding does not fit the heads of an attention layer.
 
         Args:
             num_heads: N, the number of heads of the queries.
@@ -54,7 +54,7 @@ class PositionEncoding(ConfiguredLayer):
         return heads
 
     def keys(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return the encoded keys (B, S, K, H), with K heads of keys and values; see `queries`."""
+        """Return the encoded keys (B, S, K, H) of K key/value heads; see `queries`."""
         return heads
 
     def bias(self) -> PositionBias | None:

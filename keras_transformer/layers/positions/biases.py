@@ -1,4 +1,4 @@
-"""Position encodings that are added to attention scores: the biases of `ops`, as layers that own their weights."""
+"""Position encodings that are added to attention scores: the biases of `ops` as layers with weights."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from keras_transformer_options.arguments import check_positive_integer
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BiasLayer(PositionEncoding, PositionBias):
-    """Base class of position encodings that are a bias of `ops.attention`.
+    """Base class of position encodings that are biases for `ops.attention`.
 
-    Subclasses implement `block` of `ops.PositionBias`. One with trainable weights creates them in `build`, returns them
-    as `parameters` and implements `backward`.
+    Subclasses implement `block` of `ops.PositionBias`. A subclass with trainable weights creates them in `build`,
+    returns them as `parameters` and implements `backward`.
 
     Args:
         num_heads: N.
@@ -25,10 +25,10 @@ class BiasLayer(PositionEncoding, PositionBias):
 
     Call arguments:
         query_positions: integers (T,) or (B, T).
-        key_positions: integers (S,) or (B, S), by default those of the queries.
+        key_positions: integers (S,) or (B, S), by default `query_positions`.
 
     Shapes:
-        output: the whole bias, for inspection: (N, T, S), or (B, N, T, S) where positions have a batch axis; float32
+        output: the full bias, for inspection: (N, T, S), or (B, N, T, S) if positions have a batch axis; float32
 
     Raises:
         ValueError: if `num_heads` is not positive.
@@ -56,7 +56,7 @@ class BiasLayer(PositionEncoding, PositionBias):
         """Accept positions of any shape."""
 
     def call(self, query_positions: Tensor, key_positions: Tensor | None = None) -> Tensor:
-        """Return the whole bias, for inspection: float32 (N, T, S) or (B, N, T, S)."""
+        """Return the full bias, for inspection: float32 (N, T, S) or (B, N, T, S)."""
         key_positions = query_positions if key_positions is None else key_positions
         queries, keys = ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2)
         return self.block(self.parameters, queries, keys)
@@ -82,8 +82,8 @@ class BiasLayer(PositionEncoding, PositionBias):
 class ALiBi(BiasLayer, LinearBias):
     """Attention with linear biases (ALiBi): `ops.LinearBias` as a position encoding.
 
-    The layer has no weights. Heads with steep slopes attend to near keys, those with flat slopes to far ones too. The
-    paper's model is causal; |i − j| is the usual extension to both directions.
+    The layer has no weights. Heads with steep slopes attend to near keys; heads with flat slopes also to distant keys.
+    The paper's model is causal; |i − j| is the usual extension to both directions.
 
     Args:
         num_heads: N.
@@ -97,10 +97,10 @@ class ALiBi(BiasLayer, LinearBias):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RelativeBias(BiasLayer, BucketBias):
-    """T5's relative bias: `ops.BucketBias` as a position encoding whose table is trained.
+    """T5's relative bias: `ops.BucketBias` as a position encoding with a trainable table.
 
-    T5 shares one such layer between all its blocks, and does not scale the dot products. Share the layer between
-    attentions in a subclassed layer or model only: Keras cannot load functional models whose layers share a sublayer.
+    T5 shares one such layer between all blocks, and does not scale the dot products. Share the layer between attention
+    layers of a subclassed layer or model only: Keras cannot load functional models whose layers share a sublayer.
 
     Args:
         num_heads: N.

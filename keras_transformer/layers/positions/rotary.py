@@ -76,7 +76,7 @@ class RotaryPositions(PositionEncoding):
         self.supports_masking = True
 
     def check(self, num_heads: int, key_dim: int | None) -> None:
-        """Check that whole heads can be rotated."""
+        """Check that all features of a head can be rotated in pairs."""
         if self.rotary_dim is None and key_dim and key_dim % 2:
             raise ValueError(f"`key_dim` must be even for rotary positions. Received: key_dim={key_dim}")
 

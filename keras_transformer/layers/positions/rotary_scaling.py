@@ -19,7 +19,7 @@ class RotaryScaling(ConfiguredValue, abc.ABC):
     """Base class of scalings of the frequencies of `RotaryPositions` and, as in YaRN, of the rotated vectors.
 
     Args:
-        factor: s, the ratio of the longest sequence to that of training; at least 1.
+        factor: s, the ratio of the longest sequence length to the length in training; at least 1.
     """
 
     factor: float
@@ -32,7 +32,7 @@ class RotaryScaling(ConfiguredValue, abc.ABC):
         """Return the size / 2 frequencies ω′ that replace ω_i = λ^(−2i / size), in float64."""
 
     def magnitude(self) -> float:
-        """Return the factor of every rotated vector, by default 1."""
+        """Return the factor by which rotated vectors are multiplied, by default 1."""
         return 1.0
 
 
@@ -65,7 +65,7 @@ class NTKScaling(RotaryScaling):
     """
 
     def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
-        """Return low frequencies divided by up to s, and the highest unchanged."""
+        """Return frequencies divided by 1 (the highest) to s (the lowest)."""
         exponents = np.arange(0, size, 2) / max(size - 2, 1)  # a single frequency is the highest
         return geometric(max_wavelength, size) * self.factor**-exponents
 
@@ -112,7 +112,7 @@ class YaRNScaling(RotaryScaling):
             check_positive(attention_factor=self.attention_factor)
 
     def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
-        """Return high frequencies unchanged, low ones divided by s, and a ramp between."""
+        """Return high frequencies unchanged and low frequencies divided by s, with a ramp between them."""
 
         def index_of(rotations: float) -> float:
             """Return the i whose frequency makes `rotations` rotations within the original length."""
@@ -152,7 +152,7 @@ def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | No
     if isinstance(identifier, dict):
         if identifier.get("name") in _NAMES:
             arguments = {name: value for name, value in identifier.items() if name != "name"}
-            with contextlib.suppress(TypeError):  # an argument too many or too few
+            with contextlib.suppress(TypeError):  # a missing or unknown argument
                 return _NAMES[identifier["name"]](**arguments)
         elif "class_name" in identifier:
             with contextlib.suppress(TypeError):  # raised by Keras for an unknown class

@@ -103,7 +103,7 @@ class Positions2D(ConfiguredLayer):
         return inputs + ops.cast(encoding, inputs.dtype)
 
     def encode(self, height: Any, width: Any, model_dim: int) -> Tensor:
-        """Return the sinusoidal encoding of a whole grid, float32 (height, width, D)."""
+        """Return the sinusoidal encoding of a grid, float32 (height, width, D)."""
         frequencies = geometric(self.max_wavelength, model_dim // 2)
         rows, columns = (
             paired_waves(ops.arange(size), frequencies, "interleaved") for size in (height, width)
@@ -125,10 +125,10 @@ class Positions2D(ConfiguredLayer):
         grid = self._table_shape or shape[1:3]
         expected = grid if len(shape) == 4 else (grid[0] * grid[1],)
         if any(
-            found is not None and found != size for found, size in zip(shape[1:-1], expected, strict=True)
+            actual is not None and actual != size for actual, size in zip(shape[1:-1], expected, strict=True)
         ):
             raise ValueError(
-                f"`inputs` must have a cell for each of the grid's {grid[0]} × {grid[1]}. "
+                f"`inputs` must have {grid[0]} × {grid[1]} cells, as many as the grid. "
                 f"Received: inputs.shape={shape}"
             )
         return grid

@@ -1,1 +1,1 @@
-"""Exact attention block by block: memory that grows with the length and not with its square."""
+"""Exact attention block by block, in memory linear in the sequence length instead of quadratic."""

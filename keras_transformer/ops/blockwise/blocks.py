@@ -1,10 +1,10 @@
-"""Attention on one block of the T×S matrix: the computations that the blockwise kernels share.
+"""Attention on one block of the T×S matrix: the computations common to the blockwise kernels.
 
-A block is C query blocks, each with key blocks of its own (see `schedule.BlockSchedule`). Its weights are not stored:
+A block is C query blocks, each with its key blocks (see `schedule.BlockSchedule`). Its weights are not stored:
 the backward pass recomputes them from each query's softmax statistics.
 
 Axes: C query blocks, B batch, N query heads, K key/value heads, G = N / K, b queries and s keys of a query block,
-F features, V value size; a lone · is an axis of any size.
+F features, V value size; · is an axis of any size.
 """
 
 import functools
@@ -108,8 +108,8 @@ def accumulate(
     sum_exp = state.sum_exp * ops.exp(state.max_logit - reference)
     block_sum = block_sum * ops.exp(block_max - reference)
     # The largest logit adds 1, so only a query without keys has a sum below 1.
-    share = block_sum / ops.maximum(sum_exp + block_sum, 1.0)
-    return ScanState(max_logit, sum_exp + block_sum, state.output + share * (output - state.output))
+    fraction = block_sum / ops.maximum(sum_exp + block_sum, 1.0)
+    return ScanState(max_logit, sum_exp + block_sum, state.output + fraction * (output - state.output))
 
 
 def softmax_statistics(state: ScanState) -> tuple[Tensor, Tensor]:
@@ -153,7 +153,7 @@ def block_gradients(
     if inputs.bias is not None:
         d_logits = ops.where(logits > LOWEST_SCORE, d_logits, ops.zeros_like(d_logits))
     d_bias, d_bias_parameters = _bias_gradients(inputs, block, parameters.bias, d_logits)
-    d_compared = inputs.score.link_gradient(compared, d_logits)
+    d_compared = inputs.score.transform_gradient(compared, d_logits)
     d_query, d_key, d_score_parameters = inputs.score.compare_gradient(
         block.query,
         block.key,
@@ -183,10 +183,10 @@ def merge_groups(inputs: AttentionInputs, tensor: Tensor, query: Tensor) -> Tens
 def _logits(
     inputs: AttentionInputs, block: Block, parameters: Parameters, is_partial: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the score before its link and the logits, `UNRELATED` where masked, both (C, B, N, b, s)."""
+    """Return the score before its transform, and the logits, `UNRELATED` where masked, both (C, B, N, b, s)."""
     compared = split_heads(inputs, inputs.score.compare(block.query, block.key, parameters.score))
     compared = ops.cast(compared, inputs.accumulator_dtype)
-    logits = inputs.score.link(compared)
+    logits = inputs.score.transform(compared)
     bias = _position_bias(inputs, block, parameters.bias) if block.bias is None else block.bias
     if bias is not None:
         logits = ops.maximum(logits + bias, LOWEST_SCORE)

@@ -133,9 +133,9 @@ def add_keys(schedule: BlockSchedule, tensor: Tensor, start: Tensor, gradient: T
         return add(tensor, start, gradient)
     total = None
     for offset in range(window):
-        part = gradient[..., offset * size : (offset + 1) * size, :]
-        part = ops.pad(part, [[offset, window - 1 - offset]] + [[0, 0]] * (len(part.shape) - 1))
-        total = part if total is None else total + part
+        block = gradient[..., offset * size : (offset + 1) * size, :]
+        block = ops.pad(block, [[offset, window - 1 - offset]] + [[0, 0]] * (len(block.shape) - 1))
+        total = block if total is None else total + block
     return add(tensor, start, total)
 
 
@@ -187,11 +187,11 @@ def _split_pairs(schedule: BlockSchedule, pairs: Tensor) -> Tensor:
     parallel = np.arange(schedule.num_parallel)
     row = (schedule.query_starts[:, None] + parallel).reshape(-1) * (num_rows > 1)  # (M·C,)
     column = (schedule.key_starts[:, None] + parallel).reshape(-1)
-    parts = [
+    blocks = [
         ops.take(grid, (column + offset) * (num_columns > 1) * num_rows + row, axis=0)
         for offset in range(window)
     ]
-    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
+    return blocks[0] if len(blocks) == 1 else ops.concatenate(blocks, axis=-1)
 
 
 def _split(tensor: Tensor, axis: int, size: int, leading: int, count: int) -> Tensor:

@@ -44,7 +44,7 @@ def attend(inputs: AttentionInputs, schedule: BlockSchedule) -> Tensor:
 
         return state.output, gradient
 
-    # Copies are tensors; a custom gradient of TensorFlow may not read Keras variables.
+    # Copied to tensors, because a custom gradient of TensorFlow may not read Keras variables.
     parameters = Parameters(
         tuple(ops.copy(tensor) for tensor in inputs.bias_parameters()),
         tuple(ops.copy(tensor) for tensor in inputs.score.parameters),
@@ -123,11 +123,11 @@ def backward(
             total.d_key + ops.cast(new.d_key, dtype),
             total.d_value + ops.cast(new.d_value, dtype),
             tuple(
-                write(whole, block * schedule.num_parallel, part)
-                for whole, part in zip(total.d_bias, new.d_bias, strict=True)
+                write(d_bias, block * schedule.num_parallel, new_d_bias)
+                for d_bias, new_d_bias in zip(total.d_bias, new.d_bias, strict=True)
             ),
             tree.map_structure(
-                lambda whole, part: whole + ops.cast(part, dtype), total.d_parameters, new.d_parameters
+                lambda old, added: old + ops.cast(added, dtype), total.d_parameters, new.d_parameters
             ),
         )
 

@@ -25,7 +25,7 @@ class BlockSizes(NamedTuple):
         pairs: the largest number of query-key pairs of a block, over the batch and all heads.
         narrow_band: the block size of the banded kernel for windows of at most `NARROW_WINDOW` keys.
         wide_band: the block size of the banded kernel for wider windows.
-        band_pairs: as `pairs`, of the banded kernel. Its blocks are all partial, and larger ones need fewer writes.
+        band_pairs: as `pairs`, for the banded kernel. Its blocks are all partial, and larger ones need fewer writes.
     """
 
     smallest: int
@@ -36,9 +36,9 @@ class BlockSizes(NamedTuple):
     band_pairs: int
 
 
-# By the type of the device. Those of CPUs are the fastest measured: enough pairs to occupy every core, few enough for
-# the cache. Those of GPUs are estimates, not measured: matrices of at least 128 rows for the tensor cores, and 16
-# million pairs (64 MB of weights), whose matrix multiplications take longer than the start of their kernels.
+# By device type. The sizes for CPUs are the fastest measured: enough pairs to occupy every core, few enough for the
+# cache. The sizes for GPUs are estimates, not measured: matrices of at least 128 rows for the tensor cores, and 16
+# million pairs (64 MB of weights), whose matrix multiplications take longer than launching their kernels.
 BLOCK_SIZES = {
     "cpu": BlockSizes(64, 512, 2**20, 64, 128, 2**21),
     "gpu": BlockSizes(128, 1024, 2**24, 128, 256, 2**24),
@@ -153,9 +153,11 @@ def banded(inputs: AttentionInputs) -> BlockSchedule:
     window = left_blocks + 1 + right_blocks
     num_blocks = -(-inputs.num_queries // size)
     pairs = (inputs.batch_size or 1) * inputs.num_heads * window * size**2  # of one query block
-    most = max(sizes.band_pairs // (pairs * inputs.score.pair_size), -(-num_blocks // MAX_BAND_BLOCKS), 1)
-    # As many query blocks in each block, with the least padding.
-    num_parallel = -(-num_blocks // -(-num_blocks // most))
+    max_parallel = max(
+        sizes.band_pairs // (pairs * inputs.score.pair_size), -(-num_blocks // MAX_BAND_BLOCKS), 1
+    )
+    # The same number of query blocks in every block, with the least padding.
+    num_parallel = -(-num_blocks // -(-num_blocks // max_parallel))
     starts = np.arange(0, num_blocks, num_parallel, dtype="int32")
     num_query_blocks = len(starts) * num_parallel
     num_key_blocks = left_blocks + max(num_query_blocks + right_blocks, -(-inputs.num_keys // size))

@@ -28,7 +28,7 @@ refused(
     lambda files: training.average_checkpoints(models.GPT(40, 1, 2, 8), files),
     {},
     *[
-        ({"files": [name]}, f"`files` must be files that exist. Received: files[0]={name!r}")
+        ({"files": [name]}, f"`files` must be existing files. Received: files[0]={name!r}")
         for name in ("nope.h5", ".")
     ],
     name="average_checkpoints",

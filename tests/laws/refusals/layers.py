@@ -81,7 +81,7 @@ refused(
 refused(
     called(MultiHeadAttention, 2, 4, kernel="banded"),
     {"query": X},
-    ({}, "`kernel` cannot be 'banded' where the relation has no finite bandwidth; 'auto' chooses"),
+    ({}, "`kernel`… Received: kernel='banded', but the relation has no finite bandwidth"),
     name="MultiHeadAttention banded",
 )
 refused(
@@ -242,11 +242,11 @@ refused(
     ({"shape": (1, 15, 8)}, "`inputs` must be (B, height, width, D), … Received: inputs.shape=(1, 15, 8)"),
     (
         {"shape": (1, 16, 8), "grid_shape": (3, 5)},
-        "`inputs` must have a cell … Received: inputs.shape=(1, 16, 8)",
+        "`inputs` must have … Received: inputs.shape=(1, 16, 8)",
     ),
     (
         {"shape": (1, 5, 3, 8), "grid_shape": (3, 5)},
-        "`inputs` must have a cell for each of the grid's 3 × 5. Received: inputs.shape=(1, 5, 3, 8)",
+        "`inputs` must have 3 × 5 cells, as many as the grid. Received: inputs.shape=(1, 5, 3, 8)",
     ),
     name="Positions2D",
 )

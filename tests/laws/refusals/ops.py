@@ -108,11 +108,11 @@ refused(
     ],
     name="attention",
 )
-for kernel, obstacle in (("edges", "the relation"), ("linear", "the score is not LinearFeatures")):
+for kernel, reason in (("edges", "the relation"), ("linear", "the score is not LinearFeatures")):
     refused(
         functools.partial(attend, kernel=kernel),
         {},
-        ({}, f"`kernel` cannot be '{kernel}' where {obstacle}"),
+        ({}, f"`kernel`… Received: kernel='{kernel}', but {reason}"),
         name=f"attention {kernel}",
     )
 refused(
@@ -125,7 +125,7 @@ refused(
     ({"key": X[..., :4]}, "…heads of the same size…query.shape=…key.shape=(2, 5, 4, 4)"),
     (
         {"key": X[:, :, :3], "value": X[:, :, :3]},
-        "…divisor of the query's…key.shape=(2, 5, 3, 8)",
+        "…divisor of the number of query heads…key.shape=(2, 5, 3, 8)",
     ),
     ({"key": X[:, :, :2]}, "…same number of heads…key.shape=(2, 5, 2, 8)"),
     ({"value": X[:, :2]}, "`key` and `value`… Received: …value.shape=(2, 2, 4, 8)"),
