@@ -32,11 +32,21 @@ FOLLOWING = {
     "num_decoder_layers": "num_layers",
 }
 # The types of arguments in `config.json`; all others are integers.
-_FLOATS = {"dropout", "attention_dropout", "embedding_dropout", "hidden_dropout", "epsilon", "max_wavelength"}
+_FLOATS = {
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "hidden_dropout",
+    "epsilon",
+    "max_wavelength",
+    "local_max_wavelength",
+}
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_FLOATS, ("a number", lambda value: is_number(value) and math.isfinite(value))),
     "num_segments": ("a positive integer", lambda value: is_integer(value) and value > 0),
-    **dict.fromkeys(("activation", "problem_type"), ("a string", lambda value: isinstance(value, str))),
+    **dict.fromkeys(
+        ("activation", "pooler_input", "problem_type"), ("a string", lambda value: isinstance(value, str))
+    ),
     **dict.fromkeys(
         ("tied", "qkv_bias", "scale_embedding"), ("a boolean", lambda value: isinstance(value, bool))
     ),
@@ -146,6 +156,7 @@ class Architecture:
         describe: a function that returns the constructor's arguments of a model.
         rename: a function that maps legacy parameter names to current ones.
         offsets: by which the settings of arguments exceed them.
+        encoder: the class of the encoder of a model with a head, or of the model itself; None for any.
     """
 
     model_type: str
@@ -167,6 +178,7 @@ class Architecture:
     describe: Callable[[Any], dict[str, Any]] = lambda model: model.get_config()
     rename: Callable[[str], str] = str
     offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    encoder: type[keras.Model] | None = None
 
     def arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the constructor's arguments for a `config.json`.

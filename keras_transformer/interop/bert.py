@@ -254,6 +254,7 @@ def _family(
             describe=(lambda model: model.get_config()) if bare else _describe,
             rename=_rename,
             offsets=offsets,
+            encoder=BERT,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.interop import bart, bert, gpt, llama, t5, vit
+from keras_transformer.interop import bart, bert, gpt, llama, modernbert, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.hub import CONFIG, local_folder
 from keras_transformer.interop.tensors import SAFETENSORS, StoredTensor, import_safetensors, tensors_of
@@ -21,6 +21,7 @@ ALL = (
     llama.LLAMA,
     *bart.ARCHITECTURES,
     *bert.ARCHITECTURES,
+    *modernbert.ARCHITECTURES,
     *t5.ARCHITECTURES,
     vit.VIT,
 )
@@ -148,8 +149,9 @@ def config_of(model: keras.Model) -> dict[str, Any] | None:
 
 
 def _candidates(model: keras.Model) -> list[Architecture]:
-    """Return the architectures of a model's class."""
-    return [each for each in ALL if type(model) is each.model]
+    """Return the architectures of the classes of a model and its encoder."""
+    encoder = type(getattr(model, "encoder", model))
+    return [each for each in ALL if type(model) is each.model and each.encoder in (None, encoder)]
 
 
 def _supporting(model: keras.Model, model_type: str | None = None) -> tuple[Architecture, dict[str, Any]]:

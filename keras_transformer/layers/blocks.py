@@ -1,5 +1,6 @@
 """The Transformer's encoder and decoder blocks."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import keras
@@ -29,7 +30,7 @@ class BaseBlock(ConfiguredLayer):
     def __init__(
         self,
         layers: dict[str, Any],
-        normalization: str,
+        normalization: str | Sequence[str],
         norm: str,
         epsilon: float,
         dropout: float,
@@ -37,13 +38,19 @@ class BaseBlock(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        each = (normalization,) * len(layers) if isinstance(normalization, str) else tuple(normalization)
+        if len(each) != len(layers):
+            raise ValueError(
+                f"`normalization` must be one for all sublayers, or one for each of {', '.join(layers)}. "
+                f"Received: normalization={normalization!r}"
+            )
         self.normalization = normalization
         self.norm = norm
         self.epsilon = epsilon
         self.dropout = dropout
         self.rematerialize = rematerialize
         self.supports_masking = True
-        for name in self.sublayers:
+        for name, normalization in zip(self.sublayers, each, strict=True):
             layer, residual = layers[name], None
             if layer is not None and not isinstance(layer, keras.layers.Layer):
                 raise TypeError(f"`{name}` must be a layer. Received: {name}={layer!r}")
@@ -91,8 +98,9 @@ class EncoderBlock(BaseBlock):
         attention: the self-attention, such as a `MultiHeadAttention`.
         feed_forward: the feed-forward network, such as a `FeedForward`.
         normalization: "pre" (normalize the input of each sublayer), "post" (normalize after the residual addition, as
-            in the paper) or "sandwich" (normalize the input and the output of each sublayer).
-        norm: "layer" or "rms".
+            in the paper), "sandwich" (normalize the input and the output of each sublayer) or "none"; or a list with
+            one for each sublayer.
+        norm: "layer", "layer_without_bias" or "rms".
         epsilon: the epsilon of the norms.
         dropout: dropout rate for the outputs of sublayers.
         rematerialize: whether to recompute activations in the backward pass instead of storing them.
@@ -132,7 +140,7 @@ class EncoderBlock(BaseBlock):
         attention: Any,
         feed_forward: Any,
         *,
-        normalization: str = "pre",
+        normalization: str | Sequence[str] = "pre",
         norm: str = "layer",
         epsilon: float = 1e-6,
         dropout: float = 0.0,
@@ -236,7 +244,7 @@ class DecoderBlock(BaseBlock):
         feed_forward: Any,
         cross_attention: Any = None,
         *,
-        normalization: str = "pre",
+        normalization: str | Sequence[str] = "pre",
         norm: str = "layer",
         epsilon: float = 1e-6,
         dropout: float = 0.0,

@@ -12,6 +12,7 @@ from keras_transformer.models.gpt import GPT as GPT
 from keras_transformer.models.gpt_heads import GPTClassifier as GPTClassifier
 from keras_transformer.models.gpt_heads import GPTMultipleChoice as GPTMultipleChoice
 from keras_transformer.models.llama import Llama as Llama
+from keras_transformer.models.modernbert import ModernBERT as ModernBERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder as SentenceEncoder
 from keras_transformer.models.t5 import T5 as T5
 from keras_transformer.models.transformer import Transformer as Transformer
@@ -28,6 +29,7 @@ __all__ = [
     "GPTMultipleChoice",
     "Llama",
     "MaskedLanguageModel",
+    "ModernBERT",
     "Pretraining",
     "SentenceEncoder",
     "SequenceClassifier",

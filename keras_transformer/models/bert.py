@@ -244,8 +244,8 @@ class BERT(PublishedSizes, Model):
             "lengths": InputSpec(None, ("B",), required=False),
         }
 
-    def pool(self, hidden: Tensor) -> Tensor:
-        """Return the pooled hidden state (B, D) of the first token.
+    def pool(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Return the pooled hidden state (B, D) of the first token of (B, T, D).
 
         Raises:
             ValueError: if the model has no pooler.

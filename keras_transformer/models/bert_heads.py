@@ -51,10 +51,32 @@ class HeadedEncoder(Model):
         """Return the integer inputs of the encoder."""
         return self.encoder.input_specs()
 
-    def _head(self, units: int, name: str, size: int, dtype: Any = "float32") -> keras.layers.Dense:
-        layer = keras.layers.Dense(units, kernel_initializer=weight_initializer(), dtype=dtype, name=name)
+    def _head(
+        self, units: int, name: str, size: int, dtype: Any = "float32", use_bias: bool = True
+    ) -> keras.layers.Dense:
+        layer = keras.layers.Dense(
+            units, use_bias=use_bias, kernel_initializer=weight_initializer(), dtype=dtype, name=name
+        )
         layer.build((None, size))
         return layer
+
+    def _add_transform(self, activation: Any = None, epsilon: float | None = None) -> None:
+        """Create the layers of `_transformed`."""
+        encoder, size = self.encoder, self.encoder.embedding_dim
+        use_bias = getattr(encoder, "use_bias", True)
+        self.transform = self._head(size, "transform", encoder.model_dim, self.dtype_policy, use_bias)
+        self.activation = activation_function(activation or encoder.activation)
+        self.norm = new_norm(
+            getattr(encoder, "norm", "layer"),
+            encoder.epsilon if epsilon is None else epsilon,
+            dtype=self.dtype_policy,
+            name="norm",
+        )
+        self.norm.build((None, None, size))
+
+    def _transformed(self, hidden: Tensor) -> Tensor:
+        """Return norm(f(W h + b))."""
+        return self.norm(self.activation(self.transform(hidden)))
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -91,14 +113,9 @@ class MaskedLanguageModel(HeadedEncoder):
         self, encoder: Any, head_activation: Any = None, head_epsilon: float | None = None, **kwargs: Any
     ) -> None:
         super().__init__(encoder, **kwargs)
-        size = encoder.embedding_dim
         self.head_activation = None if head_activation is None else get_activation(head_activation)
         self.head_epsilon = head_epsilon
-        self.transform = self._head(size, "transform", encoder.model_dim, self.dtype_policy)
-        self.activation = activation_function(self.head_activation or encoder.activation)
-        epsilon = encoder.epsilon if head_epsilon is None else head_epsilon
-        self.norm = new_norm("layer", epsilon, dtype=self.dtype_policy, name="norm")
-        self.norm.build((None, None, size))
+        self._add_transform(self.head_activation, head_epsilon)
         self.bias = self.add_weight(
             name="bias",
             shape=(encoder.vocabulary_size,),
@@ -117,8 +134,7 @@ class MaskedLanguageModel(HeadedEncoder):
         positions = inputs.get("masked_positions") if isinstance(inputs, dict) else None
         if positions is not None:
             hidden = ops.take_along_axis(hidden, ops.cast(positions, "int32")[..., None], axis=1)  # (B, M, D)
-        hidden = self.norm(self.activation(self.transform(hidden)))
-        return self.encoder.embedding.logits(hidden) + self.bias
+        return self.encoder.embedding.logits(self._transformed(hidden)) + self.bias
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the output shape (B, T, vocabulary_size) or (B, M, vocabulary_size)."""
@@ -229,7 +245,7 @@ class SequenceClassifier(HeadedEncoder):
         """Return the logits (B, C)."""
         hidden = self.encoder(inputs, training=training)
         if self.pooling == "pooler":
-            pooled = self.encoder.pool(hidden)
+            pooled = self.encoder.pool(hidden, self.encoder.padding_mask(inputs))
         else:
             pooled = mean_of_tokens(hidden, self.encoder.padding_mask(inputs))
         return self.head(self.drop(pooled, training=training))
@@ -247,6 +263,7 @@ class TokenClassifier(HeadedEncoder):
         encoder: a `BERT`.
         num_classes: C, the number of classes.
         dropout: dropout rate before the head, by default the encoder's.
+        prediction_head: whether hidden states are transformed before the head as in `MaskedLanguageModel` (ModernBERT).
         **kwargs: arguments of `keras.Model`; the default dtype policy is the encoder's.
 
     Call arguments:
@@ -262,9 +279,19 @@ class TokenClassifier(HeadedEncoder):
         Devlin et al. (2019), section 5.3.
     """
 
-    def __init__(self, encoder: Any, num_classes: int, dropout: float | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        encoder: Any,
+        num_classes: int,
+        dropout: float | None = None,
+        prediction_head: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(encoder, **kwargs)
         check_positive_integer(num_classes=num_classes)
+        self.prediction_head = prediction_head
+        if prediction_head:
+            self._add_transform()
         self.num_classes = num_classes
         self.dropout = check_rate("dropout", dropout, encoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
@@ -274,7 +301,9 @@ class TokenClassifier(HeadedEncoder):
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
         """Return the logits (B, T, C)."""
-        return self.head(self.drop(self.encoder(inputs, training=training), training=training))
+        hidden = self.encoder(inputs, training=training)
+        hidden = self._transformed(hidden) if self.prediction_head else hidden
+        return self.head(self.drop(hidden, training=training))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the output shape (B, T, C)."""
@@ -287,6 +316,7 @@ class SpanClassifier(HeadedEncoder):
 
     Args:
         encoder: a `BERT`.
+        prediction_head: see `TokenClassifier`.
         **kwargs: arguments of `keras.Model`; the default dtype policy is the encoder's.
 
     Call arguments:
@@ -299,14 +329,18 @@ class SpanClassifier(HeadedEncoder):
         Devlin et al. (2019), section 4.2.
     """
 
-    def __init__(self, encoder: Any, **kwargs: Any) -> None:
+    def __init__(self, encoder: Any, prediction_head: bool = False, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
+        self.prediction_head = prediction_head
+        if prediction_head:
+            self._add_transform()
         self.head = self._head(2, "head", encoder.model_dim)
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
         """Return the logits (B, 2, T), −10⁹ for padding."""
-        logits = self.head(self.encoder(inputs, training=training))  # (B, T, 2)
+        hidden = self.encoder(inputs, training=training)
+        logits = self.head(self._transformed(hidden) if self.prediction_head else hidden)  # (B, T, 2)
         padding = ~self.encoder.padding_mask(inputs)[:, None]
         return ops.where(padding, -1e9, ops.transpose(logits, (0, 2, 1)))
 
