@@ -23,6 +23,7 @@ CONFIGS = {
     "m2m_100": "M2M100Config",
     "marian": "MarianConfig",
     "mbart": "MBartConfig",
+    "modernbert": "ModernBertConfig",
     "mt5": "MT5Config",
     "openai-gpt": "OpenAIGPTConfig",
     "pegasus": "PegasusConfig",
@@ -37,6 +38,7 @@ DERIVING = {
         ("albert", "bert", "camembert", "distilbert", "roberta", "xlm-roberta"), ("id2label", "architectures")
     ),
     "llama": ("rope_parameters",),
+    "modernbert": ("id2label", "architectures", "layer_types", "rope_parameters"),
     "vit": ("id2label",),
     "t5": ("scale_decoder_outputs",),
 }
@@ -77,7 +79,7 @@ def sample(architecture: Architecture) -> dict[str, Any]:
     config = dict(architecture.required)
     for ours, theirs in architecture.settings.items():
         for key in _names(theirs):
-            candidates = (8, 0.5, True, next(iter(architecture.activations)))
+            candidates = (8, 0.5, True, next(iter(architecture.activations)), "cls")
             values = (
                 (None,)
                 if ours == "problem_type"

@@ -56,6 +56,17 @@ DISTILBERT = {
     "hidden_dim": 14,
     "max_position_embeddings": 23,
 }
+MODERNBERT = {
+    **ENCODER,
+    "num_hidden_layers": 4,
+    "local_attention": 4,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "cls_token_id": 1,
+    "eos_token_id": 2,
+    "sep_token_id": 2,
+    "classifier_pooling": "mean",
+}
 HEADS = {
     "Model": {},
     "ForMaskedLM": {},
@@ -85,6 +96,7 @@ MODELS = {
             ("Roberta", {**ENCODER, "type_vocab_size": 1}),
             ("DistilBert", DISTILBERT),
             ("Albert", {**ENCODER, "embedding_size": 10}),
+            ("ModernBert", MODERNBERT),
         )
         for head, options in HEADS.items()
     },

@@ -43,10 +43,9 @@ _FLOATS = {
 }
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_FLOATS, ("a number", lambda value: is_number(value) and math.isfinite(value))),
+    "pooler_input": ("'cls' or 'mean'", lambda value: value in ("cls", "mean")),
     "num_segments": ("a positive integer", lambda value: is_integer(value) and value > 0),
-    **dict.fromkeys(
-        ("activation", "pooler_input", "problem_type"), ("a string", lambda value: isinstance(value, str))
-    ),
+    **dict.fromkeys(("activation", "problem_type"), ("a string", lambda value: isinstance(value, str))),
     **dict.fromkeys(
         ("tied", "qkv_bias", "scale_embedding"), ("a boolean", lambda value: isinstance(value, bool))
     ),

@@ -87,13 +87,7 @@ def _complete(labels: Callable[[dict[str, Any]], dict[str, Any]], config: dict[s
                 f"Received: layer_types={kinds!r}"
             )
         found["global_attn_every_n_layers"] = every
-    pooling = found.get("classifier_pooling", "cls")
-    if pooling not in _POOLINGS:
-        raise ValueError(
-            f"`config.json` of a modernbert must have classifier_pooling among {list(_POOLINGS)}. "
-            f"Received: classifier_pooling={pooling!r}"
-        )
-    return {**found, "classifier_pooling": pooling}
+    return found
 
 
 def _make(model: type[keras.Model], **arguments: Any) -> keras.Model:
@@ -148,6 +142,7 @@ def _architecture(
             "norm_eps": 1e-5,
             "local_attention": 128,
             "max_position_embeddings": 8192,
+            "classifier_pooling": "cls",
         },
         required={
             "attention_bias": False,
