@@ -144,7 +144,7 @@ def test_references_keep_order_and_drop_duplicates():
 
 
 @pytest.mark.slow
-def test_the_data_sets_are_imported_on_first_use_and_without_tensorflow():
+def test_datasets_are_imported_on_first_use_and_without_tensorflow():
     program = (
         "import sys; from keras_transformer import datasets; names = dir(datasets); "
         "datasets.spa_eng, datasets.multi30k; "
