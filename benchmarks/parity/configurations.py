@@ -13,17 +13,29 @@ from keras_transformer.interop.hugging_face import ALL, ARCHITECTURES
 from keras_transformer.models.problem_types import PROBLEM_TYPES
 
 CONFIGS = {
+    "albert": "AlbertConfig",
+    "bart": "BartConfig",
     "bert": "BertConfig",
+    "camembert": "CamembertConfig",
+    "distilbert": "DistilBertConfig",
     "gpt2": "GPT2Config",
     "llama": "LlamaConfig",
+    "m2m_100": "M2M100Config",
     "marian": "MarianConfig",
+    "mbart": "MBartConfig",
+    "mt5": "MT5Config",
     "openai-gpt": "OpenAIGPTConfig",
+    "pegasus": "PegasusConfig",
+    "roberta": "RobertaConfig",
     "t5": "T5Config",
     "vit": "ViTConfig",
+    "xlm-roberta": "XLMRobertaConfig",
 }
 # Keys that other keys are derived from, which no table names.
 DERIVING = {
-    "bert": ("id2label", "architectures"),
+    **dict.fromkeys(
+        ("albert", "bert", "camembert", "distilbert", "roberta", "xlm-roberta"), ("id2label", "architectures")
+    ),
     "llama": ("rope_parameters",),
     "vit": ("id2label",),
     "t5": ("scale_decoder_outputs",),

@@ -35,6 +35,7 @@ FOLLOWING = {
 _FLOATS = {"dropout", "attention_dropout", "embedding_dropout", "hidden_dropout", "epsilon", "max_wavelength"}
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_FLOATS, ("a number", lambda value: is_number(value) and math.isfinite(value))),
+    "num_segments": ("a positive integer", lambda value: is_integer(value) and value > 0),
     **dict.fromkeys(("activation", "problem_type"), ("a string", lambda value: isinstance(value, str))),
     **dict.fromkeys(
         ("tied", "qkv_bias", "scale_embedding"), ("a boolean", lambda value: isinstance(value, bool))
@@ -144,6 +145,7 @@ class Architecture:
         present: a mapping from boolean arguments to the parameter names whose presence in a file sets them.
         describe: a function that returns the constructor's arguments of a model.
         rename: a function that maps legacy parameter names to current ones.
+        offsets: by which the settings of arguments exceed them.
     """
 
     model_type: str
@@ -164,6 +166,7 @@ class Architecture:
     present: Mapping[str, str] = dataclasses.field(default_factory=dict)
     describe: Callable[[Any], dict[str, Any]] = lambda model: model.get_config()
     rename: Callable[[str], str] = str
+    offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the constructor's arguments for a `config.json`.
@@ -194,6 +197,8 @@ class Architecture:
                     f"Received: {[first, *others]}"
                 )
             arguments[argument] = self._activation(str(setting), first) if argument == "activation" else first
+            if argument in self.offsets:
+                arguments[argument] -= self.offsets[argument]
         following = {
             name: None
             for name, other in FOLLOWING.items()
@@ -239,12 +244,13 @@ class Architecture:
         """Return the settings of a model in `config.json`."""
         found = self.describe(model)
         activations = {argument: setting for setting, argument in reversed(list(self.activations.items()))}
+        values = {
+            **found,
+            "activation": activations.get(found.get("activation", ""), next(iter(self.activations))),
+            **{argument: found[argument] + offset for argument, offset in self.offsets.items()},
+        }
         return {
-            name: activations.get(found[argument], next(iter(self.activations)))
-            if argument == "activation"
-            else found[argument]
-            for argument, setting in self.settings.items()
-            for name in _names(setting)
+            name: values[argument] for argument, setting in self.settings.items() for name in _names(setting)
         }
 
     def _check_types(self, config: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from keras_transformer.interop import bart, bert, gpt, llama, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.hub import CONFIG, local_folder
 from keras_transformer.interop.tensors import SAFETENSORS, StoredTensor, import_safetensors, tensors_of
-from keras_transformer_options.arguments import Message
+from keras_transformer_options.arguments import Message, check_one_of
 from keras_transformer_serving import files
 
 ALL = (
@@ -91,12 +91,16 @@ def from_hugging_face(
     return model
 
 
-def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathlib.Path:
+def to_hugging_face(
+    model: keras.Model, folder: str | os.PathLike[str], model_type: str | None = None
+) -> pathlib.Path:
     """Save a model as a folder for `from_pretrained` of `transformers`.
 
     Args:
         model: a model of an architecture that `from_hugging_face` loads.
         folder: the folder to create; it is not created if an error is raised.
+        model_type: the `model_type` of `config.json`, by default the first that supports the model; several types can
+            be one model, such as "roberta", "xlm-roberta" and "camembert".
 
     Returns:
         The folder.
@@ -115,7 +119,7 @@ def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathl
     if not _candidates(model):
         known = sorted({each.model.__name__ for each in ALL})
         raise ValueError(f"`model` must be one of {known}. Received: a {type(model).__name__}")
-    architecture, config = _supporting(model)
+    architecture, config = _supporting(model, model_type)
     tensors = {name: parameter.write() for name, parameter in _named(architecture, model).items()}
     with files.new_folder(folder) as new:
         files.write_json(new / CONFIG, config)
@@ -148,14 +152,18 @@ def _candidates(model: keras.Model) -> list[Architecture]:
     return [each for each in ALL if type(model) is each.model]
 
 
-def _supporting(model: keras.Model) -> tuple[Architecture, dict[str, Any]]:
-    """Return the first architecture that supports a model, and its `config.json`.
+def _supporting(model: keras.Model, model_type: str | None = None) -> tuple[Architecture, dict[str, Any]]:
+    """Return the first architecture of a model type, by default of any, that supports a model, and its `config.json`.
 
     Raises:
         ValueError: if there is none.
     """
+    candidates = _candidates(model)
+    if model_type is not None:
+        check_one_of(sorted({each.model_type for each in candidates}), model_type=model_type)
+        candidates = [each for each in candidates if each.model_type == model_type]
     reasons = []
-    for architecture in _candidates(model):
+    for architecture in candidates:
         try:
             return architecture, architecture.config(model)
         except ValueError as error:

@@ -8,8 +8,15 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.interop.architecture import Architecture, Parameter, Parameters, dense, norm
-from keras_transformer.interop.bert import complete_classifier, encoder_block
+from keras_transformer.interop.bert import EncoderNames, block_parameters, complete_classifier
 from keras_transformer.models import ViT
+
+_NAMES = EncoderNames(
+    prefix="vit.",
+    query="attention.attention.query",
+    key="attention.attention.key",
+    value="attention.attention.value",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +66,7 @@ def _parameters(model: ViT) -> Parameters:
     yield f"{projection}.bias", Parameter((model.embedding.bias,))
     for i, block in enumerate(model.blocks):
         name = f"vit.encoder.layer.{i}"
-        yield from encoder_block(name, "attention", block)
+        yield from block_parameters(name, _NAMES, block)
         yield from norm(f"{name}.layernorm_before", block.attention_residual.norm)
         yield from norm(f"{name}.layernorm_after", block.feed_forward_residual.norm)
     yield from norm("vit.layernorm", model.final_norm)

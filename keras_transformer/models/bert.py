@@ -15,14 +15,14 @@ from keras_transformer.layers import (
     TokenEmbedding,
 )
 from keras_transformer.layers.embeddings import embed
-from keras_transformer.layers.feed_forward import get_activation
+from keras_transformer.layers.feed_forward import activation_function, get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_ids, check_positive_integer
+from keras_transformer_options.arguments import check_ids, check_not_negative, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -43,7 +43,7 @@ class BERT(PublishedSizes, Model):
         model_dim: D.
         hidden_dim: the hidden size of the feed-forward networks, by default 4 D.
         max_length: the number of learned positions.
-        num_segments: the number of segments.
+        num_segments: the number of segments; 0 for a model without segments (DistilBERT).
         dropout: dropout rate for embeddings, attention weights and sublayer outputs.
         activation: the activation of the feed-forward networks.
         normalization: "post" (as in the paper), "pre" or "sandwich" (before and after each sublayer).
@@ -51,6 +51,10 @@ class BERT(PublishedSizes, Model):
         epsilon: the epsilon of the norms.
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         pooler: whether the model has a pooler, which `pool` and models with `pooling="pooler"` need.
+        pooler_activation: the activation of the pooler.
+        embedding_dim: the size of the embeddings, by default D; embeddings of another size are projected to D
+            (ALBERT).
+        shared_blocks: whether all blocks share their weights (ALBERT).
         pad_id: the padding id, never attended to.
         rematerialize: "blocks" to recompute activations of blocks in the backward pass, which saves memory; or None.
         **kwargs: arguments of `keras.Model`.
@@ -73,7 +77,8 @@ class BERT(PublishedSizes, Model):
 
     References:
         Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (2019),
-        section 3. Weights are drawn from a truncated normal with a standard deviation of 0.02, as in the authors' code.
+        section 3; Liu et al., "RoBERTa" (2019); Sanh et al., "DistilBERT" (2019); Lan et al., "ALBERT" (2020), section
+        3.1. Weights are drawn from a truncated normal with a standard deviation of 0.02, as in the authors' code.
     """
 
     # "base" and "large" as in the paper; the others as in Turc et al., "Well-Read Students Learn Better" (2019).
@@ -106,6 +111,9 @@ class BERT(PublishedSizes, Model):
         epsilon: float = 1e-12,
         attention_dropout: float | None = None,
         pooler: bool = True,
+        pooler_activation: Any = "tanh",
+        embedding_dim: int | None = None,
+        shared_blocks: bool = False,
         pad_id: int = 0,
         rematerialize: str | None = None,
         **kwargs: Any,
@@ -115,8 +123,10 @@ class BERT(PublishedSizes, Model):
             vocabulary_size=vocabulary_size,
             num_layers=num_layers,
             model_dim=model_dim,
-            num_segments=num_segments,
         )
+        check_not_negative(num_segments=num_segments)
+        if embedding_dim is not None:
+            check_positive_integer(embedding_dim=embedding_dim)
         check_ids(vocabulary_size, pad_id=pad_id)
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
@@ -131,12 +141,15 @@ class BERT(PublishedSizes, Model):
         self.normalization = normalization
         self.relation = relations.get(relation)
         self.epsilon = epsilon
+        self.pooler_activation = get_activation(pooler_activation)
+        self.embedding_dim = model_dim if embedding_dim is None else embedding_dim
+        self.shared_blocks = shared_blocks
         self.pad_id = pad_id
         self.rematerialize = check_mode(rematerialize)
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
             vocabulary_size,
-            model_dim,
+            self.embedding_dim,
             scale=False,
             pad_id=pad_id,
             embeddings_initializer=weight_initializer(),
@@ -144,12 +157,21 @@ class BERT(PublishedSizes, Model):
             **dtype,
         )
         self.positions = LearnedPositions(max_length, weight_initializer(), name="positions", **dtype)
-        self.segments = keras.layers.Embedding(
-            num_segments, model_dim, weight_initializer(), name="segments", **dtype
+        self.segments = (
+            keras.layers.Embedding(
+                num_segments, self.embedding_dim, weight_initializer(), name="segments", **dtype
+            )
+            if num_segments
+            else None
         )
         self.embedding_norm = new_norm("layer", epsilon, name="embedding_norm", **dtype)
         self.drop = Dropout(dropout, name="dropout", **dtype)
-        self.blocks = [
+        self.projection = (
+            keras.layers.Dense(model_dim, kernel_initializer=weight_initializer(), name="projection", **dtype)
+            if self.embedding_dim != model_dim
+            else None
+        )
+        blocks = [
             EncoderBlock(
                 MultiHeadAttention(
                     num_heads,
@@ -173,8 +195,9 @@ class BERT(PublishedSizes, Model):
                 name=f"block_{i}",
                 **dtype,
             )
-            for i in range(num_layers)
+            for i in range(1 if shared_blocks else num_layers)
         ]
+        self.blocks = blocks * num_layers if shared_blocks else blocks
         # Only post-norm blocks normalize their output.
         self.final_norm = (
             None if normalization == "post" else new_norm("layer", epsilon, name="final_norm", **dtype)
@@ -182,7 +205,7 @@ class BERT(PublishedSizes, Model):
         self.pooler = (
             keras.layers.Dense(
                 model_dim,
-                activation="tanh",
+                activation=activation_function(self.pooler_activation),
                 kernel_initializer=weight_initializer(),
                 name="pooler",
                 **dtype,
@@ -196,10 +219,14 @@ class BERT(PublishedSizes, Model):
         """Return the last hidden states (B, T, D)."""
         named = self.named_inputs(inputs)
         ids = named["token_ids"]
-        segment_ids = named.get("segment_ids")
-        segment_ids = ops.zeros_like(ids) if segment_ids is None else segment_ids
-        hidden = self.positions(self.embedding(ids)) + embed(self.segments, segment_ids, training)
+        hidden = self.positions(self.embedding(ids))
+        if self.segments is not None:
+            segment_ids = named.get("segment_ids")
+            segment_ids = ops.zeros_like(ids) if segment_ids is None else segment_ids
+            hidden = hidden + embed(self.segments, segment_ids, training)
         hidden = self.drop(self.embedding_norm(hidden), training=training)
+        if self.projection is not None:
+            hidden = self.projection(hidden)
         padding = padding_arguments(self.padding_mask(named), named.get("lengths"))
         for block in self.blocks:
             hidden = block(hidden, **padding, training=training)
@@ -209,7 +236,11 @@ class BERT(PublishedSizes, Model):
         """Return the integer inputs of a call, by name; "masked_positions" is for heads."""
         return {
             "token_ids": InputSpec(self.vocabulary_size),
-            "segment_ids": InputSpec(self.num_segments, required=False, exported=self.num_segments > 1),
+            **(
+                {"segment_ids": InputSpec(self.num_segments, required=False, exported=self.num_segments > 1)}
+                if self.num_segments
+                else {}
+            ),
             "masked_positions": InputSpec(self.max_length, ("B", "M"), required=False),
             "lengths": InputSpec(None, ("B",), required=False),
         }
@@ -239,12 +270,15 @@ class BERT(PublishedSizes, Model):
         return {**super().get_config(), "pooler": self.pooler is not None}
 
     def _build_weights(self) -> None:
-        shape = (None, None, self.model_dim)
-        for layer in (self.embedding, self.segments):
-            layer.build((None, None))
-        for layer in (self.positions, self.embedding_norm, self.drop, *self.blocks, self.final_norm):
-            if layer is not None:
-                layer.build(shape)
+        embedding_shape, shape = (None, None, self.embedding_dim), (None, None, self.model_dim)
+        for layers, input_shape in (
+            ((self.embedding, self.segments), (None, None)),
+            ((self.positions, self.embedding_norm, self.drop, self.projection), embedding_shape),
+            ((*self.blocks[: 1 if self.shared_blocks else None], self.final_norm), shape),
+        ):
+            for layer in layers:
+                if layer is not None:
+                    layer.build(input_shape)
         if self.pooler is not None:
             self.pooler.build((None, self.model_dim))
         self.built = True

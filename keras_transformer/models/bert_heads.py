@@ -91,10 +91,10 @@ class MaskedLanguageModel(HeadedEncoder):
         self, encoder: Any, head_activation: Any = None, head_epsilon: float | None = None, **kwargs: Any
     ) -> None:
         super().__init__(encoder, **kwargs)
-        size = encoder.model_dim
+        size = encoder.embedding_dim
         self.head_activation = None if head_activation is None else get_activation(head_activation)
         self.head_epsilon = head_epsilon
-        self.transform = self._head(size, "transform", size, self.dtype_policy)
+        self.transform = self._head(size, "transform", encoder.model_dim, self.dtype_policy)
         self.activation = activation_function(self.head_activation or encoder.activation)
         epsilon = encoder.epsilon if head_epsilon is None else head_epsilon
         self.norm = new_norm("layer", epsilon, dtype=self.dtype_policy, name="norm")

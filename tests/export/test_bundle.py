@@ -312,7 +312,7 @@ def test_a_signed_export_is_verified_with_its_key(quick, tmp_path, pipeline, fun
     function(pipeline, folder, texts=["uno"], signature_key=b"key")
     assert len(export.verify(folder, signature_key=b"key")) == 1
     for key in (b"another key", "key"):
-        with pytest.raises(ValueError, match="`signature_key`"):
+        with pytest.raises(ValueError, match="signed with the key|`signature_key`"):
             export.verify(folder, signature_key=key)
     with pytest.raises(ValueError, match="with the key that it is signed with"):
         export.saved_model(pipeline, folder, version=2, texts=["uno"])

@@ -254,7 +254,7 @@ def test_an_operation_without_a_form_for_its_types_is_refused_with_its_layer(tmp
     monkeypatch.setitem(tf2onnx_handlers.HANDLERS, "Less", (lambda *_: None, []))
     model = keras.Sequential([keras.Input((4, 3)), layers.LSTM(2, name="recurrent")])
     with pytest.raises(
-        ValueError, match=r"Received: Less in sequential.*recurrent.*: B has inconsistent type"
+        ValueError, match=r"op_type:Less, node name: sequential.*recurrent.*B has inconsistent type"
     ):
         export.onnx_model(model, tmp_path / "model.onnx")
 

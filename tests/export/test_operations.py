@@ -1,7 +1,6 @@
 """SavedModels with operations that TensorFlow Serving cannot run are refused, and the code that made them is named."""
 
 import inspect
-import types
 
 import keras
 import pytest
@@ -24,12 +23,10 @@ class Shifted(keras.layers.Layer):
 
 def refusal(tmp_path, function):
     """The message that a SavedModel of a function is refused with, "" if it is accepted."""
-    pipeline = types.SimpleNamespace(
-        model=keras.Sequential([keras.Input([4]), keras.layers.Dense(4)]), tokenizer=None
-    )
-    signatures = {"serving_default": Graph(lambda rows: {"rows": function(pipeline.model(rows))}, [ROWS])}
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(4)])
+    signatures = {"serving_default": Graph(lambda rows: {"rows": function(model(rows))}, [ROWS])}
     try:
-        to_saved_model._write(pipeline, signatures, tmp_path / "it")
+        to_saved_model.write_signatures(signatures, [model], tmp_path / "it")
     except ValueError as error:
         return str(error)
     return ""

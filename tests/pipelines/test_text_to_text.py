@@ -143,7 +143,7 @@ REFUSED = {
         f"{name}=0": (
             lambda made, name=name: TextToText(made.model, made.tokenizer, **{name: 0}),
             ValueError,
-            f"`{name}` must be positive. Received: {name}=0",
+            f"`{name}` must be .*positive.* Received: {name}=0",
         )
         for name in ("max_new_tokens", "max_source_tokens")
     },

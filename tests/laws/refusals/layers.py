@@ -61,7 +61,7 @@ refused(
     must(POSITIVE, num_heads=0, key_dim=-1, value_dim=0, num_kv_heads=0),
     must(POSITIVE, num_heads="4"),
     must(POSITIVE, num_heads=True),
-    ({"num_kv_heads": 3}, "`num_kv_heads` must divide `num_heads`… Received: num_heads=4, num_kv_heads=3"),
+    ({"num_kv_heads": 3}, "`num_kv_heads` must divide `num_heads`… Received: num_kv_heads=3, num_heads=4"),
     must(RATE, dropout=1.0),
     must("be", relation="cause", position_encoding="rotari", score="scaled", kernel="flash"),
     ({"position_encoding": SinusoidalPositions()}, "…added to the inputs… Received"),
@@ -211,7 +211,7 @@ refused(
 refused(
     called(SinusoidalPositions),
     {},
-    ({"inputs": zeros(2, 3, 7)}, "`inputs` must have an even last axis. Received: …(2, 3, 7)"),
+    ({"inputs": zeros(2, 3, 7)}, "`inputs` must have an even last axis… Received: …(2, 3, 7)"),
     name="SinusoidalPositions call",
 )
 for layout in ("interleaved", "halves"):

@@ -53,7 +53,7 @@ refused(
     error=TypeError,
 )
 for pipeline, model, message in (
-    (pipelines.TextClassification, translator, "an encoder… Received: a Transformer without max_length"),
+    (pipelines.TextClassification, translator, "a classifier… Received: a Transformer without num_classes"),
     (pipelines.TextClassification, bert, "a classifier of texts… Received: a BERT without num_classes"),
     (pipelines.TextClassification, lambda: None, "… Received: a NoneType"),
     (pipelines.TokenClassification, classifier, "a classifier of tokens… Received: a SequenceClassifier"),

@@ -1,0 +1,66 @@
+"""Folders of `transformers` in `tests/interop/folders` compute here what they compute there.
+
+`benchmarks/parity/small_folders.py` has written them, with inputs and outputs.
+"""
+
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation, interop
+from keras_transformer.interop.tensors import tensors_of
+
+FOLDERS = sorted((pathlib.Path(__file__).parent / "folders").iterdir())
+SEQ2SEQ = [folder for folder in FOLDERS if "greedy" in np.load(folder / "expected.npz")]
+SEARCHES = {"greedy": generation.Greedy(), "beam": generation.Beam(3, length_penalty=0.0)}
+each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+
+
+def inputs_of(expected):
+    """Return the inputs of a call."""
+    if "target" in expected:
+        return {"source_ids": expected["ids"], "target_ids": expected["target"]}
+    return expected["ids"]
+
+
+@each_folder
+def test_outputs_equal_those_of_transformers(folder):
+    model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
+    found = ops.convert_to_numpy(model(inputs_of(expected)))
+    if "target" not in expected and found.shape[:2] == expected["ids"].shape:  # padding has no meaning
+        real = expected["ids"] != json.loads((folder / "config.json").read_text())["pad_token_id"]
+        found, outputs = found[real], expected["outputs"][real]
+    else:
+        outputs = expected["outputs"]
+    found = np.where(found < -1e8, outputs, found)  # spans never begin at padding
+    np.testing.assert_allclose(found, outputs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("folder", SEQ2SEQ, ids=lambda folder: folder.name)
+def test_generated_ids_equal_those_of_transformers(folder, search):
+    model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
+    found = generation.generate(model, expected["ids"], SEARCHES[search], max_new_tokens=8).best
+    for ours, theirs in zip(np.asarray(found).tolist(), expected[search].tolist(), strict=True):
+        end = theirs.index(model.end_id) + 1 if model.end_id in theirs else len(theirs)
+        assert ours[:end] == theirs[:end]
+
+
+@each_folder
+def test_weights_are_written_as_they_were_read(folder, tmp_path):
+    model, config = interop.from_hugging_face(folder), json.loads((folder / "config.json").read_text())
+    # An mT5 is a T5 v1.1.
+    model_type = {"mt5": "t5"}.get(config["model_type"], config["model_type"])
+    written = interop.to_hugging_face(model, tmp_path / "model", model_type)
+    assert interop.config_of(interop.from_hugging_face(written)) == interop.config_of(model)
+    before, after = tensors_of(folder), tensors_of(written)
+    sinusoids = {name for name in before if re.search(r"embed_positions\.weights?$", name)}
+    assert before.keys() - sinusoids <= after.keys()
+    has_unused_rows = {"roberta", "xlm-roberta", "camembert", "bart", "mbart"}
+    for name in before.keys() & after.keys():
+        start = 2 if "position" in name and model_type in has_unused_rows else 0
+        np.testing.assert_array_equal(after[name].read()[start:], before[name].read()[start:])
