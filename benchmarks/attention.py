@@ -1,4 +1,4 @@
-"""Time and memory of attention, forward and backward: our kernels beside Keras' dense attention, in one run.
+"""Time and memory of attention, forward and backward: the kernels of this package and Keras' dense attention.
 
 Run it with `make benchmarks`, or by hand as README.md beside it says. `--help` lists the options.
 """
@@ -20,7 +20,7 @@ CORA_NODES, CORA_EDGES = 2708, 10556  # directed, as in the Planetoid files; sel
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A configuration of attention, and its contenders."""
+    """A configuration of attention, and the contenders compared on it."""
 
     name: str
     relation: str
@@ -39,7 +39,7 @@ class Case:
         return CORA_EDGES + CORA_NODES
 
     def operations(self) -> int:
-        """Floating-point operations of the seven matrix multiplications of both passes, over related pairs only."""
+        """Return the floating-point operations of the seven matrix products of both passes, over related pairs."""
         return 7 * 2 * self.pairs() * self.heads * self.size
 
 
@@ -193,14 +193,14 @@ def plot(result: dict[str, Any], path: pathlib.Path) -> pathlib.Path:
 def _points(
     cases: Iterable[dict[str, Any]], contender: str, relations: tuple[str, ...], quantity: str
 ) -> list[tuple[int, float]]:
-    """(n, figure) of the cases with 4 heads × 64; of several at one length the smallest."""
-    found: dict[int, float] = {}
+    """Return (n, figure) of the cases with 4 heads × 64, with the smallest figure for each length."""
+    smallest: dict[int, float] = {}
     for case in cases:
         fits = case["relation"] in relations and case["length"] >= 1024 and case["bandwidth"] in (0, 256)
         figure = best(case, contender, quantity)
         if fits and figure == figure:
-            found[case["length"]] = min(figure, found.get(case["length"], figure))
-    return sorted(found.items())
+            smallest[case["length"]] = min(figure, smallest.get(case["length"], figure))
+    return sorted(smallest.items())
 
 
 def applies(case: Case, contender: str) -> bool:

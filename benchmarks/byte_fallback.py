@@ -1,7 +1,7 @@
 """SentencePiece with and without byte fallback: tokens per character and round trips, in domain and out of domain.
 
-Unigram tokenizers are trained on the English and Spanish sentences of spa-eng and on Don Quijote, and read the other
-corpus too (Spanish in both cases), inside a TensorFlow graph. `--help` lists the options.
+Unigram tokenizers are trained on the English and Spanish sentences of spa-eng and on Don Quijote. Each is evaluated on
+the Spanish texts of both corpora, inside a TensorFlow graph. `--help` lists the options.
 """
 
 import gzip
@@ -37,10 +37,10 @@ def read(tokenizer: Any, texts: list[str]) -> dict[str, float]:
     tokens = unknown = wrong = 0
     for start in range(0, len(texts), BATCH):
         batch = texts[start : start + BATCH]
-        ids, found = round_trip(tf.constant(batch))
+        ids, decoded = round_trip(tf.constant(batch))
         tokens += len(ids.values)
         unknown += int(tf.reduce_sum(tf.cast(ids.values == tokenizer.unknown_id, tf.int32)))
-        wrong += sum(text.decode() != given for text, given in zip(found.numpy(), batch, strict=True))
+        wrong += sum(text.decode() != line for text, line in zip(decoded.numpy(), batch, strict=True))
     characters = sum(map(len, texts))
     return {
         "texts": len(texts),

@@ -1,4 +1,4 @@
-"""Read from the results how fast this package is beside each peer, in the peer's fastest form of the same run."""
+"""Compare the speed of this package with the fastest form of each peer in the same run, from the results."""
 
 import dataclasses
 import json
@@ -13,18 +13,18 @@ Rates = Mapping[str, float]  # of the forms of a contender: the larger, the fast
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The speed of this package over that of the fastest form of a peer in the same run.
+    """The ratio of the speed of this package to the speed of the fastest form of a peer in the same run.
 
     Args:
-        topic: what is measured, a row of the README.
+        topic: the subject of the measurement, a row of the README.
         case: the case within the topic; "" if there is one.
         peer: the name of the peer.
-        peer_form: the fastest form of the peer; "" if one was measured.
-        default: the speed of this package as it runs without options, over the peer's.
-        best: the speed of the fastest form of this package, over the peer's.
-        best_form: that form.
+        peer_form: the fastest form of the peer; "" if only one was measured.
+        default: the ratio for this package without options.
+        best: the ratio for the fastest form of this package.
+        best_form: the fastest form of this package.
         machine: the processor.
-        remark: of which version the figures are, if not of a recent one.
+        remark: the version of the code, if it is not a recent one.
     """
 
     topic: str
@@ -54,20 +54,20 @@ def machine(result: Mapping[str, Any]) -> str:
 
 
 def compare(
-    topic: str, case: str, result: Mapping[str, Any], ours: Rates, peers: Mapping[str, Rates]
+    topic: str, case: str, result: Mapping[str, Any], rates: Rates, peers: Mapping[str, Rates]
 ) -> Iterator[Comparison]:
-    """Compare with the fastest form of each peer; the first form in `ours` is the default."""
-    default, best_form = next(iter(ours.values())), max(ours, key=ours.__getitem__)
+    """Compare `rates` of this package, of which the first is the default, with the fastest form of each peer."""
+    default, best_form = next(iter(rates.values())), max(rates, key=rates.__getitem__)
     for peer, forms in peers.items():
         form = max(forms, key=forms.__getitem__)
-        ratios = default / forms[form], ours[best_form] / forms[form]
+        ratios = default / forms[form], rates[best_form] / forms[form]
         yield Comparison(
             topic, case, peer, form, *ratios, best_form, machine(result), result.get("remark", "")
         )
 
 
 def forms(contenders: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, float]:
-    """Return the rates of those of the named contenders that were measured, by the form that a name stands for."""
+    """Return the rates of the measured contenders by form; `names` maps the names of contenders to forms."""
     return {form: contenders[name]["per_second"] for name, form in names.items() if name in contenders}
 
 
@@ -106,11 +106,11 @@ OURS_ON_SPA_ENG = {
 
 
 def training(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
-    """Compare training on spa-eng; with XLA, beside PyTorch only: KerasHub's fastest form is not in it."""
+    """Compare training on spa-eng; with XLA only with PyTorch, because KerasHub's fastest form was not measured."""
     for result in runs("training", folder):
         for name, case in result["cases"].items():
             found, xla = case["contenders"], ", XLA" if case["xla"] else ""
-            ours = forms(found, {f"{ours}{xla}": form for ours, form in OURS_ON_SPA_ENG.items()})
+            ours = forms(found, {f"{name}{xla}": form for name, form in OURS_ON_SPA_ENG.items()})
             peers = {"PyTorch": forms(found, {"PyTorch": ""})}
             if not xla:
                 peers = {"KerasHub": forms(found, {"KerasHub": "without XLA"}), **peers}
@@ -146,8 +146,8 @@ def devices(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
         contender, _, case = name.partition(", ")
         if contender == "keras_transformer":
             rates = {
-                each: forms(contenders, {f"{each}, {case}": "with XLA"})
-                for each in ("keras_transformer", "KerasHub")
+                library: forms(contenders, {f"{library}, {case}": "with XLA"})
+                for library in ("keras_transformer", "KerasHub")
             }
             yield from compare(DEVICES, case, result, rates.pop("keras_transformer"), rates)
 
@@ -185,7 +185,7 @@ def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     for name, case in result["cases"].items():
         found = case["contenders"]
         rates = {peer: forms(found, names) for peer, names in peers.items()}
-        measured = {peer: each for peer, each in rates.items() if each}
+        measured = {peer: peer_rates for peer, peer_rates in rates.items() if peer_rates}
         yield from compare(
             SERVING, name, result, forms(found, {"keras-transformer-serve": "default"}), measured
         )
@@ -194,5 +194,5 @@ def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 def all_comparisons(folder: pathlib.Path = RESULTS) -> list[Comparison]:
     """Return every comparison of speed in the results, the largest first."""
     benchmarks = (attention, train_step, training, devices, generation, serving)
-    found = [comparison for benchmark in benchmarks for comparison in benchmark(folder)]
-    return sorted(found, key=lambda comparison: -comparison.default)
+    comparisons = [comparison for benchmark in benchmarks for comparison in benchmark(folder)]
+    return sorted(comparisons, key=lambda comparison: -comparison.default)

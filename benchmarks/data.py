@@ -1,9 +1,9 @@
 """Tokenising and loading of training data: rows and tokens per second, in memory and mapped from files.
 
 Pairs of spa-eng are tokenised by SentencePiece with 8,000 pieces, and batches of `data.translation_pairs` are read
-without a model; training at 100,000 tokens per second is the consumption that loading must not limit. Tokens are those
-of sources and targets with their end ids, without padding. Rates are given by wall time and by processor time, as
-other programs disturb the first.
+without a model. Loading must not limit training at 100,000 tokens per second. Source and target tokens are counted,
+with end ids and without padding. Rates are measured in wall time and in processor time, because other programs affect
+wall time.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def source(options: argparse.Namespace) -> pathlib.Path:
 
 
 def prepare(case: dict[str, Any], context: runner.Context, mapped: bool) -> runner.Run:
-    """Prepare tokenising of the file, finding what was tokenised before, or reading an epoch."""
+    """Prepare tokenising of the file, finding the results of earlier tokenising, or reading an epoch."""
     from keras_transformer import data, text
 
     tokenizer = text.load(context.folder / "tokenizer")
@@ -91,7 +91,7 @@ def prepare(case: dict[str, Any], context: runner.Context, mapped: bool) -> runn
 
 
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
-    """Add further rates, and the share of a core that loading takes while training consumes tokens."""
+    """Add further rates, and the fraction of a core that loading needs during training."""
     for found in measured["contenders"].values():
         for name in {"pairs", "batches"} & found.keys():
             found[f"{name}_per_second"] = found[name] / found["seconds"]

@@ -1,7 +1,7 @@
-"""Tokens per second of GPT on one and on two devices of a CPU, with Keras on JAX: ours and KerasHub's, in one run.
+"""Tokens per second of GPT on one and on two devices of a CPU, with Keras on JAX: this package and KerasHub.
 
-A device has one thread: the process has as many cores as devices. Two devices train on the batch of one ("same batch")
-and on twice that ("twice the batch"). `--help` lists the options.
+A device has one thread: the process has as many cores as devices. Two devices train on the batch of one device ("same
+batch") and on a batch of twice its size ("twice the batch"). `--help` lists the options.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SETUPS = {
 
 
 def ours(keras: Any) -> tuple[Any, Callable[[np.ndarray], Any]]:
-    """Return our GPT, and a function from ids to its inputs."""
+    """Return the GPT of this package, and a function from ids to its inputs."""
     import keras_transformer as kt
 
     return kt.models.GPT(VOCABULARY, model_dim=MODEL_DIM, max_length=LENGTH, **SIZES), lambda ids: ids
@@ -46,7 +46,7 @@ def keras_hub(keras: Any) -> tuple[Any, Callable[[np.ndarray], Any]]:
 
 
 def prepare(case: dict[str, Any], context: runner.Context, library: str, setup: str) -> runner.Run:
-    """Prepare steps of `fit`; the devices decide on the number of threads."""
+    """Prepare steps of `fit`, with one thread for each device."""
     devices, rows = SETUPS[setup]
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:devices])
     os.environ["KERAS_BACKEND"] = "jax"
@@ -72,7 +72,7 @@ def prepare(case: dict[str, Any], context: runner.Context, library: str, setup: 
 
 
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
-    """Add the rates beside those of one device."""
+    """Add the ratios to the rates of one device."""
     for name, found in measured["contenders"].items():
         library, setup = name.split(", ", 1)
         one = measured["contenders"].get(f"{library}, one device")

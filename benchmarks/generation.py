@@ -1,7 +1,7 @@
-"""Tokens per second of generation: ours under XLA and as an ONNX graph, beside its peers.
+"""Tokens per second of generation: this package with XLA and as an ONNX graph, and its peers.
 
-All contenders have the same weights: `transformers` draws and saves them, the others read its files. Every answer is
-as long as the limit. The ids of all are compared with those of `transformers`.
+All contenders have the same weights: `transformers` draws and saves them, and the others read its files. All outputs
+have the maximum length. The ids of all contenders are compared with the ids of `transformers`.
 
     .venv-bench/bin/python benchmarks/generation.py            # --help lists the options
 """
@@ -35,9 +35,9 @@ class Shape:
 
     Attributes:
         compared: the names of contenders.
-        given: tokens of each source or prompt.
-        tokens: that are generated.
-        layers: of the decoder.
+        given: the number of tokens of each source or prompt.
+        tokens: the number of generated tokens.
+        layers: the number of decoder layers.
         matmuls: the number of D × D matrices by which each decoder layer multiplies vectors in a step.
     """
 
@@ -68,14 +68,14 @@ SHAPES = {
 
 
 def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
-    """Write the models in the format of `transformers`, and the first also in that of CTranslate2."""
+    """Write the models in the format of `transformers`, and the first also in the format of CTranslate2."""
     import ctranslate2.converters.transformers as converters
     import torch
     import transformers
 
     torch.manual_seed(0)
     shape = SHAPES["seq2seq"]
-    end, pad = 0, shape.vocabulary_size - 1  # as published models have it
+    end, pad = 0, shape.vocabulary_size - 1  # as in published models
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
@@ -93,11 +93,13 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
     loader = converters.MarianMTLoader()
     for variant, quantization in (("float32", None), ("int8", "int8")):
         spec = loader.get_model_spec(marian)
-        words = [str(id_) for id_ in range(pad)]  # its loader drops padding
+        words = [str(id_) for id_ in range(pad)]  # CTranslate2's loader drops padding
         spec.register_source_vocabulary(words)
         spec.register_target_vocabulary(words)
         spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "", str(end), "1"
-        spec.config.decoder_start_token = str(end)  # any: it starts from a vector of zeros
+        spec.config.decoder_start_token = str(
+            end
+        )  # arbitrary, because decoding starts from a vector of zeros
         spec.config.add_source_eos = False
         spec.validate()
         spec.optimize(quantization)
@@ -113,7 +115,7 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
 
 
 def build_xla(name: str, folder: pathlib.Path, threads: int) -> Generate:
-    """Our loop, compiled with XLA."""
+    """Return generation by this package, compiled with XLA."""
     generation, model = _ours(name, folder, threads)
 
     @functools.cache
@@ -125,7 +127,7 @@ def build_xla(name: str, folder: pathlib.Path, threads: int) -> Generate:
 
 
 def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False) -> Generate:
-    """Our loop as one ONNX graph, run by ONNX Runtime."""
+    """Return generation by this package as one ONNX graph, run by ONNX Runtime."""
     import onnxruntime
     import tensorflow as tf
 
@@ -161,7 +163,7 @@ def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False
 
 
 def build_hugging_face(name: str, folder: pathlib.Path, threads: int) -> Generate:
-    """`generate` of `transformers`."""
+    """Return generation by `transformers`."""
     import torch
     import transformers
 
@@ -170,10 +172,10 @@ def build_hugging_face(name: str, folder: pathlib.Path, threads: int) -> Generat
     model = kind.from_pretrained(folder / name).eval()
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
-        given = torch.from_numpy(ids.astype("int64"))
+        input_ids = torch.from_numpy(ids.astype("int64"))
         with torch.inference_mode():
             out = model.generate(
-                given, attention_mask=torch.ones_like(given), num_beams=beams, do_sample=False,
+                input_ids, attention_mask=torch.ones_like(input_ids), num_beams=beams, do_sample=False,
                 min_new_tokens=tokens, max_new_tokens=tokens, length_penalty=0.0, early_stopping=beams > 1,
             )  # fmt: skip
         return out[:, -tokens:].numpy()
@@ -182,7 +184,7 @@ def build_hugging_face(name: str, folder: pathlib.Path, threads: int) -> Generat
 
 
 def build_ctranslate2(name: str, folder: pathlib.Path, threads: int, int8: bool = False) -> Generate:
-    """CTranslate2's translator."""
+    """Return generation by CTranslate2."""
     import ctranslate2
 
     del name
@@ -192,17 +194,17 @@ def build_ctranslate2(name: str, folder: pathlib.Path, threads: int, int8: bool 
     )  # fmt: skip
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
-        found = translator.translate_batch(
+        results = translator.translate_batch(
             [[str(id_) for id_ in row] for row in ids], beam_size=beams, length_penalty=0.0,
             min_decoding_length=tokens, max_decoding_length=tokens,
         )  # fmt: skip
-        return np.array([[int(word) for word in one.hypotheses[0]] for one in found], "int32")
+        return np.array([[int(word) for word in result.hypotheses[0]] for result in results], "int32")
 
     return generate
 
 
 def build_keras_hub(name: str, folder: pathlib.Path, threads: int) -> Generate:
-    """KerasHub's GPT-2, its `generate` compiled with XLA."""
+    """Return generation by KerasHub's GPT-2, compiled with XLA."""
     _use_threads(threads)
     import keras_hub
     import safetensors.numpy
@@ -218,10 +220,10 @@ def build_keras_hub(name: str, folder: pathlib.Path, threads: int) -> Generate:
     model.compile(sampler="greedy", jit_compile=True)
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
-        whole = np.pad(ids, [(0, 0), (0, tokens)])
-        real = np.arange(whole.shape[1]) < ids.shape[1]
-        mask = np.broadcast_to(real, whole.shape).astype("int32")
-        out = model.generate({"token_ids": whole, "padding_mask": mask}, stop_token_ids=None)
+        padded = np.pad(ids, [(0, 0), (0, tokens)])
+        is_prompt = np.arange(padded.shape[1]) < ids.shape[1]
+        mask = np.broadcast_to(is_prompt, padded.shape).astype("int32")
+        out = model.generate({"token_ids": padded, "padding_mask": mask}, stop_token_ids=None)
         return np.asarray(out["token_ids"])[:, -tokens:]
 
     return generate
@@ -291,29 +293,29 @@ def _beam(generation: Any, beams: int) -> Any:
 
 
 def prepare(case: dict[str, Any], context: runner.Context, contender: str) -> runner.Run:
-    """Prepare one request, whole and for its first token alone."""
+    """Prepare a request for all tokens, and one for the first token only."""
     shape, sizes = SHAPES[case["shape"]], (case["batch_size"], case["beams"])
     generate = built(contender, case["shape"], context.folder, context.threads)
     ids = shape.ids(sizes[0])
 
     def run() -> runner.Figures:
         begin, busy = time.perf_counter(), time.process_time()
-        found = generate(ids, sizes[1], shape.tokens)
+        outputs = generate(ids, sizes[1], shape.tokens)
         times = {"seconds": time.perf_counter() - begin, "processor_seconds": time.process_time() - busy}
         first = measuring.seconds(lambda: generate(ids, sizes[1], 1))
-        return {**times, "seconds_to_first_token": first, "ids": np.asarray(found).tolist()}
+        return {**times, "seconds_to_first_token": first, "ids": np.asarray(outputs).tolist()}
 
     return run
 
 
 @functools.cache
 def built(contender: str, name: str, folder: pathlib.Path, threads: int) -> Generate:
-    """Return the function of a contender and a model, which serves all cases of its process."""
+    """Return the generation function of a contender and a model, once for all cases of a process."""
     return BUILDERS[contender](name, folder, threads)
 
 
 def prepare_reading(case: dict[str, Any], context: runner.Context) -> runner.Run:
-    """Multiply a vector by a matrix of as many bytes as the weights that a step reads."""
+    """Prepare the multiplication of a vector by a matrix of as many bytes as the weights that a step reads."""
     size = SHAPES[case["shape"]].weight_bytes
     matrix, vector = np.ones((size // 4 // 256, 256), "float32"), np.ones(256, "float32")
     return lambda: {"seconds": min(measuring.seconds(lambda: matrix @ vector) for _ in range(200))}
@@ -334,7 +336,7 @@ def prepare_matmuls(case: dict[str, Any], context: runner.Context, library: str)
 
 
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
-    """Compare the ids with those of `transformers`, and add the time of a further token."""
+    """Compare the ids with the ids of `transformers`, and add the time per further token."""
     contenders = measured["contenders"]
     ids = {name: np.array(found.pop("ids")) for name, found in contenders.items()}
     for name, found in contenders.items():
@@ -346,8 +348,8 @@ def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
 
 
 def applies(case: dict[str, Any], contender: str) -> bool:
-    """Return whether a contender has the model and the search."""
-    has_search = contender != HUB or case["beams"] == 1  # its beams have other scores and list duplicates
+    """Return whether a contender supports the model and the search."""
+    has_search = contender != HUB or case["beams"] == 1  # KerasHub's beams have other scores and duplicates
     return contender not in BUILDERS or (contender in SHAPES[case["shape"]].compared and has_search)
 
 

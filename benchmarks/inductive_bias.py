@@ -1,7 +1,7 @@
-"""Accuracy over training samples with full attention, the right relation, a looser one and a wrong one.
+"""Accuracy by number of training samples, with full attention, the right relation, a looser one and a wrong one.
 
-Each position's label is the majority of the tokens that are related to it: in a window around it, or along the
-edges of a random graph. README.md beside this file says what is equal for all. `--help` lists the options.
+Each position's label is the majority of the tokens related to it: in a window around it, or along the edges of a random
+graph. README.md in this folder describes what is equal for all relations. `--help` lists the options.
 """
 
 import argparse
@@ -48,12 +48,12 @@ class Settings:
 
 
 def random_of(task: str, seed: int, stream: int) -> np.random.Generator:
-    """Return the generator of one of a seed's random choices."""
+    """Return the random generator of one of the streams of a seed."""
     return np.random.default_rng([(LOCAL, GRAPH).index(task), seed, stream])
 
 
 def relations_of(task: str, settings: Settings, random: np.random.Generator) -> dict[str, Any]:
-    """Return the four relations: `right` is the task's own, `loose` contains it, `wrong` is disjoint from it."""
+    """Return the four relations: `right` is the task's relation, `loose` contains it, `wrong` is disjoint from it."""
     from keras_transformer import relations
 
     n, bandwidth = settings.num_positions, settings.bandwidth
@@ -74,7 +74,7 @@ def relations_of(task: str, settings: Settings, random: np.random.Generator) -> 
 def random_graphs(
     num_nodes: int, degree: int, count: int, bandwidth: int, random: np.random.Generator
 ) -> list[list[tuple[int, int]]]:
-    """Edges of graphs without a common edge, whose nodes all have `degree` sources and `degree` targets.
+    """Return the edges of graphs without common edges, whose nodes all have `degree` sources and `degree` targets.
 
     Each graph joins `degree` random permutations. No edge is a loop or as short as `bandwidth`.
     """
@@ -98,9 +98,9 @@ def random_graphs(
 def draw(
     matrix: np.ndarray, samples: int, noise: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return random bits (B, T), and the majority among each position's related ones (B, T).
+    """Return random bits (B, T), and the majority of the bits related to each position (B, T).
 
-    A tie goes to the position's own bit. With probability `noise` a label is a fair coin instead.
+    In a tie, the label is the bit of the position. With probability `noise`, a label is random instead.
     """
     tokens = random.integers(0, 2, (samples, len(matrix)), dtype="int32")
     balance = (2 * tokens - 1) @ matrix.T.astype("int32")  # (B, T)
@@ -110,7 +110,7 @@ def draw(
 
 
 def own_token_accuracy(matrix: np.ndarray, noise: float) -> float:
-    """Return the best accuracy from only a position's own token, averaged over positions."""
+    """Return the best accuracy that is possible from a position's own token, averaged over positions."""
     agreeing = []
     for row, related in enumerate(matrix):
         others = int(related.sum()) - 1
@@ -120,7 +120,7 @@ def own_token_accuracy(matrix: np.ndarray, noise: float) -> float:
 
 
 def build_model(relation: Any, settings: Settings, seed: int) -> Any:
-    """Embedding and learned positions, one encoder block over the relation, a classifier of each position."""
+    """Return a model of embedding, learned positions, one encoder block with the relation, and a classifier."""
     import keras
 
     from keras_transformer import layers
@@ -142,7 +142,7 @@ def build_model(relation: Any, settings: Settings, seed: int) -> Any:
 
 
 def batches(size: int, settings: Settings, random: np.random.Generator) -> Iterator[np.ndarray]:
-    """Return the samples of all updates between two validations, reshuffled in each epoch."""
+    """Yield the indices of the samples between two validations, reshuffled in each epoch."""
     needed = settings.updates * settings.batch_size
     order = np.concatenate([random.permutation(size) for _ in range(-(-needed // size))])[:needed]
     block = settings.updates_between_validations * settings.batch_size
@@ -151,7 +151,7 @@ def batches(size: int, settings: Settings, random: np.random.Generator) -> Itera
 
 
 def train(model: Any, data: dict, order: Iterator[np.ndarray], settings: Settings) -> dict[str, Any]:
-    """Train from the initial weights; return the test accuracy of the weights of best validation accuracy."""
+    """Train from the initial weights; return the test accuracy of the weights with the best validation accuracy."""
     for variable in model.optimizer.variables:
         variable.assign(np.zeros(variable.shape, variable.dtype))
 
@@ -170,7 +170,7 @@ def train(model: Any, data: dict, order: Iterator[np.ndarray], settings: Setting
 
 
 def measure(settings: Settings, names: Sequence[str] = (LOCAL, GRAPH)) -> dict[str, Any]:
-    """Train every relation, seed and size of the named tasks; each model is compiled once for all sizes."""
+    """Train with every relation, seed and size of the named tasks; each model is compiled once for all sizes."""
     tasks: dict[str, Any] = {task: {"relations": {}} for task in names}
     for task, seed in itertools.product(tasks, range(settings.seeds)):
         chosen = relations_of(task, settings, random_of(task, seed, GRAPH_STREAM))

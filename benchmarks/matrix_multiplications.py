@@ -1,6 +1,6 @@
-"""Only the matrix multiplications of one generation step: a vector, or a few, by every decoder matrix.
+"""The matrix multiplications of one generation step: one or a few vectors by every decoder matrix.
 
-What no step can beat, as long as its library does not multiply faster: limits of `generation.py`.
+They are a lower limit for the time of a step with the same library, used by `generation.py`.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def matrices(layers: int, matmuls: int, size: int, vocabulary_size: int) -> Shap
 
 
 def xla(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
-    """Return a compiled loop of steps."""
+    """Return a function that runs a compiled loop of steps."""
     import tensorflow as tf
 
     if not tf.config.threading.get_intra_op_parallelism_threads():
@@ -41,7 +41,7 @@ def xla(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
 
 
 def onnx_runtime(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
-    """Return steps of a graph of only matrix multiplications."""
+    """Return a function that runs steps of an ONNX graph of matrix multiplications."""
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 

@@ -1,7 +1,7 @@
 """Worker processes, statistics, and the record of results with their environment.
 
 TensorFlow's and PyTorch's thread pools disturb each other in one process, so each contender is prepared once in a
-worker, which then waits: only one works at a time.
+worker process. Only one worker runs at a time.
 """
 
 import argparse
@@ -36,7 +36,7 @@ VERSIONED = (
     "jax",
     "numpy",
 )
-# Of the flags of a processor, those that decide how fast it multiplies matrices.
+# The processor flags that determine the speed of matrix multiplications.
 VECTOR_EXTENSIONS = (
     *("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni"),
     *("amx_tile", "amx_int8", "amx_bf16", "asimd", "sve", "sve2", "i8mm", "bf16"),
@@ -51,10 +51,10 @@ class Worker:
     """A process that runs a script and answers each JSON line with one JSON line.
 
     Args:
-        script: its path.
-        name: of the worker.
-        arguments: of the script, which must make it call `serve`.
-        environment: environment variables beside those of this process.
+        script: the path of the script.
+        name: the name of the worker.
+        arguments: the arguments of the script, with which it must call `serve`.
+        environment: environment variables in addition to the variables of this process.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Worker:
 
     def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Return the answer to `request`."""
-        with contextlib.suppress(BrokenPipeError):  # then it has ended, which reading says
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and reading raises the error
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         if not select.select([self._process.stdout], [], [], timeout)[0]:
@@ -87,7 +87,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        self._process.stdin.close()  # so that it ends what it has started
+        self._process.stdin.close()  # so that it can end its child processes
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -96,9 +96,9 @@ class Worker:
 
 
 def serve(answer: Callable[..., dict[str, Any]]) -> None:
-    """Run as a worker: answer each request on standard input by a call with its values.
+    """Run as a worker: answer each request on standard input with the result of a call.
 
-    Beside what the call returns, "others" says how many cores other processes kept busy meanwhile.
+    The answer also has "others", the mean number of cores that other processes used during the call.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # keep the output of libraries out of the answers
@@ -116,7 +116,7 @@ def serve(answer: Callable[..., dict[str, Any]]) -> None:
 
 
 def _busy_seconds() -> float:
-    """Return the busy seconds of all cores together; 0 if the system does not report them."""
+    """Return the total busy seconds of all cores, or 0 if the system does not report them."""
     try:
         fields = pathlib.Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
     except OSError:
@@ -135,8 +135,8 @@ def round_robin(
 ) -> dict[Any, list[dict[str, Any]]]:
     """Return every worker's answers, in rounds of alternating order, so that noise affects all equally.
 
-    Where other processes used more than `QUIET` cores the measurement is repeated, `tries` times at most, and the
-    quietest kept.
+    A measurement during which other processes used more than `QUIET` cores is repeated, at most `tries` times, and the
+    one with the least use is kept.
     """
     answers: dict[Any, list[dict[str, Any]]] = {key: [] for key in workers}
     for number in range(rounds):
@@ -155,7 +155,7 @@ def progress(line: str) -> None:
 
 
 def parser(description: str, name: str) -> argparse.ArgumentParser:
-    """Return a parser with the options of the results' file."""
+    """Return an argument parser with the options for the file of results."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -179,7 +179,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def ratio(faster: Sequence[float], slower: Sequence[float], samples: int = 2000) -> dict[str, Any]:
-    """Return the median over rounds of the quotient of two rates, and its bootstrap interval of 95 %."""
+    """Return the median over rounds of the ratio of two rates, with a bootstrap interval of 95 %."""
     quotients = np.divide(faster, slower)
     drawn = np.random.default_rng(0).choice(quotients, (samples, len(quotients)))
     low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
@@ -187,7 +187,7 @@ def ratio(faster: Sequence[float], slower: Sequence[float], samples: int = 2000)
 
 
 def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
-    """Return the mean and standard deviation over seeds (0 for a single one)."""
+    """Return the mean and the standard deviation over seeds (0 for a single seed)."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return {"mean": statistics.mean(values), "standard_deviation": deviation}
 
@@ -197,8 +197,8 @@ def peak_memory_mib() -> float:
     if os.environ.get("KERAS_BACKEND") == "jax":
         import jax
 
-        if found := jax.local_devices()[0].memory_stats():
-            return found["peak_bytes_in_use"] / 2**20
+        if statistics_ := jax.local_devices()[0].memory_stats():
+            return statistics_["peak_bytes_in_use"] / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

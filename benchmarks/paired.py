@@ -2,8 +2,8 @@
 
     python benchmarks/paired.py --before ../other --after .        # 15 rounds; a checkout beside itself gives the noise
 
-Each checkout has one process, which compiles a case once. A ratio is the time before over the time after, by wall and
-by processor time: above 1 the second checkout is faster. Only what both versions can do is called, by public names.
+Each checkout has one process, which compiles a case once. A ratio is the time before divided by the time after, in wall
+and in processor time; above 1, the second checkout is faster. Only public functions that both versions have are called.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def training(case: Options, context: runner.Context) -> runner.Run:
 
 
 def generation(case: Options, context: runner.Context) -> runner.Run:
-    """Prepare generation with a cache, compiled by XLA, of as many tokens as the limit."""
+    """Prepare generation of the maximum number of tokens with a cache, compiled by XLA."""
     import keras_transformer as kt
 
     model = models()[case["model"]]()
@@ -169,7 +169,7 @@ def prepare(contender: str) -> runner.Prepare:
             pathlib.Path(keras_transformer.__file__).resolve(),
         )
         if not used.is_relative_to(folder):
-            raise ImportError(f"keras_transformer must be that of {folder}. Received: {used}")
+            raise ImportError(f"keras_transformer must be in {folder}. Received: {used}")
         keras.backend.clear_session()
         keras.utils.set_random_seed(0)
         return PREPARES[case["kind"]](case, context)
@@ -178,7 +178,7 @@ def prepare(contender: str) -> runner.Prepare:
 
 
 def environment(contender: str, options: argparse.Namespace) -> dict[str, str]:
-    """Return the path on which a worker finds its checkout, and settings for comparable times."""
+    """Return the environment in which a worker imports its checkout, with settings for comparable times."""
     folder = checkout(options, contender)
     return {
         "PYTHONPATH": f"{folder}:{folder / 'export' / 'serving'}",

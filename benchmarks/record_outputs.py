@@ -1,7 +1,7 @@
 """Record the outputs of every pipeline and sampler, and compare two versions of the code.
 
-Models have random weights that NumPy draws from a seed, tokenizers are trained on the generated phrasebook: two
-checkouts on one machine must answer alike.
+Models have random weights that NumPy draws from a seed, and tokenizers are trained on the phrasebook, so that two
+checkouts on one machine must have equal outputs.
 
     .venv/bin/python benchmarks/record_outputs.py record /tmp/before.json             # --help lists the options
     .venv/bin/python benchmarks/record_outputs.py compare /tmp/before.json /tmp/after.json
@@ -27,7 +27,7 @@ NEW_TOKENS = 12
 
 
 def randomised(model: Any, seed: int = 0) -> Any:
-    """Scale random weights so that outputs depend on the inputs."""
+    """Set random weights for which outputs depend on the inputs."""
     random = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         if "gamma" in weight.path:
@@ -261,7 +261,7 @@ def compare(paths: list[pathlib.Path]) -> bool:
 
 
 def _rows(answers: Any) -> list[Any]:
-    """Return outputs by text: those of a generation are columns."""
+    """Return the outputs of each text; a generation has columns of outputs."""
     if isinstance(answers, dict):
         return [list(row) for row in zip(*(answers[name] for name in sorted(answers)), strict=True)]
     return answers

@@ -1,10 +1,10 @@
 """Compare with a reference, another program or a published figure, and record the results in one form.
 
-A comparison is a file that says what is compared:
+A comparison is a file that defines a function and its cases:
 
-    def compare(run):  # of one case and one seed: figures, among them the differences that must stay within limits
-        expected, found = theirs(run.case, run.seed), ours(run.case, run.seed)
-        return {"outputs": float(abs(found - expected).max()), "equal ids": [19, 20]}
+    def compare(run):  # returns the figures of one case and one seed, including the differences that have limits
+        expected, outputs = reference(run.case, run.seed), model(run.case, run.seed)
+        return {"outputs": float(abs(outputs - expected).max()), "equal ids": [19, 20]}
 
     REFERENCE = references.Reference(
         __file__, __doc__, {"small": {"layers": 2}, "base": {"layers": 12}}, compare,
@@ -15,7 +15,7 @@ A comparison is a file that says what is compared:
 
 `results/NAME.json` has the machine, the versions, the limits, and for each case its runs, by seed, with their figures,
 times and the command, and the mean, deviation and standard error of the measures over seeds; for all cases the largest
-of each difference and the sums of what is equal. What is not run again keeps its place.
+value of each difference and the total numbers of equal items. Results of cases that are not run again are kept.
 """
 
 import argparse
@@ -42,9 +42,9 @@ class Run:
     Attributes:
         name: the name of the case.
         case: the case.
-        seed: of weights and data.
+        seed: the seed of weights and data.
         settings: the case's settings, changed by options; None if there are none.
-        options: of the command line.
+        options: the options of the command line.
     """
 
     name: str
@@ -60,17 +60,17 @@ class Reference:
 
     Args:
         file: `__file__` of the comparison.
-        description: what `--help` says.
-        cases: the cases by name; a case that is an instance of `settings` gives its settings.
+        description: the description in `--help`.
+        cases: the cases by name; a case that is an instance of `settings` has these settings.
         compare: a function from a run to its figures.
         limits: the largest accepted value of each difference.
-        equal: the figures that are true or false, or pairs: the number of what is equal, of how many.
+        equal: the figures that are true or false, or pairs (number of equal items, number of items).
         measures: the figures whose mean and deviation over seeds are reported.
         published: the published figures by case or for all cases, recorded under the default name.
         settings: a dataclass, whose fields are options.
         seeds: the seeds of each case.
         packages: further packages whose versions are recorded.
-        name: of the results; the stem of the file by default.
+        name: the name of the results, by default the stem of the file.
         chosen: the cases that run by default; all if empty.
         add_options: adds options to the command line.
     """
@@ -91,7 +91,7 @@ class Reference:
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Run all, print a table, write JSON; return 1 if a limit is exceeded or something is not equal."""
+        """Run all cases, print a table, write JSON; return 1 if a limit is exceeded or an item is not equal."""
         options = self._parser().parse_args(arguments)
         path = options.output / f"{options.name}.json"
         results = json.loads(path.read_text())["results"] if path.is_file() else {}
@@ -200,8 +200,8 @@ class Reference:
 def worst_gradient(gradients: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> Figures:
     """Return the largest difference of a gradient from the expected one, and its name.
 
-    It is relative to the largest value of the expected gradient. Some gradients, as those of the biases of keys, are
-    only rounding: what is tiny beside the largest of all is no reference.
+    It is relative to the largest value of the expected gradient, or to a fraction of the largest value of all
+    gradients: some gradients, such as those of key biases, are zero up to rounding.
 
     Args:
         gradients: names, gradients and expected gradients.
@@ -216,7 +216,7 @@ def worst_gradient(gradients: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> F
 
 
 def pair(value: Any) -> tuple[int, int]:
-    """Return the number of what is equal, of how many."""
+    """Return the number of equal items, and the number of items."""
     return (int(value), 1) if isinstance(value, bool) else tuple(value)
 
 

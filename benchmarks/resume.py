@@ -1,9 +1,9 @@
-"""Cost of `training.ExactResume`: what it adds to a step, and the time that writing a state takes.
+"""The cost of `training.ExactResume`: the time it adds to a step, and the time to write a state.
 
-Epochs of spa-eng with and without the callback alternate; a step is the median of an epoch's, from the end of one batch
-to the end of the next. The model of `train_step.py` gives the time of a step and of a state, which has its weights and
-Adam's two moments. What the callback adds to each step is too little to be seen there; steps of a tiny model show it.
-`save_freq="auto"` writes a state once a minute at most, and less often if that would take a hundredth of the time.
+Epochs of spa-eng with and without the callback alternate; the time of a step is the median over an epoch, from the end
+of one batch to the end of the next. The model of `train_step.py` gives the time of a step and of a state, which has its
+weights and Adam's two moments. The time that the callback adds to each step is measured with a tiny model.
+`save_freq="auto"` writes a state at most once a minute, and less often if it would take more than 1 % of the time.
 """
 
 import functools
@@ -23,7 +23,7 @@ CASES = {"train_step.py": (train_step.Shapes(), 12), "tiny": (TINY, 400)}  # and
 
 
 def prepare(case: dict[str, Any], context: runner.Context, save_freq: Any) -> runner.Run:
-    """Prepare epochs without ExactResume (None), or with states as often as `save_freq` says."""
+    """Prepare epochs without ExactResume (None), or with ExactResume and a `save_freq`."""
     keras = train_step.start_keras(context.threads)
     import keras_transformer as kt
 
@@ -74,7 +74,7 @@ BENCHMARK = runner.Benchmark(
 
 
 def main() -> None:
-    """Measure, and print what the callback costs a step of `train_step.py`."""
+    """Measure, and print the cost of the callback for a step of `train_step.py`."""
     result = BENCHMARK.main()
     cases = result["cases"].values() if result else ()
     steps = [[found["seconds"] for found in case["contenders"].values()] for case in cases]

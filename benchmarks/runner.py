@@ -1,10 +1,10 @@
-"""Run a benchmark: contenders take turns, each in a process of its own, and all results have one form.
+"""Run a benchmark: contenders take turns, each in a separate process, and all results have one form.
 
-A new benchmark is a file beside this one that says what is compared:
+A new benchmark is a file in this folder that defines contenders and cases:
 
     import runner
 
-    def numpy(case, context):  # prepares in a process of its own, and returns the function to time
+    def numpy(case, context):  # prepares in a separate process, and returns the function to time
         import numpy as np
         matrix = np.ones((case["size"], case["size"]), "float32")
         return lambda: matrix @ matrix
@@ -18,8 +18,8 @@ A new benchmark is a file beside this one that says what is compared:
 
 A contender runs with each number of threads, and the fastest counts. Rounds go over all contenders in alternating
 order. `results/NAME.json` has the machine, the versions, the command, and for each case and contender the medians over
-rounds of wall and processor seconds, of units per second and of further figures, all rounds, and how many times as fast
-as it the first contender is, with a bootstrap interval of 95 %.
+rounds of wall and processor seconds, of units per second and of further figures, all rounds, and the speed of the first
+contender relative to it, with a bootstrap interval of 95 %.
 """
 
 import argparse
@@ -36,8 +36,8 @@ from typing import Any
 import measuring
 
 Figures = dict[str, Any]
-# A call may return figures. "steps" and "units" say how much it did; "seconds" and "processor_seconds" replace its
-# times.
+# A call may return figures: "steps" and "units" are the amount of work; "seconds" and "processor_seconds" replace the
+# measured times.
 Run = Callable[[], Figures | Any]
 
 
@@ -65,19 +65,19 @@ class Benchmark:
 
     Args:
         file: `__file__` of the benchmark; its stem names the results.
-        description: what `--help` says.
-        unit: what is counted per second.
+        description: the description in `--help`.
+        unit: the unit of work that is counted per second.
         cases: the cases by name: mappings or dataclasses, which are recorded.
         contenders: functions from a case and a context to the function that is timed. The first is the reference.
-        limits: the same for what no contender can beat; they are measured in the same rounds.
+        limits: functions like contenders, for lower limits of their times; they are measured in the same rounds.
         applies: whether a contender takes part in a case.
         units: the number of units of a step; a call may return "units" instead.
         threads: the numbers of threads with which each contender runs.
-        rounds: over all contenders.
-        seconds: of calls in a round, at least.
-        tries: repetitions of a measurement during which other processes disturb.
-        fresh: start new processes for each case, as where memory is measured.
-        setup: writes files for the contenders into a folder, in a process of its own.
+        rounds: the number of rounds over all contenders.
+        seconds: the minimum time of the calls in a round.
+        tries: the maximum number of tries of a measurement that other processes disturb.
+        fresh: whether to start new processes for each case, for example to measure memory.
+        setup: writes files for the contenders into a folder, in a separate process.
         environment: environment variables of a contender's process.
         derive: adds figures to the measurements of a case.
         columns: further figures of the table, with their formats.
@@ -214,14 +214,14 @@ class Benchmark:
         options: argparse.Namespace,
         arguments: Sequence[str],
     ) -> tuple[dict[tuple[str, int], Figures], dict[str, str]]:
-        """Prepare the contenders of a case; return the figures of their first calls, and the reasons of others."""
+        """Prepare a case's contenders; return the figures of first calls and the reasons for skipped contenders."""
         prepared, skipped = {}, {}
         for contender, threads in self._participants(self.cases[name], options):
             key = contender, threads
             if key not in workers:
-                given = [*arguments, "--worker", f"{contender}/{threads}"]
+                worker_arguments = [*arguments, "--worker", f"{contender}/{threads}"]
                 environment = self.environment(contender, options)
-                workers[key] = measuring.Worker(self.file, contender, given, environment)
+                workers[key] = measuring.Worker(self.file, contender, worker_arguments, environment)
             try:
                 prepared[key] = workers[key].ask({"case": name}, options.timeout)
             except measuring.WorkerError as error:
@@ -267,7 +267,7 @@ class Benchmark:
 
 
 def first_step(step: Callable[[], Any], run: Run) -> Run:
-    """Return a function whose first call makes one step only, so that its time is that of compilation."""
+    """Return a function whose first call makes only one step, to measure the time of compilation."""
     calls = iter([step])
     return lambda: next(calls, run)()
 
@@ -286,7 +286,7 @@ def timed(run: Run) -> Figures:
 
 
 def timed_calls(run: Run, units: float, seconds: float) -> Figures:
-    """Return the medians of the figures of calls that take so many seconds, of one call at least."""
+    """Return the medians of the figures of calls that take at least `seconds`, of at least one call."""
     begin, calls = time.perf_counter(), []
     while not calls or time.perf_counter() - begin < seconds:
         call = timed(run)
@@ -298,7 +298,7 @@ def timed_calls(run: Run, units: float, seconds: float) -> Figures:
 
 
 def medians(rows: Sequence[Figures]) -> Figures:
-    """Return the medians of numbers, and the last of all else."""
+    """Return the medians of numbers, and the last values of other figures."""
     return {
         name: measuring.median(row[name] for row in rows) if isinstance(last, int | float) else last
         for name, last in rows[-1].items()
@@ -306,21 +306,25 @@ def medians(rows: Sequence[Figures]) -> Figures:
 
 
 def summary(rounds: Sequence[Figures]) -> Figures:
-    """Return the medians over rounds, and the numbers of each."""
-    numbers = [{name: each for name, each in row.items() if isinstance(each, int | float)} for row in rounds]
+    """Return the medians over rounds, and the numbers of each round."""
+    numbers = [
+        {name: value for name, value in row.items() if isinstance(value, int | float)} for row in rounds
+    ]
     peak = max(row["peak_memory_mib"] for row in numbers)
     return {**medians(rounds), "peak_memory_mib": peak, "rounds": numbers}
 
 
 def add_ratios(contenders: Mapping[str, Figures]) -> None:
-    """Add to each contender how many times as fast as it the first one is, by wall and by processor time."""
+    """Add to each contender the relative speed of the first one, in wall and in processor time."""
     if not contenders:
         return
     first, *others = contenders.values()
     rates = {"wall": "per_second", "processor": "per_processor_second"}
     for other in others:
         other["ratios"] = {
-            clock: measuring.ratio(*([row[rate] for row in each["rounds"]] for each in (first, other)))
+            clock: measuring.ratio(
+                *([row[rate] for row in contender["rounds"]] for contender in (first, other))
+            )
             for clock, rate in rates.items()
         }
 

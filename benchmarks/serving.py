@@ -1,10 +1,9 @@
-"""Measure the server beside a plain one without batching, and under twice the load that it sustains.
+"""Measure the server and a plain server without batching, and the server under twice the load that it sustains.
 
     python benchmarks/serving.py --export runs/quickstart/export --seconds 10 --load-seconds 60 --rounds 3
 
-It needs `keras-transformer-serving[cpu,server]`, and measures LitServe where it is installed. The client shares the
-cores with the server: it is one thread, which sends prepared requests and parses no more of an answer than its status
-and length.
+It needs `keras-transformer-serving[cpu,server]`, and measures LitServe if it is installed. The client runs on the same
+cores as the server, in one thread, which sends prepared requests and parses only the status and length of an answer.
 """
 
 import argparse
@@ -45,7 +44,7 @@ CONTENDERS: dict[str, tuple[str, list[str]]] = {
 
 
 def serve_plain(folder: str, port: int, threads: int) -> None:
-    """Serve without batching: each request is computed by itself, by this number of threads, or 0 for one a core."""
+    """Serve without batching, with a number of threads for each request; 0 for one thread per core."""
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -62,7 +61,7 @@ def serve_plain(folder: str, port: int, threads: int) -> None:
 
 
 class Server:
-    """A server in processes of its own.
+    """A server in separate processes.
 
     Args:
         name: `OURS`, `PLAIN` or `LIT`.
@@ -107,7 +106,7 @@ class Server:
         self.process.terminate()
         self.process.wait(60)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # workers that have survived it
+            os.killpg(self.process.pid, signal.SIGKILL)  # end remaining workers
 
     def processor_seconds(self) -> float:
         """Return the processor time of all processes and threads."""
@@ -138,7 +137,7 @@ REQUESTS = [prepared(text) for text in TEXTS]
 
 
 class Client:
-    """Connections that are kept, each with one request at a time.
+    """A client with persistent connections, each with one request at a time.
 
     Args:
         port: the server's port.
@@ -177,7 +176,7 @@ class Client:
             self._close(place)
 
     def receive(self, seconds: float) -> list[tuple[int, float]]:
-        """Wait for answers for at most this time; return the status and the seconds of each."""
+        """Wait at most `seconds` for answers; return the status and the time of each."""
         found = []
         for place, _ in self._poll.poll(seconds):
             try:
@@ -213,7 +212,7 @@ class Client:
 
 
 def closed_loop(server: Server, clients: int, seconds: float) -> runner.Figures:
-    """Let clients each send a request when the one before is answered; return their number and times."""
+    """Send requests from a number of clients, each after its previous answer; return their number and times."""
     client, times, sent = Client(server.port), [], clients
     begin, used = time.perf_counter(), server.processor_seconds()
     for number in range(clients):
@@ -236,7 +235,7 @@ def closed_loop(server: Server, clients: int, seconds: float) -> runner.Figures:
 
 
 def open_loop(server: Server, rate: float, seconds: float) -> dict:
-    """Send requests at a rate from 64 connections and more; return the statuses, times and resident memory."""
+    """Send requests at a fixed rate; return the statuses, times and resident memory."""
     client, statuses, times, memory = Client(server.port), collections.Counter(), [], []
     begin, count = time.perf_counter(), 0
     while (now := time.perf_counter() - begin) < seconds or client.waiting:
@@ -259,7 +258,7 @@ def open_loop(server: Server, rate: float, seconds: float) -> dict:
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """Return percentiles and the longest in milliseconds."""
+    """Return percentiles and the maximum in milliseconds."""
     names = ("ms p50", "ms p95", "ms p99", "longest ms")
     return {
         name: round(1e3 * float(value), 1)
@@ -294,7 +293,7 @@ def prepare_model(case: dict[str, Any], context: runner.Context) -> runner.Run:
 
 
 def load_test(folder: str, rate: float, seconds: float) -> dict:
-    """Run the load test; return its figures, and whether its limits are kept."""
+    """Run the load test; return its figures, and whether they are within the limits."""
     with Server(OURS, folder, ["--timeout", str(LIMIT)]) as server:
         closed_loop(server, 64, min(2.0, seconds))
         service = closed_loop(server, 1, min(2.0, seconds))["longest ms"] / 1e3  # without a queue

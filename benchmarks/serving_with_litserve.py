@@ -1,4 +1,4 @@
-"""A server of LitServe with dynamic batching, to measure beside ours; see `serving.py`."""
+"""A LitServe server with dynamic batching, for comparison in `serving.py`."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _WAIT = 0.005  # seconds for a batch to fill
 
 
 class Translation(litserve.LitAPI):
-    """Answers requests with one text each, in batches.
+    """An API for requests with one text each, which are answered in batches.
 
     Attributes:
         folder: the export.

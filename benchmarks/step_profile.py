@@ -1,7 +1,7 @@
-"""Where the time of a training step under XLA goes: the times of XLA's operations on a CPU, by what they do.
+"""A profile of a training step with XLA on a CPU: the times of XLA's operations by type.
 
-The model is that of `train_step.py`; TensorFlow's profiler traces the operations of all threads, so that the times of
-a step add up to more than its duration.
+The model is the one of `train_step.py`. TensorFlow's profiler traces the operations of all threads, so the sum of the
+times of a step is greater than its duration.
 """
 
 import collections
@@ -14,7 +14,7 @@ import measuring
 import numpy as np
 import train_step
 
-# The names of XLA's operations, by what they do; a fusion has the names of its last operations.
+# The names of XLA's operations by type; a fusion has the names of its last operations.
 CLASSES = {
     "matrix multiplications": r"MatMul|dot",
     "sums over rows": r"wrapped_reduce-window",
@@ -27,7 +27,7 @@ EXECUTION = re.compile("ThunkExecutor|Slinky|Eigen")
 
 
 def main() -> None:
-    """Measure, print a table, write JSON."""
+    """Measure, print tables, write JSON."""
     parser = measuring.parser(__doc__, "step_profile")
     parser.add_argument("--steps", type=int, default=5, help="steps that are traced (default: 5)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
@@ -50,21 +50,21 @@ def main() -> None:
         for _ in range(options.steps):
             model.train_on_batch(inputs, labels)
         tf.profiler.experimental.stop()
-        milliseconds = {name: each / options.steps for name, each in operations(folder).items()}
+        milliseconds = {name: time / options.steps for name, time in operations(folder).items()}
     total, classes = sum(milliseconds.values()), collections.Counter()
-    for name, each in milliseconds.items():
-        classes[next((key for key, pattern in CLASSES.items() if re.match(pattern, name)), OTHERS)] += each
+    for name, time in milliseconds.items():
+        classes[next((key for key, pattern in CLASSES.items() if re.match(pattern, name)), OTHERS)] += time
     largest = dict(collections.Counter(milliseconds).most_common(10))
-    shares = {name: each / total for name, each in classes.most_common()}
+    fractions = {name: time / total for name, time in classes.most_common()}
     result = {
         "machine": measuring.machine(),
         "threads": options.threads,
         "milliseconds": total,
-        "shares": shares,
+        "shares": fractions,
         "largest": largest,
     }
-    print(measuring.table([{"operations": name, "share": f"{each:.1%}"} for name, each in shares.items()]))
-    print(measuring.table([{"operation": name, "ms": f"{each:.1f}"} for name, each in largest.items()]))
+    print(measuring.table([{"operations": name, "share": f"{part:.1%}"} for name, part in fractions.items()]))
+    print(measuring.table([{"operation": name, "ms": f"{time:.1f}"} for name, time in largest.items()]))
     print(f"\nWritten to {measuring.write_result(options.name, result, options.output)}")
 
 

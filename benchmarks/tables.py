@@ -21,25 +21,25 @@ BLOCK = re.compile(
 
 
 def ratio(value: float) -> str:
-    """Return a ratio with three digits at most, in bold if this package is slower."""
+    """Format a ratio with at most three digits, in bold if this package is slower."""
     digits = 2 if value < 2 else 1 if value < 10 else 0
     return f"**{value:.{digits}f} ×**" if round(value, 2) < 1 else f"{value:.{digits}f} ×"
 
 
 def span(values: Iterable[float]) -> str:
-    """Return the smallest and the largest of several ratios."""
+    """Format the range of several ratios."""
     ends = min(values := list(values)), max(values)
     return " to ".join(dict.fromkeys(map(ratio, ends))).replace(" × to", " to").replace(" ×** to", "** to")
 
 
 def milliseconds(contender: Mapping[str, Any]) -> str:
-    """Return the time of a step."""
+    """Format the time of a step."""
     value = 1000 * contender["seconds"]
     return f"{value:,.{0 if value >= 10 else 2}f} ms"
 
 
 def summary() -> str:
-    """Return one row for each topic and machine: the range of its cases beside each peer, by default."""
+    """Return a row for each topic and machine: the ranges of the default ratios to each peer."""
     rows: dict[tuple[str, str], dict[str, list[float]]] = {}
     for each in comparisons.all_comparisons():
         if not each.remark:
@@ -58,7 +58,7 @@ def summary() -> str:
 
 
 def every_comparison() -> str:
-    """Return one row for each case and peer, the largest ratio first."""
+    """Return a row for each case and peer, the largest ratio first."""
     rows = [
         {
             "": ", ".join(filter(None, (each.topic, each.case, each.remark))),
@@ -74,7 +74,7 @@ def every_comparison() -> str:
 
 
 def machines() -> str:
-    """Return what the results of the comparisons recorded of their machines."""
+    """Return the machines of the comparisons, with their results."""
     names: dict[str, list[str]] = {}
     stems = ("attention*", "train_step", "training*", "devices", "generation*", "serving")
     for path in sorted(path for stem in stems for path in comparisons.RESULTS.glob(f"{stem}.json")):
@@ -103,7 +103,7 @@ def train_step() -> str:
 
 
 def step_profile() -> str:
-    """Return what the time of a step goes to."""
+    """Return the fractions of the time of a step by type of operation."""
     shares = read("step_profile")["shares"].items()
     return measuring.table([{"operations": name, "of a step": f"{share:.0%}"} for name, share in shares])
 
@@ -132,7 +132,7 @@ def training() -> str:
 
 
 def data() -> str:
-    """Return the rate of tokenising and loading."""
+    """Return the rates of tokenising and loading."""
     names = {
         ("tokenising", "in memory"): "tokenising, once, in memory",
         ("tokenising", "mapped"): "tokenising, once, into `cache_dir`",
@@ -180,7 +180,7 @@ def devices() -> str:
 
 
 def attention() -> str:
-    """Return time and memory of every form in each run."""
+    """Return the time and memory of every form in each run."""
     names = {
         "Keras, without XLA": "Keras dense, graph",
         "Keras, with XLA": "Keras dense, XLA",
@@ -216,7 +216,7 @@ def generation() -> str:
 
 
 def decoder_step() -> str:
-    """Return what a further token takes, and what it takes at least, by the rows of the decoder."""
+    """Return the time per further token and its lower limits, by the number of decoder rows."""
     rows: dict[str, dict[str, str]] = {}
     for case in read("generation")["cases"].values():
         if case["shape"] == "seq2seq":
@@ -266,7 +266,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
 
 
 def updated(page: str) -> str:
-    """Return the text of a page with its tables written anew."""
+    """Return the text of a page with new tables."""
     return BLOCK.sub(lambda block: f"{block[1]}{BLOCKS[block[2]]()}\n{block[3]}", page)
 
 

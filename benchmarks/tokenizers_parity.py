@@ -1,9 +1,9 @@
-"""Are our ids those of the `tokenizers` library, and how fast are both?
+"""Compare the ids and the speed of tokenizers with the `tokenizers` library.
 
-WordPiece, cased and uncased, and byte-level BPE, with and without a space in front, each with and without special
-tokens in texts: on lines of real text, and on as many made of characters from all over Unicode. Our ids are computed
-in a `tf.function`; those of the library in one call for all lines, with its threads and with one. Text from ids is
-compared too. Needs `pip install tokenizers` and KERAS_TRANSFORMER_DATA.
+WordPiece, cased and uncased, and byte-level BPE, with and without a leading space, each with and without special tokens
+in texts, are compared on lines of real text and on as many lines of characters from all over Unicode. The ids are
+computed here in a `tf.function`, and by the library in one call for all lines, with all threads and with one. Texts
+decoded from ids are compared, too. Needs `pip install tokenizers` and KERAS_TRANSFORMER_DATA.
 """
 
 import functools
@@ -34,7 +34,7 @@ DATA = pathlib.Path(
 )
 BATCH = 1000
 REPEATS = 3
-# Where characters with some difficulty are: each range is as likely as any other.
+# Ranges of characters that are hard to tokenize; each range is equally likely.
 RANGES = """
 0-20 20-7e 7f-ff 100-24f 2b0-36f 370-3ff 400-4ff 590-5ff 600-6ff 900-97f 966-96f e00-e7f 10a0-11ff 13a0-13ff 1ab0-1aff
 1dc0-1eff 1f00-1fff 2000-206f 2070-209f 20a0-214f 2150-218f 2600-27bf 2c00-2dff 2e80-303f 3040-30ff 3400-4dbf 4e00-9fff
@@ -54,7 +54,7 @@ OTHERS = (
 
 
 def real_lines(number: int) -> list[str]:
-    """Return interleaved lines of several data sets, evenly spaced within each."""
+    """Return interleaved lines of several datasets, evenly spaced within each."""
 
     def lines(name: str) -> list[str]:
         path = DATA / name
@@ -96,14 +96,14 @@ def fuzzed_lines(number: int, seed: int = 0) -> list[str]:
 
 
 def characters(tokenizer: Any, lines: list[str]) -> list[str]:
-    """Return texts whose vocabulary leaves few words unknown, as unknown ids would hide differences."""
+    """Return the characters of lines that the vocabulary lacks, because unknown ids would hide differences."""
     words = pair_merges.count_words(lines, tokenizer._words)
     pieces = {piece for word in words for each in word for piece in (each, f"##{each}")}
     return sorted(pieces - set(tokenizer.vocabulary))
 
 
 def word_piece_pair(corpora: dict[str, list[str]], settings: dict[str, bool]) -> tuple[Any, Any]:
-    """Our WordPiece tokenizer, and the library's with the same vocabulary."""
+    """Return a WordPiece tokenizer of this package, and of the library with the same vocabulary."""
     trained = text.WordPieceTokenizer.train(corpora["real"], 8000, **settings)
     ours = text.WordPieceTokenizer(
         [*trained.vocabulary, *characters(trained, corpora["fuzzed"])], clean_up=True, **settings
@@ -120,7 +120,7 @@ def word_piece_pair(corpora: dict[str, list[str]], settings: dict[str, bool]) ->
 
 
 def byte_pair_pair(corpora: dict[str, list[str]], settings: dict[str, bool]) -> tuple[Any, Any]:
-    """Our byte-level tokenizer, and the library's with the same vocabulary."""
+    """Return a byte-level tokenizer of this package, and of the library with the same vocabulary."""
     ours = text.BytePairTokenizer.train(corpora["real"], 8000, **settings)
     vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
     theirs = tokenizers.Tokenizer(models.BPE(vocabulary, list(ours.merges)))
@@ -132,17 +132,17 @@ def byte_pair_pair(corpora: dict[str, list[str]], settings: dict[str, bool]) -> 
 
 
 def batches(lines: list[str]) -> list[list[str]]:
-    """Yield lines in chunks of a thousand."""
+    """Split lines into batches."""
     return [lines[start : start + BATCH] for start in range(0, len(lines), BATCH)]
 
 
 def lines_a_second(encode: Callable[[], Any], number: int) -> float:
-    """Return the shortest time of several runs."""
+    """Return the number of lines per second in the fastest of several runs."""
     return round(number / min(measuring.seconds(encode) for _ in range(REPEATS)))
 
 
 def compare(ours: Any, theirs: Any, corpora: dict[str, list[str]]) -> dict[str, Any]:
-    """Return the number of differing lines, and lines per second."""
+    """Return the number of lines with different ids, and lines per second."""
     encode = tf.function(ours.tokenize, [tf.TensorSpec([None], tf.string)], autograph=False)
     result: dict[str, Any] = {}
     for name, lines in corpora.items():
@@ -151,7 +151,7 @@ def compare(ours: Any, theirs: Any, corpora: dict[str, list[str]]) -> dict[str, 
         found = [row for batch in tensors for row in encode(batch).to_list()]
         expected = [encoding.ids for encoding in theirs.encode_batch(lines)]
         different = [line for line, a, b in zip(lines, found, expected, strict=True) if a != b]
-        # Random ids make strange bytes, which decoders must replace alike.
+        # Random ids give invalid bytes, which both decoders must replace in the same way.
         chance = random.Random(1)
         first = max(ours.special_token_ids.values()) + 1
         ids = [[chance.randrange(first, ours.vocabulary_size) for _ in range(9)] for _ in lines[:2000]]
@@ -180,7 +180,7 @@ def compare(ours: Any, theirs: Any, corpora: dict[str, list[str]]) -> dict[str, 
 
 @functools.cache
 def corpora(count: int) -> dict[str, list[str]]:
-    """Real and fuzzed lines."""
+    """Return real and fuzzed lines."""
     return {"real": real_lines(count), "fuzzed": fuzzed_lines(count)}
 
 
@@ -194,7 +194,7 @@ def compare_case(run: references.Run) -> references.Figures:
         f"{kind} lines with equal ids": [counts["lines"] - counts["lines_with_other_ids"], counts["lines"]]
         for kind, counts in compared.items()
     }
-    # Other processes' work makes both slower.
+    # Other processes make both slower.
     facts = {"vocabulary": ours.vocabulary_size, "load_average": [load, os.getloadavg()[0]]}
     return {**run.case["settings"], **facts, **compared, **different}
 

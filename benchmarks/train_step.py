@@ -1,4 +1,4 @@
-"""Tokens per second of a training step of a small Transformer: ours, KerasHub's and PyTorch's, in one run.
+"""Tokens per second of a training step of a small Transformer: this package, KerasHub and PyTorch.
 
 Run it with `make benchmarks`, or by hand as README.md beside it says. `--help` lists the options.
 """
@@ -50,14 +50,14 @@ class Shapes:
         }
 
     def step_operations(self) -> float:
-        """Floating-point operations in the matrix multiplications of a step: forward once, backward twice that."""
+        """Return the floating-point operations of the matrix multiplications of a step: forward, and twice backward."""
         weights = sum(2 * math.prod(shape) * count for shape, count in self.matmuls().items())
         # Per encoder block one attention, per decoder block two; scores and weighted sum each.
         attention = 3 * self.num_layers * 2 * 2 * self.batch_size * self.length**2 * self.model_dim
         return 3.0 * (weights + attention)
 
     def batch(self) -> dict[str, np.ndarray]:
-        """Random ids without padding."""
+        """Return random ids without padding."""
         random = np.random.default_rng(0)
         draw = functools.partial(
             random.integers, PAD + 4, self.vocabulary_size, (self.batch_size, self.length), dtype="int32"
@@ -66,13 +66,13 @@ class Shapes:
 
 
 def prepare_ours(shapes: Shapes, context: runner.Context, jit: bool) -> runner.Run:
-    """Our Transformer, trained by `fit`."""
+    """Prepare the Transformer of this package, trained by `fit`."""
     keras = start_keras(context.threads)
     return _fit(keras, *our_model(shapes), shapes, jit, context.options.steps)
 
 
 def our_model(shapes: Shapes) -> tuple[Any, Any]:
-    """Return our Transformer and its loss."""
+    """Return the Transformer of this package and its loss."""
     import keras_transformer as kt
 
     model = kt.models.Transformer(
@@ -87,10 +87,10 @@ def our_model(shapes: Shapes) -> tuple[Any, Any]:
 
 
 def prepare_keras_hub(shapes: Shapes, context: runner.Context, jit: bool) -> runner.Run:
-    """KerasHub's encoder and decoder layers in a functional model, trained by `fit`.
+    """Prepare KerasHub's encoder and decoder layers in a functional model, trained by `fit`.
 
-    Its loss does not smooth labels: in Keras that needs one-hot labels of the vocabulary's size, which cost far
-    more. So the comparison favours it.
+    Its loss does not smooth labels, because Keras needs one-hot labels of the vocabulary's size for it, which are far
+    slower. This favours KerasHub.
     """
     keras = start_keras(context.threads)
     return _fit(keras, *keras_hub_model(keras, shapes), shapes, jit, context.options.steps)
@@ -135,7 +135,7 @@ def keras_hub_model(keras: Any, shapes: Shapes) -> tuple[Any, Any]:
 
 
 def prepare_torch(shapes: Shapes, context: runner.Context, jit: bool) -> runner.Run:
-    """`torch.nn.Transformer` in a plain loop, with whichever form of Adam is faster here."""
+    """Prepare `torch.nn.Transformer` in a training loop, with the faster form of Adam."""
     import torch
 
     torch.set_num_threads(context.threads)
@@ -257,7 +257,7 @@ def _fit(keras: Any, model: Any, loss: Any, shapes: Shapes, jit: bool, steps: in
 
 
 def prepare_limit(shapes: Shapes, context: runner.Context, library: str) -> runner.Run:
-    """Matrix multiplications of the step's shapes.
+    """Prepare matrix multiplications with the shapes of a step.
 
     A step computes each product three times: forward x·W, and backward dy·Wᵀ and xᵀ·dy.
     """
@@ -314,7 +314,7 @@ def _multiply(library: str, threads: int) -> tuple[Callable[..., Any], Callable[
 
 
 def derive(shapes: Shapes, measured: dict[str, Any]) -> None:
-    """Add the rates of operations, beside the limit."""
+    """Add the rates of operations, and their ratios to the limit."""
     measured["step_gflop"] = shapes.step_operations() / 1e9
     limits = measured.get("limits", {}).values()
     measured["limit_gflops"] = max((limit["gflops"] for limit in limits), default=math.nan)

@@ -1,7 +1,7 @@
-"""Real tokens per second of training on spa-eng: ours, KerasHub's and PyTorch's, each with batches that suit it.
+"""Tokens per second, without padding, of training on spa-eng: this package, KerasHub and PyTorch.
 
-Padding does not count: the speed is the number of source and target ids of a contender's batches, without padding, by
-the time of their steps. The model is that of `train_step.py`; `--help` lists the options.
+The speed is the number of source and target ids in a contender's batches, without padding, divided by the time of the
+steps. Each contender has batches that suit it. The model is the one of `train_step.py`. `--help` lists the options.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import runner
 import train_step
 
 Batch = dict[str, np.ndarray]
-"""source_ids, target_ids and labels, and for packed rows segments and positions."""
+"""source_ids, target_ids and labels, and for packed rows segment ids and positions."""
 
 OURS, HUB, TORCH, PAD = train_step.OURS, train_step.HUB, train_step.TORCH, train_step.PAD
 MAX_LENGTH = 128
@@ -28,7 +28,7 @@ MAX_LENGTH = 128
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """The pairs, and the ids of each side with end ids."""
+    """Pairs of texts, and their ids with end ids."""
 
     pairs: list[tuple[str, str]]
     tokenizer: Any
@@ -68,7 +68,7 @@ class Corpus:
 
 
 def ours(corpus: Corpus, tokens: int, **options: Any) -> list[Batch]:
-    """Batches of `data.translation_pairs`."""
+    """Return batches of `data.translation_pairs`."""
     from keras_transformer.data import translation_pairs
 
     dataset = translation_pairs(
@@ -81,16 +81,16 @@ def ours(corpus: Corpus, tokens: int, **options: Any) -> list[Batch]:
 
 
 def equal_lengths(corpus: Corpus, tokens: int) -> list[Batch]:
-    """Batches of four lengths, the same for source and target."""
+    """Return batches of four lengths, the same for source and target."""
     from keras_transformer.data.shape_search import choose_lengths
 
     return ours(corpus, tokens, length_buckets=choose_lengths(corpus.lengths.max(axis=1), 4, MAX_LENGTH))
 
 
 def by_sequence_length(corpus: Corpus, tokens: int, multiple: int, to_boundary: bool = False) -> list[Batch]:
-    """Batches as of `tf.data.Dataset.bucket_by_sequence_length` with multiples as boundaries, of shuffled pairs.
+    """Return batches as in `tf.data.Dataset.bucket_by_sequence_length`, with multiples as boundaries.
 
-    They are padded to the longest row of each side, or with `to_boundary` to the boundary, for XLA.
+    Each side is padded to its longest row, or with `to_boundary` to the boundary, for XLA.
     """
     boundaries = -(-corpus.lengths.max(axis=1) // multiple) * multiple
     batches, order = [], np.random.default_rng(0).permutation(len(boundaries))
@@ -105,7 +105,7 @@ def by_sequence_length(corpus: Corpus, tokens: int, multiple: int, to_boundary: 
 
 
 def by_sorting(corpus: Corpus, tokens: int) -> list[Batch]:
-    """Batches of consecutive pairs in the order of their lengths, as in fairseq, of at most `tokens` a side."""
+    """Return batches of consecutive pairs sorted by length, as in fairseq, with at most `tokens` on each side."""
     batches, first, order = [], 0, np.lexsort(corpus.lengths.T)
     lengths = corpus.lengths.max(axis=1)[order]
     while first < len(order):
@@ -119,7 +119,7 @@ def by_sorting(corpus: Corpus, tokens: int) -> list[Batch]:
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A library, its batches for a corpus and a number of tokens, and whether XLA compiles it (None: it has none)."""
+    """A library, a function that returns its batches, and whether it is compiled by XLA (None without XLA)."""
 
     library: str
     batches: Callable[[Corpus, int], list[Batch]]
@@ -150,7 +150,7 @@ def real_tokens(batch: Batch) -> int:
 
 
 def summary(batches: list[Batch]) -> dict[str, Any]:
-    """Return the number of batches and shapes, and the fill: the part of all positions that is not padding."""
+    """Return the number of batches and shapes, and the fill: the fraction of positions that are not padding."""
     positions = sum(batch["source_ids"].size + batch["labels"].size for batch in batches)
     shapes = {(batch["source_ids"].shape, batch["labels"].shape) for batch in batches}
     fill = sum(map(real_tokens, batches)) / positions
@@ -158,7 +158,7 @@ def summary(batches: list[Batch]) -> dict[str, Any]:
 
 
 def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
-    """Write for each contender a summary, a batch of each shape, and batches at random."""
+    """Write a summary, a batch of each shape, and random batches for each contender."""
     train_step.start_keras(max(options.threads))
     corpus, count = Corpus.load(train_step.Shapes.vocabulary_size), 2 + options.rounds * options.steps
     cases = [case for name, case in CASES.items() if any(part in name for part in options.cases)]
@@ -220,7 +220,7 @@ def keras_steps(
 def torch_steps(
     contender: Contender, shapes: train_step.Shapes, threads: int
 ) -> Callable[[list[Batch]], None]:
-    """Return a function that trains `torch.nn.Transformer` on batches in a plain loop."""
+    """Return a function that trains `torch.nn.Transformer` on batches in a training loop."""
     import torch
 
     torch.set_num_threads(threads)
@@ -241,7 +241,7 @@ def torch_steps(
 
 
 def applies(case: dict[str, Any], contender: str) -> bool:
-    """Return whether a contender is compiled as the case says; PyTorch is part of both cases."""
+    """Return whether a contender belongs to a case, with or without XLA; PyTorch belongs to both."""
     return CONTENDERS[contender].jit in (case["xla"], None)
 
 

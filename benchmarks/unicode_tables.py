@@ -1,7 +1,7 @@
 """Generate keras_transformer/text/pretokenizers/unicode_tables.py from the behaviour of the `tokenizers` library.
 
-Each of its parts knows another version of Unicode, and none of them Python's, so it is asked about all 1,112,064.
-Needs `pip install tokenizers`; takes half a minute.
+The parts of the library have different versions of Unicode, none of them Python's, so it is called with all 1,112,064
+code points. Needs `pip install tokenizers`; takes half a minute.
 """
 
 import argparse
@@ -21,7 +21,7 @@ TABLES = (
 
 
 def bert(**options: bool) -> Callable[[str], str]:
-    """Return BERT's normaliser with only the given options."""
+    """Return BERT's normaliser with only some options."""
     names = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
     return normalizers.BertNormalizer(**{name: options.get(name, False) for name in names}).normalize_str
 
@@ -33,7 +33,7 @@ def gpt2_class(code: int) -> str:
 
 
 def probe() -> dict[str, list[int]]:
-    """Return the sets of code points."""
+    """Return the sets of code points by name."""
     clean, isolate, strip = bert(clean_text=True), bert(handle_chinese_chars=True), bert(strip_accents=True)
     words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     decompose = normalizers.NFD().normalize_str
@@ -59,7 +59,7 @@ def probe() -> dict[str, list[int]]:
 
 
 def lower_case() -> list[tuple[int, int]]:
-    """Return each upper-case letter with its lower case, except for the one with two characters."""
+    """Return pairs of upper-case and lower-case letters, without the letter whose lower case has two characters."""
     lower = bert(lowercase=True)
     pairs = [(code, lower(chr(code))) for code in CODE_POINTS]
     return [(code, ord(small)) for code, small in pairs if small != chr(code) and len(small) == 1]

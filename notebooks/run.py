@@ -1,6 +1,6 @@
-"""Runs the notebooks from top to bottom; a cell that raises makes it fail.
+"""Run notebooks from top to bottom; an error in a cell is an error of the program.
 
-Results go to `runs/notebooks`; `--write` puts them into the notebooks themselves.
+The results are written to `runs/notebooks`, with `--write` to the notebooks themselves.
 """
 
 import argparse
@@ -20,8 +20,8 @@ def main() -> int:
     """Run the notebooks named on the command line, by default all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("notebooks", nargs="*", type=pathlib.Path, default=sorted(HERE.glob("*.ipynb")))
-    parser.add_argument("--write", action="store_true", help="keep the outputs in the notebooks")
-    parser.add_argument("--jobs", type=int, default=1, help="how many to run at once")
+    parser.add_argument("--write", action="store_true", help="write the outputs to the notebooks")
+    parser.add_argument("--jobs", type=int, default=1, help="the number of notebooks to run at once")
     options = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -39,28 +39,28 @@ def main() -> int:
 def run(path: pathlib.Path, result: pathlib.Path) -> None:
     """Run a notebook and write it with its outputs to `result`."""
     notebook = nbformat.read(path, as_version=4)
-    began = time.monotonic()
+    start = time.monotonic()
 
-    def say(text: str) -> None:
-        print(f"{path.name} {time.monotonic() - began:6.1f} s  {text}", flush=True)
+    def log(text: str) -> None:
+        print(f"{path.name} {time.monotonic() - start:6.1f} s  {text}", flush=True)
 
-    def started(cell: nbformat.NotebookNode, cell_index: int) -> None:
-        say(f"cell {cell_index}: {' '.join(cell.source.strip().splitlines()[:1])[:80]}")
+    def log_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
+        log(f"cell {cell_index}: {' '.join(cell.source.strip().splitlines()[:1])[:80]}")
 
     client = nbclient.NotebookClient(
         notebook,
         timeout=900,
         kernel_name="python3",
-        on_cell_execute=started,
+        on_cell_execute=log_cell,
         resources={"metadata": {"path": str(RESULTS)}},
     )
     client.execute()
     for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # times, which differ at every run
-        if "outputs" in cell:  # what libraries log as they start
+        cell.metadata.pop("execution", None)  # times differ in each run
+        if "outputs" in cell:  # logs of libraries
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     nbformat.write(notebook, result)
-    say("done")
+    log("done")
 
 
 if __name__ == "__main__":

@@ -60,6 +60,9 @@ TERMS = {
     "with_more_tokens": "resize_token_embeddings",
     "from_preset": "from_size",
     "none_is_lost": "the property",
+    "obstacle": "unsupported, reason",
+    "link_gradient": "transform_gradient",
+    "stops_here": "should_stop",
     "what": "the thing itself",
     "which": "the thing itself",
 }

@@ -18,7 +18,7 @@ import references
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The paper's, section 3.3."""
+    """The paper's hyperparameters, section 3.3."""
 
     num_heads: tuple[int, ...] = (8, 1)
     head_dim: int = 8
@@ -32,7 +32,7 @@ class Settings:
 
 
 def build(graph: Any, settings: Settings) -> Any:
-    """The model, compiled."""
+    """Return the compiled model."""
     import keras
 
     from keras_transformer import models
@@ -53,10 +53,10 @@ def build(graph: Any, settings: Settings) -> Any:
 
 
 def train(model: Any, graph: Any, settings: Settings) -> dict[str, Any]:
-    """Train until neither validation loss nor accuracy has been best for `patience` epochs, and test the best.
+    """Train until neither validation loss nor accuracy has improved for `patience` epochs, and test the best weights.
 
-    An epoch is one batch of one graph. The best weights are those of the last epoch in which both were best, as in
-    the authors' program.
+    An epoch is one batch of one graph. The best weights are the weights of the last epoch in which both were best, as
+    in the authors' program.
     """
     from keras import ops
 
@@ -76,15 +76,15 @@ def train(model: Any, graph: Any, settings: Settings) -> dict[str, Any]:
         lowest, highest = min(lowest, loss), max(highest, accuracy)
     model.set_weights(best)
     logits = np.asarray(model.predict_on_batch(inputs))[0]
-    found = {
-        name: 100 * validate(logits[part], graph.labels[part])[1]
-        for name, part in (("validation", graph.validation), ("test", graph.test))
+    accuracies = {
+        name: 100 * validate(logits[mask], graph.labels[mask])[1]
+        for name, mask in (("validation", graph.validation), ("test", graph.test))
     }
-    return {**found, "epochs": epoch, "best_epoch": best_epoch}
+    return {**accuracies, "epochs": epoch, "best_epoch": best_epoch}
 
 
 def validate(logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """Mean cross-entropy and accuracy."""
+    """Return the mean cross-entropy and the accuracy."""
     shifted = logits - logits.max(1, keepdims=True)
     log_probabilities = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
     loss = -log_probabilities[np.arange(len(labels)), labels].mean()
@@ -93,14 +93,14 @@ def validate(logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
 
 @functools.cache
 def data(folder: pathlib.Path | None) -> Any:
-    """The graph."""
+    """Load the graph."""
     from keras_transformer.datasets import planetoid
 
     return planetoid.load_data(folder)
 
 
 def compare(run: references.Run) -> references.Figures:
-    """Train and test with one seed."""
+    """Train and test a model with one seed."""
     import keras
 
     keras.backend.clear_session()
@@ -112,7 +112,7 @@ def compare(run: references.Run) -> references.Figures:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the folder of the data."""
-    parser.add_argument("--data", type=pathlib.Path, help="folder of ind.cora.* (default: see the data set)")
+    parser.add_argument("--data", type=pathlib.Path, help="folder of ind.cora.* (default: see the dataset)")
 
 
 REFERENCE = references.Reference(

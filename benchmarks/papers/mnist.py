@@ -1,6 +1,6 @@
-"""A Vision Transformer on MNIST: the accuracy on the 10,000 test images after a given time of training.
+"""A Vision Transformer on MNIST: the accuracy on the 10,000 test images after a fixed training time.
 
-The last 5,000 training images are kept apart to validate; nothing is chosen by the test images.
+The last 5,000 training images are used for validation; nothing is chosen by the test images.
 `--help` lists the options.
 """
 
@@ -34,7 +34,7 @@ class Settings:
 
 
 def train(run: references.Run) -> references.Figures:
-    """Train for the given time and test."""
+    """Train a model for a fixed time, and test it."""
     import keras
 
     from keras_transformer import models, training
@@ -87,7 +87,7 @@ def train(run: references.Run) -> references.Figures:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the folder of the data."""
-    parser.add_argument("--data", type=pathlib.Path, help="of the IDX files (default: see the data set)")
+    parser.add_argument("--data", type=pathlib.Path, help="of the IDX files (default: see the dataset)")
 
 
 REFERENCE = references.Reference(

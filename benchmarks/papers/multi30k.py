@@ -1,8 +1,8 @@
-"""Multi30k, English to German: BLEU on the 1,000 captions of 2016 of a Transformer of 4+4 layers, D 128.
+"""Multi30k, English to German: BLEU of a Transformer with 4+4 layers, D 128, on the 1,000 captions of 2016.
 
 The published recipe: lower-cased text, one vocabulary of sub-words for both languages, label smoothing, warm-up, the
-mean of the last checkpoints, beam 5. `--minutes` trains for a given time (`training.TimeBudget`); `--epochs` for a
-given number of passes, as on a GPU: `KERAS_BACKEND=jax … --epochs 60 --batch-tokens 4096 --dropout 0.3`.
+mean of the last checkpoints, beam 5. `--minutes` trains for a fixed time (`training.TimeBudget`), `--epochs` for a
+fixed number of epochs, as on a GPU: `KERAS_BACKEND=jax … --epochs 60 --batch-tokens 4096 --dropout 0.3`.
 `--help` lists the options.
 """
 
@@ -48,12 +48,12 @@ class Settings:
 
 
 def lower_cased(pairs: Pairs) -> Pairs:
-    """The pairs as the published recipe takes them."""
+    """Return the pairs in lower case, as in the published recipe."""
     return [(source.strip().lower(), target.strip().lower()) for source, target in pairs]
 
 
 def build(tokenizer: Any, settings: Settings, learning_rate: Any) -> Any:
-    """The model, compiled."""
+    """Return the compiled model."""
     import keras
 
     from keras_transformer import models, training
@@ -74,7 +74,7 @@ def build(tokenizer: Any, settings: Settings, learning_rate: Any) -> Any:
 
 
 def train(train: Pairs, validation: Pairs, settings: Settings, seed: int, folder: pathlib.Path) -> Any:
-    """A trained pipeline, and how it was trained; the weights of each epoch are in `folder`."""
+    """Return a trained pipeline and its training figures; write the weights of each epoch to `folder`."""
     import keras
 
     from keras_transformer import data, generation, pipelines, text, training
@@ -120,29 +120,29 @@ def train(train: Pairs, validation: Pairs, settings: Settings, seed: int, folder
 
 
 def bleu(answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """SacreBLEU, lower-cased: of its own tokens and, where there is sacremoses, of Moses', the published ones."""
+    """Return lower-cased SacreBLEU on its own tokens and, with sacremoses installed, on Moses' tokens, as published."""
     from sacrebleu.metrics import BLEU
 
     metric = BLEU(lowercase=True, tokenize="13a")
     score = metric.corpus_score(answers, [references])
-    found = {"bleu": score.score, "brevity_penalty": score.bp, "signature": str(metric.get_signature())}
+    scores = {"bleu": score.score, "brevity_penalty": score.bp, "signature": str(metric.get_signature())}
     if importlib.util.find_spec("sacremoses"):
         from sacremoses import MosesTokenizer
 
         split = MosesTokenizer("de").tokenize
-        given = [
+        tokenized = [
             [split(text, return_str=True, escape=False) for text in texts] for texts in (answers, references)
         ]
         metric = BLEU(lowercase=True, tokenize="none", force=True)
-        found["moses"] = {
-            "bleu": metric.corpus_score(given[0], [given[1]]).score,
+        scores["moses"] = {
+            "bleu": metric.corpus_score(tokenized[0], [tokenized[1]]).score,
             "signature": str(metric.get_signature()),
         }
-    return found
+    return scores
 
 
 def evaluate(pipeline: Any, pairs: Pairs) -> dict[str, Any]:
-    """BLEU, and the first answers."""
+    """Return BLEU, and the first answers."""
     sources, references = zip(*pairs, strict=True)
     start = time.perf_counter()
     answers = pipeline(list(sources))
@@ -156,7 +156,7 @@ def evaluate(pipeline: Any, pairs: Pairs) -> dict[str, Any]:
 
 
 def compare(run: references.Run) -> references.Figures:
-    """Train, choose checkpoints by the validation captions, and test."""
+    """Train a model, choose checkpoints by BLEU on the validation captions, and test them."""
     from keras_transformer import training
     from keras_transformer.datasets import multi30k
 

@@ -1,8 +1,8 @@
 """GPT on Tiny Shakespeare, character by character: the validation loss, over seeds.
 
-Configurations are nanoGPT's published ones ("cpu": 1.88; "gpu": 1.4697), and "ours": as many steps on as many
-characters as "cpu", with what came after GPT-2. "gpu" wants one: `KERAS_BACKEND=jax … --only gpu`. Losses are in nats a
-character. `--help` lists the options.
+The configurations are nanoGPT's published ones ("cpu": 1.88; "gpu": 1.4697), and "ours": as many steps on as many
+characters as "cpu", with rotary positions, RMS norms and SwiGLU. "gpu" needs a GPU: `KERAS_BACKEND=jax … --only gpu`.
+Losses are in nats per character. `--help` lists the options.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import references
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """nanoGPT's for a CPU."""
+    """nanoGPT's settings for a CPU."""
 
     num_layers: int = 4
     num_heads: int = 4
@@ -87,13 +87,13 @@ class Characters:
 
 
 def read(folder: pathlib.Path) -> tuple[bytes, bytes]:
-    """The first 90 % of the characters, and the others."""
+    """Return the first 90 % of the characters, and the rest."""
     text = (folder / "input.txt").read_bytes()
     return text[: int(0.9 * len(text))], text[int(0.9 * len(text)) :]
 
 
 def build(tokenizer: Characters, settings: Settings) -> Any:
-    """The model, compiled."""
+    """Return the compiled model."""
     import keras
 
     from keras_transformer import models, training
@@ -138,7 +138,7 @@ def build(tokenizer: Characters, settings: Settings) -> Any:
 
 
 def train(texts: tuple[bytes, bytes], settings: Settings, seed: int) -> dict[str, Any]:
-    """Train, and validate on all of the validation text now and then."""
+    """Train a model, and validate it on the full validation text after every `validate_every` steps."""
     import keras
 
     from keras_transformer import data

@@ -1,9 +1,9 @@
 """Sentiment of SST-2's 6,920 sentences, from scratch: BERT, with and without pre-training, a causal encoder, an LSTM.
 
 All have the same vocabulary, embeddings, number of weights (nearly), updates, batches, dropout, optimiser and pooling
-(the mean of all tokens). Weights are averaged over updates. The validation sentences' cross-entropy says how many
-epochs are best; then the model is trained anew for as many, on training and validation sentences. Pre-training, which
-fills gaps in the training sentences, passes on its embeddings, mixed with random ones. `--help` lists the options.
+(the mean of all tokens). Weights are averaged over updates. The number of epochs is chosen by the cross-entropy on the
+validation sentences; then the model is trained again on training and validation sentences. Pre-training is masked
+language modelling on the training sentences; its embeddings are mixed with random ones. `--help` lists the options.
 
 `--train`, `--validation` and `--test` name files of other sentences: a label, a tab and the sentence on each line.
 """
@@ -54,7 +54,7 @@ class Settings:
 
 
 def read(files: Sequence[pathlib.Path]) -> tuple[list[list[tuple[str, int]]], list[str]]:
-    """The (sentence, class) pairs of files of `label<TAB>sentence` lines, and the classes, the labels of the first."""
+    """Return the (sentence, class) pairs of files of `label<TAB>sentence` lines, and the labels of the first file."""
     parts = []
     for path in files:
         part, expected = [], f"{path} must have a label, a tab and a sentence on each line"
@@ -101,7 +101,7 @@ class Data:
         self.length = max(int(ids.shape[1]) for ids in self.ids.values())
 
     def batches(self, part: str, settings: Settings, seed: int | None) -> Any:
-        """Batches of like length; of the training set in a random order, with words masked at random."""
+        """Return batches of similar lengths; with a seed, in random order and with words masked at random."""
         import tensorflow as tf
 
         pad_id, mask_id = self.tokenizer.pad_id, self.tokenizer.mask_id
@@ -122,13 +122,13 @@ class Data:
             [settings.batch_size] * (len(settings.boundaries) + 1),
             padding_values=(pad_id, 0),
         )
-        if seed is None:  # else sentences meet otherwise in every epoch, and batches are one more or less
+        if seed is None:  # otherwise the number of batches differs between epochs
             batches = batches.apply(tf.data.experimental.assert_cardinality(sum(1 for _ in batches)))
         return batches.prefetch(tf.data.AUTOTUNE)
 
 
 def build(kind: str, data: Data, settings: Settings, dropout: float) -> Any:
-    """An encoder, and the classifier around it."""
+    """Return an encoder, and a classifier with it."""
     import keras
 
     from keras_transformer import models
@@ -142,7 +142,7 @@ def build(kind: str, data: Data, settings: Settings, dropout: float) -> Any:
             mask_zero=True,
         )
         hidden = keras.layers.Dropout(dropout)(embedding(ids))
-        # As many weights as the other encoders have besides embeddings: 4 (units² + D units + units) a layer.
+        # As many weights as the blocks of the other encoders: 4 (units² + D units + units) per layer.
         for _ in range(settings.num_layers):
             hidden = keras.layers.LSTM(lstm_units(settings), return_sequences=True)(hidden)
             hidden = keras.layers.Dropout(dropout)(hidden)
@@ -165,7 +165,7 @@ def build(kind: str, data: Data, settings: Settings, dropout: float) -> Any:
 
 
 def lstm_units(settings: Settings) -> int:
-    """Return the number of units with which all layers have as many weights as the blocks."""
+    """Return the number of units for which the LSTM layers have as many weights as the Transformer blocks."""
     size, hidden = settings.model_dim, settings.hidden_dim
     blocks = settings.num_layers * (4 * size * size + 2 * size * hidden)
     # First layer 4 (u² + D u), the others 8 u².
@@ -215,18 +215,18 @@ def pretrain(data: Data, settings: Settings, seed: int) -> tuple[Any, dict[str, 
 
 
 def table(encoder: Any) -> Any:
-    """The weight that holds the embeddings of an encoder's tokens."""
+    """Return the weight with the token embeddings of an encoder."""
     return encoder.embedding.embedding.embeddings
 
 
 def mix(encoder: Any, learnt: np.ndarray, share: float) -> None:
-    """Mix learnt embeddings with random ones, which distinguish words, by shares of variance."""
+    """Mix learned embeddings with random ones, which distinguish words; `share` is the learned part of the variance."""
     drawn = table(encoder).numpy()
     table(encoder).assign((1 - share) ** 0.5 * drawn + share**0.5 * drawn.std() / learnt.std() * learnt)
 
 
 def smoothed_loss(smoothing: float, num_classes: int) -> Any:
-    """Cross-entropy of the classes, label-smoothed."""
+    """Return the label-smoothed cross-entropy of the classes."""
     import keras
 
     crossentropy = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
@@ -236,7 +236,7 @@ def smoothed_loss(smoothing: float, num_classes: int) -> Any:
 def fit(
     kind: str, data: Data, settings: Settings, seed: int, learnt: np.ndarray | None, part: str, epochs: int
 ) -> tuple[Any, dict[str, list[float]]]:
-    """A classifier with its averaged weights after the first of all epochs, and its history on the validation set."""
+    """Return a classifier with averaged weights after the first `epochs` epochs, and its history."""
     import keras
 
     keras.utils.set_random_seed(seed)
@@ -270,7 +270,7 @@ def fit(
 
 
 def train(run: references.Run) -> references.Figures:
-    """One classifier: its accuracies in percent."""
+    """Train one classifier, and return its accuracies in percent."""
     import keras
 
     kind, settings, seed = run.name, run.settings, run.seed
@@ -301,7 +301,7 @@ def train(run: references.Run) -> references.Figures:
 def load(
     settings: Settings, folder: pathlib.Path | None, *files: pathlib.Path | None
 ) -> tuple[Data, references.Figures]:
-    """The sentences of SST-2 or of files, and which they are."""
+    """Return the sentences of SST-2 or of files, and a description of the files."""
     if any(files):
         if folder or not all(files):
             raise ValueError(
@@ -318,7 +318,7 @@ def load(
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the data."""
     add = parser.add_argument
-    add("--data", type=pathlib.Path, help="folder of stsa.binary.* (default: see the data set)")
+    add("--data", type=pathlib.Path, help="folder of stsa.binary.* (default: see the dataset)")
     for part in FILES:
         add(
             f"--{part}",

@@ -1,9 +1,9 @@
-"""Find and copy: a marker somewhere in a source of 8 times the encoder's length, and the tokens after it to be copied.
+"""Find and copy: a source of 8 times the encoder's length has a marker, and the tokens after it are to be copied.
 
-A small Transformer learns the task on sources that its encoder reads at once. Then it is given long ones: cut off after
-what it can read; whole; read in chunks with attention to all of their states; as an Unlimiformer, with no training
-more; and as one after a few updates with retrieval. Each seed draws its own weights and data.
-The memory of generating is XLA's own count for several source lengths, on the JAX backend in a process of its own.
+A small Transformer learns the task on sources that its encoder reads at once. Then it reads long sources in five ways:
+truncated; at full length; in chunks, with attention to all of their states; as an Unlimiformer without further
+training; and as an Unlimiformer after a few updates with retrieval. Each seed has its own weights and data.
+The memory of generation is XLA's own count for several source lengths, on the JAX backend in a separate process.
 `--help` lists the options.
 """
 
@@ -45,30 +45,30 @@ class Settings:
 
 
 def examples(settings: Settings, count: int, min_length: int, max_length: int, seed: int) -> tuple[Any, Any]:
-    """Sources (count, max_length), padded, and the targets (count, copied_tokens + 1) with the end token.
+    """Return padded sources (count, max_length), and targets (count, copied_tokens + 1) with the end token.
 
-    All else than marker and padding is drawn from the same symbols, those to be copied too.
+    All tokens except marker and padding are drawn from the same symbols, including the tokens to copy.
     """
     random, copied = np.random.default_rng(seed), settings.copied_tokens
     source = random.integers(FIRST_SYMBOL, settings.vocabulary_size, (count, max_length))
     length = random.integers(min_length, max_length + 1, (count, 1))
-    place = random.integers(0, length - copied)
+    marker_position = random.integers(0, length - copied)
     position = np.arange(max_length)
-    source = np.where(position == place, MARKER, np.where(position < length, source, 0))
-    found = np.take_along_axis(source, place + 1 + np.arange(copied), axis=1)
-    return source, np.concatenate([found, np.full((count, 1), END)], axis=1)
+    source = np.where(position == marker_position, MARKER, np.where(position < length, source, 0))
+    target = np.take_along_axis(source, marker_position + 1 + np.arange(copied), axis=1)
+    return source, np.concatenate([target, np.full((count, 1), END)], axis=1)
 
 
 def fit(
     model: Any, settings: Settings, lengths: tuple[int, int], rate: float, updates: int, seed: int
 ) -> Any:
-    """The losses of so many updates, on examples each of which is seen once."""
+    """Train a model for a number of updates, each on new examples, and return the losses."""
     import keras
 
     from keras_transformer import training
 
     source, target = examples(settings, updates * settings.batch_size, *lengths, seed)
-    given = np.concatenate([np.full((len(target), 1), START), target[:, :-1]], axis=1)
+    target_ids = np.concatenate([np.full((len(target), 1), START), target[:, :-1]], axis=1)
     warmup = updates // 10
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, updates - warmup, warmup_target=rate, warmup_steps=warmup
@@ -82,15 +82,14 @@ def fit(
     history = []
     for part in range(parts):
         rows = slice(part * len(source) // parts, (part + 1) * len(source) // parts)
-        inputs = {"source_ids": source[rows], "target_ids": given[rows]}
-        found = model.fit(inputs, target[rows], batch_size=settings.batch_size, verbose=0).history
-        history += found["loss"]
+        inputs = {"source_ids": source[rows], "target_ids": target_ids[rows]}
+        history += model.fit(inputs, target[rows], batch_size=settings.batch_size, verbose=0).history["loss"]
         measuring.progress(f"{part + 1} of {parts}: loss {history[-1]:.4f}")
     return history
 
 
 def exact(model: Any, source: Any, target: Any) -> float:
-    """The percentage of sources whose whole answer is right."""
+    """Return the percentage of sources whose answer is right in all tokens."""
     from keras_transformer.generation import generate
 
     answers = [
@@ -101,7 +100,7 @@ def exact(model: Any, source: Any, target: Any) -> float:
 
 
 def train(settings: Settings, seed: int) -> references.Figures:
-    """Train on short sources, test on long ones; the data take the four seeds after `seed`."""
+    """Train on short sources, and test on long ones; the data use the four seeds after `seed`."""
     import keras
 
     from keras_transformer import models
@@ -165,7 +164,7 @@ def memory(settings: Settings, times: int) -> dict[str, Any]:
 
 
 def memory_in_a_process(times: int) -> references.Figures:
-    """`memory` in a process of its own, with JAX."""
+    """Return the result of `memory` in a separate process with JAX."""
     worker = measuring.Worker(__file__, "memory", ["--worker"], {"KERAS_BACKEND": "jax"})
     try:
         return worker.ask({"times": times}, 300)

@@ -1,21 +1,21 @@
-"""Our beam search and that of PyTorch `transformers` on the same weights: are the ids the same?
+"""Compare the ids of beam search in this package and in PyTorch `transformers`, with the same weights.
 
     .venv-bench/bin/python benchmarks/parity/beam_search.py            # --help lists the options
 
 A small Marian model with random weights is saved by `transformers` and read by `interop.from_hugging_face`. Each search
 runs with 1 to 8 beams and several length penalties. Definitions, and how they correspond:
 
-- Both rank a hypothesis of n tokens by its summed log-probability over n to the power of `length_penalty`, which is our
-  `normalization="length"` (GNMT's penalty, our default, `transformers` does not have). n counts the end token and what
-  was generated alone, neither start token nor prompt.
-- Both look at 2·R candidates a step, move those that end among the R best to a set of their own, and let hypotheses
-  that are cut at the limit compete. At the limit `transformers` takes the R best candidates, ours the R best that end
-  and the R best that do not: the same n-best.
-- `early_stopping="never"` stops where nothing better can come, as our `True`. `False`, the default there, bounds what
-  can come by the present length (our "heuristic"), and `True` stops as soon as R have ended (our "num_beams"): both
-  may stop too early for a positive length penalty.
-- `RepetitionPenalty` is applied to log-probabilities under beam search and to logits under greedy search.
-- Neither generates padding, nor the start token, which is the same id in Marian.
+- Both rank a hypothesis of n tokens by its summed log-probability divided by n to the power of `length_penalty`, here
+  `normalization="length"`. (GNMT's penalty, the default here, does not exist in `transformers`.) n counts generated
+  tokens and the end token, but not the start token or the prompt.
+- Both consider 2·R candidates per step, move those of the R best that end to a separate set, and rank truncated
+  hypotheses with it. At the limit, `transformers` ranks the R best candidates, this package the R best that end and the
+  R best that do not: the n-best lists are the same.
+- `early_stopping="never"` stops when no better hypothesis is possible, like `True` here. `False`, the default of
+  `transformers`, bounds future scores by the current length ("heuristic" here), and `True` stops as soon as R
+  hypotheses have ended ("num_beams" here): both may stop too early for a positive length penalty.
+- `RepetitionPenalty` is applied to log-probabilities in beam search and to logits in greedy search.
+- Neither generates padding, nor the start token, which has the same id in Marian.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def theirs(
     most: int,
     **settings: Any,
 ) -> np.ndarray:
-    """The ids (B, M) that `transformers` finds."""
+    """Return the ids (B, M) that `transformers` generates."""
     out = model.generate(
         torch.tensor(sources),
         attention_mask=torch.tensor((sources != PAD).astype(int)),
@@ -81,7 +81,7 @@ def theirs(
 
 
 def sources_of(rows: int) -> np.ndarray:
-    """Random sources (rows, 10) of several lengths."""
+    """Return random sources (rows, 10) of several lengths."""
     random = np.random.default_rng(0)
     sources = random.integers(1, PAD, (rows, 10))
     for row, length in enumerate(random.integers(2, 11, rows)):
@@ -92,7 +92,7 @@ def sources_of(rows: int) -> np.ndarray:
 
 @functools.cache
 def models(seed: int) -> tuple[Any, Any]:
-    """Their model and ours, with the same weights."""
+    """Return the model of `transformers` and the model of this package, with the same weights."""
     with tempfile.TemporaryDirectory() as folder:
         return make(
             "marian", pathlib.Path(folder), seed, max_position_embeddings=64, forced_eos_token_id=None
@@ -111,7 +111,7 @@ def compare_logits(run: references.Run) -> references.Figures:
             decoder_input_ids=torch.tensor(inputs),
         ).logits.numpy()
     ours = np.asarray(model({"source_ids": sources, "target_ids": inputs}))
-    # Behind padding a target has no meaning.
+    # Outputs after padding are not defined.
     real = np.cumsum(inputs[:, 1:] == PAD, axis=1) == 0
     return {"logits": float(np.abs(logits - ours)[:, 1:][real].max())}
 
@@ -132,9 +132,9 @@ def compare(run: references.Run) -> references.Figures:
     ids = theirs(peer, sources, beams, penalty, early_stopping, tokens, **further)
     differs = (ids != out.best).any(axis=1)
     found = {**run.case, "rows": len(sources), "identical": int((~differs).sum())}
-    if factor:  # which `score` does not apply
+    if factor:  # `score` does not apply the penalty
         return {**found, "identical or near ties": [found["identical"], len(sources)]}
-    # The end token may look like nothing else, so lengths are counted over what is no padding.
+    # Lengths are counted by `score`, without padding.
     scored = generation.score(model, sources, ids)
     powers = np.maximum(np.arange(tokens + 1), 1.0) ** penalty
     gap = out.ranking_scores[:, 0] - scored.scores / powers[scored.lengths]

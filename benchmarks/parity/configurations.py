@@ -1,4 +1,4 @@
-"""Print which keys of a `config.json` are read, refused by name, or ignored, from the tables that read them.
+"""Print which keys of a `config.json` are read, checked, or ignored, from the tables of `interop`.
 
     .venv-bench/bin/python benchmarks/parity/configurations.py            # as in benchmarks/parity/README.md
 
@@ -45,7 +45,7 @@ DERIVING = {
 
 
 def table(model_type: str) -> str:
-    """The keys of a model type, a row each, as Markdown."""
+    """Return the keys of a model type as a Markdown table."""
     rows: dict[str, str] = {}
     for architecture in _of_type(model_type):
         for ours, theirs in architecture.settings.items():
@@ -58,7 +58,7 @@ def table(model_type: str) -> str:
 
 
 def ignored(model_type: str) -> list[str]:
-    """The keys that `transformers` writes for a model type and that nothing here reads."""
+    """Return the keys that `transformers` writes for a model type and that are not read."""
     import transformers
 
     known = set(DERIVING.get(model_type, ())) | {"model_type"}
@@ -75,7 +75,7 @@ def classes(model_type: str) -> list[str]:
 
 
 def sample(architecture: Architecture) -> dict[str, Any]:
-    """A `config.json` with all keys that are read."""
+    """Return a `config.json` with all keys that are read."""
     config = dict(architecture.required)
     for ours, theirs in architecture.settings.items():
         for key in _names(theirs):
@@ -126,7 +126,7 @@ def _shown(value: Any) -> str:
 
 
 def pages() -> Iterator[str]:
-    """A section for each model type."""
+    """Yield a section for each model type."""
     try:
         import transformers
     except ImportError:

@@ -1,6 +1,6 @@
-"""The same weights in `transformers` and here, for encoders: BERT with each of its heads, and ViT.
+"""Compare encoders in `transformers` and in this package, with the same weights: BERT with each of its heads, and ViT.
 
-Outputs, and the loss and gradients of a step. Models of `transformers` with random weights are saved by
+Outputs, and the loss and gradients of a step, are compared. Models of `transformers` with random weights are saved by
 `save_pretrained`, read by `interop.from_hugging_face`, and written back.
 
     .venv-bench/bin/python benchmarks/parity/encoders.py            # --help lists the options
@@ -47,7 +47,7 @@ VIT_SIZES = {
     },
     "base": {"num_labels": 1000},
 }
-# What each class gives, in the order of our outputs; of `BertModel` a variant alone is compared.
+# The outputs of each class, in the order of the outputs of this package; only a variant of `BertModel` is compared.
 OUTPUTS = {
     "BertForPreTraining": ("seq_relationship_logits", "prediction_logits"),
     "BertForMaskedLM": ("logits",),
@@ -58,7 +58,7 @@ OUTPUTS = {
     "BertModel": ("last_hidden_state",),
 }
 LABELS = {"num_labels": 5, "problem_type": "multi_label_classification"}
-# Configurations beside the published ones, small alone: the class, its settings, and arguments of its constructor.
+# Further configurations, only in small sizes: the class, its settings, and arguments of its constructor.
 VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     **{
         f"{name}, {activation}": (name, {"hidden_act": activation}, {})
@@ -91,12 +91,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ViTForImageClassification, several labels": ("ViTForImageClassification", LABELS, {}),
 }
 ARCHITECTURES = {
-    each.class_name: each for each in (*bert.ARCHITECTURES, vit.VIT) if each.class_name in OUTPUTS
+    architecture.class_name: architecture
+    for architecture in (*bert.ARCHITECTURES, vit.VIT)
+    if architecture.class_name in OUTPUTS
 }
 
 
 def texts(vocabulary_size: int, random: np.random.Generator) -> tuple[Any, dict[str, Any], np.ndarray]:
-    """Return rows of two segments, some padded, for us and for `transformers`, and the padding mask."""
+    """Return inputs with two segments and padding for this package and for `transformers`, and the padding mask."""
     ids = random.integers(1, vocabulary_size, (3, 20))
     valid = np.arange(20) < np.array([[20], [13], [7]])
     ids, segments = np.where(valid, ids, 0), np.where(valid, np.arange(20) > 5, 0)
@@ -106,13 +108,13 @@ def texts(vocabulary_size: int, random: np.random.Generator) -> tuple[Any, dict[
 
 
 def images(size: int, random: np.random.Generator) -> tuple[Any, dict[str, Any], None]:
-    """Images, and the same as `transformers` takes them."""
+    """Return images for this package and for `transformers`."""
     pixels = random.integers(0, 256, (2, size, size, 3)).astype("float32")
     return pixels, {"pixel_values": torch.tensor((pixels / 127.5 - 1).transpose(0, 3, 1, 2))}, None
 
 
 def our_outputs(output: Any) -> list[Any]:
-    """In the order of `OUTPUTS`."""
+    """Return the outputs of a model in the order of `OUTPUTS`."""
     if isinstance(output, dict):
         return [output[name] for name in sorted(output)]
     return [output[:, 0], output[:, 1]] if len(output.shape) == 3 and output.shape[1] == 2 else [output]
@@ -140,7 +142,7 @@ def compare(name: str, size: str, seed: int) -> dict[str, Any]:
     expected = [getattr(theirs(**their_inputs), output) for output in OUTPUTS[name]]
     with torch.no_grad():
         again = [getattr(back(**their_inputs), output) for output in OUTPUTS[name]]
-    # The names of one activation are one name when written, and their programs round otherwise.
+    # Several names of one activation are written as one name, whose implementation rounds differently.
     renamed = back.config.hidden_act != theirs.config.hidden_act
     same = functools.partial(torch.allclose, rtol=0, atol=1e-5) if renamed else torch.equal
     weights = ours.trainable_weights
@@ -168,7 +170,7 @@ def compare(name: str, size: str, seed: int) -> dict[str, Any]:
 
 
 def compare_answers(theirs: Any, folder: pathlib.Path) -> dict[str, float]:
-    """The largest difference of a score between `pipeline("text-classification", top_k=None)` and our pipeline."""
+    """Return the largest difference of a score from `pipeline("text-classification", top_k=None)`."""
     words = [f"w{i}" for i in range(theirs.config.vocab_size - 5)]
     (folder / "vocab.txt").write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n"
@@ -192,7 +194,7 @@ def _valid(output: Any, valid: np.ndarray | None, mask: Any) -> Any:
 
 
 def _loss(logits: Any, library: Any) -> Any:
-    """Return a loss that depends on all logits: the mean log-sum-exp of rows minus the first of each."""
+    """Return a loss that depends on all logits: the mean over rows of log-sum-exp minus the first logit."""
     rows = logits.reshape(len(logits), -1) if library is torch else tf.reshape(logits, [len(logits), -1])
     if rows.shape[1] == 1:
         return (rows**2).mean() if library is torch else tf.reduce_mean(rows**2)
@@ -220,7 +222,7 @@ def _worst_gradient(architecture: Any, ours: Any, theirs: Any, gradient_of: dict
 
 
 def _in_file(name: str) -> str:
-    """Return the name of a parameter in files, which may differ from that in the classes."""
+    """Return the name of a parameter in files, which may differ from the name in the classes."""
     if name.startswith("vit.layers."):
         for new, old in (
             ("vit.layers.", "vit.encoder.layer."),

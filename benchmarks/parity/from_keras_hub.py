@@ -1,9 +1,9 @@
-"""Do models and tokenizers of KerasHub give the same outputs, ids and texts after conversion?
+"""Compare the outputs, ids and texts of KerasHub's models and tokenizers before and after conversion.
 
-Each class of KerasHub that `interop.from_keras_hub` converts, with the published sizes and random weights: the largest
-difference of an output, and for GPT-2 the ids of greedy generation. Each of its tokenizers, with a vocabulary trained
-here: the lines whose ids are equal, of real text and of hard lines, made of characters from all over Unicode; for the
-lines that differ, whether ours are the ids of the `tokenizers` library, which tokenise as the published models do.
+For each model class that `interop.from_keras_hub` converts, with published sizes and random weights: the largest
+difference of an output, and for GPT-2 the ids of greedy generation. For each tokenizer, with a vocabulary trained here:
+the number of lines with equal ids, for real text and for hard lines of characters from all over Unicode, and for the
+other lines a comparison with the `tokenizers` library, which tokenizes as the published models do.
 
     .venv-bench/bin/python benchmarks/parity/from_keras_hub.py    # --help
 """
@@ -67,7 +67,7 @@ NEW_TOKENS = 24
 
 
 def randomise(model: keras.Model) -> None:
-    """Give all weights a spread that lets every one of them matter."""
+    """Set all weights to random values that affect the outputs."""
     random = np.random.default_rng(0)
     for weight in model.weights:
         if "float" in weight.dtype:
@@ -136,14 +136,14 @@ def compare_generation(theirs: Any, ours: Any, ids: np.ndarray) -> dict[str, Any
 
 @functools.cache
 def samples() -> tuple[list[str], list[str]]:
-    """Lines of the phrasebook, and hard ones."""
+    """Return lines of the phrasebook, and hard lines."""
     train, _, _ = phrasebook.load_data(3000, num_validation=50, num_test=50)
     return [side for pair in train for side in pair], fuzzed_lines(500)
 
 
 @functools.cache
 def tokenizers_of() -> dict[str, tuple[Any, Any, Any]]:
-    """Return KerasHub's tokenizer, ours and that of `tokenizers` (None for SentencePiece), each of one vocabulary."""
+    """Return KerasHub's tokenizer, the converted one and, except for SentencePiece, that of `tokenizers`, by name."""
     found: dict[str, tuple[Any, Any, Any]] = {}
     real, hard = samples()
     lines = real + hard[:250]
@@ -186,7 +186,7 @@ def tokenizers_of() -> dict[str, tuple[Any, Any, Any]]:
 
 
 def compare_tokenizer(theirs: Any, ours: Any, reference: Any, lines: list[str]) -> dict[str, Any]:
-    """Return how many lines have equal ids, and of the others how many of ours equal those of `tokenizers`."""
+    """Return the number of lines with equal ids, and for the other lines the comparison with `tokenizers`."""
     expected = [np.asarray(theirs(line)).tolist() for line in lines]
     found = ours.tokenize(lines).to_list()
     differing = [(line, a, b) for line, a, b in zip(lines, found, expected, strict=True) if a != b]
@@ -207,7 +207,7 @@ def compare_tokenizer(theirs: Any, ours: Any, reference: Any, lines: list[str]) 
 
 
 def compare(run: references.Run) -> references.Figures:
-    """Compare a model, or a tokenizer on real lines, whose ids must be equal, and on hard ones."""
+    """Compare a model, or a tokenizer on real lines, whose ids must be equal, and on hard lines."""
     if run.name in MODELS:
         found = compare_model(run.name)
         keras.backend.clear_session()

@@ -1,8 +1,8 @@
-"""The same weights in PyTorch Geometric and here: logits, and the loss and gradients of a step, of graph attention.
+"""Compare graph attention in PyTorch Geometric and in this package, with the same weights: logits, loss and gradients.
 
-`GATConv` and `GATv2Conv`, each as the networks of the paper: for one graph, Cora (where `KERAS_TRANSFORMER_DATA` has
-it), 8 heads of 8 and 1 averaged; for many, 4, 4 and 6 heads, on random graphs with isolated nodes, in one padded
-batch here and joined into one graph there. Edges and, by adjacency, the dense kernel.
+`GATConv` and `GATv2Conv` in the networks of the paper: for Cora (in `KERAS_TRANSFORMER_DATA`), 8 heads of size 8 and 1
+averaged head; for several graphs, 4, 4 and 6 heads, on random graphs with isolated nodes, in one padded batch here and
+joined into one graph in PyTorch Geometric. Both edges and adjacency matrices (the dense kernel) are compared.
 
     .venv-bench/bin/python benchmarks/parity/gat.py            # --help lists the options
 """
@@ -37,18 +37,18 @@ Graph = tuple[
 
 
 def random_graphs(random: np.random.Generator) -> list[Graph]:
-    """Graphs of several sizes; no edge leads to or from the last node of each."""
+    """Return graphs of several sizes, whose last nodes have no edges."""
     graphs = []
     for num_nodes in (12, 30, 7):
         edges = np.argwhere(random.random((num_nodes, num_nodes)) < 0.2)
-        edges = edges[(edges < num_nodes - 1).all(1)]  # loops among them
+        edges = edges[(edges < num_nodes - 1).all(1)]  # including self-loops
         nodes = random.normal(size=(num_nodes, 20)).astype("float32")
         graphs.append((nodes, edges, random.integers(0, 5, num_nodes)))
     return graphs
 
 
 def read(name: str, random: np.random.Generator) -> list[Graph]:
-    """The graphs of a network."""
+    """Return the graphs of a network."""
     if name != "Cora":
         return random_graphs(random)
     graph = planetoid.load_data()
@@ -56,20 +56,22 @@ def read(name: str, random: np.random.Generator) -> list[Graph]:
 
 
 def padded(graphs: list[Graph]) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (B, T, D) and edges (B, E, 2), padded with zeros and −1."""
-    size, most = max(len(each[0]) for each in graphs), max(len(each[1]) for each in graphs)
-    nodes = np.stack([np.pad(each[0], [(0, size - len(each[0])), (0, 0)]) for each in graphs])
-    edges = [np.pad(each[1], [(0, most - len(each[1])), (0, 0)], constant_values=-1) for each in graphs]
-    return nodes, np.stack(edges).astype("int32")
+    """Return nodes (B, T, D), padded with zeros, and edges (B, E, 2), padded with −1."""
+    num_nodes, num_edges = (max(len(graph[i]) for graph in graphs) for i in (0, 1))
+    nodes = [np.pad(nodes, [(0, num_nodes - len(nodes)), (0, 0)]) for nodes, _, _ in graphs]
+    edges = [
+        np.pad(edges, [(0, num_edges - len(edges)), (0, 0)], constant_values=-1) for _, edges, _ in graphs
+    ]
+    return np.stack(nodes), np.stack(edges).astype("int32")
 
 
 def joined(graphs: list[Graph]) -> Graph:
-    """Join graphs to one graph without edges between them."""
-    starts = np.cumsum([0] + [len(each[0]) for each in graphs])
+    """Join graphs into one graph without edges between them."""
+    starts = np.cumsum([0] + [len(nodes) for nodes, _, _ in graphs])
     return (
-        np.concatenate([each[0] for each in graphs]),
-        np.concatenate([each[1] + start for each, start in zip(graphs, starts, strict=False)]),
-        np.concatenate([each[2] for each in graphs]),
+        np.concatenate([nodes for nodes, _, _ in graphs]),
+        np.concatenate([edges + start for (_, edges, _), start in zip(graphs, starts, strict=False)]),
+        np.concatenate([labels for _, _, labels in graphs]),
     )
 
 
@@ -91,14 +93,14 @@ class Theirs(torch.nn.Module):
                     weight.normal_(0, 0.2)
 
     def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-        """Logits (T, C)."""
+        """Return the logits (T, C)."""
         for i, layer in enumerate(self.layers):
             nodes = layer(torch.nn.functional.elu(nodes) if i else nodes, edges)
         return nodes
 
 
 def pairs(ours: Any, theirs: Theirs, score: str) -> list[tuple[Any, torch.nn.Parameter]]:
-    """Return pairs of our and their weights, equal except for their shapes."""
+    """Return pairs of corresponding weights, which differ only in shape."""
     found = []
     for mine, other in zip(ours.attention_layers, theirs.layers, strict=True):
         if score == "gat":
@@ -113,12 +115,12 @@ def pairs(ours: Any, theirs: Theirs, score: str) -> list[tuple[Any, torch.nn.Par
 
 
 def as_ours(array: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """Convert their array to our shape, with transposed matrices."""
+    """Transpose a matrix of PyTorch Geometric, and reshape an array to a shape of this package."""
     return (array.T if array.dim() == 2 else array).detach().numpy().reshape(shape)
 
 
 def compare(graphs: str, score: str, given: str, seed: int) -> references.Figures:
-    """Compare one network, whose graphs are given as edges or as adjacency matrices."""
+    """Compare one network, with graphs as edges or as adjacency matrices."""
     torch.manual_seed(seed)
     network, graphs = NETWORKS[graphs], read(graphs, np.random.default_rng(seed))
     num_features, num_classes = graphs[0][0].shape[1], int(max(each[2].max() for each in graphs)) + 1

@@ -1,10 +1,10 @@
-"""Folders of `transformers` with a generation_config.json: are the ids of their `generate` those of our pipelines?
+"""Compare generated ids of `transformers` and of pipelines here, for folders with a generation_config.json.
 
     .venv-bench/bin/python benchmarks/parity/generation_config.py            # --help lists the options
 
-Small models with random weights are saved by `transformers`, with settings of generation in generation_config.json or
-in config.json. `generate` is called there without any argument but the source, here with what
-`pipelines.from_hugging_face` reads from the folder. Ours never generates padding, so it is among the `bad_words_ids`.
+Small models with random weights are saved by `transformers`, with generation settings in generation_config.json or in
+config.json. `generate` of `transformers` is called with the source only; here the settings are those that
+`pipelines.from_hugging_face` reads from the folder. Pipelines never generate padding, so `bad_words_ids` has it.
 """
 
 import atexit
@@ -41,7 +41,7 @@ MARIAN = {
     "activation_function": "swish",
     "scale_embedding": True,
 }
-# Configuration, model, constructor's arguments, and the ids of padding and end; padding is the start token too.
+# Config, model, constructor's arguments, and the ids of padding and end; the padding id is also the start id.
 MODELS: dict[str, tuple[Any, Any, dict[str, Any], int, int]] = {
     "marian": (transformers.MarianConfig, transformers.MarianMTModel, MARIAN, VOCABULARY - 1, 0),
     "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration, ENCODER_DECODER, 0, 1),
@@ -85,14 +85,14 @@ CASES: dict[str, list[dict[str, Any]]] = {
 
 
 def make(name: str, folder: pathlib.Path, seed: int, **changes: Any) -> tuple[Any, Any]:
-    """Save a small model with random weights; return theirs, whose answers end at different lengths, and ours."""
+    """Save a small model with random weights whose outputs have different lengths; return both models."""
     config, model, settings, pad, end = MODELS[name]
     torch.manual_seed(seed)
     ids = {"pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": pad}
     theirs = model(config(**{"vocab_size": VOCABULARY, **settings, **ids, **changes})).eval()
     with torch.no_grad():
         for module in theirs.modules():
-            # Not Marian's positions, which are waves.
+            # Not Marian's positions, which are sinusoidal.
             if type(module) in (torch.nn.Linear, torch.nn.Embedding):
                 module.weight.normal_(0, 0.25)
         if name == "marian":
@@ -103,14 +103,14 @@ def make(name: str, folder: pathlib.Path, seed: int, **changes: Any) -> tuple[An
 
 @functools.cache
 def made(name: str, seed: int) -> tuple[pathlib.Path, Any]:
-    """A folder with a model of `transformers`, and ours."""
+    """Return a folder with a model of `transformers`, and the model read from it."""
     folder = pathlib.Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
     return folder, make(name, folder, seed)[1]
 
 
 def sources_of(rows: int, pad: int) -> np.ndarray:
-    """Random sources (rows, 10), padded on the left."""
+    """Return random sources (rows, 10), padded on the left."""
     random = np.random.default_rng(0)
     sources = random.integers(3, VOCABULARY - 1, (rows, 10))
     for row, length in enumerate(random.integers(2, 11, rows)):
@@ -145,8 +145,10 @@ def compare(run: references.Run) -> references.Figures:
     generator = generation.Generator(
         ours, settings["generation"], limit, jit_compile=False, constraints=settings["constraints"]
     )
-    more = [one.end_ids for one in settings["constraints"] if isinstance(one, generation.EndTokens)]
-    ends = np.isin(ids, [ours.end_id, *(id_ for end_ids in more for id_ in end_ids)])
+    end_tokens = [
+        constraint for constraint in settings["constraints"] if isinstance(constraint, generation.EndTokens)
+    ]
+    ends = np.isin(ids, [ours.end_id, *(id_ for constraint in end_tokens for id_ in constraint.end_ids)])
     after = np.cumsum(ends, axis=1) - ends > 0  # `transformers` pads with the end token if padding's id is 0
     same = (generator(sources).best == np.where(after, pad, ids)).all(axis=1)
     return {**run.case, "identical": [int(same.sum()), rows]}

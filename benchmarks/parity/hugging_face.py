@@ -1,4 +1,4 @@
-"""The same weights in `transformers` and here: logits, the loss and gradients of a step, and generated ids.
+"""Compare models in `transformers` and in this package, with the same weights: logits, loss, gradients, generated ids.
 
 Models of `transformers` with random weights are saved by `save_pretrained` and read by `interop.from_hugging_face`.
 
@@ -31,8 +31,8 @@ from keras_transformer.training import LabelSmoothedCrossentropy
 
 Arrays = dict[str, np.ndarray]
 NEW_TOKENS = 16
-KINK = 1e-6  # nearer to 0 than this a ReLU's input is rounding
-# The same search in both: a plain sum of log-probabilities, or divided by the length.
+KINK = 1e-6  # a ReLU's input closer to 0 than this may have either sign after rounding
+# The same search in both: hypotheses ranked by the sum of log-probabilities, or by this sum divided by the length.
 BEAMS = {
     "beam": (
         generation.Beam(4, length_penalty=0.0),
@@ -50,16 +50,15 @@ class Case:
     """One architecture.
 
     Attributes:
-        config: the class of its settings in `transformers`.
-        model: its class there.
+        config: the config class in `transformers`.
+        model: the model class in `transformers`.
         small: settings of a small model.
-        base: settings of the published size, beside the class's defaults; None where there is none.
+        base: settings of the published size, in addition to the defaults of the class; None for no such size.
         inputs: (random, vocabulary size, pad id) → the arrays of one batch.
-        theirs: those arrays as arguments of their model.
-        ours: the same as the inputs of ours.
-        labels: (arrays) → integers, one for each position of the logits; padding counts nowhere.
-        losses: (their output, their labels) → their loss, or None for the cross-entropy of logits.
-        prompts: (random, vocabulary size, pad id) → prompts, or None if nothing is generated.
+        theirs: (arrays, pad id) → the arguments of the model of `transformers`.
+        ours: (arrays) → the inputs of the model of this package.
+        labels: (arrays) → integers, one for each position of the logits; padding is ignored.
+        prompts: (random, vocabulary size, pad id) → prompts, or None for a model that does not generate.
     """
 
     config: type
@@ -76,20 +75,20 @@ class Case:
 def rows(
     random: np.random.Generator, vocabulary_size: int, pad_id: int, lengths: tuple[int, ...]
 ) -> np.ndarray:
-    """Random ids, padded on the right."""
+    """Return random ids, padded on the right."""
     ids = random.integers(3, vocabulary_size - 1, (len(lengths), max(lengths)))
     return np.where(np.arange(max(lengths)) < np.array(lengths)[:, None], ids, pad_id)
 
 
 def following(ids: np.ndarray, pad_id: int) -> np.ndarray:
-    """The token after each."""
+    """Return the token after each token."""
     return np.concatenate([ids[:, 1:], np.full((len(ids), 1), pad_id)], axis=1)
 
 
 def decoder(
     config: type, model: type, small: dict[str, Any], base: dict[str, Any] | None, **options: Any
 ) -> Case:
-    """A decoder-only model."""
+    """Return the case of a decoder-only model."""
     return Case(
         config,
         model,
@@ -126,7 +125,7 @@ ENCODER_DECODER: dict[str, Any] = {
 
 
 def t5(version: dict[str, Any], **base: Any) -> Case:
-    """One of T5's two versions."""
+    """Return the case of a version of T5."""
     small = {"vocab_size": 300, "d_model": 64, "d_kv": 12, "d_ff": 128, "num_layers": 3, "num_heads": 4}
     buckets = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
     return Case(
@@ -166,7 +165,7 @@ CASES: dict[str, Case] = {
         transformers.OpenAIGPTLMHeadModel,
         {"vocab_size": 300, "n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 4, "eos_token_id": 2},
         {"eos_token_id": 2},
-        # It counts positions from the row's beginning, padding or not: prompts of one length.
+        # OpenAI GPT counts positions from the first column, including padding, so all prompts have one length.
         prompts=lambda random, size, pad: rows(random, size, pad, (7, 7, 7)),
     ),
     "llama": decoder(
@@ -227,7 +226,7 @@ CASES["marian, fewer decoder layers"] = dataclasses.replace(
     small={**MARIAN, "decoder_layers": 1, "attention_dropout": 0.2, "activation_dropout": 0.3},
     base=None,
 )
-# The cache of `transformers` has as many layers as T5's encoder: with more in the decoder, it fails.
+# The cache of `transformers` has as many layers as T5's encoder, so the decoder cannot have more.
 CASES["t5, fewer decoder layers"] = dataclasses.replace(
     CASES["t5"], small={**CASES["t5"].small, "num_decoder_layers": 2}, base=None
 )
@@ -239,8 +238,8 @@ CASES["gpt2, three dropouts"] = dataclasses.replace(
 def randomise(model: torch.nn.Module, seed: int) -> None:
     """Set weights as after training: no bias is zero, no scale is one.
 
-    Matrices of wide models are smaller, and so are T5's for queries, which nothing divides by the root of the head's
-    size: else attention would be all or nothing, and a float32 gradient rounding.
+    The values are smaller in matrices of wide models, and in T5's query matrices, as T5 does not scale dot products.
+    Otherwise attention weights would be near 0 or 1, and gradients dominated by rounding.
     """
     generator, deviation = torch.Generator().manual_seed(seed), 0.08 * (64 / model.config.hidden_size) ** 0.5
     with torch.no_grad():
@@ -255,7 +254,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 
 
 def crossentropy(logits: torch.Tensor, labels: np.ndarray, pad_id: int) -> torch.Tensor:
-    """Return the mean over tokens except padding."""
+    """Return the mean cross-entropy over tokens without padding."""
     flat = torch.tensor(labels).reshape(-1)
     return torch.nn.functional.cross_entropy(
         logits.reshape(len(flat), -1), torch.where(flat == pad_id, -100, flat), ignore_index=-100
@@ -263,9 +262,9 @@ def crossentropy(logits: torch.Tensor, labels: np.ndarray, pad_id: int) -> torch
 
 
 def watch_kinks(model: torch.nn.Module) -> dict[str, np.ndarray]:
-    """How near to 0 the next batch brings the input of each ReLU of T5, filled in as it runs.
+    """Return the smallest absolute input of each ReLU of T5 in the next batch, which fills the dictionary.
 
-    Rounding decides on which side an input of 0 lies, and the gradient jumps there.
+    The gradient is discontinuous at 0, so rounding determines the gradient of an input near 0.
     """
     nearest: dict[str, np.ndarray] = {}
 
@@ -285,7 +284,7 @@ def watch_kinks(model: torch.nn.Module) -> dict[str, np.ndarray]:
 def compare_step(
     case: Case, theirs: Any, ours: Any, architecture: Any, arrays: Arrays, pad_id: int
 ) -> dict[str, Any]:
-    """Logits, and the loss and gradients of one training step."""
+    """Compare logits, and the loss and gradients of one training step."""
     labels = case.labels(arrays)
     nearest = watch_kinks(theirs)
     their_logits = theirs(**case.theirs(arrays, pad_id)).logits

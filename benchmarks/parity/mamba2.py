@@ -1,4 +1,4 @@
-"""The same weights in `transformers` and here: outputs, states and gradients of a Mamba-2 layer.
+"""Compare a Mamba-2 layer in `transformers` and in this package, with the same weights: outputs, states and gradients.
 
 .venv-bench/bin/python benchmarks/parity/mamba2.py            # --help lists the options
 """
@@ -28,7 +28,7 @@ MODEL_DIM, NUM_HEADS, STATE_DIM, BATCH_SIZE = 64, 8, 16, 3
 
 
 def compare(length: int, num_groups: int, kernel_size: int = 4, seed: int = 0) -> references.Figures:
-    """Return the largest differences of outputs and last states, and of gradients relative to each weight's largest."""
+    """Return the largest differences of outputs and last states, and the largest relative difference of a gradient."""
     torch.manual_seed(seed)
     config = modeling_mamba2.Mamba2Config(
         num_heads=NUM_HEADS,
@@ -88,7 +88,7 @@ def compare(length: int, num_groups: int, kernel_size: int = 4, seed: int = 0) -
 
 
 def _as_ours(array: torch.Tensor) -> np.ndarray:
-    """Convert their array to our shape, with transposed matrices."""
+    """Transpose a matrix of PyTorch, and remove the middle axis of a convolution kernel."""
     array = array.detach()
     return (array[:, 0] if array.dim() == 3 else array).numpy().T
 

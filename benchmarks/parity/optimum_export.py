@@ -1,4 +1,4 @@
-"""Exports that Optimum loads: are its ids and logits those of our pipelines?
+"""Compare the ids and logits of exports loaded by Optimum with the pipelines.
 
     python benchmarks/parity/optimum_export.py            # --help lists the options
 
@@ -39,7 +39,7 @@ TOLERANCE = 1e-4
 
 
 def randomised(model: Any, seed: int) -> Any:
-    """Give a model weights with which different rows have different outputs."""
+    """Set random weights for which different rows have different outputs."""
     random = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         name = weight.path.split("/")[-1]
@@ -122,7 +122,7 @@ class Pipelines:
 
 
 def generated(pipeline: Any, folder: pathlib.Path, sentences: list[str]) -> tuple[int, int]:
-    """Return the number of outputs, and of those that are identical."""
+    """Return the number of outputs, and the number of identical ones."""
     inputs = pipeline.preprocess(sentences).arrays()
     ids, mask = inputs["source_ids"].astype("int64"), inputs["padding_mask"].astype("int64")
     has_encoder = hasattr(pipeline.model, "decoder_blocks")
@@ -157,7 +157,7 @@ CLASSES = {
 
 
 def computed(pipeline: Any, folder: pathlib.Path, sentences: list[str]) -> tuple[int, int]:
-    """Return the number of rows, and of those whose outputs are equal up to rounding."""
+    """Return the number of rows, and the number of rows whose outputs are equal up to rounding."""
     model = getattr(optimum, CLASSES[type(pipeline).__name__]).from_pretrained(folder)
     tokens = pipeline.tokenizer.tokenize(sentences).to_list()
     ids = np.zeros((len(tokens), 24), "int64") + pipeline.tokenizer.pad_id
@@ -180,7 +180,7 @@ def computed(pipeline: Any, folder: pathlib.Path, sentences: list[str]) -> tuple
 
 @functools.cache
 def sentences() -> list[str]:
-    """The sources of the phrasebook."""
+    """Return the sources of the phrasebook."""
     return [source for source, _ in phrasebook.load_data()[0]]
 
 

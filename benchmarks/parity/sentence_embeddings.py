@@ -1,10 +1,10 @@
-"""Folders that `sentence-transformers` writes: are their vectors ours?
+"""Compare sentence embeddings of `sentence-transformers` and of this package, for folders that the library writes.
 
 The library saves models with random weights, with each pooling, with and without Dense, LayerNorm and Normalize, with
-prompts, in the layout of its newer and its older versions. It reads each folder again and embeds texts: short and long
-ones, without tokens, with special tokens, accents and other scripts. Compared with it are the pipeline of
-`pipelines.from_hugging_face`, the SavedModel, `keras_transformer_serving` and the ONNX graph on the library's own ids.
-Folders that are not supported must be refused.
+prompts, in the folder layout of its newer and older versions. It reads each folder again and embeds texts: short and
+long texts, texts without tokens, with special tokens, with accents and in other scripts. Its vectors are compared with
+those of the pipeline of `pipelines.from_hugging_face`, the SavedModel, `keras_transformer_serving`, and the ONNX graph
+with the library's ids. Folders that are not supported must raise an error.
 
     .venv-bench/bin/python benchmarks/parity/sentence_embeddings.py            # --help lists the options
 """
@@ -78,17 +78,17 @@ class Case:
 
 
 def dense(inputs: int, outputs: int, activation: Any, **options: Any) -> Any:
-    """A module Dense with random weights."""
+    """Return a module Dense with random weights."""
     return modules.Dense(inputs, outputs, activation_function=activation, **options)
 
 
 def of_labse(size: int) -> list[Any]:
-    """The modules after the pooling of LaBSE."""
+    """Return the modules after the pooling of LaBSE."""
     return [dense(size, size, torch.nn.Tanh()), modules.Normalize()]
 
 
 def several_layers(size: int) -> list[Any]:
-    """Modules of every type."""
+    """Return modules of every type."""
     return [
         dense(size, 48, torch.nn.GELU()),
         modules.LayerNorm(48),
@@ -114,7 +114,7 @@ CASES = {
 
 @functools.cache
 def vocabulary() -> tuple[list[str], list[str]]:
-    """Pieces trained on the phrasebook, and texts."""
+    """Return pieces trained on the phrasebook, and texts."""
     lines = [line for pair in phrasebook.load_data()[0] for line in pair]
     tokenizer = text.WordPieceTokenizer.train(lines, 600)
     odd = [
@@ -130,7 +130,7 @@ def vocabulary() -> tuple[list[str], list[str]]:
 
 
 def write(case: Case, pieces: list[str], folder: pathlib.Path, seed: int) -> None:
-    """Save a model by the library."""
+    """Save a model with the library."""
     torch.manual_seed(seed)
     bert = folder / "bert"
     config = transformers.BertConfig(vocab_size=len(pieces), **SIZES[case.size])
@@ -180,7 +180,7 @@ def to_older_layout(folder: pathlib.Path, case: Case) -> None:
 
 
 def compare(case: Case, seed: int) -> references.Figures:
-    """Return the largest difference of a value, by the way in which the vectors are computed here."""
+    """Return the largest difference of a value for each way of computing the vectors here."""
     pieces, texts = vocabulary()
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
@@ -227,7 +227,7 @@ def compare(case: Case, seed: int) -> references.Figures:
 
 
 def refusals() -> references.Figures:
-    """Return the errors of folders that the library writes and that are not supported."""
+    """Return the errors for folders of the library that are not supported."""
     found, pieces = {}, vocabulary()[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)

@@ -1,9 +1,9 @@
-"""Do the tokenizers of a folder give `transformers`' ids, and is their text the same?
+"""Compare the ids and texts of tokenizers read from a folder with `transformers`.
 
-For each architecture whose pipeline `pipelines.from_hugging_face` makes, a folder with the tokenizer files of the
-published models, of vocabularies trained here: T5's `spiece.model`, Marian's `source.spm`, `target.spm` and
-`vocab.json`, GPT-1's and GPT-2's `vocab.json` and `merges.txt`, BERT's `vocab.txt`. Both sides read the folder; ids are
-compared on lines of real text and on as many made of characters from all over Unicode, texts on the real lines' ids.
+For each architecture that `pipelines.from_hugging_face` supports, a folder has the tokenizer files of the published
+models, with vocabularies trained here: T5's `spiece.model`, Marian's `source.spm`, `target.spm` and `vocab.json`,
+GPT-1's and GPT-2's `vocab.json` and `merges.txt`, BERT's `vocab.txt`. Ids are compared on lines of real text, and on as
+many lines of characters from all over Unicode; texts are compared for the ids of the real lines.
 
     .venv-bench/bin/python benchmarks/parity/tokenizers_of_folders.py    # needs KERAS_TRANSFORMER_DATA; --help
 """
@@ -37,7 +37,7 @@ SPECIAL = ("<unk>", "</s>", "<pad>")
 
 
 def sentence_piece(lines: list[str], **options: Any) -> bytes:
-    """A model trained with the options of the published ones."""
+    """Return a model trained with the options of the published models."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -51,13 +51,13 @@ def sentence_piece(lines: list[str], **options: Any) -> bytes:
 
 
 def pieces_of(model: bytes) -> list[str]:
-    """The pieces in the order of the model's ids."""
+    """Return the pieces in the order of the model's ids."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     return [processor.id_to_piece(i) for i in range(processor.vocab_size())]
 
 
 def write_t5(folder: pathlib.Path, lines: list[str]) -> None:
-    """T5: padding, end and unknown first, one hundred sentinels last."""
+    """Write the files of T5: padding, end and unknown first, one hundred sentinels last."""
     (folder / "spiece.model").write_bytes(
         sentence_piece(lines, model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     )
@@ -67,13 +67,13 @@ def write_t5(folder: pathlib.Path, lines: list[str]) -> None:
 
 
 def write_marian(folder: pathlib.Path, lines: list[str]) -> None:
-    """Marian: two models and one vocabulary, in another order, with codes of languages."""
+    """Write the files of Marian: two models and one vocabulary, in another order and with language codes."""
     half = len(lines) // 2
     models = {"source.spm": sentence_piece(lines[:half]), "target.spm": sentence_piece(lines[half:])}
     for name, model in models.items():
         (folder / name).write_bytes(model)
     both = sorted({piece for model in models.values() for piece in pieces_of(model)[3:]})
-    both = both[: len(both) * 9 // 10]  # what is not there is unknown
+    both = both[: len(both) * 9 // 10]  # the rest are unknown tokens
     pieces = ["</s>", "<unk>", *both, ">>fra<<", ">>spa<<", "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({piece: id_ for id_, piece in enumerate(pieces)}))
     config = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "roa"}
@@ -81,7 +81,7 @@ def write_marian(folder: pathlib.Path, lines: list[str]) -> None:
 
 
 def write_pairs(tokenizer: Any, folder: pathlib.Path, **config: str) -> None:
-    """GPT-1 and GPT-2: pieces and merges."""
+    """Write the pieces and merges of a tokenizer."""
     vocabulary = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)}
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, tokenizer.merges), ""]))
@@ -89,25 +89,25 @@ def write_pairs(tokenizer: Any, folder: pathlib.Path, **config: str) -> None:
 
 
 def write_gpt(folder: pathlib.Path, lines: list[str]) -> None:
-    """GPT-1."""
+    """Write the files of GPT-1."""
     roles = dict.fromkeys(("unknown", "pad", "end"), "<unk>")
     write_pairs(text.OpenAIGPTTokenizer.train(lines, VOCABULARY, special_tokens=roles), folder)
 
 
 def write_gpt2(folder: pathlib.Path, lines: list[str]) -> None:
-    """GPT-2."""
+    """Write the files of GPT-2."""
     roles = dict.fromkeys(("unknown", "start", "end", "pad"), "<|endoftext|>")
     write_pairs(text.BytePairTokenizer.train(lines, VOCABULARY, special_tokens=roles), folder)
 
 
 def write_bert(folder: pathlib.Path, lines: list[str]) -> None:
-    """BERT."""
+    """Write the files of BERT."""
     pieces = text.WordPieceTokenizer.train(lines, VOCABULARY).vocabulary
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
 
 
 def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any, Callable[..., Any], Any]]:
-    """Names, our tokenizers, their ids of lines and their texts of ids."""
+    """Yield names, tokenizers of this package, functions from lines to the reference's ids, and references."""
     cases: dict[str, tuple[Any, Any, Any]] = {
         "T5": (write_t5, text.MarianT5Tokenizer, transformers.T5Tokenizer),
         "Marian": (write_marian, text.MarianT5Tokenizer, transformers.MarianTokenizer),
@@ -123,7 +123,7 @@ def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any,
         def ids(batch: list[str], reference: Any = reference, **options: Any) -> list[list[int]]:
             return reference(batch, add_special_tokens=False, **options)["input_ids"]
 
-        # As theirs does, where ours can; T5's and Marian's end, padding and unknown tokens in texts are text to ours.
+        # Read special tokens in texts, as the reference does; T5's and Marian's tokenizers here read them as text.
         special = {} if ours is text.MarianT5Tokenizer else {"special_tokens_in_text": True}
         yield name, ours.from_files(base / name, **special), ids, reference
         if name == "T5":
@@ -144,16 +144,16 @@ def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any,
 
 
 def compare(ours: Any, ids: Callable[..., Any], reference: Any, lines: list[str]) -> dict[str, Any]:
-    """Return the numbers of lines with other ids, and of ids with other texts."""
+    """Return the number of lines with different ids, and of ids with different texts."""
     found = [row for i in range(0, len(lines), 1000) for row in ours.tokenize(lines[i : i + 1000]).to_list()]
     expected = [row for i in range(0, len(lines), 1000) for row in ids(lines[i : i + 1000])]
     different = [line for line, a, b in zip(lines, found, expected, strict=True) if a != b]
     forged = [line for line in different if any(token in line for token in SPECIAL)]
-    # In texts, ours writes no special token.
+    # The tokenizers of this package write no special tokens in texts.
     special = {ours.pad_id, ours.unknown_id, ours.start_id, ours.end_id}
     known = [row for row in expected if row and not special & set(row)][:2000]
     if isinstance(ours, text.WordPieceTokenizer):
-        known = []  # BERT writes no text
+        known = []  # BERT does not generate text
     texts = [each.decode() for each in ours.detokenize(known).numpy()] if known else []
     said = reference.batch_decode(known, clean_up_tokenization_spaces=False) if known else []
     return {
@@ -171,13 +171,13 @@ def compare(ours: Any, ids: Callable[..., Any], reference: Any, lines: list[str]
 
 @functools.cache
 def corpora(count: int) -> dict[str, list[str]]:
-    """Real and fuzzed lines."""
+    """Return real and fuzzed lines."""
     return {"real": real_lines(count), "fuzzed": fuzzed_lines(count)}
 
 
 @functools.cache
 def tokenizers_of(count: int) -> dict[str, tuple[Any, Callable[..., Any], Any]]:
-    """Our tokenizers by name, their ids of lines and their texts of ids."""
+    """Return the results of `contenders` by name."""
     warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
     with tempfile.TemporaryDirectory() as base:
         return {name: each for name, *each in contenders(corpora(count)["real"], pathlib.Path(base))}

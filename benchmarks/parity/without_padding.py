@@ -1,7 +1,7 @@
-"""GPT-2 and OpenAI GPT as published, without a padding id: end tokens in prompts, in `transformers` and here.
+"""Compare GPT-2 and OpenAI GPT without a padding id in `transformers` and in this package, with end tokens in prompts.
 
-Prompts begin with the end token, hold it as a separator of documents, or are nothing else. Batches are padded with
-tokens that only the mask tells from others.
+Prompts begin with the end token, contain it as a separator of documents, or consist of it. Batches are padded with an
+ordinary token, so that only the mask marks padding.
 
     .venv-bench/bin/python benchmarks/parity/without_padding.py            # --help lists the options
 """
@@ -36,7 +36,7 @@ SAMPLERS = {
 
 
 def models(name: str, end_id: int, folder: str) -> tuple[Any, Any]:
-    """A random model of `transformers`, and the same read from its folder."""
+    """Return a random model of `transformers`, and the same model read from its folder."""
     classes = {
         "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
         "openai-gpt": (transformers.OpenAIGPTConfig, transformers.OpenAIGPTLMHeadModel),
@@ -54,7 +54,7 @@ def models(name: str, end_id: int, folder: str) -> tuple[Any, Any]:
 def prompts(
     random: np.random.Generator, end_id: int, count: int, lengths: tuple[int, int]
 ) -> list[list[int]]:
-    """Return random prompts, a third starting with the end token, a third containing it, and one of only end tokens."""
+    """Return random prompts: a third begin with the end token, a third contain it, and one has only end tokens."""
     rows = []
     for number in range(count):
         row = random.integers(3, SIZES["vocab_size"], random.integers(*lengths)).tolist()
@@ -66,7 +66,7 @@ def prompts(
 
 
 def batch(rows: list[list[int]], value: int, left: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Padded ids and their mask."""
+    """Return padded ids and their mask."""
     length = max(map(len, rows))
     ids, mask = np.full((len(rows), length), value), np.zeros((len(rows), length), "int64")
     for i, row in enumerate(rows):
@@ -76,9 +76,9 @@ def batch(rows: list[list[int]], value: int, left: bool) -> tuple[np.ndarray, np
 
 
 def compare(name: str, end_id: int, count: int) -> references.Figures:
-    """The largest difference of logits, and how many rows have the same ids."""
+    """Return the largest difference of logits, and the number of rows with the same ids."""
     random = np.random.default_rng(0)
-    # OpenAI GPT counts positions from the beginning of the row, padding or not: prompts of one length.
+    # OpenAI GPT counts positions from the first column, including padding, so all prompts have one length.
     rows = prompts(random, end_id, count - 1, (1, 12) if name == "gpt2" else (6, 7))
     with tempfile.TemporaryDirectory() as folder:
         theirs, ours = models(name, end_id, folder)

@@ -262,6 +262,6 @@ def check_lengths(
     if lengths.max(initial=0) > max_tokens:
         name = "source_ids" if decoder_only else "prefix_ids"
         raise ValueError(
-            f"`{name}` must have at most {max_tokens} tokens in a row, because {holder} has {limit} positions and "
+            f"`{name}` must have at most {max_tokens} tokens in each row, because {holder} has {limit} positions and "
             f"max_new_tokens is {max_new_tokens}. Received: {lengths.max()} tokens in row {lengths.argmax()}"
         )

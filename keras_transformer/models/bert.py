@@ -43,7 +43,7 @@ class BERT(PublishedSizes, Model):
         model_dim: D.
         hidden_dim: the hidden size of the feed-forward networks, by default 4 D.
         max_length: the number of learned positions.
-        num_segments: the number of segments; 0 for a model without them (DistilBERT).
+        num_segments: the number of segments; 0 for a model without segments (DistilBERT).
         dropout: dropout rate for embeddings, attention weights and sublayer outputs.
         activation: the activation of the feed-forward networks.
         normalization: "post" (as in the paper), "pre" or "sandwich" (before and after each sublayer).
@@ -52,8 +52,9 @@ class BERT(PublishedSizes, Model):
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         pooler: whether the model has a pooler, which `pool` and models with `pooling="pooler"` need.
         pooler_activation: the activation of the pooler.
-        embedding_dim: the size of the embeddings, by default D; another one is projected to D (ALBERT).
-        shared_blocks: whether all blocks are one block with the same weights (ALBERT).
+        embedding_dim: the size of the embeddings, by default D; embeddings of another size are projected to D
+            (ALBERT).
+        shared_blocks: whether all blocks share their weights (ALBERT).
         pad_id: the padding id, never attended to.
         rematerialize: "blocks" to recompute activations of blocks in the backward pass, which saves memory; or None.
         **kwargs: arguments of `keras.Model`.
@@ -269,15 +270,15 @@ class BERT(PublishedSizes, Model):
         return {**super().get_config(), "pooler": self.pooler is not None}
 
     def _build_weights(self) -> None:
-        embedded, shape = (None, None, self.embedding_dim), (None, None, self.model_dim)
-        for layers, each in (
+        embedding_shape, shape = (None, None, self.embedding_dim), (None, None, self.model_dim)
+        for layers, input_shape in (
             ((self.embedding, self.segments), (None, None)),
-            ((self.positions, self.embedding_norm, self.drop, self.projection), embedded),
+            ((self.positions, self.embedding_norm, self.drop, self.projection), embedding_shape),
             ((*self.blocks[: 1 if self.shared_blocks else None], self.final_norm), shape),
         ):
             for layer in layers:
                 if layer is not None:
-                    layer.build(each)
+                    layer.build(input_shape)
         if self.pooler is not None:
             self.pooler.build((None, self.model_dim))
         self.built = True

@@ -150,9 +150,9 @@ def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict
             "continues from the last one"
         ) from error
     # States after this one are damaged, because training continued from a previous one.
-    valid = [file for file in _paths(folder) if file <= path]
-    for file in {*_paths(folder), *folder.glob(f"{_TEMPORARY}*")} - {*valid[-_GENERATIONS:]}:
-        file.unlink()
+    valid = [state for state in _paths(folder) if state <= path]
+    for obsolete in {*_paths(folder), *folder.glob(f"{_TEMPORARY}*")} - {*valid[-_GENERATIONS:]}:
+        obsolete.unlink()
 
 
 @contextlib.contextmanager

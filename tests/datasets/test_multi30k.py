@@ -96,6 +96,6 @@ def test_unknown_languages_are_refused(languages, message):
         multi30k.load_data(*languages)
 
 
-def test_unknown_data_sets_are_attribute_errors():
+def test_unknown_datasets_are_attribute_errors():
     with pytest.raises(AttributeError, match="no attribute 'spa_fra'"):
         _ = datasets.spa_fra

@@ -128,7 +128,7 @@ def test_a_missing_local_file_is_not_downloaded(published, tmp_path, monkeypatch
         ({"direction": "es-fr"}, "`direction` must be one of .*Received: direction='es-fr'"),
         ({"validation": 0}, "`validation` must be a positive integer. Received: validation=0"),
         ({"test": 1.5}, "`test` must be a positive integer. Received: test=1.5"),
-        ({"validation": 100, "test": 200}, "below the number of distinct English sentences, 300"),
+        ({"validation": 100, "test": 200}, "less than the number of distinct English sentences, 300"),
     ],
 )
 def test_load_data_refuses_invalid_arguments(published, arguments, message):
@@ -144,7 +144,7 @@ def test_references_keep_order_and_drop_duplicates():
 
 
 @pytest.mark.slow
-def test_the_data_sets_are_imported_on_first_use_and_without_tensorflow():
+def test_datasets_are_imported_on_first_use_and_without_tensorflow():
     program = (
         "import sys; from keras_transformer import datasets; names = dir(datasets); "
         "datasets.spa_eng, datasets.multi30k; "

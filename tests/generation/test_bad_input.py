@@ -67,7 +67,7 @@ def test_error_names_the_model_with_too_few_positions(decoder):
     }
     for holder, (model, sampler) in cases.items():
         for prompt, name, most in (([[5] * 7], "source_ids", 4), ([[5]], "max_new_tokens", 9)):
-            with pytest.raises(ValueError, match=rf"`{name}` must .*for {holder} has 8 positions"):
+            with pytest.raises(ValueError, match=rf"`{name}` must .*because {holder} has 8 positions"):
                 generate(model, prompt, sampler, max_new_tokens=most)
 
 

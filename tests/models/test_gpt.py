@@ -186,7 +186,7 @@ def test_beam_scores_equal_full_forward_and_beat_greedy():
 
 
 def test_max_length_limits_prompt_and_new_tokens():
-    with pytest.raises(ValueError, match="at most 7 tokens in a row, because the model has 16 positions"):
+    with pytest.raises(ValueError, match="at most 7 tokens in each row, because the model has 16 positions"):
         generation.generate(tiny(), np.full((1, 9), 5), max_new_tokens=10)
     assert tiny(**MODERN).max_length is None
     with pytest.raises(ValueError, match="must be at most max_length=16 long"):

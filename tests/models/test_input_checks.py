@@ -301,7 +301,7 @@ def test_images_are_sent_to_the_check_as_shapes():
         list(check.data(dataset(images, labels_with(3))))
 
 
-def test_data_sets_of_ragged_tensors_are_left_to_keras(language_model):
+def test_keras_handles_datasets_of_ragged_tensors(language_model):
     tf = pytest.importorskip("tensorflow")
     ragged = tf.data.Dataset.from_tensors((tf.ragged.constant([[1], [2, 3]]), tf.constant([0, 1])))
     assert InputCheck(language_model).data(ragged) is ragged

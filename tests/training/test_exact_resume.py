@@ -263,7 +263,7 @@ def test_other_data_and_models_are_refused(tmp_path):
     for dataset in (batches().map(lambda x, y: (x, y)), batches().take(2), np.ones((8, 8), "int32")):
         with pytest.raises(ValueError, match="`x` must be an unchanged dataset from keras_transformer.data"):
             fit(model(), tmp_path, dataset=dataset)
-    with pytest.raises(ValueError, match="whole epochs of 6 batches.*Received: epochs of 2 batches"):
+    with pytest.raises(ValueError, match="full epochs of 6 batches.*Received: epochs of 2 batches"):
         model().fit(
             batches(), steps_per_epoch=2, verbose=0, shuffle=False, callbacks=[training.ExactResume(tmp_path)]
         )

@@ -231,14 +231,11 @@ def test_files_of_other_models_are_refused(adapted, tmp_path):
     fewer = new()
     enable_lora(fewer, 2, ["query"])
     for model, message in (
-        (new("bert"), "Received: 0 of block_0/self_attention/key, expected: 1"),
-        (
-            wider,
-            r"Received: block_0/self_attention/key/lora_kernel_a of shape \(16, 2\), expected: \(32, 2\)",
-        ),
+        (new("bert"), "with one block_0/self_attention/key. Received: 0"),
+        (wider, r"block_0/self_attention/key/lora_kernel_a of shape \(16, 2\)\. Received: shape \(32, 2\)"),
         (others, "must have the weights that the adapters of .* were trained with"),
         (ranked, "Received: rank 3 of block_0/self_attention/key, expected: 2"),
-        (fewer, "must have no adapters, or those of"),
+        (fewer, "must have no adapters, or the same as"),
     ):
         before = arrays(model.variables)
         with pytest.raises(ValueError, match=message):

@@ -10,7 +10,7 @@ from .table import Refusals, must
 
 refused = Refusals()
 IDS = np.full((2, 5), 7, "int32")
-LABELS = "`y_true` must be labels … Received: y_true.shape="
+LABELS = "`y_true` must have the shape of `y_pred` without its last axis. Received: y_true.shape="
 
 
 @dataclasses.dataclass

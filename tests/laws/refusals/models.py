@@ -77,7 +77,7 @@ refused(
     must(POSITIVE, num_layers="1"),
     must(RATE, dropout=1.5),
     ({"num_buckets": 7}, "`num_buckets` must be …even… Received: num_buckets=7"),
-    must("be more than", max_distance=2),
+    must("be greater than", max_distance=2),
     must("be", end_id=12),
 )
 refused(T5.from_size, {}, must("be one of", name="t6"), name="T5.from_size")
