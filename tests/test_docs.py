@@ -91,7 +91,7 @@ def write_hugging_face_folders(folder):
 
 
 @pytest.mark.slow
-def test_python_blocks_run_one_after_the_other(tmp_path, monkeypatch):
+def test_python_blocks_run_in_order(tmp_path, monkeypatch):
     """Train on few sentences: the score does not matter here."""
     train, validation, test = phrasebook.load_data(3000, num_validation=50, num_test=50)
     monkeypatch.setattr(phrasebook, "load_data", lambda: (train[:300], validation, test))
@@ -129,7 +129,7 @@ def undefined_names(examples, known):
 
 
 @pytest.mark.parametrize("page", PAGES[:-1], ids=lambda page: page.name)
-def test_code_of_pages_uses_defined_names(page):
+def test_code_blocks_use_defined_names(page):
     """A page that continues the README's example says so before its first block."""
     text = page.read_text(encoding="utf-8")
     known = set()
@@ -142,7 +142,7 @@ def test_code_of_pages_uses_defined_names(page):
 
 
 @pytest.mark.slow
-def test_examples_of_docstrings_give_their_outputs():
+def test_docstring_examples_give_their_outputs():
     """Examples of a model, pipeline or folder that they do not make are not run."""
     finder = doctest.DocTestFinder(exclude_empty=True)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

@@ -71,7 +71,7 @@ def test_importing_the_package_is_enough_to_load_a_saved_model(saved, backend, i
 
 
 @pytest.mark.slow
-def test_on_jax_the_core_training_and_generation_import_no_tensorflow():
+def test_on_jax_core_training_and_generation_do_not_import_tensorflow():
     code = """
     import json, sys
     import keras_transformer as kt
@@ -125,7 +125,7 @@ def test_every_name_in_all_exists(name):
         assert hasattr(module, public)
 
 
-def test_every_serialisable_class_is_registered_under_the_package():
+def test_every_serializable_class_is_registered_under_the_package():
     for module, names in (
         (kt.relations, ("Full", "Causal", "And", "Or", "Not")),
         (

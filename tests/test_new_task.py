@@ -126,7 +126,7 @@ def lines(capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_the_command_line_trains_it_and_predicts(run_folder, capsys):
+def test_the_command_line_trains_and_predicts_a_new_task(run_folder, capsys):
     report = json.loads((run_folder / "report.json").read_text())
     assert report["task"] == "rate"
     assert report["metrics"]["mean_absolute_error"] < 0.5
@@ -137,7 +137,7 @@ def test_the_command_line_trains_it_and_predicts(run_folder, capsys):
     assert lines(capsys) == [f"{rating:.2f}" for rating in ratings]
 
 
-def test_its_options_are_flags_and_are_checked(capsys):
+def test_options_of_a_new_task_are_flags_and_are_validated(capsys):
     with pytest.raises(SystemExit):
         commands.main(["train", "rate", "--help"])
     assert "The highest rating. Default: 5.0." in " ".join(capsys.readouterr().out.split())
@@ -145,7 +145,7 @@ def test_its_options_are_flags_and_are_checked(capsys):
     assert "`--tokenizer` must be a folder or one of ['wordpiece']" in capsys.readouterr().err
 
 
-def test_it_is_exported_verified_and_served(run_folder, tmp_path, capsys):
+def test_a_new_task_is_exported_verified_and_served(run_folder, tmp_path, capsys):
     folder = tmp_path / "export"
     assert commands.main(["export", str(run_folder), str(folder), "--formats", "onnx"]) == 0
     assert commands.main(["verify", str(folder)]) == 0
@@ -195,7 +195,7 @@ Stars = stars
 """
 
 
-def test_a_task_of_another_package_is_imported_when_it_is_named(tmp_path, monkeypatch, capsys):
+def test_a_task_of_another_package_is_imported_by_name(tmp_path, monkeypatch, capsys):
     (tmp_path / "stars.py").write_text(PACKAGE)
     (tmp_path / "stars-1.0.dist-info").mkdir()
     (tmp_path / "stars-1.0.dist-info" / "METADATA").write_text("Name: stars\nVersion: 1.0\n")

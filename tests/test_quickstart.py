@@ -25,7 +25,7 @@ def test_pairs():
     return phrasebook.load_data()[2]
 
 
-def test_ids_are_identical_in_keras_saved_model_and_onnx_over_the_whole_held_out_split(folder, test_pairs):
+def test_ids_are_identical_in_keras_saved_model_and_onnx_on_the_test_split(folder, test_pairs):
     pipeline = pipelines.load(folder / "pipeline")
     results = export.verify(folder / "export", pipeline, [source for source, _ in test_pairs])
     assert set(results) == {"onnx", "saved_model/es-en/1"}

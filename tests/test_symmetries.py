@@ -155,18 +155,18 @@ def test_complete_attention_is_equivariant_under_permutations():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("relation", PLACED, ids=repr)
-def test_relations_that_compare_positions_are_not(relation):
+def test_attention_that_compares_positions_is_not_equivariant(relation):
     with pytest.raises(AssertionError):
         check_equivariant(attention_layer(relation), X, ORDER)
 
 
-def test_complete_attention_is_not_where_positions_enter_the_input_or_the_score():
+def test_complete_attention_with_positions_or_biases_is_not_equivariant():
     for attend in (with_positions(attention_layer()), with_distance_bias):
         with pytest.raises(AssertionError):
             check_equivariant(attend, X, ORDER)
 
 
-def test_without_positions_attention_cannot_tell_who_eats_whom():
+def test_without_positions_attention_ignores_word_order():
     embedding = {word: normal(8, seed=i) for i, word in enumerate(("Alicia", "come", "manzanas"))}
 
     def sentence(words):
@@ -191,11 +191,11 @@ def test_without_positions_attention_cannot_tell_who_eats_whom():
 
 @neutral
 @pytest.mark.parametrize("positions", [INCREASING, np.arange(LENGTH) + 12], ids=["stretched", "moved"])
-def test_causal_attention_is_kept_by_every_increasing_relabelling(positions):
+def test_causal_attention_is_invariant_under_increasing_relabelling(positions):
     check_kept_by_relabelling(attention_layer("causal"), X, positions)
 
 
-def test_causal_attention_is_not_kept_by_other_relabellings():
+def test_causal_attention_is_not_invariant_under_other_relabellings():
     with pytest.raises(AssertionError):
         check_kept_by_relabelling(attention_layer("causal"), X, INCREASING[ORDER])
 
@@ -206,7 +206,7 @@ def test_causal_attention_is_not_kept_by_other_relabellings():
     [relation for relation in RELATIONS if relations.INCREASING_RELABELLINGS not in relation.symmetries()],
     ids=repr,
 )
-def test_relations_of_distance_are_not_kept_by_increasing_relabellings(relation):
+def test_distance_relations_are_not_invariant_under_increasing_relabelling(relation):
     with pytest.raises(AssertionError):
         check_kept_by_relabelling(attention_layer(relation), X, INCREASING)
 
@@ -220,7 +220,7 @@ def test_relations_of_distance_are_not_kept_by_increasing_relabellings(relation)
     ],
     ids=["shared", "one for each sample", "one for each side"],
 )
-def test_the_operator_compares_the_positions_that_it_is_given(query_positions, key_positions):
+def test_attention_compares_the_passed_positions(query_positions, key_positions):
     heads = X[:, :, None, :]
     found = kt_ops.attention(
         heads, heads, heads, "causal", query_positions=query_positions, key_positions=key_positions
@@ -236,20 +236,20 @@ BY_PLACE = [r for r in RELATIONS if relations.TRANSLATIONS not in r.symmetries()
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("relation", BY_DISTANCE, ids=repr)
-def test_distances_are_kept_by_translations(relation):
+def test_distance_relations_are_invariant_under_translation(relation):
     layer = attention_layer(relation)
     check_kept_by_relabelling(layer, X, np.arange(LENGTH) + 12)
     check_masked_front_shifts(layer, X, 3)
 
 
 @neutral
-def test_windows_are_kept_by_translations():
+def test_windows_are_invariant_under_translation():
     check_kept_by_relabelling(attention_layer(SlidingWindow(2)), X, np.arange(LENGTH) + 12)
     check_masked_front_shifts(attention_layer(SlidingWindow(2)), X, 3)
 
 
 @pytest.mark.parametrize("relation", BY_PLACE, ids=repr)
-def test_fixed_places_are_not(relation):
+def test_relations_to_fixed_positions_are_not_translation_invariant(relation):
     layer = attention_layer(relation)
     with pytest.raises(AssertionError):
         check_kept_by_relabelling(layer, X, np.arange(LENGTH) + 12)
@@ -257,7 +257,7 @@ def test_fixed_places_are_not(relation):
         check_masked_front_shifts(layer, X, 3)
 
 
-def test_absolute_positions_are_not_kept_by_masked_positions_before():
+def test_absolute_positions_change_outputs_after_masked_positions():
     layer = attention_layer(SlidingWindow(2))
     check_masked_front_shifts(layer, X, 3)
     with pytest.raises(AssertionError):
@@ -280,17 +280,17 @@ class TestStacks:
         return attend
 
     @neutral
-    def test_leading_positions_leave_every_later_row(self):
+    def test_added_leading_positions_do_not_change_later_rows(self):
         rows = range(self.LAYERS * self.WINDOW, LENGTH)
         check_front_leaves_rows(self.stack(SlidingWindow(self.WINDOW)), X, 3, rows)
 
     @pytest.mark.parametrize("relation", [Dilated(1, 2), SlidingWindow(1) | Dilated(1, 2)], ids=repr)
-    def test_the_bandwidth_gives_the_row_for_other_relations(self, relation):
+    def test_the_bandwidth_gives_the_first_unchanged_row(self, relation):
         left, right = relation.bandwidth()
         assert right == 0
         check_front_leaves_rows(self.stack(relation), X, 3, range(self.LAYERS * left, LENGTH))
 
-    def test_no_row_before_is_left(self):
+    def test_every_earlier_row_changes(self):
         attend = self.stack(SlidingWindow(self.WINDOW))
         for row in range(self.LAYERS * self.WINDOW):
             with pytest.raises(AssertionError):
@@ -298,7 +298,7 @@ class TestStacks:
 
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("relation", [Causal(), Full()], ids=repr)
-    def test_without_a_bound_no_row_is_left(self, relation):
+    def test_without_a_bandwidth_every_row_changes(self, relation):
         assert relation.bandwidth()[0] is None
         for row in range(LENGTH):
             with pytest.raises(AssertionError):
@@ -306,11 +306,11 @@ class TestStacks:
 
 
 @pytest.mark.parametrize("left", [LENGTH - 1, LENGTH, 1000, None])
-def test_a_window_as_long_as_the_sequence_is_causal(left):
+def test_a_window_of_the_sequence_length_equals_causal_attention(left):
     np.testing.assert_array_equal(attention_layer(SlidingWindow(left))(X), attention_layer("causal")(X))
 
 
-def test_a_window_one_shorter_is_not_causal():
+def test_a_window_one_shorter_differs_from_causal_attention():
     window, causal = (np.asarray(attention_layer(r)(X)) for r in (SlidingWindow(LENGTH - 2), Causal()))
     np.testing.assert_allclose(window[:, :-1], causal[:, :-1], **CLOSE)
     assert not np.allclose(window[:, -1], causal[:, -1], **CLOSE)
@@ -327,7 +327,7 @@ def cross_layer(relation):
 
 
 @neutral
-def test_cross_attention_permutes_with_the_queries_and_not_with_the_memory():
+def test_cross_attention_is_equivariant_in_queries_and_invariant_in_memory():
     layer = cross_layer(Bipartite())
     check_invariant(layer, QUERY, MEMORY, ORDER)
     check_equivariant(lambda query: layer(query, MEMORY), QUERY, [2, 0, 3, 1])
@@ -341,7 +341,7 @@ def test_cross_attention_never_mixes_the_queries():
 
 
 @pytest.mark.parametrize("relation", ["causal", SlidingWindow(2, 2), GlobalTokens([0])], ids=repr)
-def test_where_the_sides_are_compared_cross_attention_does_neither(relation):
+def test_cross_attention_that_compares_positions_has_neither_symmetry(relation):
     layer = cross_layer(relation)
     with pytest.raises(AssertionError):
         check_invariant(layer, QUERY, MEMORY, ORDER)
@@ -392,14 +392,14 @@ def test_patterns_are_equivariant_under_their_automorphisms(relation, order):
 
 
 @every_relation
-def test_weights_are_stochastic_and_zero_exactly_where_unrelated(relation):
+def test_weights_sum_to_one_and_are_zero_exactly_where_unrelated(relation):
     check_stochastic(attention_layer(relation).attention_weights(X), relation.matrix(LENGTH))
     query, key = normal(2, 4, 2, 3), normal(2, 9, 2, 3)
     check_stochastic(kt_ops.attention_weights(query, key, relation), relation.matrix(4, 9))
 
 
 @neutral
-def test_weights_are_stochastic_beside_padding():
+def test_weights_sum_to_one_next_to_padding():
     mask = np.arange(LENGTH) < np.array([[LENGTH], [2]])
     weights = attention_layer(SlidingWindow(1)).attention_weights(X, padding_mask=mask)
     check_stochastic(weights, SlidingWindow(1).matrix(LENGTH) & mask[:, None, None, :])
@@ -413,19 +413,19 @@ def test_masked_keys_do_not_leak(relation):
 
 
 @neutral
-def test_nothing_leaks_into_a_window():
+def test_keys_outside_a_window_do_not_change_the_output():
     check_no_leak(attention_layer(SlidingWindow(2)), X, SlidingWindow(2).matrix(LENGTH))
 
 
 @pytest.mark.parametrize("relation", [Full(), Causal(), SlidingWindow(3), SlidingWindow(2, 1)], ids=repr)
-def test_larger_relations_leak_into_a_window(relation):
+def test_keys_of_a_larger_relation_change_the_output(relation):
     with pytest.raises(AssertionError):
         check_no_leak(attention_layer(relation), X, SlidingWindow(2).matrix(LENGTH))
 
 
 @pytest.mark.slow_variants
 @every_relation
-def test_a_layer_with_any_relation_saves_and_loads(relation):
+def test_layers_with_any_relation_save_and_load(relation):
     layer = attention_layer(relation)
     config = layer.get_config()
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))

@@ -111,7 +111,7 @@ def test_questions_have_the_ids_and_the_labels_of_the_pipeline():
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "questions"])
-def test_batches_have_few_shapes_and_every_row_once_an_epoch(task):
+def test_batches_have_few_shapes_and_contain_every_row_once_an_epoch(task):
     texts = [" ".join(RANDOM.choice(list("abcdefgh"), RANDOM.integers(1, 40))) for _ in range(99)]
     texts = list(dict.fromkeys(texts))
     columns = {
@@ -229,7 +229,7 @@ def test_unreachable_answers_and_long_questions_are_counted(caplog):
         ("questions", (["a"], ["b c"], ["c"]), r"tuples of text and start, or None. .*answers\[0\]='c'"),
     ],
 )
-def test_invalid_examples_are_refused(task, columns, message):
+def test_invalid_examples_are_rejected(task, columns, message):
     with pytest.raises(ValueError, match=message):
         getattr(data, task)(*columns, TOKENIZER)
 
@@ -246,12 +246,12 @@ def test_invalid_examples_are_refused(task, columns, message):
         ),
     ],
 )
-def test_invalid_settings_are_refused(options, message):
+def test_invalid_settings_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         data.tagging([["a"]], [[0]], TOKENIZER, **options)
 
 
-def test_a_string_is_not_texts():
+def test_a_single_string_in_place_of_texts_is_rejected():
     with pytest.raises(TypeError, match="`texts` must be an iterable. Received: texts='a b'"):
         data.classification("a b", [0], TOKENIZER)
 

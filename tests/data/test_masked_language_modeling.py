@@ -35,7 +35,7 @@ def test_labels_are_the_original_tokens_at_the_masked_positions():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_special_ids_are_never_chosen_and_no_position_twice(whole_words):
+def test_special_ids_are_never_masked_and_no_position_twice(whole_words):
     for token_ids, positions, labels in batches(epochs=20, rate=0.4, whole_words=whole_words):
         chosen = positions[labels != 0]
         assert len(set(chosen)) == len(chosen) > 0
@@ -129,7 +129,7 @@ def test_next_sentence_labels_are_balanced():
 
 
 @pytest.mark.slow
-def test_long_pairs_are_truncated_to_the_beginning_of_each():
+def test_long_pairs_keep_the_beginning_of_both_texts():
     rows = {
         " ".join(TOKENIZER.id_to_piece(int(id_)) for id_ in ids)
         for ids, _, label in pairs(epochs=20, max_length=9)
@@ -152,12 +152,12 @@ def test_long_pairs_are_truncated_to_the_beginning_of_each():
         (lambda: next_sentences([["a"], ["b"]], TOKENIZER), "`documents` must hold at least two"),
     ],
 )
-def test_invalid_arguments_are_refused(make, message):
+def test_invalid_arguments_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_tokenizer_without_a_mask_is_refused():
+def test_a_tokenizer_without_a_mask_token_is_rejected():
     roles = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]"}
     tokenizer = WordPieceTokenizer([*SPECIAL[:4], "a"], special_tokens=roles)
     with pytest.raises(ValueError, match="`tokenizer` must have .*mask_id. Received: .*mask_id=-1"):

@@ -71,7 +71,7 @@ def test_target_ids_are_the_shifted_labels():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(("rate", "mean_span"), [(0.15, 3.0), (0.5, 3.0), (0.15, 1.0), (0.3, 8.0)])
-def test_the_numbers_of_tokens_and_spans_follow_rate_and_mean_span(rate, mean_span):
+def test_numbers_of_tokens_and_spans_follow_the_rate_and_mean_length(rate, mean_span):
     for source, _, labels in rows(rate=rate, mean_span=mean_span):
         size = len(reassembled(source, labels))
         missing = sum(map(len, spans(labels).values()))
@@ -98,7 +98,7 @@ def test_every_token_is_corrupted_at_the_given_rate():
 
 
 @pytest.mark.slow
-def test_rows_are_as_long_as_their_source_fits():
+def test_rows_are_as_long_as_the_source_length_allows():
     sources = [source for source, _, _ in rows(["a" * 2000], max_length=64, shuffle=False)]
     assert all((source == END).sum() == 1 for source in sources)
     assert all(source[-1] == END for source in sources[:-1])
@@ -107,7 +107,7 @@ def test_rows_are_as_long_as_their_source_fits():
     assert (inputs["source_ids"].shape[1], labels.shape[1]) == (512, 114)
 
 
-def test_sentinels_count_down_from_the_vocabularys_end():
+def test_sentinels_count_down_from_the_end_of_the_vocabulary():
     last = TOKENIZER.vocabulary_size - 1
     _, _, labels = rows(["abcdefghij" * 2], sentinels=None)[0]
     assert labels[0] == last
@@ -131,11 +131,11 @@ def test_sentinels_count_down_from_the_vocabularys_end():
     ],
     ids=str,
 )
-def test_invalid_arguments_are_refused(options, message):
+def test_invalid_arguments_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         rows(**options)
 
 
-def test_a_single_string_is_refused():
+def test_a_single_string_is_rejected():
     with pytest.raises(TypeError, match="`texts` must be an iterable of strings"):
         rows("abc")

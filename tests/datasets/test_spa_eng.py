@@ -35,7 +35,7 @@ def check_disjoint(parts):
             assert not languages[first][language] & languages[second][language]
 
 
-def test_the_real_file(real_data, monkeypatch):
+def test_the_published_file_is_read(real_data, monkeypatch):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(real_data))
     parts = spa_eng.load_data("en-es")
     assert [len(part) for part in parts] == [112_537, 2_313, 3_465]
@@ -106,7 +106,7 @@ def test_a_download_without_the_file_is_not_kept(published, download_cache, cont
     # Not from the values: gzip writes the time, and parallel workers must collect the same names.
     ids=["other content", "no gzip", "cut off"],
 )
-def test_a_wrong_local_file_is_refused_and_kept(tmp_path, monkeypatch, content, message):
+def test_a_wrong_local_file_is_rejected_and_kept(tmp_path, monkeypatch, content, message):
     file = tmp_path / "spa-eng" / "spa.txt.gz"
     file.parent.mkdir()
     file.write_bytes(content)
@@ -131,7 +131,7 @@ def test_a_missing_local_file_is_not_downloaded(published, tmp_path, monkeypatch
         ({"validation": 100, "test": 200}, "below the number of distinct English sentences, 300"),
     ],
 )
-def test_load_data_refuses_invalid_arguments(published, arguments, message):
+def test_load_data_rejects_invalid_arguments(published, arguments, message):
     with pytest.raises(ValueError, match=message):
         spa_eng.load_data(**arguments)
 
@@ -144,7 +144,7 @@ def test_references_keep_order_and_drop_duplicates():
 
 
 @pytest.mark.slow
-def test_the_data_sets_are_imported_on_first_use_and_without_tensorflow():
+def test_datasets_are_imported_on_first_use_and_without_tensorflow():
     program = (
         "import sys; from keras_transformer import datasets; names = dir(datasets); "
         "datasets.spa_eng, datasets.multi30k; "

@@ -179,7 +179,7 @@ def predict(port, model, texts):
         return [each["text"] for each in json.load(answer)["predictions"]]
 
 
-def test_the_service_of_compose_serves_an_export(buildah, server, exported, pipeline, texts):
+def test_the_compose_service_serves_an_export(buildah, server, exported, pipeline, texts):
     """It runs without rights, and writes nothing but to /tmp."""
     compose = service()
     assert (compose["cap_drop"], compose["tmpfs"], compose["read_only"]) == (["ALL"], ["/tmp"], True)

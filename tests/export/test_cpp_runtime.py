@@ -117,7 +117,7 @@ def path(exported):
     return exported / "saved_model" / "tiny" / "1"
 
 
-def test_ids_and_errors_equal_the_pipelines(path, exported):
+def test_ids_and_errors_equal_the_pipeline_outputs(path, exported):
     """The ids that the pipeline gave at export."""
     expected = serving.Bundle(exported).parity["saved_model/tiny/1"]["examples"]
     texts = [*map(str.encode, expected["texts"]), b"\xff", b"o" * 10_000]
@@ -162,7 +162,7 @@ def test_warm_up_requests_call_every_signature_with_one_row_and_several(path, pi
     assert sizes == {name: [1, 8] for name in pipeline.signatures()}
 
 
-def test_a_warm_up_request_is_encoded_as_by_tensorflow_serving():
+def test_warm_up_requests_are_encoded_as_by_tensorflow_serving():
     """As by `PredictionLog` of tensorflow-serving-api 2.21.0."""
     log = CLASSES["PredictionLog"]()
     log.predict_log.request.CopyFrom(
@@ -173,7 +173,7 @@ def test_a_warm_up_request_is_encoded_as_by_tensorflow_serving():
 
 
 @pytest.mark.slow
-def test_every_signature_and_the_warm_up_requests_give_the_pipelines_outputs(packages, path, pipeline, texts):
+def test_signatures_and_warm_up_requests_give_the_pipeline_outputs(packages, path, pipeline, texts):
     given = [*texts, "o" * 10_000]
     with Server(packages, path) as server:
         check_signatures(server, pipeline, pipeline.example_inputs(given))
@@ -190,7 +190,7 @@ def test_every_signature_and_the_warm_up_requests_give_the_pipelines_outputs(pac
 
 
 @pytest.mark.slow
-def test_the_requests_of_the_export_give_the_pipelines_outputs(packages, path, exported, pipeline):
+def test_requests_stored_in_the_export_give_the_pipeline_outputs(packages, path, exported, pipeline):
     folder = exported / "serving" / "requests" / "tiny"
     graphs = pipeline.signatures()
     assert {file.name.split(".")[0] for file in folder.iterdir()} == set(graphs)
@@ -258,7 +258,7 @@ def other(request, pipeline, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_signatures_of_other_pipelines_give_their_outputs(other, packages):
+def test_signatures_of_every_pipeline_give_its_outputs(other, packages):
     pipeline, path = other
     with Server(packages, path) as server:
         check_signatures(server, pipeline, pipeline.example_inputs())
@@ -279,7 +279,7 @@ def test_a_model_that_needs_xla_does_not_run(packages, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("packages", ["2.20"], indirect=True)
-def test_the_recorded_operations_are_those_of_tensorflow_2_20(packages):
+def test_the_recorded_operations_equal_the_operations_of_tensorflow_2_20(packages):
     command = [sys.executable, str(PROGRAM), "operations", str(packages)]
     listed = subprocess.run(
         command, capture_output=True, text=True, check=True, env=ENVIRONMENT

@@ -104,7 +104,7 @@ def healthy(path, port):
 TENSORFLOW_SERVING = KIT / "tensorflow_serving"
 
 
-def test_tensorflow_serving_image_has_the_files_of_its_arguments(exported):
+def test_the_tensorflow_serving_image_contains_the_files_its_arguments_name(exported):
     path = TENSORFLOW_SERVING / "Dockerfile"
     copied = [arguments.split() for name, arguments in instructions(path) if name == "COPY"]
     assert [stage for stage, _, _ in copied] == ["--from=bundle"] * 2
@@ -129,7 +129,7 @@ def test_tensorflow_serving_is_healthy_once_the_model_is_available(http_server, 
 
 
 @named(DOCKERFILES)
-def test_dockerfile_has_known_instructions_and_no_registry(path):
+def test_dockerfiles_have_known_instructions_and_name_no_registry(path):
     found = instructions(path)
     names = [name for name, _ in found]
     assert {*names} <= {
@@ -156,14 +156,14 @@ def test_dockerfile_has_known_instructions_and_no_registry(path):
 
 
 @named([*SERVERS, TENSORFLOW_SERVING / "Dockerfile"])
-def test_server_runs_as_a_user_without_rights(path):
+def test_the_server_runs_as_an_unprivileged_user(path):
     names = [name for name, _ in instructions(path)]
     assert last(path, "USER") == f"{USER}:{USER}"
     assert not {"RUN", "COPY"} & {*names[names.index("USER") :]}
 
 
 @named(SERVERS)
-def test_server_image_is_built_from_the_files_that_are_sent(path):
+def test_the_server_image_is_built_from_files_in_the_build_context(path):
     ignored = path.with_name(f"{path.name}.dockerignore").read_text().split()
     sent = [name[1:] for name in ignored if name.startswith("!")]
     command = last(path, "RUN")
@@ -238,7 +238,7 @@ def manifests():
     return {each["kind"]: each for each in found}
 
 
-def test_manifests_are_of_kubernetes_schemas():
+def test_manifests_match_the_schemas_of_kubernetes():
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="108 MB of schemas")
     for manifest in manifests().values():
         kubernetes_validate.validate(manifest, desired_version="1.37", strict=True)
@@ -247,7 +247,7 @@ def test_manifests_are_of_kubernetes_schemas():
             kubernetes_validate.validate(manifest, desired_version="1.37", strict=True)
 
 
-def test_gpu_replicas_have_a_gpu_each():
+def test_each_gpu_replica_has_one_gpu():
     overlay = yaml.safe_load((KUBERNETES / "gpu" / "kustomization.yaml").read_text())
     assert overlay["resources"] == ["../cpu"]
     (patch,) = overlay["patches"]
@@ -294,7 +294,7 @@ def test_autoscaler_reads_a_metric_of_the_server():
     assert int(metric["pods"]["target"]["averageValue"]) == parse(["it"]).max_batch_size
 
 
-def test_pods_are_probed_drained_and_without_rights():
+def test_pods_are_probed_drained_and_unprivileged():
     pod = manifests()["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     options = parse(container["args"])
@@ -424,7 +424,7 @@ def write_export(folder, axes=("batch_size", "sequence_length"), weights=b""):
 
 
 @pytest.mark.parametrize("max_batch_size", [32, 0])
-def test_triton_configuration_is_that_of_the_loop(exported, tmp_path, max_batch_size):
+def test_triton_configuration_matches_the_loop(exported, tmp_path, max_batch_size):
     version = TRITON["make_repository"](
         exported, tmp_path / "models", name="es-en", max_batch_size=max_batch_size
     )
@@ -446,7 +446,7 @@ def test_triton_configuration_is_that_of_the_loop(exported, tmp_path, max_batch_
     assert shapes(config.output, batched) == graph_shapes(graph.output)
 
 
-def test_triton_files_of_an_export_are_those_of_the_repository(exported, tmp_path):
+def test_triton_files_of_an_export_equal_the_generated_repository(exported, tmp_path):
     version = TRITON["make_repository"](exported, tmp_path / "models")
     model = {path.relative_to(version.parent): path for path in version.parent.rglob("*") if path.is_file()}
     found = {
@@ -457,7 +457,7 @@ def test_triton_files_of_an_export_are_those_of_the_repository(exported, tmp_pat
     assert {path.name for path in version.iterdir()} == {"generate_greedy.onnx"}
 
 
-def test_triton_configuration_is_that_of_the_model(tmp_path):
+def test_triton_configuration_matches_the_model(tmp_path):
     version = TRITON["make_repository"](write_export(tmp_path / "reviews"), tmp_path / "models")
     config = triton_config(version.parent)
     assert (version.parent.name, config.max_batch_size) == ("reviews", 32)
@@ -473,7 +473,7 @@ def test_triton_configuration_is_that_of_the_model(tmp_path):
 
 
 @pytest.mark.parametrize("axes", [("batch_size", "sequence_length"), (1, 4)])
-def test_triton_warms_a_model_up_with_a_request_that_it_takes(tmp_path, axes):
+def test_triton_warm_up_requests_are_valid_inputs(tmp_path, axes):
     version = TRITON["make_repository"](write_export(tmp_path / "reviews", axes), tmp_path / "models")
     config = triton_config(version.parent)
     (request,) = config.model_warmup
@@ -490,7 +490,7 @@ def test_triton_warms_a_model_up_with_a_request_that_it_takes(tmp_path, axes):
 
 
 @pytest.mark.parametrize("axes", [(1, "sequence_length"), (None, 4)])
-def test_triton_forms_batches_only_where_the_first_axis_has_any_size(tmp_path, axes):
+def test_triton_batches_only_models_with_a_dynamic_first_axis(tmp_path, axes):
     version = TRITON["make_repository"](write_export(tmp_path / "reviews", axes), tmp_path / "models")
     config = triton_config(version.parent)
     batched = axes[0] is None
@@ -522,7 +522,7 @@ def test_versions_of_one_model_have_one_configuration(tmp_path):
     Bundle(export).check()
 
 
-def test_weights_beside_a_graph_are_part_of_the_version(tmp_path):
+def test_a_version_includes_the_weights_file_beside_the_graph(tmp_path):
     export = write_export(tmp_path / "large", weights=b"weights")
     version = TRITON["make_repository"](export, tmp_path / "models")
     assert (version / "model.onnx_data").read_bytes() == b"weights"
@@ -539,7 +539,7 @@ def test_weights_beside_a_graph_are_part_of_the_version(tmp_path):
         ({"precision": "int8"}, "`precision` must be one of"),
     ],
 )
-def test_wrong_arguments_leave_no_model(tmp_path, options, error):
+def test_invalid_arguments_leave_no_model(tmp_path, options, error):
     export = write_export(tmp_path / "reviews")
     with pytest.raises(ValueError, match=re.escape(error)):
         TRITON["make_repository"](export, tmp_path / "models", **options)
@@ -554,13 +554,13 @@ def test_a_damaged_graph_leaves_no_model(tmp_path):
     assert not (tmp_path / "models").exists()
 
 
-def test_repository_in_the_export_is_refused(tmp_path):
+def test_a_repository_inside_the_export_is_rejected(tmp_path):
     export = write_export(tmp_path / "reviews")
     with pytest.raises(ValueError, match="must not be in the export"):
         TRITON["make_repository"](export, export / "models")
 
 
-def test_command_names_the_wrong_argument(tmp_path, capsys):
+def test_the_command_names_the_invalid_argument(tmp_path, capsys):
     export = write_export(tmp_path / "reviews")
     arguments = [str(export), str(tmp_path / "models")]
     TRITON["main"]([*arguments, "--name", "es"])

@@ -184,7 +184,7 @@ def test_a_signature_sets_the_dynamic_sizes(tmp_path):
     assert session.run(None, {"ids": np.ones((1, 9), "int64")})[0].shape == (1, 9, 4)
 
 
-def test_a_called_subclassed_model_has_the_sizes_of_its_first_call():
+def test_a_subclassed_model_is_exported_with_the_shapes_of_its_first_call():
     model = Pair()
     model(PAIR)
     specs = keras_models._specs(model, None, None)
@@ -217,7 +217,7 @@ def test_an_existing_saved_model_is_only_replaced_on_request(tmp_path):
     assert (folder / "saved_model.pb").read_bytes() != before
 
 
-def test_a_difference_leaves_no_file(tmp_path, monkeypatch):
+def test_a_parity_error_leaves_no_file(tmp_path, monkeypatch):
     convert = keras_models.conversion.convert
 
     def wrong(name, function, *rest):
@@ -231,7 +231,7 @@ def test_a_difference_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_large_weights_are_in_a_file_beside_the_graph(tmp_path, monkeypatch):
+def test_large_weights_are_stored_in_a_file_beside_the_graph(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "LARGEST", 2**10)
     model = keras.Sequential([keras.Input((64,)), layers.Dense(64)])
     file = export.onnx_model(model, tmp_path / "model.onnx")
@@ -242,7 +242,7 @@ def test_large_weights_are_in_a_file_beside_the_graph(tmp_path, monkeypatch):
     )
 
 
-def test_an_operation_without_a_form_in_onnx_is_refused_with_its_layer(tmp_path):
+def test_an_operation_without_an_onnx_equivalent_is_rejected_with_its_layer(tmp_path):
     model = keras.Sequential([keras.Input((4, 4)), Decomposition(name="decomposition")])
     samples = np.eye(4, dtype="float32")[None]
     with pytest.raises(ValueError, match=r"Received: Cholesky in sequential\w*/decomposition\w*/Cholesky"):
@@ -250,7 +250,7 @@ def test_an_operation_without_a_form_in_onnx_is_refused_with_its_layer(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_operation_without_a_form_for_its_types_is_refused_with_its_layer(tmp_path, monkeypatch):
+def test_an_operation_unsupported_for_its_dtypes_is_rejected_with_its_layer(tmp_path, monkeypatch):
     monkeypatch.setitem(tf2onnx_handlers.HANDLERS, "Less", (lambda *_: None, []))
     model = keras.Sequential([keras.Input((4, 3)), layers.LSTM(2, name="recurrent")])
     with pytest.raises(
@@ -280,7 +280,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_invalid_arguments_are_refused(name, tmp_path):
+def test_invalid_arguments_are_rejected(name, tmp_path):
     make, options, message = INVALID[name]
     for write in (export.onnx_model, export.saved_model_of):
         with pytest.raises(ValueError, match=message):

@@ -29,7 +29,7 @@ def classifier():
 
 
 @pytest.mark.slow
-def test_large_weights_are_in_a_file_beside_the_graph(small_files, classifier, tmp_path):
+def test_large_weights_are_stored_in_a_file_beside_the_graph(small_files, classifier, tmp_path):
     folder = tmp_path / "it"
     export.onnx(classifier, folder)
     names = {path.name for path in (folder / "onnx" / "optimum").iterdir()}
@@ -55,7 +55,7 @@ def test_loops_read_large_weights(small_files, pipeline, texts, tmp_path):
 
 
 @pytest.mark.slow_variants
-def test_matrices_are_initializers_with_the_paths_of_the_variables(classifier):
+def test_initializers_have_the_paths_of_the_variables(classifier):
     graph = classifier.onnx_graphs()["model"]
     converted = conversion.convert(
         "model", graph.function, graph.inputs, graph.axes, classifier.model.weights
@@ -81,7 +81,7 @@ def test_a_tied_embedding_is_stored_once(random_transformer, precision):
 
 
 @pytest.mark.parametrize("write", [export.onnx, export.bundle])
-def test_large_weights_have_no_other_precisions(small_files, classifier, tmp_path, write):
+def test_models_with_large_weights_are_exported_in_float32_only(small_files, classifier, tmp_path, write):
     with pytest.raises(ValueError, match=r"`precisions` must be \('float32',\) for .* GB of weights.*int8"):
         write(classifier, tmp_path / "it", precisions=("float32", "int8"))
     assert not (tmp_path / "it").exists()
@@ -123,7 +123,7 @@ def exported(form, folder):
 
 
 @pytest.mark.slow
-def test_a_model_of_2_5_gb_is_exported_in_three_times_its_memory(tmp_path):
+def test_exporting_2_5_gb_to_onnx_needs_at_most_three_times_the_memory(tmp_path):
     """The file that is compared is mapped into memory, which the operating system can take back: it is not counted."""
     size, peak, expected = exported("onnx", tmp_path / "it")
     assert peak < 3 * size

@@ -25,7 +25,7 @@ def converted(function):
     return loop, body, graph.graph
 
 
-def test_loop_invariant_weights_are_read_from_outside():
+def test_loop_invariant_weights_are_read_from_outside_the_body():
     layer = keras.layers.Dense(8)
     layer.build((None, None, 8))
 

@@ -79,7 +79,7 @@ def test_every_signature_and_graph_is_listed(card, exported, pipeline):
     assert "`past_key_values.{i}.decoder.key` float32" in graphs["optimum/decoder_model_merged"][0]
 
 
-def test_settings_and_figures_are_the_exports(card, exported, pipeline):
+def test_settings_and_figures_equal_the_export(card, exported, pipeline):
     assert f"a `Transformer` of {pipeline.model.count_params():,} parameters that computes in float32" in card
     assert rows(card, "setting")["max_new_tokens"] == [str(pipeline.max_new_tokens)]
     assert rows(card, "setting")["generation"] == ['{"sampler": "greedy"}']
@@ -91,7 +91,7 @@ def test_settings_and_figures_are_the_exports(card, exported, pipeline):
 
 
 @pytest.mark.slow
-def test_its_requests_fit_the_signatures(exported, pipeline):
+def test_example_requests_match_the_signatures(exported, pipeline):
     signatures = tf.saved_model.load(str(exported / "saved_model" / "tiny" / "1")).signatures
     sent = list(bodies(exported))
     assert [body.get("signature_name", "serving_default") for body, _ in sent] == [
@@ -109,7 +109,7 @@ def test_its_requests_fit_the_signatures(exported, pipeline):
         assert found["text"].numpy()[0].decode() == pipeline(inputs["text"])
 
 
-def test_its_commands_serve_the_files_of_the_export(card, exported, tmp_path):
+def test_commands_serve_the_files_of_the_export(card, exported, tmp_path):
     (docker,) = [words for words in commands(card) if "docker" in words]
     mounts = dict(words.removeprefix("$PWD/").split(":") for words in docker if words.startswith("$PWD/"))
     places = {place: exported / folder for folder, place in mounts.items()}
@@ -130,7 +130,7 @@ def test_its_commands_serve_the_files_of_the_export(card, exported, tmp_path):
     assert (config.parent / "warmup" / "input_ids").is_file()
 
 
-def test_its_python_runs(card, exported):
+def test_python_examples_run(card, exported):
     (program,) = blocks(card, "python")
     *lines, last = program.strip().splitlines()
     names = {}
@@ -140,7 +140,7 @@ def test_its_python_runs(card, exported):
 
 
 @pytest.mark.slow
-def test_a_card_is_written_anew_with_each_part(tmp_path):
+def test_the_card_is_updated_with_each_exported_format(tmp_path):
     keras.utils.set_random_seed(0)
     model = ViT(8, 4, num_classes=3, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
     pipeline = ImageClassification(model, ["a", "b|c", "d"])

@@ -39,7 +39,7 @@ def test_operations_of_tensorflow_serving_are_accepted(tmp_path, exported):
     assert operations.supported()["SentencepieceOp"] >= {"model"}
 
 
-def test_a_layer_that_needs_xla_is_refused_with_its_name_and_line(tmp_path):
+def test_a_layer_that_needs_xla_is_rejected_with_its_name_and_line(tmp_path):
     layer = Shifted(name="shifted")
     message = refusal(tmp_path, layer)
     lines, start = inspect.getsourcelines(Shifted.call)
@@ -50,7 +50,7 @@ def test_a_layer_that_needs_xla_is_refused_with_its_name_and_line(tmp_path):
     assert f" ({__file__}:{start + len(lines) - 1}, call)" in message
 
 
-def test_a_function_that_xla_compiles_is_refused(tmp_path):
+def test_a_function_compiled_by_xla_is_rejected(tmp_path):
     compiled = tf.function(tf.nn.relu, jit_compile=True, autograph=False)
     message = refusal(tmp_path, lambda rows: compiled(rows))
     assert (
@@ -59,7 +59,9 @@ def test_a_function_that_xla_compiles_is_refused(tmp_path):
     assert f" ({__file__}:" in message
 
 
-def test_operations_and_attributes_that_tensorflow_2_20_lacks_are_refused_together(tmp_path, monkeypatch):
+def test_all_operations_and_attributes_missing_from_tensorflow_2_20_are_rejected_together(
+    tmp_path, monkeypatch
+):
     known = {**operations.supported(), "LeakyRelu": frozenset("T")}
     del known["Erf"]
     monkeypatch.setattr(operations, "supported", lambda: known)
@@ -72,7 +74,7 @@ def test_operations_and_attributes_that_tensorflow_2_20_lacks_are_refused_togeth
 
 
 @pytest.mark.slow
-def test_a_refused_operation_leaves_no_export(tmp_path, pipeline, monkeypatch):
+def test_an_unsupported_operation_leaves_no_export(tmp_path, pipeline, monkeypatch):
     path = tmp_path / "new"
     findings = [operations.Finding("Erf, which needs XLA", "node", "")]
     graph = Graph(lambda rows: {"rows": rows}, [ROWS])

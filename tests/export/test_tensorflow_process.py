@@ -76,7 +76,7 @@ def export_outputs(folder, signature="serving_default", **inputs):
     }
 
 
-def test_other_values_are_refused_without_a_process(monkeypatch, tmp_path):
+def test_invalid_values_are_rejected_without_starting_a_process(monkeypatch, tmp_path):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     for function in (export.saved_model, export.onnx, export.bundle):
         with pytest.raises(ValueError, match="`pipeline` must be one of"):
@@ -89,7 +89,7 @@ def test_other_values_are_refused_without_a_process(monkeypatch, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_a_call_that_cannot_be_written_is_one_clear_error(monkeypatch, tmp_path):
+def test_a_call_that_cannot_be_serialized_gives_one_clear_error(monkeypatch, tmp_path):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     lazy = (each for each in [np.ones((1, 4))])
     with pytest.raises(
@@ -178,7 +178,7 @@ FORWARD = {
 @pytest.mark.backend_neutral
 @on_jax
 @pytest.mark.parametrize("name", FORWARD)
-def test_exports_of_a_pipeline_that_runs_its_model_once_give_equal_outputs(name, tmp_path):
+def test_exports_of_a_non_generating_pipeline_give_equal_outputs(name, tmp_path):
     pipeline = FORWARD[name]()
     version = export.saved_model(pipeline, tmp_path / "new")
     export.onnx(pipeline, tmp_path / "new", precisions=["float32", "int8"])
@@ -254,7 +254,7 @@ def run(code, folder, **options):
 
 
 @pytest.mark.slow
-def test_classes_of_a_script_are_exported(tmp_path):
+def test_classes_defined_in_a_script_are_exported(tmp_path):
     status, output, errors = run(SCRIPT, tmp_path)
     assert status == 0, errors
     assert output == "training\n"  # once
@@ -262,7 +262,7 @@ def test_classes_of_a_script_are_exported(tmp_path):
 
 
 @pytest.mark.slow
-def test_classes_of_a_script_need_cloudpickle(tmp_path):
+def test_classes_defined_in_a_script_need_cloudpickle(tmp_path):
     status, _, errors = run(
         "import sys; sys.modules['cloudpickle'] = None\n" + textwrap.dedent(SCRIPT), tmp_path
     )
@@ -294,7 +294,7 @@ def ends(pid):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_export_leaves_nothing(number, tmp_path):
+def test_an_interrupted_export_leaves_no_files(number, tmp_path):
     (tmp_path / "tmp").mkdir()
     with start(INTERRUPTED, tmp_path, TMPDIR=str(tmp_path / "tmp")) as process:
         while not process.stdout.readline().startswith("[1/2]"):

@@ -86,7 +86,7 @@ def steps(model, run, ids, split):
     ids=str,
 )
 @pytest.mark.parametrize("split", [[], [1], [2, 3, 4]], ids=str)
-def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(options, split):
+def test_the_step_gives_the_model_logits_for_any_number_of_tokens(options, split):
     """Also for left-padded rows, which the model itself takes right-padded."""
     model = writer(text.ByteTokenizer(), **options).model
     random = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def test_the_loop_accepts_single_tokens_and_padding_on_either_side():
         np.testing.assert_array_equal(run(tf.constant(single))["ids"].numpy(), expected[1:2])
 
 
-def test_the_graphs_are_named_as_optimum_names_them():
+def test_graphs_have_the_names_that_optimum_expects():
     found = writer(text.ByteTokenizer()).onnx_graphs()
     assert list(found) == ["generate_greedy", "model"]
     assert [spec.name for spec in found["model"].inputs] == [
@@ -130,7 +130,7 @@ def test_the_graphs_are_named_as_optimum_names_them():
     ]
 
 
-def test_speculative_pipelines_are_refused(tmp_path):
+def test_speculative_pipelines_are_rejected(tmp_path):
     pipeline = writer(text.ByteTokenizer())
     pipeline.sampler = Speculative(pipeline.model)
     for function in (export.saved_model, export.onnx):
@@ -251,7 +251,7 @@ def test_serving_recognises_special_tokens_like_the_pipeline(make):
 
 
 @pytest.mark.slow
-def test_unlimiformer_is_exported_as_its_loop(random_transformer, pipeline, texts, tmp_path):
+def test_unlimiformer_is_exported_as_a_loop_only(random_transformer, pipeline, texts, tmp_path):
     """Without the XLA-only operation; its steps have no keys and values to export."""
     model = random_transformer(20, 1.5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     long = TextToText(Unlimiformer(model, top_k=4, chunk_length=8), pipeline.tokenizer, max_new_tokens=6)

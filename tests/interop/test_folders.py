@@ -28,7 +28,7 @@ def inputs_of(expected):
 
 
 @each_folder
-def test_outputs_equal_those_of_transformers(folder):
+def test_outputs_equal_transformers(folder):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
     found = ops.convert_to_numpy(model(inputs_of(expected)))
     if "target" not in expected and found.shape[:2] == expected["ids"].shape:  # padding has no meaning
@@ -42,7 +42,7 @@ def test_outputs_equal_those_of_transformers(folder):
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("folder", SEQ2SEQ, ids=lambda folder: folder.name)
-def test_generated_ids_equal_those_of_transformers(folder, search):
+def test_generated_ids_equal_transformers(folder, search):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
     found = generation.generate(model, expected["ids"], SEARCHES[search], max_new_tokens=8).best
     for ours, theirs in zip(np.asarray(found).tolist(), expected[search].tolist(), strict=True):

@@ -157,7 +157,7 @@ def test_gpt_logits_equal_reference_implementation(saved, name):
 
 
 @pytest.mark.slow
-def test_marian_starts_from_its_padding_and_adds_its_bias(saved):
+def test_marian_starts_from_the_padding_token_and_adds_the_logits_bias(saved):
     model = interop.from_hugging_face(saved("marian"))
     tensors = random_tensors("marian")
     assert type(model) is Transformer
@@ -208,7 +208,7 @@ def test_folder_round_trip_is_the_identity(saved, name, tmp_path):
 
 
 @each
-def test_every_constructor_argument_has_a_setting(name):
+def test_every_constructor_argument_maps_to_a_config_setting(name):
     architecture = ARCHITECTURES[name]
     of_training = {"name", "dtype", "trainable", "rematerialize"}
     known = {*architecture.settings, *architecture.fixed, *of_training}
@@ -298,7 +298,7 @@ def test_half_precision_files_are_read(tmp_path):
     ],
     ids=["missing", "unknown", "vocabulary", "another", "another still"],
 )
-def test_weights_that_do_not_match_the_config_are_refused(tmp_path, change, error, message):
+def test_weights_that_do_not_match_the_config_are_rejected(tmp_path, change, error, message):
     tensors = random_tensors("gpt2")
     change(tensors)
     folder = write(tmp_path / "model", CONFIGS["gpt2"], tensors)
@@ -306,7 +306,7 @@ def test_weights_that_do_not_match_the_config_are_refused(tmp_path, change, erro
         interop.from_hugging_face(folder)
 
 
-def test_truncated_file_is_refused(saved):
+def test_truncated_file_is_rejected(saved):
     folder = saved("gpt2")
     content = (folder / "model.safetensors").read_bytes()
     for length in (len(content) - 3, 100, 4, 0):
@@ -359,13 +359,13 @@ def test_truncated_file_is_refused(saved):
     ids=str,
 )
 @neutral
-def test_unsupported_settings_are_refused(tmp_path, name, settings, message):
+def test_unsupported_settings_are_rejected(tmp_path, name, settings, message):
     folder = write(tmp_path / "model", {**CONFIGS[name], **settings}, {"a": np.ones(1)})
     with pytest.raises(ValueError, match=message):
         interop.from_hugging_face(folder)
 
 
-def test_invalid_folder_is_refused(tmp_path):
+def test_invalid_folder_is_rejected(tmp_path):
     with pytest.raises(FileNotFoundError, match="`folder` must hold config.json"):
         interop.from_hugging_face(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["gpt2"]))
@@ -412,7 +412,7 @@ MARIANS = {"normalization": "post", "epsilon": 1e-5, "position_layout": "halves"
     ],
     ids=["rotary", "rms", "sandwich", "swiglu", "transformer", "window", "t5 window", "gat"],
 )
-def test_model_without_transformers_class_is_not_written(tmp_path, make, message):
+def test_a_model_without_a_transformers_class_is_not_written(tmp_path, make, message):
     with pytest.raises(ValueError, match=message):
         interop.to_hugging_face(make(), tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -426,7 +426,7 @@ def test_existing_folder_is_not_overwritten(saved, tmp_path):
 
 @pytest.mark.slow
 @neutral
-def test_marians_encoder_and_decoder_may_differ_in_depth_and_its_dropouts_in_rate(tmp_path):
+def test_marian_encoder_and_decoder_may_differ_in_depth_and_dropout(tmp_path):
     tensors = {
         key: tensor for key, tensor in random_tensors("marian").items() if ".decoder.layers.1" not in key
     }
@@ -442,7 +442,7 @@ def test_marians_encoder_and_decoder_may_differ_in_depth_and_its_dropouts_in_rat
 
 
 @pytest.mark.parametrize("name", ["gpt2", "openai-gpt"])
-def test_gpts_three_dropouts_are_read_and_written(name, tmp_path):
+def test_all_three_dropout_rates_of_gpt_are_read_and_written(name, tmp_path):
     rates = {"resid_pdrop": 0.1, "attn_pdrop": 0.2, "embd_pdrop": 0.0}
     model = interop.from_hugging_face(
         write(tmp_path / "model", {**CONFIGS[name], **rates}, random_tensors(name))

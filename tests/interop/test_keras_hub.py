@@ -165,7 +165,7 @@ def outputs(theirs, ours):
 
 @pytest.mark.slow_variants
 @each_case
-def test_outputs_and_weights_equal_those_of_keras_hub(converted, request):
+def test_outputs_and_weights_equal_keras_hub(converted, request):
     """Weights without a counterpart keep their zeros."""
     theirs, ours = converted
     _, expected_class, arguments = CASES[request.node.callspec.params["converted"]]
@@ -179,7 +179,7 @@ def test_outputs_and_weights_equal_those_of_keras_hub(converted, request):
 
 
 @pytest.mark.slow
-def test_greedy_generation_equals_that_of_keras_hub():
+def test_greedy_generation_equals_keras_hub():
     theirs = randomized(hub.GPT2CausalLM(hub.GPT2Backbone(**TEXT)))
     ours = interop.from_keras_hub(theirs)
     theirs.compile(sampler="greedy")
@@ -228,14 +228,14 @@ def test_arguments_can_be_overridden():
         (lambda: hub.ViTImageClassifier(vit(), 2, dropout=0.5), "dropout=0.*Received: dropout=0.5"),
     ],
 )
-def test_inexpressible_models_are_refused(make, message):
+def test_unsupported_models_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         interop.from_keras_hub(make())
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`:UserWarning")
-def test_quantized_models_are_refused():
+def test_quantized_models_are_rejected():
     backbone = hub.GPT2Backbone(**{**TEXT, "num_layers": 1})
     backbone.quantize("int8")
     with pytest.raises(ValueError, match="`model` must not be quantized. Received: .* of dtype int8"):

@@ -59,7 +59,7 @@ INPUTS = {
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_refused_input_has_an_error_and_changes_no_other_answer(name):
+def test_an_invalid_input_gives_an_error_and_does_not_change_other_outputs(name):
     pipeline = PIPELINES[name]()
     batch = pipeline.preprocess(*map(tf.constant, INPUTS[name]))
     assert [bool(error) for error in batch.error.numpy()] == [False, True, False]
@@ -91,7 +91,7 @@ def test_a_refused_input_has_an_error_and_changes_no_other_answer(name):
 
 
 @pytest.mark.parametrize("name", ["text", "token", "span"])
-def test_text_that_is_not_utf8_is_refused(name):
+def test_text_that_is_not_utf8_is_rejected(name):
     pipeline = PIPELINES[name]()
     texts = tf.constant([b"a b", b"hola\xffque", b"\xed\xa0\x80", "\ufffd\u2603".encode(), b"\x00"])
     error = pipeline.serve(*[texts] * (1 + (name == "span")))["error"].numpy()

@@ -57,7 +57,7 @@ def read(tmp_path):
     ],
     ids=str,
 )
-def test_the_sampler_has_the_folders_settings(read, settings, sampler):
+def test_the_sampler_has_the_settings_of_the_folder(read, settings, sampler):
     found = read({**settings, "temperature": settings.get("temperature"), "transformers_version": "5"})
     assert found == {"generation": sampler, "constraints": []}
 
@@ -81,7 +81,7 @@ def test_the_sampler_has_the_folders_settings(read, settings, sampler):
     ],
     ids=str,
 )
-def test_the_constraints_are_the_folders(read, settings, constraints):
+def test_constraints_have_the_settings_of_the_folder(read, settings, constraints):
     assert read(settings)["constraints"] == constraints
 
 
@@ -110,7 +110,7 @@ def test_config_json_is_the_fallback(read, tmp_path):
     }
 
 
-def test_arguments_override_the_folders_settings(read):
+def test_arguments_override_the_settings_of_the_folder(read):
     settings = {"num_beams": 4, "max_length": 9, "repetition_penalty": 1.2, "diversity_penalty": 0.5}
     given = {"generation": "greedy", "constraints": [], "max_new_tokens": 3, "max_source_tokens": 7}
     assert read(settings, **given) == given
@@ -137,7 +137,7 @@ def test_unsupported_settings_are_listed_in_one_warning(read):
         read({"num_beams": 2, "do_sample": True, "renormalize_logits": True, "typical_p": 1.0})
 
 
-def test_settings_that_change_nothing_are_not_named(read):
+def test_settings_without_effect_do_not_warn(read):
     neutral = {
         "typical_p": 0.9,  # of sampling
         "diversity_penalty": 0.0,
@@ -153,7 +153,7 @@ def test_settings_that_change_nothing_are_not_named(read):
         read(neutral)
 
 
-def test_settings_that_count_a_prompt_are_named(read):
+def test_settings_that_count_prompt_tokens_warn(read):
     settings = {"max_length": 30, "min_length": 3, "no_repeat_ngram_size": 2, "bad_words_ids": [[5], [6, 7]]}
     with pytest.warns(UserWarning, match="generation settings that are not fully supported") as caught:
         found = read(settings, DECODER)
@@ -192,6 +192,6 @@ def test_an_end_token_that_is_padding_too_may_be_part_of_a_banned_word(read):
     ],
     ids=str,
 )
-def test_settings_out_of_range_are_refused(read, settings):
+def test_settings_out_of_range_are_rejected(read, settings):
     with pytest.raises(ValueError, match=r"` must be .*Received: "):
         read(settings)

@@ -124,7 +124,7 @@ def test_a_regression_of_several_numbers_returns_a_list(name):
 
 @pytest.mark.slow
 @each
-def test_no_inputs_give_no_outputs(name):
+def test_empty_inputs_give_empty_outputs(name):
     make, given = MAKERS[name]
     for of in ((3, "multi_label_classification"), (1, None), (3, None)):
         assert make(*of)(given[:0]) == []
@@ -148,7 +148,7 @@ def test_probabilities_of_extreme_logits_are_finite():
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5])
-def test_a_threshold_is_a_probability(threshold):
+def test_a_threshold_must_be_a_probability(threshold):
     for make, _ in MAKERS.values():
         with pytest.raises(
             ValueError, match=rf"`threshold` must be in \[0, 1\]. Received: threshold={threshold}"
@@ -226,7 +226,7 @@ def test_problem_types_of_transformers_folders_round_trip(name, num_classes, set
         ),
     ],
 )
-def test_another_problem_type_in_a_folder_is_refused(settings, message, tmp_path):
+def test_an_unknown_problem_type_in_a_folder_is_rejected(settings, message, tmp_path):
     pytest.importorskip("safetensors")
     folder = interop.to_hugging_face(bert(3, None), tmp_path / "it")
     config = json.loads((folder / "config.json").read_text())

@@ -98,7 +98,7 @@ def test_add_start_allows_empty_prompts(byte_writer):
     assert started.with_settings("sample").add_start
 
 
-def test_a_prompt_without_tokens_is_refused(byte_writer):
+def test_a_prompt_without_tokens_is_rejected(byte_writer):
     with pytest.raises(ValueError, match=r"a token each. Received: none in texts\[1\]"):
         byte_writer(["a", ""])
 
@@ -128,7 +128,7 @@ def test_max_source_tokens_by_default_follows_max_new_tokens(byte_writer, tmp_pa
         assert each.with_settings(max_new_tokens=30).max_source_tokens == 20
 
 
-def test_mismatched_model_and_tokenizer_are_refused(byte_writer):
+def test_mismatched_model_and_tokenizer_are_rejected(byte_writer):
     other = text.ByteTokenizer(extra_tokens=["<more>"])
     with pytest.raises(ValueError, match="must have the same vocabulary_size"):
         TextGeneration(byte_writer.model, other)
@@ -202,7 +202,7 @@ def test_a_loaded_pipeline_without_pad_id_gives_the_same_outputs(gpt2, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_long_text_is_refused_in_a_graph_and_its_ids_are_not_read(gpt2):
+def test_a_long_text_in_a_graph_is_rejected_and_its_ids_are_ignored(gpt2):
     run = tf.function(gpt2.preprocess, [tf.TensorSpec([None], tf.string)])
     for texts in (["to be", "w" * 200], ["w" * 200, "to be"]):
         batch, long = run(tf.constant(texts)), texts.index("w" * 200)

@@ -15,7 +15,7 @@ from keras_transformer_serving import files
         OSError("Can't write data (errno = 28, error message = 'No space left on device')"),  # of h5py
     ],
 )
-def test_an_error_of_a_full_disk_names_the_folder_and_keeps_it(tmp_path, error):
+def test_the_error_of_a_full_disk_names_the_folder_and_keeps_it(tmp_path, error):
     with files.new_folder(tmp_path / "a") as new:
         (new / "old").touch()
     with (

@@ -232,14 +232,14 @@ def check_outputs_and_errors(served, pipeline, columns, assert_equal):
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_outputs_and_errors_equal_the_pipelines(name, served_in_tensorflow, assert_equal):
+def test_outputs_and_errors_equal_the_pipeline(name, served_in_tensorflow, assert_equal):
     make, columns = {**QUICK, **SLOW}[name]
     pipeline = make()
     check_outputs_and_errors(served_in_tensorflow(pipeline), pipeline, columns, assert_equal)
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_the_servers_signature_has_the_outputs_of_the_saved_models(name, served_in_tensorflow):
+def test_server_and_saved_model_signatures_give_equal_outputs(name, served_in_tensorflow):
     make, columns = {**QUICK, **SLOW}[name]
     columns = [[*column, other] for column, other in zip(columns, (LONG * 9, "x"), strict=False)]
     pipeline = make()
@@ -269,7 +269,7 @@ def test_the_servers_signature_has_the_outputs_of_the_saved_models(name, served_
                 )
 
 
-def test_prompts_are_those_of_the_pipeline(served_in_tensorflow, assert_equal):
+def test_prompts_equal_the_pipeline_prompts(served_in_tensorflow, assert_equal):
     pipeline = embed_with_prompts()
     served = served_in_tensorflow(pipeline)
     for prompt in (
@@ -301,7 +301,7 @@ def test_prompts_are_those_of_the_pipeline(served_in_tensorflow, assert_equal):
         assert found["error"].tolist() == [error.decode() for error in expected["error"].numpy()]
 
 
-def test_a_classifier_of_single_texts_refuses_pairs(served_in_tensorflow, assert_equal):
+def test_a_classifier_of_single_texts_rejects_pairs(served_in_tensorflow, assert_equal):
     pipeline = one_segment()
     found, expected = (result_of(each, ["a"], ["b"]) for each in (served_in_tensorflow(pipeline), pipeline))
     assert_equal(found, expected)
@@ -309,7 +309,7 @@ def test_a_classifier_of_single_texts_refuses_pairs(served_in_tensorflow, assert
 
 
 @pytest.mark.slow
-def test_a_classifier_of_two_texts_needs_both(served_in_tensorflow, assert_equal):
+def test_a_classifier_of_text_pairs_requires_both_texts(served_in_tensorflow, assert_equal):
     pipeline = SLOW["text, GPT, pairs"][0]()
     served = served_in_tensorflow(pipeline)
     assert result_of(served, ["a"])[0] is ValueError
@@ -337,7 +337,7 @@ SOURCES = [*LINES, "", "  ", "☃", "</s>", "<pad> </s>", ">>fra<<the cat", "UNO
 
 
 @pytest.mark.parametrize("make", [lambda: text.ByteTokenizer(special_tokens_in_text=True), marian])
-def test_source_ids_and_errors_equal_the_pipelines(make, random_transformer, assert_equal):
+def test_source_ids_and_errors_equal_the_pipeline(make, random_transformer, assert_equal):
     pipeline = translator(make(), random_transformer)
     config = config_of(pipeline)
     tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)

@@ -120,17 +120,17 @@ def check(tokenizer, lines):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_ids_and_texts_equal_the_graphs_on_hard_lines(name):
+def test_ids_and_texts_equal_the_graph_on_difficult_lines(name):
     check(QUICK[name](), [*HARD_LINES, *fuzzed(30)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])
-def test_ids_and_texts_equal_the_graphs_on_thousands_of_lines(name):
+def test_ids_and_texts_equal_the_graph_on_thousands_of_lines(name):
     check({**QUICK, **SLOW}[name](), [*HARD_LINES, *fuzzed(3000, 7)])
 
 
-def test_segmentations_of_equal_probability_equal_the_graphs():
+def test_ties_between_segmentations_are_broken_as_in_the_graph():
     """Newer versions of the package `sentencepiece` round in another way than the one in tensorflow_text."""
     tokenizer = text.SentencePieceTokenizer.train(["1,000 x 2,000 00 0"] * 9, 40, byte_fallback=False)
     lines = [f"{'0' * count},{'0' * other}" for count in range(1, 12) for other in range(1, 12)]
@@ -147,7 +147,7 @@ def test_all_characters_are_valid_utf8_and_white_space_is_equal():
     assert counts == [len(WORD.findall(f"a{each}b")) for each in characters]
 
 
-def test_examples_equal_the_pipelines_and_find_another_tokenizer():
+def test_stored_examples_detect_a_different_tokenizer():
     tokenizer = text.ByteTokenizer()
     examples = json.loads(json.dumps(tokenizer_examples(tokenizer)))
     assert len(examples["texts"]) == len(examples["ids"]) == len(examples["decoded"]) > 40

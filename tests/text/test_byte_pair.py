@@ -59,7 +59,7 @@ def test_long_words_are_merged():
     assert made.tokenize(["a" * 5000]).row_lengths().numpy() == 1250
 
 
-def test_add_prefix_space():
+def test_add_prefix_space_adds_a_leading_space():
     made = tokenizer([("Ġ", "a")], add_prefix_space=True)
     assert made.pieces("a a") == ["Ġa", "Ġa"]
     assert made.pieces(" a") == ["Ġa"]
@@ -91,6 +91,6 @@ def test_training_learns_the_most_frequent_pairs():
         ([*BYTES, "ab"], [("a", "b", "")], r"merges\[0\]=\('a', 'b', ''\)"),
     ],
 )
-def test_mismatched_vocabularies_and_merges_are_refused(vocabulary, merges, message):
+def test_mismatched_vocabularies_and_merges_are_rejected(vocabulary, merges, message):
     with pytest.raises(ValueError, match=message):
         BytePairTokenizer(vocabulary, merges)

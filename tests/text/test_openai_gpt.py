@@ -42,7 +42,7 @@ def write(folder, merges, **config):
     return folder
 
 
-def test_files_of_gpt(tmp_path):
+def test_openai_gpt_files_are_loaded(tmp_path):
     expected = OpenAIGPTTokenizer(PIECES, MERGES, special_tokens=ROLES)
     old = OpenAIGPTTokenizer.from_files(write(tmp_path / "old", MERGES))
     assert old.model_bytes == expected.model_bytes
@@ -77,7 +77,7 @@ def test_files_of_gpt(tmp_path):
             OpenAIGPTTokenizer.from_files(tmp_path / "new")
 
 
-def test_invalid_arguments_are_refused(tmp_path):
+def test_invalid_arguments_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="`merges` must hold pairs of pieces whose concatenation"):
         OpenAIGPTTokenizer.from_files(write(tmp_path / "it", [("c", "a")]))
     with pytest.raises(ValueError, match="`special_tokens` must have a token for .unknown."):

@@ -62,7 +62,7 @@ def trained(name, policy, steps, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Transformer", "GPT", "BERT"])
-def test_loss_after_2000_steps_is_that_of_float32(name):
+def test_loss_after_2000_steps_equals_float32(name):
     untrained = np.log(VOCABULARY)
     _, _, expected = trained(name, "float32", 2000)
     assert expected < untrained - 1
@@ -79,7 +79,7 @@ def test_loss_after_2000_steps_is_that_of_float32(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["GPT", "Transformer", "BERT"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_first_updates_are_those_of_float32(policy, name):
+def test_first_updates_equal_float32(policy, name):
     _, _, expected = trained(name, "float32", 4, run_eagerly=True)
     _, _, found = trained(name, policy, 4, run_eagerly=True)
     assert found == pytest.approx(expected, rel=3e-3)
@@ -116,7 +116,7 @@ def test_loss_and_metrics_of_half_precision_logits_are_computed_in_float32(dtype
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("steps", [None, 2])
-def test_loss_scaling_changes_no_update(steps, bigrams, padded_batches):
+def test_loss_scaling_does_not_change_updates(steps, bigrams, padded_batches):
     """A scale that is a power of two is exact in float32, also with accumulation and a schedule of updates."""
 
     def weights(wrap):
@@ -140,7 +140,7 @@ def test_loss_scaling_changes_no_update(steps, bigrams, padded_batches):
     ],
     ids=["bert", "gpt", "unlimiformer"],
 )
-def test_heads_have_the_policy_of_their_model_and_so_its_loss_scaling(head, base):
+def test_heads_have_the_dtype_policy_and_loss_scaling_of_their_model(head, base):
     model = head(base(**TINY, dtype="mixed_float16"))
     assert model.dtype_policy.name == "mixed_float16"
     model.compile("adam", "mse")

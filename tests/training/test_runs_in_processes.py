@@ -136,7 +136,7 @@ def assert_same_history(report, other_report):
 
 @pytest.mark.slow
 @pytest.mark.backend_neutral
-def test_two_processes_train_as_one(data, tmp_path):
+def test_two_processes_equal_one(data, tmp_path):
     options = {**OPTIONS, **data}
     for count in (1, 2):
         with started(*[{**options, "--output": tmp_path / str(count)}] * count) as running:
@@ -151,7 +151,7 @@ def test_two_processes_train_as_one(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("task", ["classify", "images", "tag", "answer"])
-def test_two_processes_train_other_tasks_as_one(task, tmp_path):
+def test_two_processes_equal_one_for_other_tasks(task, tmp_path):
     data = examples(task, tmp_path)
     options = {**OPTIONS, "--data": data, "--validation": data, "--epochs": 2, "--max-length": 32}
     del options["--max-new-tokens"]
@@ -181,7 +181,7 @@ def wait_for_batches(process):
 
 @pytest.mark.slow
 @pytest.mark.backend_neutral
-def test_stopped_and_killed_runs_are_resumed_with_the_result_of_an_uninterrupted_one(data, tmp_path):
+def test_resumed_runs_equal_an_uninterrupted_run(data, tmp_path):
     options = {**OPTIONS, **data, "--epochs": 40}
     with started(*[{**options, "--output": tmp_path / "whole"}] * 2) as running:
         assert ended(running)[0] == [0, 0]
@@ -208,7 +208,7 @@ def test_stopped_and_killed_runs_are_resumed_with_the_result_of_an_uninterrupted
 @pytest.mark.slow
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("case", ["epochs", "data", "file", "folder"])
-def test_processes_that_disagree_end_with_one_error(case, data, tmp_path):
+def test_processes_with_different_arguments_end_with_one_error(case, data, tmp_path):
     options = {**OPTIONS, **data, "--output": tmp_path / "run"}
     other = dict(options)
     expected = "must be equal in all processes. Received: process 0: "
@@ -234,7 +234,7 @@ def test_processes_that_disagree_end_with_one_error(case, data, tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow refuses them")
-def test_tensorflow_refuses_several_processes(data, tmp_path, monkeypatch, capsys):
+def test_tensorflow_rejects_several_processes(data, tmp_path, monkeypatch, capsys):
     for name, value in {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     assert main(["train", "translate", "--data", str(data["--data"]), "--output", str(tmp_path / "run")]) == 2
@@ -253,7 +253,7 @@ class _Silent:
         raise TimeoutError(key)
 
 
-def test_a_process_that_does_not_answer_is_one_line(data, tmp_path, monkeypatch, capsys):
+def test_a_process_that_does_not_respond_gives_a_one_line_error(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(processes._STATE, "process", processes.Process(0, 2))
     monkeypatch.setattr(processes, "_client", _Silent)
     monkeypatch.setattr(recipes, "run", lambda *_, **__: processes.exchange("settings", ""))

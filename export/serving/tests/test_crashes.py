@@ -201,7 +201,7 @@ def test_a_crash_of_the_first_export_leaves_a_folder_that_can_be_exported_to(sma
     assert everything(tmp_path / "a" / "new") == everything(tmp_path / "fresh")
 
 
-def test_a_second_exporter_is_refused_and_nothing_is_mixed(small, tmp_path):
+def test_a_second_concurrent_exporter_is_rejected(small, tmp_path):
     folder = tmp_path / "it"
 
     def write_within(part):
@@ -220,7 +220,7 @@ def test_a_second_exporter_is_refused_and_nothing_is_mixed(small, tmp_path):
     assert bundle.WORK not in everything(folder)
 
 
-def test_files_of_others_are_never_entered_into_the_manifest(small, tmp_path):
+def test_files_of_other_programs_are_never_added_to_the_manifest(small, tmp_path):
     small.write(tmp_path)
     (tmp_path / ".onnx.abc").mkdir()
     (tmp_path / ".onnx.abc" / "model.onnx").write_bytes(b"half")

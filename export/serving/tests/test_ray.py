@@ -72,7 +72,7 @@ def predict(text):
         connection.close()
 
 
-def test_two_replicas_answer_while_one_is_killed(cluster, export, application):
+def test_requests_are_answered_while_a_replica_is_killed(cluster, export, application):
     from ray import serve
 
     arguments = {"bundle": str(export), "name": "it", "replicas": "2"}
@@ -145,12 +145,12 @@ def under_load(answers, interrupt):
         {"bundle": "it", "threads": "x"},
     ],
 )
-def test_wrong_arguments_of_the_application_are_refused(application, arguments):
+def test_invalid_application_arguments_are_rejected(application, arguments):
     with pytest.raises(ValueError, match=r"^`arguments` must"):
         application(arguments)
 
 
-def test_every_line_of_a_file_has_an_output_in_order(cluster, export, tmp_path, monkeypatch):
+def test_every_line_has_an_output_in_order(cluster, export, tmp_path, monkeypatch):
     lines = [f"text {number}".encode() for number in range(300)]
     lines[3], lines[100], lines[200] = b"", "\u2028 a".encode(), b"too long " * 50
     lines[250] = b"\xff"
@@ -172,7 +172,7 @@ def test_every_line_of_a_file_has_an_output_in_order(cluster, export, tmp_path, 
     assert [json.loads(row["output"]) for row in found] == expected
 
 
-def test_an_empty_file_has_an_empty_folder(cluster, export, tmp_path, monkeypatch):
+def test_an_empty_file_gives_an_empty_folder(cluster, export, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").touch()
     run_predict(monkeypatch, export, tmp_path / "texts.txt", tmp_path / "out")
     assert not any((tmp_path / "out").iterdir())

@@ -91,7 +91,7 @@ PROMPTS = [[1, 2, 3], [4], [5, 5], [2, 1, 2]]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_steps_carry_the_cache_of_every_row(graphs, side):
+def test_steps_keep_the_cache_of_every_row(graphs, side):
     ids = np.zeros((len(PROMPTS), 3), np.int64)
     for row, prompt in enumerate(PROMPTS):
         ids[row, slice(3 - len(prompt), 3) if side == "left" else slice(len(prompt))] = prompt
@@ -112,7 +112,7 @@ def test_caches_stay_on_the_device(graphs, monkeypatch):
     assert set(copied) == {(1, 1, VOCABULARY)}
 
 
-def test_without_a_seed_every_call_draws_new_noise(graphs, monkeypatch):
+def test_unseeded_calls_draw_new_noise(graphs, monkeypatch):
     monkeypatch.setattr(graphs, "sampler", {"sampler": "sample", "seed": None, "num_return": 1})
     first, second = (graphs.noise(np.arange(2)) for _ in range(2))
     assert (first != second).all()
