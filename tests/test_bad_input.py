@@ -1,4 +1,4 @@
-"""Files of another format are refused."""
+"""Files of another format raise an error."""
 
 import json
 

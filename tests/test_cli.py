@@ -34,8 +34,8 @@ def saved(pipeline, tmp_path_factory):
 
 @pytest.fixture
 def tiny_data(monkeypatch, sentence_pairs):
-    """Every data set becomes a few sentences."""
-    # Few lengths: fewer shapes to trace.
+    """Replace every dataset by a few sentences."""
+    # Few lengths, so that few shapes are traced.
     splits = (sentence_pairs[:4] * 8, sentence_pairs[:1], sentence_pairs[:4])
     monkeypatch.setattr(phrasebook, "load_data", lambda *_: splits)
     monkeypatch.setattr(spa_eng, "load_data", lambda *_: splits)
@@ -51,7 +51,7 @@ def lines(capsys):
 
 
 def check_error(capsys, arguments, *words):
-    """The command ends with status 2 and one line on standard error that holds `words`."""
+    """Check that the command exits with status 2 and one line on standard error that contains `words`."""
     status = commands.main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
     ours = printed.err.splitlines()
@@ -418,7 +418,7 @@ def test_an_interruption_before_training_prints_one_line_with_status_130(monkeyp
 
 
 def run_light(*arguments, **options):
-    """Run the command line in a process of its own, and return it and the heavy modules that it imported."""
+    """Run the command line in a separate process; return the process and the heavy modules it imported."""
     program = (
         "import sys\nfrom keras_transformer_cli import commands\n"
         "try:\n    status = commands.main(sys.argv[1:])\nexcept SystemExit as stopped:\n    status = stopped.code\n"
@@ -627,7 +627,7 @@ def test_predict_prints_equal_outputs_for_a_pipeline_and_its_export(saved, expor
 
 @pytest.mark.slow
 def test_messy_files_are_trained_on_and_predicted_by_commands(tmp_path, capsys):
-    """Messy files: a byte order mark, a third column, a blank line, an empty field, quotes with line ends."""
+    """The files have a byte order mark, a third column, a blank line, an empty field, quotes with line ends."""
     words = ["uno", "dos", "tres", "cuatro", "cinco"]
     lines = [f"{a} {b}\t{a} {b}!\tTatoeba" for a in words for b in words]
     (tmp_path / "pairs.tsv").write_text("\ufeff" + "\n".join([*lines[:3], "", "uno\t\tx", *lines[3:]]))
@@ -645,7 +645,7 @@ def test_messy_files_are_trained_on_and_predicted_by_commands(tmp_path, capsys):
         arguments = ["train", task, "--data", str(tmp_path / name), *options, *small, "--output", str(out)]
         assert commands.main(arguments) == 0
         pipeline = pipelines.load(out / "pipeline")
-        if task == "language-model":  # a sampler draws anew in each call
+        if task == "language-model":  # a sampler draws new noise in each call
             pipeline = pipeline.with_settings("greedy")
         export.onnx(pipeline, tmp_path / f"{task}-export")
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Whole files that `predict` translates: texts and subtitles."""
+"""Documents that `predict` translates: texts and subtitles."""
 
 import io
 import itertools
@@ -18,12 +18,12 @@ SUBTITLES = (
     "3\r\n0:00:05,0 --> 00:00:06,000\r\n{\\an8}♪ la <u>la</u> la ♪\r\n\r\n4\n00:00:05,000 --> 00:00:06,000\n...\n\n"
     "5\n00:00:05,000 --> 00:00:06,000\n\n6\n00:00:05,000 --> 00:00:06,000\n-5 degrees\nat night"
 )
-# What a copy changes: inner tags.
+# A copy drops only inner tags.
 COPIED = SUBTITLES.replace("<b>Hi,</b> you", "<b>Hi, you</b>").replace("<u>la</u>", "la")
 
 
 class Translator:
-    """A translator of texts of at most 20 characters, by a function of a text; `calls` are the texts."""
+    """A translator of texts of at most 20 characters by a function; `calls` records the texts."""
 
     def __init__(self, translate=str):
         self.translate = translate
@@ -39,7 +39,7 @@ class Translator:
 
 @pytest.fixture
 def predict(monkeypatch, tmp_path, capsys):
-    """predict(translator, content, *options): the output for a file, and standard error; -1 after an error."""
+    """Return predict(translator, content, *options), which gives output (-1 after an error) and standard error."""
     numbers = itertools.count()
 
     def run(translator, content, *options, suffix="txt", name="TextToText"):

@@ -1,4 +1,4 @@
-"""Errors on the command line name its options instead of Python arguments."""
+"""Errors on the command line name options instead of Python arguments."""
 
 import pickle
 

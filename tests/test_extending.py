@@ -1,4 +1,4 @@
-"""Relations, scores, position encodings and models defined in this file work as those of the package do."""
+"""Relations, scores, position encodings and models defined in this file work like built-in ones."""
 
 import dataclasses
 

@@ -12,7 +12,7 @@ import pytest
 
 import keras_transformer as kt
 
-# Keras imports matplotlib, whose calls of pyparsing are deprecated, which is a UserWarning, too.
+# Keras imports matplotlib, which calls deprecated functions of pyparsing; that is a UserWarning too.
 WARNINGS = [
     *("-W", "error::UserWarning"),
     *("-W", "ignore::DeprecationWarning:matplotlib._fontconfig_pattern"),
@@ -21,7 +21,7 @@ WARNINGS = [
 
 
 def run(code, *arguments, backend="jax"):
-    """Return what a fresh process prints as JSON on its last line."""
+    """Run code in a new process; return the JSON on its last line of output."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend}
     done = subprocess.run(
         [sys.executable, *WARNINGS, "-c", textwrap.dedent(code), *map(str, arguments)],
@@ -36,7 +36,7 @@ def run(code, *arguments, backend="jax"):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A model of layers, relations, a loss, a metric and a schedule."""
+    """A saved model with layers, relations, a loss, a metric and a schedule."""
     model = kt.models.Transformer(12, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
     model.compile(
         keras.optimizers.Adam(kt.training.TransformerSchedule(8)),

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """`make quickstart`'s results, or new ones."""
+    """The results of `make quickstart` if present, or new ones."""
     made = pathlib.Path(__file__).resolve().parents[1] / "runs" / "quickstart"
     if not (made / "report.json").is_file():
         made = tmp_path_factory.mktemp("runs") / "quickstart"

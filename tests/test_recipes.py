@@ -40,7 +40,7 @@ def never(*_, **__):
 
 
 def earlier(folder):
-    """An earlier quickstart's folder, as far as names go."""
+    """Create files with the names of an earlier quickstart."""
     for name in ("pipeline", "export"):
         (folder / name).mkdir(parents=True)
     (folder / "pipeline" / "config.json").write_text('{"pipeline": "TextToText"}')
@@ -49,13 +49,13 @@ def earlier(folder):
 
 
 def sentences(count, words=4):
-    """Random sentences of the words NUMBERS."""
+    """Return random sentences of the words NUMBERS."""
     drawn = random.Random(0)
     return [" ".join(drawn.choices(NUMBERS, k=words)) for _ in range(count)]
 
 
 def toy_examples(task):
-    """Examples of a rule that a tiny model learns."""
+    """Return examples of a rule that a tiny model learns."""
     texts = sentences(300)
     if task == "translate":
         return [(text, text.upper()) for text in texts]
@@ -268,20 +268,20 @@ def test_a_language_model_learns_to_answer_prompts(tmp_path):
         pairs, tokenizer="byte", layers=1, heads=2, model_dim=32, max_length=16, epochs=40, learning_rate=0.01
     )
     report = recipes.run(recipe, tmp_path / "run", verbose=0)
-    assert report["metrics"]["perplexity"] < 1.2  # all but the parity of the number is always the same
+    assert report["metrics"]["perplexity"] < 1.2  # everything except the parity of the number is constant
     assert len(report["examples"]) == 5
     assert sum(row["answer"] == row["reference"] for row in report["examples"]) >= 4
 
 
 class Labelled:
-    """A pipeline, as far as class weights need one."""
+    """The parts of a pipeline that class weights need."""
 
     def __init__(self, *labels):
         self.labels = labels
 
 
 def labelled(**counts):
-    """As many examples of each class."""
+    """Return the given number of examples of each class."""
     return [(f"{label} {n}", label) for label, count in counts.items() for n in range(count)]
 
 
@@ -499,7 +499,7 @@ def test_quickstart_rejects_a_folder_with_other_files(tiny, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", ["export", "pipeline"])
 def test_quickstart_deletes_only_its_own_files(tiny, tmp_path, monkeypatch, name):
-    """A folder that holds someone's own export/ is no earlier quickstart (this repository has one)."""
+    """A folder that contains another export/ is not an earlier quickstart (this repository has one)."""
     monkeypatch.setattr(recipes.Translate, "train", never)
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.txt").write_text("years of work")

@@ -37,7 +37,7 @@ from keras_transformer.relations import (
 
 pytestmark = pytest.mark.backend_neutral
 
-LARGEST = 4  # of a relation's numbers: small beside LENGTH, so that every kind of row occurs
+LARGEST = 4  # maximum of a relation's numbers: small compared with LENGTH, so that every kind of row occurs
 SMALL = st.integers(0, LARGEST)
 
 
@@ -77,7 +77,7 @@ SIZES = st.integers(1, 24)
 
 
 def relation_trees(atoms=None):
-    """Relations of every kind, and what composition makes of them."""
+    """Generate relations of every kind and their compositions."""
     return st.recursive(
         st.one_of(*ATOMS.values()) if atoms is None else atoms,
         lambda inner: st.one_of(
@@ -96,7 +96,7 @@ each_kind = pytest.mark.parametrize("kind", ATOMS, ids=lambda kind: kind.__name_
 
 @dataclasses.dataclass(frozen=True)
 class Near(Relation):
-    """At most one apart: a user's relation, with neither a block map nor all the symmetries."""
+    """Relate positions at most one apart: a custom relation without a block map, and with few symmetries."""
 
     def related(self, query_positions, key_positions):
         return (query_positions - key_positions <= 1) & (key_positions - query_positions <= 1)
@@ -107,7 +107,7 @@ class Near(Relation):
 
 @dataclasses.dataclass(frozen=True)
 class ToFirst(Relation):
-    """Everybody attends to position 0: no symmetry of any kind but those that fix 0."""
+    """Every query attends to position 0: all symmetries fix 0."""
 
     def related(self, query_positions, key_positions):
         return (query_positions == query_positions) & (key_positions == 0)
@@ -146,7 +146,7 @@ def by_definition(relation, i, j):
 
 
 def classified_blocks(relation, block_size, num_queries, num_keys):
-    """(block map entry, the block of the matrix) for every block."""
+    """Return (block map entry, block of the matrix) for every block."""
     matrix = relation.matrix(num_queries, num_keys)
     blocks = relation.blocks(block_size, num_queries, num_keys)
     assert blocks.shape == (-(-num_queries // block_size), -(-num_keys // block_size))
@@ -326,11 +326,11 @@ def test_bandwidths_of_examples_are_as_expected(relation, expected):
 
 
 class TestEdges:
-    """`edges()` are the pairs (source, target): of columns and rows, in this order."""
+    """`edges()` are the pairs (source, target) = (column, row) of the matrix."""
 
     @staticmethod
     def of_matrix(relation):
-        queries, keys = np.nonzero(relation.matrix(8))  # more than any graph here has nodes
+        queries, keys = np.nonzero(relation.matrix(8))  # more than the nodes of any graph here
         return tuple(sorted(zip(keys.tolist(), queries.tolist(), strict=True)))
 
     @quick
@@ -361,7 +361,7 @@ LENGTH = 12
 
 
 def check_kept(relation, queries, keys):
-    """The law: moving query i to queries[i] and key j to keys[j] changes nothing."""
+    """Check that moving query i to queries[i] and key j to keys[j] keeps the relation."""
     moved = relation.related(np.array(queries)[:, None], np.array(keys)[None, :])
     shape = (len(queries), len(keys))
     np.testing.assert_array_equal(np.broadcast_to(moved, shape), relation.matrix(*shape))
@@ -388,7 +388,7 @@ def transpositions():
         yield swapped
 
 
-# Maps of each group that tell it from the smaller ones, for whatever relation of the small numbers above.
+# Maps of each group that are not in the smaller groups, for relations with the small numbers above.
 WITNESSES = {
     TRANSLATIONS: [(np.arange(LENGTH) + m,) * 2 for m in (1, -1, 5, -5, 50)],
     INCREASING_RELABELLINGS: [(np.arange(LENGTH) * m,) * 2 for m in (2, 3, 50)]
@@ -449,7 +449,7 @@ def test_a_symmetry_that_is_not_listed_fails(relation, group, positions):
         check_kept(relation, positions, positions)
 
 
-def test_independent_permutations_keep_only_relations_that_do_not_compare_positions():
+def test_separate_permutations_keep_only_relations_that_do_not_compare_positions():
     for relation in (Full(), Bipartite(), ~Full(), Full() & Bipartite()):
         check_kept(relation, [2, 0, 1], [1, 2, 0])
     for relation in (Causal(), SlidingWindow(0, 0)):
@@ -459,7 +459,7 @@ def test_independent_permutations_keep_only_relations_that_do_not_compare_positi
 
 
 class TestAutomorphisms:
-    """Permutations of the nodes that map the edges onto the edges, by this definition."""
+    """Automorphisms are permutations of the nodes that map the edges onto the edges."""
 
     @staticmethod
     def of(graph):

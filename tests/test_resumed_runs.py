@@ -1,4 +1,4 @@
-"""Runs that are interrupted and resumed, and gradients that are accumulated."""
+"""Interrupted and resumed runs, and gradient accumulation."""
 
 import dataclasses
 
@@ -157,7 +157,7 @@ def test_the_learning_rate_does_not_depend_on_accumulation(accumulate):
 
 @pytest.mark.parametrize("loss", ["tokens", "classes"])
 def test_accumulated_gradients_equal_the_gradient_of_one_batch(loss):
-    """With different numbers of labels, and weights of classes."""
+    """Batches have different numbers of labels, and class weights."""
     drawn = np.random.default_rng(0)
     if loss == "tokens":
         labels = np.where(np.arange(5) < drawn.integers(1, 6, (12, 1)), drawn.integers(1, 7, (12, 5)), 0)

@@ -1,4 +1,4 @@
-"""Files that earlier versions have written load, with the outputs they had: see `saved_files/write.py`."""
+"""Files written by earlier versions load and give the stored outputs: see `saved_files/write.py`."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ TOLERANCE = {"gpt_float16": 5e-3, "gpt_int8": 5e-3}
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    """unpacked(name): the folder of an archive's files."""
+    """Return unpacked(name), which gives the folder of an unpacked archive."""
 
     def unpack(name):
         folder = tmp_path_factory.mktemp("saved") / name

@@ -1,6 +1,6 @@
-"""The symmetry of each attention mechanism as a law of its outputs; and the law fails where it should.
+"""Check the symmetry of each attention mechanism on its outputs, and that it fails where it should.
 
-Each law is a function that asserts it. Where a mechanism lacks the symmetry, the same function must raise.
+Each symmetry is a function that asserts it. For a mechanism without the symmetry, the function must raise.
 """
 
 import keras
@@ -22,7 +22,7 @@ from keras_transformer.relations import (
     Strided,
 )
 
-# On JAX every new shape compiles for a while: a part that stands for the rest runs there.
+# JAX compiles for every new shape, so only representative cases run there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -57,7 +57,7 @@ X = normal(2, LENGTH, 8)
 
 
 def attention_layer(relation=None, *shapes, seed=0):
-    """Multi-head attention with weights, biases too, for which no law holds by luck."""
+    """Return multi-head attention with random weights and biases, so that no symmetry holds by chance."""
     layer = MultiHeadAttention(2, 4, relation=relation)
     layer.build(*(shapes or [X.shape]))
     layer.set_weights([normal(*w.shape, seed=seed + i) * 0.6 for i, w in enumerate(layer.weights)])
@@ -65,13 +65,13 @@ def attention_layer(relation=None, *shapes, seed=0):
 
 
 def with_positions(layer):
-    """The layer after sinusoidal positions."""
+    """Return the layer applied after sinusoidal positions."""
     encode = SinusoidalPositions()
     return lambda x, **options: layer(encode(x), **options)
 
 
 def with_distance_bias(x):
-    """Complete attention with ALiBi's bias, −|i − j|: the relation has every symmetry, the score has not."""
+    """Complete attention with the ALiBi bias −|i − j|: the relation has every symmetry, the score does not."""
     heads = x[:, :, None, :]
     index = np.arange(x.shape[1])
     bias = -np.abs(index[:, None] - index).astype("float32")
@@ -84,21 +84,21 @@ PLACED = [
     if relations.PERMUTATIONS not in relation.symmetries() and relation.matrix(LENGTH).any()
 ]
 
-# The laws.
+# The symmetries.
 
 
 def check_equivariant(attend, x, order):
-    """Permuting the sequence permutes the outputs and changes nothing else."""
+    """Check that permuting the sequence permutes the outputs and changes nothing else."""
     np.testing.assert_allclose(attend(x[:, order]), np.asarray(attend(x))[:, order], **CLOSE)
 
 
 def check_kept_by_relabelling(attend, x, positions):
-    """Other positions give the same outputs."""
+    """Check that other positions give the same outputs."""
     np.testing.assert_allclose(attend(x, positions=np.asarray(positions, "int32")), attend(x), **CLOSE)
 
 
 def check_masked_front_shifts(attend, x, count):
-    """Masked positions in front shift the outputs and change nothing else."""
+    """Check that leading masked positions shift the outputs and change nothing else."""
     batch, length, size = x.shape
     padded = np.concatenate([normal(batch, count, size, seed=9) * 5, x], axis=1)
     mask = np.broadcast_to(np.arange(count + length) >= count, (batch, count + length))
@@ -106,7 +106,7 @@ def check_masked_front_shifts(attend, x, count):
 
 
 def check_front_leaves_rows(attend, x, count, rows):
-    """Positions in front, not masked, shift the outputs of these rows and change nothing else there."""
+    """Check that leading unmasked positions shift the outputs of the given rows and do not change them."""
     padded = np.concatenate([normal(x.shape[0], count, x.shape[2], seed=9) * 5, x], axis=1)
     rows = np.array(rows)
     np.testing.assert_allclose(
@@ -115,19 +115,19 @@ def check_front_leaves_rows(attend, x, count, rows):
 
 
 def check_invariant(attend, query, memory, order):
-    """Permuting the memory changes nothing."""
+    """Check that permuting the memory changes nothing."""
     np.testing.assert_allclose(attend(query, memory[:, order]), attend(query, memory), **CLOSE)
 
 
 def check_rows_apart(attend, query, memory):
-    """Each query is answered independently of the others: the other queries change nothing."""
+    """Check that the output of a query does not depend on the other queries."""
     for i in range(query.shape[1]):
         single = attend(query[:, i : i + 1], memory)
         np.testing.assert_allclose(single, attend(query, memory)[:, i : i + 1], **CLOSE)
 
 
 def check_stochastic(weights, related):
-    """Rows sum to one, or to zero where nothing is related; weights are positive exactly where related."""
+    """Check that rows sum to one, or to zero without related keys, and weights are positive exactly where related."""
     weights = np.asarray(weights)
     np.testing.assert_allclose(
         weights.sum(-1), np.broadcast_to(related.any(-1), weights.shape[:-1]), rtol=1e-5
@@ -137,7 +137,7 @@ def check_stochastic(weights, related):
 
 
 def check_no_leak(attend, x, visible):
-    """Whatever stands at the keys that query i may not see, its output is bit for bit the same."""
+    """Check that keys invisible to a query do not change a bit of its output."""
     outputs = np.asarray(attend(x, x))
     for i in range(x.shape[1]):
         changed = np.where(visible[i][:, None], x, normal(*x.shape, seed=5) * 100)
@@ -265,7 +265,7 @@ def test_absolute_positions_change_outputs_after_masked_positions():
 
 
 class TestStacks:
-    """L layers of a window of k see L·k positions back."""
+    """L layers with a window of k attend to L·k earlier positions."""
 
     LAYERS, WINDOW = 2, 2
 
@@ -316,7 +316,7 @@ def test_a_window_one_shorter_differs_from_causal_attention():
     assert not np.allclose(window[:, -1], causal[:, -1], **CLOSE)
 
 
-# Encoder–decoder attention: two sets X → Y.
+# Encoder–decoder attention: sets X → Y.
 
 QUERY = normal(2, 4, 8, seed=1)
 MEMORY = normal(2, LENGTH, 6, seed=2)
@@ -336,7 +336,7 @@ def test_cross_attention_is_equivariant_in_queries_and_invariant_in_memory():
 def test_cross_attention_never_mixes_the_queries():
     check_rows_apart(cross_layer(Bipartite()), QUERY, MEMORY)
     before, layer = attention_layer(None, QUERY.shape), cross_layer(Bipartite())
-    with pytest.raises(AssertionError):  # self-attention before it does
+    with pytest.raises(AssertionError):  # earlier self-attention mixes queries
         check_rows_apart(lambda query, memory: layer(before(query), memory), QUERY, MEMORY)
 
 
@@ -355,7 +355,7 @@ def test_with_positions_in_the_memory_cross_attention_is_not_invariant():
         check_invariant(lambda query, memory: layer(query, encode(memory)), QUERY, MEMORY, ORDER)
 
 
-# One fixed graph.
+# A fixed graph.
 
 
 @neutral
@@ -388,7 +388,7 @@ def test_patterns_are_equivariant_under_their_automorphisms(relation, order):
         check_equivariant(attention_layer(relation), X, ORDER)
 
 
-# The matrix of weights.
+# Attention weights.
 
 
 @every_relation

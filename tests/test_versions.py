@@ -1,4 +1,4 @@
-"""Supported versions: what pyproject.toml allows, what the constraints pin, what Colab has."""
+"""Supported versions: requirements of pyproject.toml, pinned constraints, and Colab's packages."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ PROJECT, SERVING = (
     for folder in ("", "export/serving")
 )
 OWN = {canonicalize_name(project["name"]) for project in (PROJECT, SERVING)}
-# Of a Colab runtime of August 2026; it has neither onnx nor onnxruntime nor tf2onnx.
+# Versions of a Colab runtime of August 2026, which has no onnx, onnxruntime or tf2onnx.
 COLAB = {
     "h5py": "3.16.0",
     "ipykernel": "6.17.1",
@@ -74,7 +74,7 @@ def test_serving_dependencies_have_the_minimum_versions_of_the_main_package():
 
 
 def test_no_extra_has_both_builds_of_onnxruntime():
-    """They overwrite each other's files; the development environment has the CPU's."""
+    """Both builds overwrite each other's files; the development environment has the CPU build."""
     extras = PROJECT["optional-dependencies"]
     assert extras["gpu"] == ["keras-transformer-serving[gpu,tokenizers]"]
     assert [name for name in extras if any("serving[cpu," in text for text in extras[name])] == ["onnx"]
@@ -82,7 +82,7 @@ def test_no_extra_has_both_builds_of_onnxruntime():
 
 
 def test_the_onnx_extra_keeps_the_protobuf_of_colab():
-    # 1.23 is the first that needs another than Colab's; pip takes the newest that is allowed.
+    # onnx 1.23 is the first that needs a newer protobuf than Colab's; pip installs the newest allowed version.
     assert ONNX["onnx"].specifier.contains("1.22.0")
     assert not ONNX["onnx"].specifier.contains("1.23.0")
 

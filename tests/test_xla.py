@@ -1,4 +1,4 @@
-"""The switch of XLA: by environment variable, and by devices on which it is known to fail."""
+"""Disable XLA by environment variable, and on devices on which it is known to fail."""
 
 import logging
 
@@ -14,7 +14,7 @@ SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 8}
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """gpu(version, *capability): TensorFlow of that version seems to have a GPU of that compute capability."""
+    """Return gpu(version, *capability), which simulates a TensorFlow version and a GPU's compute capability."""
     import tensorflow as tf
 
     def use(version, *capability):

@@ -1,4 +1,4 @@
-"""Laws of all datasets: epochs, their continuation, files of `cache_dir`, and parts of batches for several workers."""
+"""Test all datasets: epochs, resuming, files in `cache_dir`, and sharding over several workers."""
 
 import collections
 import gzip
@@ -114,7 +114,7 @@ SHARED = DATASETS | {
         np.arange(1, 7 * 16 + 1, dtype="uint8").reshape(7, 4, 4, 1), np.arange(7), size, **o
     )
 }
-# Their batches depend on random numbers that differ between workers.
+# Their batches depend on random numbers that differ by worker.
 RANDOM = {
     "translation_pairs, sampled",
     "language_modeling, sampled",
@@ -122,7 +122,7 @@ RANDOM = {
     "next_sentences",
     "span_corruption",
 }
-# Rows that cannot be divided among the workers are left out.
+# Rows that cannot be divided among the workers are dropped.
 DIVISIBLE = {
     "sentence_pairs",
     "next_sentences",
@@ -139,7 +139,7 @@ EPOCHS = SHARED | {
 
 
 def listed(dataset):
-    """The batches of one iteration, each as a list of arrays."""
+    """Return the batches of one iteration, each as a list of arrays."""
     return [[np.asarray(each) for each in tf.nest.flatten(batch)] for batch in dataset]
 
 
@@ -229,7 +229,7 @@ def test_cached_files_give_the_batches_of_memory_and_are_reused(name, tmp_path):
 
 
 def rows_of(batch):
-    """The rows of a batch without rows of padding, as tuples."""
+    """Return the rows of a batch as tuples, without padding rows."""
     rows = zip(*(map(tuple, each.reshape(len(each), -1).tolist()) for each in batch), strict=True)
     return [row for row in rows if any(any(value not in (0, -1) for value in array) for array in row)]
 
@@ -238,7 +238,7 @@ def rows_of(batch):
 @pytest.mark.parametrize("count", [3, 2])
 @pytest.mark.parametrize("name", SHARED)
 def test_batches_of_workers_make_up_the_larger_batches_of_one(name, count):
-    """Their batches have equal shapes at every step, and together the rows of the larger batch."""
+    """At every step their batches have equal shapes, and together the rows of the larger batch."""
     workers = [listed(SHARED[name](1, shard=(index, count))) for index in range(count)]
     whole = listed(SHARED[name](count))
     assert len({len(batches) for batches in workers}) == 1
@@ -412,7 +412,7 @@ def test_damaged_files_are_named(damage, error, message, tmp_path):
 
 
 def test_a_source_that_changes_while_it_is_read_is_rejected(tmp_path, monkeypatch):
-    """Its ids would be found again by the hash of other content."""
+    """The cache could return its ids for a file with other content."""
     pairs, cache, sha256 = pairs_file(tmp_path), tmp_path / "cache", files.sha256
 
     def changing(path):
@@ -453,11 +453,11 @@ def test_copied_cache_files_are_used(tmp_path):
 
 
 class Crash(BaseException):
-    """The process has died: no later operation happens either."""
+    """Simulate the death of the process: no later operation takes place."""
 
 
 class Faults:
-    """Let the n-th change of the disk fail: once (a full disk), or with all that follow (a crash)."""
+    """Let the n-th write to the disk fail: once (a full disk), or with all later ones (a crash)."""
 
     def __init__(self, monkeypatch, number, crash):
         self._number, self._crash, self.count = number, crash, 0
@@ -501,7 +501,7 @@ def test_a_failure_at_any_write_leaves_no_cache_that_seems_complete(crash, tmp_p
             found = storage.in_files(folder, "key", chunks())
             for name in ("ids", "rows"):
                 np.testing.assert_array_equal(found[name], expected[name])
-        # A failure after the folder has its name may leave the lock, which is empty.
+        # A failure after the folder was renamed may leave the empty lock file.
         assert {path.name for path in folder.iterdir()} - {".key"} == {"key"}
         assert not any(path.stat().st_size for path in folder.glob(".key/**/*"))
         if faults.count < number:
@@ -643,4 +643,4 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
         command = [sys.executable, "-c", MEMORY, str(count), str(tmp_path / str(count))]
         found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         used.append(int(found.stdout.split()[0]))
-    assert abs(used[1] - used[0]) < 20_000, used  # kB; the ids of the larger are 0.3 GB
+    assert abs(used[1] - used[0]) < 20_000, used  # kB; the ids of the larger file take 0.3 GB

@@ -18,7 +18,7 @@ def csv_field(field):
 
 
 def contents(pairs):
-    """The same pairs in each format, with and without a header."""
+    """Return the same pairs in each format, with and without a header."""
     tsv = ["\t".join(pair) for pair in pairs]
     commas, semicolons = ([mark.join(map(csv_field, pair)) for pair in pairs] for mark in ",;")
     objects = [json.dumps({"id": 7, "target": target, "source": source}) for source, target in pairs]
@@ -70,7 +70,7 @@ def test_numbers_of_json_objects_are_read_as_written(tmp_path):
 
 
 MESSY = {
-    # content, columns, malformed lines as (number, part of the reason), the remaining examples
+    # content, columns, malformed lines as (line number, words of the reason), remaining examples
     "empty-line.tsv": ("a\tb\n\nc\td\n", None, [(2, "an empty line")], [("a", "b"), ("c", "d")]),
     "third.tsv": ("a\tb\nc\td\te\n", None, [(2, "3 columns instead of 2")], [("a", "b")]),
     "picked.tsv": (

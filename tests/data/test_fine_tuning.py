@@ -17,7 +17,7 @@ def ids(text):
 
 
 def rows(batches):
-    """Each row without padding, its next tokens, and its example's class."""
+    """Return each row without padding, its next tokens, and the class of its example."""
     found = []
     for inputs, labels in batches:
         token_ids, following, classes = inputs["token_ids"], labels["tokens"], labels["classes"]
@@ -28,7 +28,7 @@ def rows(batches):
             length = np.count_nonzero(row != TOKENIZER.pad_id)
             assert (row[length:] == TOKENIZER.pad_id).all()
             np.testing.assert_array_equal(after[: length - 1 if length else 0], row[1:length])
-            assert (after[max(0, length - 1) :] == TOKENIZER.pad_id).all()  # nothing follows the last
+            assert (after[max(0, length - 1) :] == TOKENIZER.pad_id).all()  # the last token has no next one
             found.append((row[:length].tolist(), int(label)))
     return found
 

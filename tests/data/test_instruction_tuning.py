@@ -1,4 +1,4 @@
-"""Prompts and completions: labels are those of completions, whole pairs share rows without attending to each other."""
+"""Prompts and completions: only completions are labels, and packed pairs do not attend to each other."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ def ids(text, tokenizer=TOKENIZER):
 
 
 def segments(dataset, ignored=0):
-    """(ids, labels, positions) of each text of an epoch, as tuples."""
+    """Return (ids, labels, positions) of each text of an epoch, as tuples."""
     found = []
     for inputs, labels in dataset.as_numpy_iterator():
         for row in range(len(labels)):
@@ -58,7 +58,7 @@ def test_rows_are_packed():
 
 
 def test_loss_is_the_mean_over_completions_and_prompts_have_no_gradient(gradients):
-    """Compared with each pair by itself, by NumPy."""
+    """The reference computes each pair separately in NumPy."""
     model = models.GPT(TOKENIZER.vocabulary_size, 1, 2, 16, max_length=32, dropout=0.0)
     total, count = 0.0, 0
     for prompt, completion in PAIRS:

@@ -15,7 +15,7 @@ STREAM = [
 
 
 def epoch(dataset):
-    """The rows of one epoch: inputs and labels, rows of nothing but padding left out."""
+    """Return the inputs and labels of one epoch without padding rows."""
     rows = []
     for inputs, labels in dataset.as_numpy_iterator():
         rows += [({name: values[i] for name, values in inputs.items()}, row) for i, row in enumerate(labels)]
@@ -23,7 +23,7 @@ def epoch(dataset):
 
 
 def predictions(rows):
-    """(token, the one that follows) at every place of the rows."""
+    """Return (token, next token) at every position of the rows."""
     return [
         (int(token), int(label))
         for inputs, labels in rows
@@ -144,4 +144,4 @@ def test_without_pad_id_padding_labels_are_negative(separate):
     assert labels.min() == -1
     assert (ids[labels == -1] == without.end_id).all()
     ends = sum(map(bool, TEXTS))
-    assert (labels == without.end_id).sum() == ends  # what padding would hide is learned
+    assert (labels == without.end_id).sum() == ends  # tokens with the id that padding would have are learned

@@ -11,7 +11,7 @@ TOKENIZER = ByteTokenizer()
 
 
 def numbered(count, letter, length=1):
-    """Pairs that differ, of targets with a letter of their own."""
+    """Return distinct pairs whose targets contain the given letter."""
     return [(f"{i:03}", f"{letter * length}{i:03}") for i in range(count)]
 
 
@@ -27,7 +27,7 @@ def texts(ids):
 
 
 def epoch(batches):
-    """The (source, target) of an epoch's rows but those of padding."""
+    """Return the (source, target) of every row of an epoch except padding rows."""
     rows = []
     for inputs, labels in batches:
         assert inputs["target_ids"].shape == labels.shape
@@ -87,7 +87,9 @@ def test_each_epoch_samples_different_pairs_of_a_limited_task():
     of_b = [{row for row in rows if row[1][0] == "b"} for rows in epochs]
     assert {len(rows) for rows in of_b} == {12}  # none twice in an epoch
     assert len(set.union(*of_b)) == 30
-    assert {sum(len(target) > 20 for _, target in rows) for rows in of_b} == {4}  # a third, as of all
+    assert {sum(len(target) > 20 for _, target in rows) for rows in of_b} == {
+        4
+    }  # a third, as in the whole epoch
     assert len({tuple(rows) for rows in epochs}) == 8
 
 

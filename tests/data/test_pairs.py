@@ -35,7 +35,7 @@ def batches(dataset):
 
 
 def texts(tokenizer, found):
-    """The (source, target) of every row that is not padding, in order."""
+    """Return the (source, target) of every row except padding rows, in order."""
     rows = []
     for source, _, labels in found:
         present = (labels != tokenizer.pad_id).any(axis=1)

@@ -1,4 +1,4 @@
-"""Subword regularization: other segmentations of the same texts in each epoch, the same for the same seed."""
+"""Subword regularization: each epoch segments the same texts differently, reproducibly for a seed."""
 
 import collections
 import functools
@@ -61,7 +61,7 @@ class TestTokenizers:
 
     @pytest.mark.slow
     def test_merges_are_dropped_with_the_given_probability(self):
-        """A word of two bytes has one merge: it is left out in the share `rate` of words."""
+        """A word of two bytes has one merge, which is dropped with probability `rate`."""
         tokenizer = BytePairTokenizer.train(["ab ab"], 261, add_prefix_space=False)
         assert tokenizer.merges == [("a", "b")]
         found = tokenizer.sample(["ab"] * 4000, 0.3, [5, 6]).row_lengths().numpy()
@@ -96,7 +96,7 @@ def test_few_samples_exceed_the_expected_length(tokenizer):
 
 
 def epoch(dataset, tokenizer):
-    """The rows of an epoch by their texts: (source text, target text) → [(source ids, labels), …]."""
+    """Return the rows of an epoch by their texts: (source text, target text) → [(source ids, labels), …]."""
     found = collections.defaultdict(list)
     for inputs, labels in dataset.as_numpy_iterator():
         present = (labels != tokenizer.pad_id).any(axis=1)
@@ -178,7 +178,7 @@ class TestTranslationPairs:
 
 
 def separate_texts(dataset, tokenizer):
-    """The texts of an epoch with their ids, [(text, ids), …], and the number of rows."""
+    """Return the texts of an epoch with their ids, [(text, ids), …], and the number of rows."""
     found, count = [], 0
     for inputs, labels in dataset.as_numpy_iterator():
         for ids, segments, positions, following in zip(
@@ -212,7 +212,7 @@ class TestLanguageModeling:
 
     @pytest.mark.slow
     def test_samples_that_do_not_fit_are_replaced_by_the_usual_ids(self, tokenizer):
-        """Texts of more than a row have their usual pieces, and the others a sample or the usual ids."""
+        """Texts longer than a row have the usual pieces; others have a sample or the usual ids."""
         texts = [*TEXTS, " ".join(WORDS * 8)]
         length = max(len(ids) for ids in tokenizer.tokenize(TEXTS).to_list())
         assert len(tokenizer.tokenize(texts[-1:]).values) > length

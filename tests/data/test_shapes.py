@@ -8,7 +8,7 @@ from keras_transformer.data.buckets import Shapes
 from keras_transformer.data.shape_search import choose_lengths, choose_shapes, first_fitting, ordered
 from keras_transformer.data.storage import in_memory
 
-LIMIT = 59  # no multiple
+LIMIT = 59  # not a multiple
 
 
 def padded_cells(lengths, chosen):
@@ -42,7 +42,7 @@ def rows_of(shape):
 
 
 def epoch_positions(lengths, shapes, rows_of):
-    """The positions of an epoch, counted batch by batch."""
+    """Return the number of positions in an epoch, counted batch by batch."""
     positions, left = 0, [tuple(pair) for pair in lengths.tolist()]
     for shape in sorted(shapes, key=lambda shape: (sum(shape), shape)):
         fitting = [pair for pair in left if pair[0] <= shape[0] and pair[1] <= shape[1]]
@@ -74,7 +74,7 @@ def test_chosen_shapes_pad_no_more_than_evenly_spaced_lengths(pairs, count, mult
 
 
 def sentence_lengths(count, seed=0):
-    """Lengths of source and target with the distribution of short translated sentences."""
+    """Return lengths of source and target distributed like short translated sentences."""
     random = np.random.default_rng(seed)
     meaning = random.lognormal(2.2, 0.35, count)
     sides = [meaning * random.lognormal(0, 0.12, count) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Data sets that are read from a folder: MNIST, SST-2 and Planetoid's graphs."""
+"""Datasets that are read from a folder: MNIST, SST-2 and Planetoid's graphs."""
 
 import collections
 import gzip
@@ -14,7 +14,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def written(folder, contents, module, monkeypatch, prefix="", suffix="", pack=bytes):
-    """The contents as files of a folder, which the module takes for the published ones."""
+    """Write files to a folder, with hashes that the module accepts as the published ones."""
     folder.mkdir(exist_ok=True)
     for name, content in contents.items():
         (folder / f"{prefix}{name}{suffix}").write_bytes(pack(content))
@@ -67,7 +67,7 @@ def test_sst2_splits_label_and_sentence(tmp_path, monkeypatch):
 
 
 def old_pickle(matrix):
-    """A matrix as SciPy's old csr_matrix was pickled."""
+    """Pickle a matrix as SciPy's old csr_matrix was pickled."""
     sparse = pytest.importorskip("scipy.sparse").csr_matrix(matrix)
     content = pickle.dumps(sparse, protocol=3)
     return content.replace(b"cscipy.sparse._csr\n", b"cscipy.sparse.csr\n").replace(
@@ -80,9 +80,9 @@ def plain(value):
 
 
 def written_graph(tmp_path, monkeypatch, name, features, labels, test_index, graph):
-    """The files of a graph whose first two nodes are for training and the third for validation.
+    """Write the files of a graph whose first two nodes are for training and the third for validation.
 
-    The test set's rows stand in the order of its index.
+    The rows of the test split are in the order of its index.
     """
     monkeypatch.setattr(planetoid, "_NUM_VALIDATION", 1)
     others = min(test_index)
@@ -115,13 +115,13 @@ def test_cora_orders_the_test_nodes_by_index(cora):
     graph = planetoid.load_data(cora)
     np.testing.assert_array_equal(graph.nodes, np.eye(6))
     assert graph.labels.tolist() == [0, 1, 2, 0, 1, 2]
-    # Both directions of each, once, without loops.
+    # Both directions of each edge, once, without self-loops.
     assert graph.edges.tolist() == [[0, 1], [1, 0], [3, 5], [5, 3]]
     assert parts(graph) == {"train": [0, 1], "validation": [2], "test": [4, 5]}
 
 
 def reference_planetoid(folder, name):
-    """Features and one-hot labels as in Kipf and Welling's GCN, `gcn/utils.py`."""
+    """Return features and one-hot labels as in Kipf and Welling's GCN, `gcn/utils.py`."""
     sparse = pytest.importorskip("scipy.sparse")
 
     def load(part):

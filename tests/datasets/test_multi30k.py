@@ -11,7 +11,7 @@ SPLITS = {"train": 5, "val": 3, "test_2016_flickr": 2}
 
 @pytest.fixture
 def published(tmp_path, monkeypatch, download_cache):
-    """Small files at a local address."""
+    """Serve small files from a local address."""
     folder = tmp_path / "published"
     folder.mkdir()
     hashes = {}

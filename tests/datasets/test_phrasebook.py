@@ -16,7 +16,7 @@ from keras_transformer.datasets import phrasebook
 print(hashlib.sha256(repr(phrasebook.load_data(seed=3)).encode()).hexdigest())
 """
 
-# Nouns, singular and plural, whose ending does not tell the gender, with those whose ending does.
+# Singular and plural nouns: gender not shown by the ending, and gender shown by it.
 NOUNS = {
     "masculine": """
         libro coche reloj teléfono lápiz vestido abrigo sombrero zapato bolso museo hotel tren avión restaurante parque

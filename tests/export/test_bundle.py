@@ -160,7 +160,7 @@ def test_different_weights_raise_a_parity_error(exported, pipeline, random_trans
 
 @pytest.mark.slow
 def test_a_replaced_graph_is_detected_even_if_its_digest_matches(damaged):
-    """Outputs are compared, too, in case the manifest was rewritten."""
+    """Outputs are compared too, in case the manifest was rewritten."""
     stored = json.loads((damaged / "parity.json").read_text())
     stored["onnx"]["examples"]["ids"][0][0] += 1
     files.write_json(damaged / "parity.json", stored)
@@ -284,7 +284,7 @@ def test_adding_to_an_export_with_another_tokenizer_or_settings_is_rejected(
 def test_a_second_version_with_new_weights_can_be_verified_with_its_pipeline(
     damaged, monkeypatch, pipeline, random_transformer, texts
 ):
-    """Versions are for new weights: each part's stored answers are its own."""
+    """Versions may have different weights: each stores its reference outputs."""
     model = random_transformer(5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     other = TextToText(model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200)
     export.saved_model(other, damaged, name="tiny", version=2, texts=texts[:3])
@@ -335,7 +335,7 @@ def test_added_files_are_rejected(damaged):
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [("saved_model", "onnx"), ("onnx", "saved_model")])
 def test_files_of_an_interrupted_export_are_removed_by_the_next_one(quick, tmp_path, pipeline, parts):
-    """The process dies between the renaming of the second part and the commit."""
+    """The process dies after the second part was renamed and before the commit."""
     folder, names = tmp_path / "new", {"saved_model": "saved_model/new/1", "onnx": "onnx"}
     first, second = (getattr(export, part) for part in parts)
     first(pipeline, folder, texts=["uno"])

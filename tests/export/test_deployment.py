@@ -1,4 +1,4 @@
-"""The deployment kit in export/: its files have the formats of the programs that read them, and fit each other."""
+"""The deployment files in export/ are valid for the programs that read them, and consistent with each other."""
 
 import argparse
 import http.server
@@ -40,7 +40,7 @@ def named(paths):
 
 
 def instructions(path):
-    """The instructions of a Dockerfile, each a name and arguments, without comments and continued lines."""
+    """Return the instructions of a Dockerfile as (name, arguments), with comments removed and lines joined."""
     lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
@@ -51,7 +51,7 @@ def last(path, name):
 
 
 def words(path, name):
-    """The words of an instruction in exec form, which needs no shell in the image."""
+    """Return the words of an instruction in exec form, which needs no shell in the image."""
     arguments = last(path, name)
     return json.loads(arguments[arguments.index("[") :])
 
@@ -63,7 +63,7 @@ def parsed(path, message, fields):
 
 @pytest.fixture
 def http_server():
-    """`answer(status, body)` starts a server of one answer on a port, and returns the port and the paths asked for."""
+    """Return `answer(status, body)`, which serves one response and returns the port and the requested paths."""
     started = []
 
     def answer(status, body):
@@ -91,7 +91,7 @@ def http_server():
 
 
 def healthy(path, port):
-    """Whether the health check of a Dockerfile succeeds, for a server on another port."""
+    """Return whether the health check of a Dockerfile succeeds, with its port replaced."""
     command = [word.replace(str(PORT), str(port)) for word in words(path, "HEALTHCHECK")]
     if command[0] == "python":
         command[0] = sys.executable
@@ -211,7 +211,7 @@ def test_server_image_is_healthy_once_the_server_is_ready(path, http_server, sta
 def test_compose_files_are_read_only_and_local(path):
     document = yaml.safe_load(path.read_text())
     schema = get_builtin_schema("vendor.compose-spec")
-    # Some versions of the schema name their draft in a form that is unknown.
+    # Some versions of the schema name their draft in an unknown form.
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
     jsonschema.validate(document, schema, cls=validator)
     for service in document["services"].values():
@@ -230,7 +230,7 @@ KUBERNETES = KIT / "kubernetes"
 
 
 def manifests():
-    """The manifests of the kustomization, by kind."""
+    """Return the manifests of the kustomization by kind."""
     names = yaml.safe_load((KUBERNETES / "cpu" / "kustomization.yaml").read_text())["resources"]
     files = {path.name for path in (KUBERNETES / "cpu").glob("*.yaml")} - {"kustomization.yaml"}
     assert {*names} == files
@@ -275,7 +275,7 @@ def test_manifests_select_the_pods_of_the_deployment():
         "kind": "Deployment",
         "name": deployment["metadata"]["name"],
     }
-    assert "replicas" not in deployment["spec"]  # they would be reset at each `kubectl apply`
+    assert "replicas" not in deployment["spec"]  # `kubectl apply` would reset the autoscaler's replicas
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     (port,) = container["ports"]
     assert port["containerPort"] == PORT
@@ -362,14 +362,14 @@ ONNX_TYPES = dict(DATA_TYPES.values())
 
 
 def triton_config(folder):
-    """The configuration of a model, its enumeration as numbers."""
+    """Return the configuration of a model, with enumeration values as numbers."""
     text = (folder / "config.pbtxt").read_text()
     text = re.sub(r"\bTYPE_\w+", lambda name: str(DATA_TYPES[name[0]][0]), text)
     return text_format.Parse(text, MESSAGES["message_classes"](MODEL_CONFIG)["ModelConfig"]())
 
 
 def shapes(tensors, batched):
-    """Names, ONNX's types and the shapes that the graph must have, -1 where it has no size."""
+    """Return names, ONNX types and shapes that the graph must have, with -1 for dynamic sizes."""
     return {
         each.name: (
             ONNX_TYPES[each.data_type],
@@ -437,7 +437,7 @@ def test_triton_configuration_matches_the_loop(exported, tmp_path, max_batch_siz
     assert config.HasField("dynamic_batching") == bool(max_batch_size)
     optional = {each.name for each in config.input if each.optional}
     inputs = graph_shapes(graph.input)
-    # Triton's backend of ONNX Runtime refuses optional inputs of models that it batches.
+    # Triton's ONNX Runtime backend rejects optional inputs of batched models.
     assert optional == (set() if max_batch_size else inputs.keys() & defaults) != inputs.keys()
     batched = bool(max_batch_size)
     found = shapes(config.input, batched)
@@ -465,7 +465,7 @@ def test_triton_configuration_matches_the_model(tmp_path):
     assert shapes(config.input, True) == graph_shapes(graph.input)
     assert shapes(config.output, True) == graph_shapes(graph.output)
     (sums,) = [each for each in config.output if each.name == "sums"]
-    assert list(sums.dims) == [1]  # Triton has no shape () after the batch
+    assert list(sums.dims) == [1]  # Triton does not support the shape () after the batch
     session = onnxruntime.InferenceSession(version / "model.onnx")
     ids = np.array([[5, 6, 0]])
     (found,) = session.run(["sums"], {"input_ids": ids, "attention_mask": ids > 0})

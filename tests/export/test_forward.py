@@ -40,7 +40,7 @@ from keras_transformer_serving import files, parity
 BYTES = text.ByteTokenizer()
 SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
 SEVERAL = "multi_label_classification"
-LONG = "abcdefghijklmnopqrstuvwxyz"  # longer than all but windows take
+LONG = "abcdefghijklmnopqrstuvwxyz"  # too long for every setting except "window"
 TEXTS = ["a b", " ñ\u3000☃\n b\u00a0", "", "x", "ab cd ef", LONG]
 PAIRS = [("a", "b c"), ("", " ñ \u2003☃"), ("ab c", "x"), ("a", LONG)]
 
@@ -99,7 +99,7 @@ def embed_with_prompts():
     return Embedding(model, word_pieces(), long_texts="truncate", max_length=8, **prompts)
 
 
-# Each with texts of its own; "window" reads what the others refuse.
+# Each pipeline and its texts; only "window" accepts the long ones.
 TEXT_PIPELINES = {
     "text": (
         lambda: TextClassification(bert(lambda e: SequenceClassifier(e, 3)), BYTES, ["x", "y", "z"]),
@@ -156,7 +156,7 @@ OTHERS = {
 
 
 def run_of(pipeline):
-    """The signatures, called as they are; the slow tests export them."""
+    """Return a function that calls the signatures directly; the slow tests export them."""
     found = pipeline.signatures()
 
     def run(name, inputs):

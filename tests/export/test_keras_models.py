@@ -1,4 +1,4 @@
-"""Exports of Keras models that are not pipelines: functional, sequential, subclassed, and those of the package."""
+"""Exports of Keras models that are not pipelines: functional, sequential, subclassed, and of this package."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ WORDS = {"ids": IDS, "mask": IDS > 0}
 
 
 class Pair(keras.Model):
-    """Two inputs in a dictionary, two outputs in a tuple."""
+    """A model with two inputs in a dictionary and two outputs in a tuple."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Decomposition(layers.Layer):
 
 
 class Shifted(layers.Layer):
-    """Has a tensor that is no variable, which a traced function captures."""
+    """A layer with a constant tensor, which a traced function captures."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -69,7 +69,7 @@ def images():
 
 PAIR = {name: np.ones((2, 4), "float32") * sign for name, sign in (("left", 1), ("right", -1))}
 BERT = {"vocabulary_size": 16, "num_layers": 1, "num_heads": 2, "model_dim": 16, "max_length": 8}
-# Makers of models, options of the export, inputs, and the names of inputs and outputs.
+# Functions that create models, export options, inputs, and the names of inputs and outputs.
 CASES = {
     "functional": (functional, {}, WORDS, {"ids", "mask"}, {"hidden", "first"}),
     "list": (lambda: functional(True), {}, [IDS, IDS > 0], {"ids", "mask"}, {"output"}),
@@ -95,7 +95,7 @@ def arrays(model, inputs):
 
 
 def feed(inputs, names):
-    """Inputs of a graph by name, those of a list in its order."""
+    """Return the inputs of a graph by name; a list is in the order of the names."""
     found = inputs if isinstance(inputs, dict) else dict(zip(names, keras.tree.flatten(inputs), strict=True))
     return {name: tf.constant(found[name]) for name in names}
 

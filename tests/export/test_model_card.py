@@ -1,4 +1,4 @@
-"""The model card of an export describes all parts, and its commands are those of the export."""
+"""The model card of an export describes all parts, and its commands work."""
 
 import contextlib
 import json
@@ -26,26 +26,26 @@ def card(exported):
 
 
 def blocks(card, language):
-    """The blocks of code in a language."""
+    """Return the code blocks in a language."""
     return re.findall(rf"```{language}\n(.*?)```", card, flags=re.DOTALL)
 
 
 def rows(card, head):
-    """The rows of the table with a first column, by that column."""
+    """Return the rows of the table with the header `head` in the first column, by that column."""
     table = card[card.index(f"| {head} |") :].split("\n\n")[0].splitlines()[2:]
     found = (row.strip("| ").split(" | ") for row in table)
     return {name.strip("`"): cells for name, *cells in found}
 
 
 def commands(card):
-    """The commands of a card, as words."""
+    """Return the commands of a card, split into words."""
     return [
         shlex.split(line) for block in blocks(card, "sh") for line in block.replace("\\\n", "").splitlines()
     ]
 
 
 def bodies(folder):
-    """The bodies of requests to the REST API in the card of an export, and the paths they are sent to."""
+    """Return the paths and bodies of the REST requests in the card of an export."""
     for words in commands((folder / "README.md").read_text(encoding="utf-8")):
         if "curl" in words:
             file = words[words.index("-d") + 1].removeprefix("@")

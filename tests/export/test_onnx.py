@@ -30,7 +30,7 @@ def sessions(exported):
 
 
 def file_of(folder, name):
-    """Return the file of a graph of an export, wherever it is."""
+    """Return the path of a graph's file in an export, in any of its folders."""
     (path,) = (folder / "onnx").rglob(f"{name}.onnx")
     return path
 
@@ -268,7 +268,7 @@ def memory_and_past(sessions, ids, mask):
 
 
 def step_by_step(sessions, ids, most, pad=0, start=2, end=3):
-    """A loop of our own over encoder and decoder, as a server would write it."""
+    """Run a greedy loop over encoder and decoder, as a server would."""
     mask = (ids != pad).astype(np.int64)
     memory, past = memory_and_past(sessions, ids, mask)
     token = np.full((len(ids), 1), start, np.int64)
@@ -292,7 +292,7 @@ def test_running_encoder_and_decoder_step_by_step_equals_the_loop(sessions, pipe
 
 @pytest.mark.parametrize("split", [0, 1, 3])
 def test_the_decoder_accepts_several_tokens_and_a_past_of_any_length(sessions, pipeline, texts, split):
-    """Its logits are the model's, however many of the tokens come at once."""
+    """The logits equal the model's for any number of tokens per call."""
     ids = sources(pipeline, texts[:3])
     target = np.array([[2, 9, 14, 5, 7], [2, 30, 41, 8, 12], [2, 60, 5, 5, 70]])
     expected = np.asarray(pipeline.model({"source_ids": ids, "target_ids": target}))
@@ -306,7 +306,7 @@ def test_the_decoder_accepts_several_tokens_and_a_past_of_any_length(sessions, p
 
 
 def test_the_encoder_ignores_masked_ids(sessions, pipeline, texts):
-    """An id under the mask counts for nothing, as padding does."""
+    """Masked ids do not change the output, as padding does not."""
     ids = sources(pipeline, texts[:1], columns=20)
     mask = (ids != 0).astype(np.int64)
     rubbish = np.where(mask == 1, ids, 9)
@@ -347,7 +347,7 @@ def test_operations_inside_loop_bodies_are_checked():
 
 
 def test_exact_gelu_converts_and_agrees():
-    """TensorFlow computes it from Erfc, for which the converter has no ONNX form of its own."""
+    """TensorFlow computes it from Erfc, which the converter does not support by itself."""
     signature = [tf.TensorSpec([None], tf.float32, name="x")]
 
     def gelu(x):
@@ -371,7 +371,7 @@ def test_encoder_and_decoder_of_other_depths_are_exported_and_verified(
     export.onnx(other, tmp_path / "it")
     assert export.verify(tmp_path / "it") == export.verify(tmp_path / "it", other)
     graph = onnx.load(file_of(tmp_path / "it", DECODER)).graph
-    assert len(graph.output) == 5  # logits, and keys and values of the decoder's one layer
+    assert len(graph.output) == 5  # logits, and the keys and values of the only decoder layer
 
 
 @pytest.mark.slow

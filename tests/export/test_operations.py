@@ -1,4 +1,4 @@
-"""SavedModels with operations that TensorFlow Serving cannot run are refused, and the code that made them is named."""
+"""Operations that TensorFlow Serving cannot run raise an error that names the code which created them."""
 
 import inspect
 
@@ -14,7 +14,7 @@ ROWS = tf.TensorSpec([None, 4], tf.float32, name="rows")
 
 
 class Shifted(keras.layers.Layer):
-    """Writes its first row at an offset that depends on the input."""
+    """Write the first row at an offset that depends on the input."""
 
     def call(self, rows):
         offset = keras.ops.cast(keras.ops.sum(rows), "int32")
@@ -22,7 +22,7 @@ class Shifted(keras.layers.Layer):
 
 
 def refusal(tmp_path, function):
-    """The message that a SavedModel of a function is refused with, "" if it is accepted."""
+    """Return the error message for a SavedModel of a function, "" if it is accepted."""
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(4)])
     signatures = {"serving_default": Graph(lambda rows: {"rows": function(model(rows))}, [ROWS])}
     try:
@@ -68,7 +68,7 @@ def test_all_operations_and_attributes_missing_from_tensorflow_2_20_are_rejected
     message = refusal(tmp_path, lambda rows: tf.math.erf(tf.nn.leaky_relu(rows)))
     lacking = "which TensorFlow 2.20 and TF.Text 2.20 lack, at"
     assert f"Erf, {lacking} Erf in __inference_" in message
-    assert "LeakyRelu" not in message  # its default is not stored
+    assert "LeakyRelu" not in message  # attributes with the default are not stored
     message = refusal(tmp_path, lambda rows: tf.nn.leaky_relu(rows, 0.3))
     assert f"LeakyRelu with the attribute alpha, {lacking} LeakyRelu in __inference_" in message
 

@@ -106,7 +106,7 @@ def test_the_generation_config_is_read_back_as_the_pipeline_settings(
 ):
     pipeline = translator(tokenizer, sampler=sampler, constraints=constraints)
     config = generation_config_of(pipeline)
-    assert config["suppress_tokens"] == [0, 2]  # of padding and start
+    assert config["suppress_tokens"] == [0, 2]  # the ids of padding and start
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
     found = settings_from(tmp_path, pipeline.model, {})
     assert found["generation"] == sampler

@@ -75,7 +75,7 @@ def test_missing_rows_raise_an_error():
 
 
 def test_an_export_with_a_near_tie_passes_verification_without_the_model():
-    """Stored references accept the same export later."""
+    """Stored references accept the same export again."""
     others = dict(zip(TEXTS, zip(OTHER, OTHERS, strict=True), strict=True))
 
     def exported(texts):
@@ -100,7 +100,7 @@ def test_a_reference_has_outputs_and_logit_distances(pipeline, texts):
     assert made.texts == texts
     assert made.answers == pipeline(texts)
     np.testing.assert_array_equal(made.ids, pipeline.generate(texts).best)
-    # The chosen id is the best: none but pad and start may be nearer than nothing.
+    # The chosen id has the largest logit; only pad and start may exceed it.
     row, column = 3, 1
     target = np.array([[2, made.ids[row, 0]]])
     logits = np.asarray(pipeline.model({"source_ids": pipeline.encode([texts[row]]), "target_ids": target}))[

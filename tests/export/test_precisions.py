@@ -21,7 +21,7 @@ OPENINGS = ("", "y ", "pero ", "cuando ", "mañana ", "casi ", "¿")
 
 @pytest.fixture(scope="module")
 def sentences(sentence_pairs):
-    """As many as a share of 98 % needs: of few texts, one that differs by a near tie is more than 2 % of the ids."""
+    """Enough texts for a threshold of 98 %: among few, one near tie would change more than 2 % of the ids."""
     return [opening + source for opening in OPENINGS for source, _ in sentence_pairs]
 
 
@@ -115,7 +115,7 @@ LENGTHS, SCORES = np.array([3, 2, 0]), np.array([-3.0, -2.0, 0.0])
 
 
 class Graphs:
-    """Graphs that give fixed outputs."""
+    """Stand-in for graphs, with fixed outputs."""
 
     def __init__(self, ids=IDS, scores=SCORES, lengths=LENGTHS):
         self._outputs = {"ids": np.array(ids), "scores": np.array(scores), "lengths": np.array(lengths)}
@@ -233,7 +233,7 @@ loop (int64[n] ids, float[n, 16] start) => (float[n, 16] sum)
 
 
 def test_int8_quantizes_gathers_read_by_loops():
-    """As the biases of relative positions of T5 are."""
+    """The relative position biases of T5 are such gathers."""
     model = onnx.parser.parse_model(LOOP_THAT_READS_A_GATHER)
     table = np.random.default_rng(0).normal(size=(4, 16)).astype("float32")
     model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
@@ -248,7 +248,7 @@ def test_int8_quantizes_gathers_read_by_loops():
     "sampler", [generation.Beam(3, num_return=2), generation.Sample(0.8, top_p=0.9, seed=1)]
 )
 def test_loops_of_other_samplers_are_converted(pipeline, sampler, tmp_path):
-    """int8 changes too many ids of this untrained model for its threshold."""
+    """A looser bound than the threshold of int8, which changes many ids of this untrained model."""
     folder = tmp_path / "it"
     export.onnx(pipeline.with_settings(sampler), folder, precisions=("float32", "float16"))
     assert set(serving.verify(folder)["onnx"]["precisions"]) == {"float16"}

@@ -16,7 +16,7 @@ X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
 
 def converted(function, *inputs):
-    """The graph's operations, and what it answers beside what TensorFlow does."""
+    """Return the operation counts of the graph, its outputs, TensorFlow's outputs, and the graph."""
     names = [f"x{i}" for i in range(len(inputs))]
     spec = [
         tf.TensorSpec([None, *x.shape[1:]], x.dtype, name=name) for name, x in zip(names, inputs, strict=True)
@@ -59,7 +59,7 @@ def test_layer_normalization_is_one_operation(scale):
     )
     layer.build(X.shape)
     counts, found, expected, _ = converted(layer, X)
-    assert counts["LayerNormalization"] == int(scale)  # every published one has a scale
+    assert counts["LayerNormalization"] == int(scale)  # every published model has a scale
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -205,7 +205,7 @@ def test_a_where_with_consumers_other_than_softmax_is_kept():
 
 
 def optimized(graph, path):
-    """The operations of a graph after ONNX Runtime's optimisation."""
+    """Return the operations of a graph after ONNX Runtime's optimization."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath, options.log_severity_level = str(path), 3
     onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])

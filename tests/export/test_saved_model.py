@@ -22,7 +22,7 @@ def folder(exported):
 @pytest.fixture(scope="module")
 def signatures(folder):
     loaded = tf.saved_model.load(str(folder))
-    # Kept alive with their module.
+    # The signatures need their module alive.
     return loaded, loaded.signatures
 
 

@@ -1,4 +1,4 @@
-"""The folder serving/ of an export: files that the servers parse, and requests that they answer."""
+"""The folder serving/ of an export: files that servers parse, and requests that they answer."""
 
 import pathlib
 import re
@@ -52,7 +52,7 @@ def parsed(path, message, fields):
 
 
 def served(folder):
-    """The names and paths of the models in models.config."""
+    """Return the names and paths of the models in models.config."""
     path = folder / "serving" / "tensorflow_serving" / "models.config"
     models = parsed(path, "ModelServerConfig", MODEL_SERVER_CONFIG).model_config_list.config
     assert {model.model_platform for model in models} == {"tensorflow"}
@@ -68,7 +68,7 @@ def written(folder):
 
 @pytest.fixture(scope="module")
 def requests(exported):
-    """The requests of the export: the bodies over REST, and those over gRPC, by signature."""
+    """Return the requests of the export by signature: REST bodies, and gRPC messages."""
     folder = exported / "serving" / "requests" / "tiny"
     names = {path.name.split(".")[0] for path in folder.iterdir()}
     return {
@@ -139,7 +139,7 @@ def test_examples_missing_from_the_report_have_no_request(tmp_path, exported, re
 
 
 def test_grpc_requests_are_the_warm_up_requests(exported, requests):
-    """Those of one row. TensorFlow has no `PredictRequest`, but its `TensorProto` with the names of types."""
+    """Warm-up requests of one row. TensorFlow lacks `PredictRequest`, but has its `TensorProto`."""
     expected = {
         request.model_spec.signature_name: request
         for request in reversed(warmup.requests(exported / "saved_model" / "tiny" / "1"))
@@ -151,7 +151,7 @@ def test_grpc_requests_are_the_warm_up_requests(exported, requests):
 
 
 def tensor(value):
-    """A `TensorProto` in JSON with the number of its type, as `messages` has it."""
+    """Return a `TensorProto` in JSON, with its type as a number as in `messages`."""
     return json_format.MessageToDict(
         json_format.ParseDict(value, tensor_pb2.TensorProto()), use_integers_for_enums=True
     )
@@ -192,7 +192,7 @@ def test_the_server_of_this_package_answers_the_rest_requests(exported, requests
 
 
 def test_an_export_without_the_serving_folder_is_read_and_extended(damaged, pipeline, reports):
-    """Exports had none before."""
+    """Earlier versions wrote no such folder."""
     entries = files.read_json(damaged / "manifest.json")["files"]
     old = {name: entry for name, entry in entries.items() if not name.startswith("serving/")}
     shutil.rmtree(damaged / "serving")

@@ -1,4 +1,4 @@
-"""Models that run on JAX are exported by a process with TensorFlow, and their exports give equal outputs."""
+"""Models on JAX are exported by a process with TensorFlow, and their exports give equal outputs."""
 
 import os
 import signal
@@ -114,7 +114,7 @@ def translator():
 
 
 def randomised(model):
-    """Return the model with random weights, so that rows have answers of their own."""
+    """Return the model with random weights, so that outputs differ by row."""
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
         weight.assign(weight + random.normal(size=weight.shape) * 0.3)
@@ -151,7 +151,7 @@ def test_exports_of_a_pipeline_generate_equal_ids(name, translator, tmp_path):
     ids = expected.ids if pipeline.sampler.num_return > 1 else expected.best
     assert len({*map(str, ids)}) > 1
     np.testing.assert_array_equal(found["ids"][..., : ids.shape[-1]], ids)
-    if not isinstance(pipeline.sampler, generation.Sample):  # its signature takes noise
+    if not isinstance(pipeline.sampler, generation.Sample):  # the signature takes noise as input
         found = export_outputs(folder / "saved_model" / "new" / "1", "generate_ids", text=TEXTS)
         np.testing.assert_array_equal(found["ids"][..., : ids.shape[-1]], ids)
     graphs = export.verify(folder, pipeline, TEXTS)["saved_model/new/1"]["graphs"]
@@ -192,7 +192,7 @@ def test_exports_of_a_non_generating_pipeline_give_equal_outputs(name, tmp_path)
     assert export.verify(tmp_path / "new", pipeline).keys() == {"saved_model/new/1", "onnx"}
 
 
-# A pipeline and a layer that are defined in the script, which has no guard against being imported.
+# A pipeline and a layer defined in a script without a `__main__` guard.
 SCRIPT = """
     import sys
     import keras
@@ -305,7 +305,7 @@ def test_an_interrupted_export_leaves_no_files(number, tmp_path):
     assert ends(child)
     if number == signal.SIGINT:
         assert errors.splitlines()[-1] == "KeyboardInterrupt"
-        assert "in run" not in errors  # of the process with TensorFlow
+        assert "in run" not in errors  # written by the process with TensorFlow
     assert not (tmp_path / "new").exists()
     assert not list((tmp_path / "tmp").glob("keras-transformer-export-*"))
 

@@ -13,7 +13,7 @@ IDS = np.array([[5, 6, 7, 3], [8, 9, 3, 0]])
 
 
 def spread(model):
-    """The model with weights large enough for attention to be far from uniform."""
+    """Return the model with weights large enough for attention to be far from uniform."""
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:
         if len(weight.shape) > 1:
@@ -70,7 +70,7 @@ def test_a_model_with_a_head_uses_its_encoder():
     found = inspection.self_attention_weights(classifier, inputs, layer=0)
     np.testing.assert_array_equal(found, inspection.self_attention_weights(encoder, inputs, layer=0))
     without = inspection.self_attention_weights(encoder, IDS, layer=0)
-    assert np.abs(found - without).max() > 1e-3  # segments count
+    assert np.abs(found - without).max() > 1e-3  # segment ids change the weights
 
 
 def test_model_is_unchanged():

@@ -43,7 +43,7 @@ def test_a_source_of_padding_only_gets_zero_weight(model):
 
 
 def test_weights_reproduce_the_model_output(model, monkeypatch):
-    """Recomputed by each layer from what a plain call of the model gives it."""
+    """Weights are recomputed from the inputs of each layer in a normal call."""
     seen = []
     call = MultiHeadAttention.call
 
@@ -163,7 +163,7 @@ HISTORY = {
 
 
 def drawn(panel):
-    """Return the points of the curves of a panel, without that of the best epoch."""
+    """Return the points of the curves of a panel, without the marker of the best epoch."""
     lines = [line for line in panel.get_lines() if not line.get_label().startswith("_")]
     return {line.get_label(): line.get_xydata().tolist() for line in lines}
 

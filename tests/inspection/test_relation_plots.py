@@ -31,7 +31,7 @@ def close_figures():
 
 
 def drawn(figure):
-    """The two axes, the matrix that is shown, and the graph's lines."""
+    """Return the axes of the graph, the displayed matrix, and the lines of the graph."""
     figure.canvas.draw()
     matrix_axes, graph_axes = figure.get_axes()
     (image,) = matrix_axes.get_images()
@@ -70,7 +70,7 @@ def test_the_plot_has_the_matrix_and_a_line_for_each_related_pair(relation):
 
 
 def test_arrows_go_from_keys_to_queries():
-    """In a cycle 0 → 1 → 2 → 0 and a pair that goes both ways, which has no arrowhead."""
+    """A cycle 0 → 1 → 2 → 0, and a bidirectional pair, which has no arrowhead."""
     graph_axes, _, lines = drawn(inspection.plot_relation(GRAPH, 6))
     (nodes,) = graph_axes.collections
     places = nodes.get_offsets()

@@ -21,7 +21,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 IDS = np.array([[2, 7, 9, 5, 3, 0], [2, 6, 3, 8, 3, 0]])
 INPUTS = {"token_ids": IDS, "segment_ids": np.array([[0] * 6, [0, 0, 0, 1, 1, 0]])}
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 3)).astype("uint8")
-# What `save_pretrained` writes, but for what makes no difference here.
+# As `save_pretrained` writes them, without settings that have no effect here.
 BERT_CONFIG = {
     "model_type": "bert",
     "vocab_size": 13,
@@ -145,7 +145,7 @@ def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
     for ours, theirs in zip(answers(model), answers(again), strict=True):
         if name not in ("BertForMaskedLM",):
             np.testing.assert_array_equal(ours, theirs)
-    # Nothing but a pooler that the class does not have keeps its random value.
+    # Only a pooler that the class lacks keeps its random value.
     unread = {w.path for w in model.trainable_weights} - {
         weight.path
         for _, parameter in next(

@@ -117,7 +117,7 @@ def test_a_cached_model_is_used_offline(hub, saved, monkeypatch, converted):
 def test_a_cached_model_is_used_if_the_hub_is_unreachable(hub, saved, monkeypatch):
     hub.add(NAME, saved)
     folder = local_folder(NAME)
-    use_hub_at(monkeypatch, "http://127.0.0.1:9")  # where nothing answers
+    use_hub_at(monkeypatch, "http://127.0.0.1:9")  # an address without a server
     assert local_folder(NAME) == folder
 
 

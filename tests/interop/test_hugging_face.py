@@ -16,7 +16,7 @@ neutral = pytest.mark.backend_neutral
 
 IDS = np.array([[5, 6, 7, 1, 9], [8, 3, 4, 2, 2]])
 GPT_SIZES = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16}
-# What `save_pretrained` writes, but for what makes no difference here.
+# As `save_pretrained` writes them, without settings that have no effect here.
 CONFIGS = {
     "gpt2": {"model_type": "gpt2", "vocab_size": 12, **GPT_SIZES, "n_inner": None, "eos_token_id": 11},
     "openai-gpt": {"model_type": "openai-gpt", "vocab_size": 12, **GPT_SIZES, "afn": "gelu"},
@@ -97,7 +97,7 @@ def write(folder, config, tensors):
 
 @pytest.fixture
 def saved(tmp_path):
-    """saved(name): a folder as `transformers` writes it, with random weights."""
+    """Return saved(name), which writes a folder as `transformers` does, with random weights."""
     return lambda name: write(tmp_path / "model", CONFIGS[name], random_tensors(name))
 
 
@@ -107,7 +107,7 @@ def logits(model, ids=IDS):
 
 
 def gpt_by_hand(w, config, ids):
-    """The papers' equations in NumPy, from the file's tensors."""
+    """Compute the papers' equations in NumPy, from the tensors of the file."""
     d, heads = config["n_embd"], config["n_head"]
     post = config["model_type"] == "openai-gpt"
     words, positions = ("tokens_embed", "positions_embed") if post else ("wte", "wpe")
@@ -172,7 +172,7 @@ def test_marian_starts_from_the_padding_token_and_adds_the_logits_bias(saved):
     )
     kernel = model.decoder_blocks[1].cross_attention.value_projection.kernel
     np.testing.assert_array_equal(kernel, tensors["model.decoder.layers.1.encoder_attn.v_proj.weight"].T)
-    # The start token is attended to: another embedding of it changes the second token's logits.
+    # The start token is attended to: changing its embedding changes the logits of the second token.
     ids = {"source_ids": IDS, "target_ids": np.array([[11, 4], [11, 5]])}
     before = ops.convert_to_numpy(model(ids))
     table = np.array(model.embedding.embedding.embeddings)
@@ -181,7 +181,7 @@ def test_marian_starts_from_the_padding_token_and_adds_the_logits_bias(saved):
     assert not np.isclose(ops.convert_to_numpy(model(ids))[:, 1, :11], before[:, 1, :11]).all(-1).any()
     out = generation.generate(model, IDS, max_new_tokens=4)
     assert (out.best[:, 0] != 11).all()
-    # And step by step as at once.
+    # Step by step equals the full forward pass.
     target = np.concatenate([np.full((2, 1), 11), out.best[:, :-1]], axis=1)
     at_once = ops.convert_to_numpy(model({"source_ids": IDS, "target_ids": target}))
     allowed = at_once[..., :11].argmax(-1)
@@ -221,7 +221,7 @@ def test_every_constructor_argument_maps_to_a_config_setting(name):
     ("name", "change", "pad_id"),
     [
         ("gpt2", {}, None),
-        ("gpt2", {"pad_token_id": 11}, None),  # its end token, which is no padding
+        ("gpt2", {"pad_token_id": 11}, None),  # the end token, which is not padding
         ("gpt2", {"pad_token_id": 0}, 0),
         ("openai-gpt", {}, None),
     ],
@@ -232,7 +232,7 @@ def test_pad_id_is_read_from_the_config(name, change, pad_id, tmp_path):
     assert model.pad_id == pad_id
     again = interop.from_hugging_face(interop.to_hugging_face(model, tmp_path / "again"))
     assert again.pad_id == pad_id
-    # An end token in a prompt is a token: what follows depends on it.
+    # An end token in a prompt is a normal token: later outputs depend on it.
     end_id = model.end_id
     separated, other = (model(np.array([[5, one, 6]]))[0, -1] for one in (end_id, 7))
     assert np.abs(np.asarray(separated) - np.asarray(other)).max() > 1e-3

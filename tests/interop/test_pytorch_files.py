@@ -123,7 +123,7 @@ def test_records_with_a_wrong_checksum_are_rejected(tmp_path):
 
 @pytest.fixture
 def saved(tmp_path):
-    """A model, its folder and its weights."""
+    """Return a model, its folder and its weights."""
     model = GPT(12, 1, 2, 8, 16, max_length=16, end_id=11)
     folder = interop.to_hugging_face(model, tmp_path / "model")
     arrays = safetensors.load_file(folder / "model.safetensors")

@@ -24,7 +24,7 @@ CONFIG = {
     "relative_attention_max_distance": 6,
     "decoder_start_token_id": 0,
 }
-# As published; newer versions of `transformers` write the second of these for what the first one says.
+# As published; newer versions of `transformers` write the second form of the first setting.
 VERSIONS = {
     "original": {},
     "v1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},

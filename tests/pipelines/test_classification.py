@@ -22,7 +22,7 @@ def randomised(model):
 def vit():
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
     model = randomised(ViT(8, 4, num_classes=3, **sizes))
-    model.head.bias.assign_sub(np.asarray(model(IMAGES)).mean(0))  # so that no class is always the best
+    model.head.bias.assign_sub(np.asarray(model(IMAGES)).mean(0))  # so that no class always wins
     return model
 
 
@@ -48,7 +48,7 @@ class TestImages:
 
     @pytest.mark.slow
     def test_images_are_resized_only_on_request(self, vit):
-        plain = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)  # of one colour each
+        plain = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)  # each image has one colour
         larger = plain.repeat(2, axis=1).repeat(3, axis=2)
         with pytest.raises(ValueError, match=r"`images` must be of the size \(8, 8\).*Received: .*16, 24"):
             ImageClassification(vit)(larger)

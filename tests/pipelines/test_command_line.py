@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def load(monkeypatch, loaded):
-    """A folder is loaded once: what its model has compiled is not compiled again."""
+    """Load each folder once, so that models are compiled once."""
     monkeypatch.setattr(pipelines, "load", loaded)
 
 
@@ -257,7 +257,7 @@ def test_align_prints_a_line_per_piece_and_plots(greedy, translator, tmp_path, c
 def test_average_saves_a_pipeline_with_the_mean_of_weights(
     greedy, other, translator, loaded, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(pipelines, "load", loaded.__wrapped__)  # a model of its own, for it changes
+    monkeypatch.setattr(pipelines, "load", loaded.__wrapped__)  # a separate model, as it changes
     files = [str(tmp_path / name) for name in ("a.weights.h5", "b.weights.h5")]
     for file, model in zip(files, (translator.model, other.model), strict=True):
         model.save_weights(file)

@@ -11,7 +11,7 @@ REFERENCES = [
 
 
 class Answering:
-    """A pipeline that knows its answers, and remembers what it was asked."""
+    """A pipeline with fixed outputs, which records its inputs."""
 
     def __init__(self, **answers):
         self.answers = answers

@@ -1,4 +1,4 @@
-"""Samplers, constraints, n-best answers and streams of a pipeline, and supported models."""
+"""Samplers, constraints, n-best outputs and streams of a pipeline, and supported models."""
 
 import numpy as np
 import pytest

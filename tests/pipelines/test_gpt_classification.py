@@ -23,7 +23,7 @@ def tiny(symmetric=False, **options):
 
 
 def expected(model, examples, task):
-    """The probabilities by the batches that the model is trained on, one example at a time."""
+    """Return the probabilities from training batches, one example at a time."""
     batches = data.fine_tuning(
         examples, [0] * len(examples), TOKENIZER, 1, task=task, shuffle=False, max_length=24
     )

@@ -55,7 +55,7 @@ def sentence_piece(texts, **options):
 
 
 def write_t5(folder, size, **options):
-    """T5, whose model has more rows than the tokenizer has pieces."""
+    """Write a T5 folder whose model has more embedding rows than the tokenizer has pieces."""
     model = randomised(T5(size, **SMALL, key_dim=4, **options))
     interop.to_hugging_face(model, folder)
     (folder / "spiece.model").write_bytes(sentence_piece(TEXTS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
@@ -248,7 +248,7 @@ def test_vit_normalizes_images_as_its_preprocessor_does(patch_size, preprocessor
     found = pipelines.from_hugging_face(tmp_path / "vit")
     assert found.labels == list(LABELS.values())
     normalised = (IMAGES / 255 - np.array(mean)) / np.array(deviation)
-    logits = model((normalised + 1) * 127.5)  # which maps to [−1, 1] itself
+    logits = model((normalised + 1) * 127.5)  # the model maps to [−1, 1] itself
     expected = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
     np.testing.assert_allclose(found.probabilities(IMAGES), expected, rtol=1e-3, atol=1e-5)
     assert found(IMAGES[0]) == list(LABELS.values())[expected[0].argmax()]

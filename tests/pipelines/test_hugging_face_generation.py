@@ -27,7 +27,7 @@ DECODER = types.SimpleNamespace(pad_id=1, end_id=2)
 
 @pytest.fixture
 def read(tmp_path):
-    """read(settings, model, config=…, **given): the pipeline's arguments for a folder with these settings."""
+    """Return read(settings, model, config=…, **arguments), which gives the pipeline arguments for a folder."""
 
     def call(settings, model=TRANSLATOR, config=None, **given):
         (tmp_path / "config.json").write_text(json.dumps(config or {}))
@@ -89,7 +89,7 @@ def test_lengths_of_an_encoder_decoder_count_the_start_token(read):
     assert read({"max_length": 512})["max_new_tokens"] == 511
     assert read({"max_length": 512, "max_new_tokens": 9})["max_new_tokens"] == 9
     assert "max_new_tokens" not in read({})
-    # A minimum beyond the limit never ends; what is forced at the limit ends even so.
+    # A minimum length beyond the limit never ends; a forced end token still ends the output.
     assert read({"max_length": 5, "min_length": 9})["constraints"] == [MinNewTokens(4)]
     found = read({"min_length": 9, "forced_eos_token_id": END}, max_new_tokens=4)
     assert found["constraints"] == [MinNewTokens(3), ForcedLastToken([END])]
@@ -139,7 +139,7 @@ def test_unsupported_settings_are_listed_in_one_warning(read):
 
 def test_settings_without_effect_do_not_warn(read):
     neutral = {
-        "typical_p": 0.9,  # of sampling
+        "typical_p": 0.9,  # settings of sampling
         "diversity_penalty": 0.0,
         "num_beam_groups": 1,
         "encoder_no_repeat_ngram_size": 0,

@@ -1,4 +1,4 @@
-"""Pipelines of KerasHub's task models answer as the models do."""
+"""Pipelines converted from KerasHub's task models give equal outputs."""
 
 import io
 

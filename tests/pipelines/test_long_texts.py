@@ -1,4 +1,4 @@
-"""Long texts: refused, or split into parts whose outputs are joined."""
+"""Long texts raise an error, or are split into parts whose outputs are joined."""
 
 import types
 
@@ -19,7 +19,7 @@ TEXTS = ["la casa", LONG, "", "Uno.\nDos.", "uno dos. Tres."]
 
 @pytest.fixture(scope="module")
 def splitting(pipeline):
-    """A pipeline that splits texts of more than 24 tokens."""
+    """Return a pipeline that splits texts of more than 24 tokens."""
     return TextToText(
         pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=24, long_texts="split"
     )
@@ -27,7 +27,7 @@ def splitting(pipeline):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The texts, prefixes and limits for which pipelines generate, which return the texts."""
+    """Record the texts, prefixes and limits of calls; pipelines return the texts."""
     found = []
 
     def copied(self, texts, batch_size, prefixes, max_new_tokens, errors, truncate):

@@ -1,4 +1,4 @@
-"""Prefixes and limits of a pipeline, for each text."""
+"""Prefixes and length limits of a pipeline for each text."""
 
 import numpy as np
 import pytest

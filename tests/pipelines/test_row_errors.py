@@ -1,4 +1,4 @@
-"""`errors="return"` and `truncate=True`: one bad row costs only its own row, and long texts are cut."""
+"""`errors="return"`: an invalid row fails only its own row. `truncate=True`: long texts are truncated."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def error_of(call, *arguments):
 
 
 def assert_same(found, expected):
-    """Compare errors by type and message, and other answers to six digits."""
+    """Compare errors by type and message, and other outputs to six digits."""
     if isinstance(expected, Exception):
         assert (type(found), str(found)) == (type(expected), str(expected))
     elif isinstance(expected, float | np.ndarray):
@@ -82,7 +82,7 @@ def assert_same(found, expected):
 
 
 def check_rows(call, good, bad, **options):
-    """Good rows have their answers, bad rows the errors that a call raises for them."""
+    """Check that valid rows have their outputs, and invalid rows the errors that a call raises for them."""
     rows = [good[0], *bad, *good[1:]]
     found = call(rows, errors="return", **options)
     assert_same([found[0], *found[len(bad) + 1 :]], list(call(good)))
@@ -196,7 +196,7 @@ def test_pairs_are_truncated_as_in_transformers():
         for first, second in np.ndindex(found.shape):
             kept = first_length(first, second, room)
             assert kept == found[first, second]
-            # The longer text is cut until both fit, or are equally long.
+            # The longer text is truncated until both fit, or are equally long.
             left = min(second, room - kept)
             assert kept + left == min(first + second, room)
             assert kept == first or left <= kept + (room % 2)

@@ -1,4 +1,4 @@
-"""Scores of given outputs and alignments."""
+"""Scores of given targets, and alignments."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SOURCES = ["la casa azul", "uno", "¿dónde está el perro?", "uno dos"]
 
 @pytest.fixture(scope="module")
 def ended(pipeline):
-    """Answers that end by themselves, whose ids their texts give."""
+    """Return outputs with an end token whose texts tokenize to the same ids."""
     answers = [of[0] for of in pipeline.answers(SOURCES)]
     ids = pipeline.tokenizer.encode([one.text for one in answers], add_end=True).numpy()
     kept = [

@@ -1,4 +1,4 @@
-"""Folders in the layout of `sentence-transformers`, made by hand, as pipelines; the vectors compared with NumPy."""
+"""Hand-made folders in the layout of `sentence-transformers` as pipelines, compared with NumPy."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def transformer(encoder, tmp_path_factory):
-    """The folder of `encoder` and its tokenizer."""
+    """Return the folder of `encoder` and its tokenizer."""
     folder = interop.to_hugging_face(encoder, tmp_path_factory.mktemp("bert") / "it")
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     return folder
@@ -50,7 +50,7 @@ def write_json(path, content):
 
 
 def write_layers(folder, layers, first, type_=OLD.format):
-    """Write the modules after the transformer: pairs of a name, and settings and tensors; return their list."""
+    """Write the modules after the transformer, as (name, (settings, tensors)); return their list."""
     modules = []
     for number, (name, settings, tensors) in enumerate(layers, first):
         part = f"{number}_{name}"
@@ -62,7 +62,7 @@ def write_layers(folder, layers, first, type_=OLD.format):
 
 
 def write(transformer, folder, pooling=MEAN, layers=(), of_model=None, of_transformer=None, old=True):
-    """Write a folder as an old version of the library, in 0_Transformer, or as a new one, in the folder itself."""
+    """Write a folder with the transformer in 0_Transformer (old versions of the library) or in the folder itself."""
     path = "0_Transformer" if old else ""
     shutil.copytree(transformer, folder / path)
     of_transformer = {"max_seq_length": MAX_LENGTH, "do_lower_case": False} | (of_transformer or {})

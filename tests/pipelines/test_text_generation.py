@@ -37,7 +37,7 @@ def random_model(tokenizer, **options):
 
 @pytest.fixture(scope="module")
 def writer(tokenizer):
-    """Its answers differ: a small random model likes one token best, whatever the prompt."""
+    """A pipeline whose outputs differ: a small random model would always prefer one token."""
     return TextGeneration(random_model(tokenizer), tokenizer, generation.Sample(seed=1), max_new_tokens=6)
 
 
@@ -69,7 +69,7 @@ def test_prompts_are_not_normalised(writer):
 
 @pytest.mark.slow
 def test_outputs_do_not_depend_on_batch_size_and_order(byte_writer):
-    prompts = ["abcd", "f", "xyz"]  # one bucket of lengths
+    prompts = ["abcd", "f", "xyz"]  # one length bucket
     answers = byte_writer(prompts)
     assert all(isinstance(answer, str) for answer in answers)
     assert byte_writer(prompts[::-1], batch_size=2) == answers[::-1]
@@ -151,7 +151,7 @@ END_OF_TEXT = {"unknown": "<|endoftext|>", "start": "<|endoftext|>", "end": "<|e
 
 @pytest.fixture(scope="module")
 def gpt2():
-    """A pipeline as GPT-2's: one special token for start and end, and no padding."""
+    """A pipeline as of GPT-2: one special token for start and end, and no padding."""
     tokenizer = text.BytePairTokenizer.train(TEXTS, 290, special_tokens=END_OF_TEXT)
     model = random_model(tokenizer, position_encoding="learned")
     return TextGeneration(model, tokenizer, max_new_tokens=6, add_start=True, special_tokens=True)

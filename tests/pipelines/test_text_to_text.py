@@ -16,7 +16,7 @@ from keras_transformer.pipelines import TextToText
 from keras_transformer_serving import files
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-# Letters of the vocabulary beside whatever Unicode has.
+# Letters of the vocabulary next to arbitrary Unicode characters.
 TEXTS = st.text(
     st.one_of(st.sampled_from("unodstrela ¿?ñ▁\u2047<s>/"), st.characters(exclude_categories=["Cs"]))
 )
@@ -186,7 +186,7 @@ def test_ids_are_equal_in_python_in_a_graph_and_in_serving(pipeline, inputs):
 
 
 def texts_of(pipeline, ids):
-    """Of ids, the text that the pipeline makes and the one that serving makes."""
+    """Return the texts that the pipeline and serving decode from ids."""
     served = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config_of(pipeline))
     return pipeline.tokenizer.detokenize([ids]).numpy()[0].decode(), served.detokenize(ids)
 
@@ -248,7 +248,7 @@ def test_overwrite_replaces_a_pipeline(pipeline, copied):
 
 
 def test_overwrite_replaces_only_pipelines(pipeline, tmp_path):
-    """`overwrite` says "whether an existing pipeline may be replaced", not a home folder."""
+    """`overwrite` may replace a pipeline, but not a folder such as a home folder."""
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     with pytest.raises((FileExistsError, ValueError), match="thesis"):

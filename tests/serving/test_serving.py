@@ -175,7 +175,7 @@ def test_a_tokenizer_outside_the_export_is_rejected(damaged):
 
 
 def test_a_loop_graph_without_step_graphs_raises_a_parity_error(damaged):
-    """The comparison runs every graph that was compared at export."""
+    """`verify` runs every graph that was compared at export."""
     from keras_transformer_serving import files, manifest
 
     reports = files.read_json(damaged / "parity.json")
@@ -212,7 +212,7 @@ def test_server_and_saved_model_signatures_give_equal_outputs(served, pipeline, 
 
     assert generating.scores(served)
     signatures, graphs = generating.signatures(served, scores_targets=True), pipeline.signatures()
-    assert set(signatures) == {*graphs, "align"}  # the server's alone
+    assert set(signatures) == {*graphs, "align"}  # only on the server
     del signatures["align"]
     given = [*texts, "", "o" * 10_000, b"\xff", "uno", "uno"]
     columns = {
@@ -224,7 +224,7 @@ def test_server_and_saved_model_signatures_give_equal_outputs(served, pipeline, 
     for name, served_signature in signatures.items():
         inputs = [spec.name for spec in graphs[name].inputs]
         names = [tensor.name for tensor in served_signature.inputs]
-        assert [each for each in names if each != "long_texts"] == inputs  # the server's alone, too
+        assert [each for each in names if each != "long_texts"] == inputs  # only on the server, too
         of_signature = {each: columns[each] for each in inputs}
         expected = graphs[name].function(*(tf.constant(values) for values in of_signature.values()))
         rows = served_signature.rows(of_signature, "{}[{}]".format)

@@ -1,4 +1,4 @@
-"""Serving's pipelines of texts give the outputs and errors of the pipelines."""
+"""Serving pipelines for texts give the outputs and errors of the pipelines."""
 
 import types
 
@@ -34,7 +34,7 @@ from keras_transformer_serving.server.signatures import Job
 
 SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
 SEVERAL = "multi_label_classification"
-LONG = "abcdefghijklmnopqrstuvwxyz" * 2  # longer than all but windows take
+LONG = "abcdefghijklmnopqrstuvwxyz" * 2  # too long for every setting except "window"
 TEXTS = ["a b", " ñ\u3000☃\n b\u00a0", "", "x", "ab cd ef", "é\u0301 中文 👍🏽", "don't", "a\tb\x1cc"]
 LINES = ["the cat sat on the mat", "a dog, an owl: who's there?", "ñandú ☃ 1,000 中文", "naïve café"]
 
@@ -94,7 +94,7 @@ def fill_mask(tokenizer, **options):
 QUESTIONS = [["a", "", "ab c", "é"], ["b c", " ñ \u2003☃", "x", "a\u3000b"]]
 MASKED = [["a [MASK] b", "[MASK][MASK]x☃", "c [MASK] d [MASK] ."]]
 LONGER = [*TEXTS, LONG, "a b cc d e ff g h i j k l mmmmm n o p", LONG * 3]
-# Of each, the pipeline and columns of texts.
+# Each pipeline and its columns of texts.
 QUICK = {
     "text": (lambda: classify(text.ByteTokenizer(), labels=["x", 1, "z"], long_texts="window"), [LONGER]),
 }
@@ -177,7 +177,7 @@ def byte_pair_roles():
 
 
 def result_of(function, *arguments, **options):
-    """Return the value of a call, with an error's type and message in its place."""
+    """Return the value of a call, or the type and message of its error."""
     try:
         found = function(*arguments, **options)
     except (TypeError, ValueError) as error:
@@ -189,7 +189,7 @@ def comparable(value):
     if not isinstance(value, Exception):
         return value
     message = str(value)
-    # Serving has no string tensors.
+    # Serving does not accept string tensors.
     return type(value), message.replace("a str, a list of str or a string tensor", "strings").split(" (of")[0]
 
 

@@ -42,7 +42,7 @@ def test_merges_are_applied_in_order():
     assert tokenizer([("b", "c"), ("a", "b")]).pieces("abc") == ["a", "bc"]
     assert tokenizer([("a", "b"), ("b", "c")]).pieces("abc") == ["ab", "c"]
     assert tokenizer([("a", "b"), ("ab", "c")]).pieces("abcab") == ["abc", "ab"]
-    # Left to right, and none twice.
+    # Left to right without overlap.
     assert tokenizer([("a", "a")]).pieces("aaaaa") == ["aa", "aa", "a"]
     assert tokenizer([("a", "a"), ("aa", "aa")]).pieces("aaaaaaa") == ["aaaa", "aa", "a"]
 
@@ -75,11 +75,11 @@ def test_invalid_utf8_becomes_replacement_characters():
 
 def test_training_learns_the_most_frequent_pairs():
     made = BytePairTokenizer.train(["hug hugs", "hug bug"], 264)
-    # u, g is as frequent as no other; of equals the pair of lower ids comes first.
+    # (u, g) is the most frequent pair; ties are broken by the lower ids.
     assert made.merges[:2] == [("u", "g"), ("h", "ug")]
     assert made.vocabulary[: len(SPECIAL_TOKENS)] == tuple(SPECIAL_TOKENS.values())
     assert made.vocabulary_size == len(BYTES) + len(made.merges)
-    assert BytePairTokenizer.train(["abc"], 300).merges == []  # nothing is there twice
+    assert BytePairTokenizer.train(["abc"], 300).merges == []  # no pair occurs twice
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ SENTINELS = [f"<extra_id_{number}>" for number in range(3)]
 
 
 def trained(texts=TEXTS, size=60, **options):
-    """The bytes of a model as the `sentencepiece` library trains it."""
+    """Return the bytes of a model trained with the `sentencepiece` library."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts),
@@ -51,7 +51,7 @@ def write_t5(folder, model, **config):
 
 
 def write_marian(folder, models, **config):
-    """Pieces of both languages in alphabetical order, one of them missing, then padding."""
+    """Write a folder with pieces of both languages in alphabetical order, one missing, then padding."""
     folder.mkdir(exist_ok=True)
     for name, model in zip(("source.spm", "target.spm"), models, strict=True):
         (folder / name).write_bytes(model)
@@ -222,7 +222,7 @@ def test_invalid_arguments_are_rejected(options, message):
 
 
 def test_a_character_of_the_target_language_has_its_id_in_sources(tmp_path):
-    """The source's model does not know "u", which the vocabulary has for the target's."""
+    """The source model lacks the piece "u", which the vocabulary has for the target language."""
     models = (
         trained(["la casa", "el gato"], 20, model_type="char"),
         trained(["blue house"], 14, model_type="char"),

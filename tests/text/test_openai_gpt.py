@@ -14,7 +14,7 @@ ROLES = dict.fromkeys(("unknown", "end"), "<unk>")
 def test_words_end_with_a_suffix_and_merges_are_applied_in_order():
     tokenizer = OpenAIGPTTokenizer(PIECES, MERGES, special_tokens=ROLES)
     assert tokenizer.pieces("abc ab bc aBÇ c") == ["abc</w>", "a", "b</w>", "bc</w>", "abc</w>", "c</w>"]
-    assert tokenizer.tokenize("a☃c ☃").numpy().tolist() == [1, 0, 6, 0]  # each unknown character alone
+    assert tokenizer.tokenize("a☃c ☃").numpy().tolist() == [1, 0, 6, 0]  # each unknown character separately
     assert tokenizer.detokenize(tokenizer.tokenize("abc  ab")).numpy() == b"abc ab"
     ids = [PIECES.index(piece) for piece in ("ab", "c</w>", "abc</w>", "a")]
     assert tokenizer.detokenize(ids).numpy() == b"abc abc a"

@@ -73,7 +73,7 @@ def test_a_word_model_round_trip_is_lossless_for_known_words(tokenizers, words):
 
 @pytest.fixture(scope="module")
 def byte_tokenizers():
-    """Of the default arguments, but for the model."""
+    """Train tokenizers with default arguments for each model type."""
     return {model: SentencePieceTokenizer.train(TEXTS, 400, model) for model in MODELS}
 
 

@@ -1,4 +1,4 @@
-"""Properties of all tokenizers."""
+"""Properties that every tokenizer has."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ GPT2_ROLES = dict.fromkeys(("pad", "unknown", "start", "end"), "<|endoftext|>")
 
 
 def with_vocabulary():
-    """Pieces in another order than the model's, then a sentinel and unused ids."""
+    """A tokenizer with pieces in another order than the model, then a sentinel and unused ids."""
     trained = SentencePieceTokenizer.train(TEXTS, 60, byte_fallback=False)
     pieces = [trained.id_to_piece(id_) for id_ in range(trained.vocabulary_size)]
     roles = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}

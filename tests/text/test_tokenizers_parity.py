@@ -1,4 +1,4 @@
-"""Ids, and text from ids, are those of the `tokenizers` library, on whatever Unicode has."""
+"""Ids and decoded texts equal the `tokenizers` library on arbitrary Unicode."""
 
 import random
 
@@ -81,7 +81,7 @@ def differing(ours, theirs, lines):
 def test_word_piece_tokenizer_equals_the_library(lines, lowercase, special):
     settings = {"lowercase": lowercase, "special_tokens_in_text": special, "clean_up": True}
     trained = WordPieceTokenizer.train(lines[:400], 3000, **settings)
-    # Of what is unknown the ids would say nothing: so there is a piece for every character.
+    # A piece for every character, as unknown ids would hide differences.
     words = pair_merges.count_words(lines, trained._words)
     more = sorted({piece for word in words for each in word for piece in (each, f"##{each}")})
     ours = WordPieceTokenizer(list(dict.fromkeys([*trained.vocabulary, *more])), **settings)

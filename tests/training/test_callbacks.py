@@ -13,7 +13,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 class LastEpochs(keras.callbacks.Callback):
-    """Train the last two epochs only."""
+    """Train only the last two epochs."""
 
     epochs = None
 
@@ -49,7 +49,7 @@ def clock(monkeypatch):
 
 
 def fit(clock, seconds_a_batch, epochs=1000, batches=4, **options):
-    """Train with a clock that moves by `seconds_a_batch` with each batch; the rate used by each of them."""
+    """Train with a clock that advances by `seconds_a_batch`; return the learning rate of each batch, and more."""
     options = {"minutes": 1, "peak_rate": 0.5, "warmup": 0.25, **options}
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(123.0), "mse")
@@ -135,7 +135,7 @@ def test_arguments_out_of_range_are_rejected(argument, value):
 
 
 def test_a_resumed_time_budget_continues_with_the_remaining_time(clock):
-    """The clock stands still until the first batch of the resumed training, which compiles, has ended."""
+    """The clock starts after the first batch of the resumed training, which includes compilation."""
     _, _, model, budget = fit(clock, seconds_a_batch=3, epochs=2)  # 7 of 8 batches are counted
     resumed = TimeBudget(minutes=1, peak_rate=0.5)
     resumed.set_model(model)

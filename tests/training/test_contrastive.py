@@ -1,4 +1,4 @@
-"""InfoNCE equals NumPy's; training with it brings the texts of a pair together, as the pipeline sees them."""
+"""InfoNCE equals a NumPy reference; training with it brings the embeddings of a pair together."""
 
 import logging
 
@@ -17,7 +17,7 @@ VECTORS = RANDOM.normal(size=(5, 2, 8)).astype("float32")
 DISTINCT = np.arange(10).reshape(5, 2)
 SHARED = np.array(
     [[0, 1], [0, 2], [3, 4], [5, 4], [6, 6]]
-)  # 0 and 1 share a first text, 2 and 3 a second one
+)  # pairs 0 and 1 have the same first text, 2 and 3 the same second text
 
 PAIRS = [
     ("uno", "one"),
@@ -38,7 +38,7 @@ def tokenizer():
 
 
 def direct(labels, vectors, temperature, symmetric):
-    """The loss, one pair at a time."""
+    """Compute the loss one pair at a time."""
     first, second = np.moveaxis(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), 1, 0)
     losses = []
     for queries, texts in [(first, second), (second, first)][: 1 + symmetric]:

@@ -38,7 +38,7 @@ def test_values_of_a_result_dictionary_are_logged(bigrams, padded_batches):
 
 
 def test_epoch_logs_have_the_last_result(bigrams, padded_batches):
-    """Epochs of 3 batches: results after batches 2, 4 and 6, and at the ends of epochs without one."""
+    """Epochs have 3 batches: results come after batches 2, 4 and 6, and at ends of epochs without one."""
     expected = {**fit(bigrams(), padded_batches, epochs=2), "val_score": [1.0, 3.0]}
     padded_batches.epochs.start_at(0)
     evaluation = training.Evaluation(Scores(1, 2, 3), freq=2)

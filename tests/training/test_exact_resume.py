@@ -21,7 +21,7 @@ def batches(texts=TEXTS, seed=0):
 
 @keras.saving.register_keras_serializable(package="test_exact_resume")
 class Tiny(models.base.Model):
-    """An embedding with dropout: as little to compile as possible."""
+    """An embedding with dropout, which compiles quickly."""
 
     def __init__(self, dropout=0.3):
         super().__init__()
@@ -102,7 +102,7 @@ def state(made):
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    """The history and the state of a run without the callback."""
+    """Return the history and the state of a run without the callback."""
     made = model()
     return fit(made), state(made)
 
@@ -134,7 +134,7 @@ def test_training_with_an_initial_epoch_is_resumed(tmp_path):
 
 
 class Losses(keras.callbacks.Callback):
-    """The loss after each batch, which shows the order of batches if nothing is learnt."""
+    """Record the loss after each batch, which shows the order of batches if nothing is learned."""
 
     def __init__(self):
         super().__init__()
@@ -156,7 +156,7 @@ def test_each_epoch_of_fit_uses_the_next_epoch_of_the_dataset():
     dataset = batches()
     expected = losses(dataset, epochs=3)
     assert len({tuple(expected[i : i + BATCHES]) for i in (0, BATCHES, 2 * BATCHES)}) == 3
-    compiled(made, keras.optimizers.SGD(0.0))  # metrics and loss are built anew
+    compiled(made, keras.optimizers.SGD(0.0))  # metrics and loss are built again
     again = batches()
     assert losses(again, epochs=1) == expected[:BATCHES]
     assert losses(again, epochs=2) == expected[BATCHES:]
@@ -165,7 +165,7 @@ def test_each_epoch_of_fit_uses_the_next_epoch_of_the_dataset():
 
 
 class _Nothing(Stop):
-    """Takes the place of `Stop`, which the states name."""
+    """Stand-in for `Stop`, as states record the names of callbacks."""
 
     def __init__(self):
         super().__init__(-1)
@@ -185,7 +185,7 @@ class _HalfRate(keras.callbacks.Callback):
 @pytest.mark.slow
 @pytest.mark.backend_neutral
 def test_the_scale_of_a_loss_scale_optimizer_is_restored(tmp_path):
-    """The model that was interrupted continues, as in a notebook, with a rate other than at the beginning."""
+    """The interrupted model itself resumes, as in a notebook, with a changed learning rate."""
 
     def scaled():
         inner = keras.optimizers.Adam(0.1, gradient_accumulation_steps=2)
@@ -339,7 +339,7 @@ def test_a_full_disk_ends_training_and_keeps_earlier_states(tmp_path):
         fit(model(), tmp_path, 9)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # as a disk without room for more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # simulate a full disk
     try:
         with pytest.raises(
             OSError, match="`folder` must have room for states of training of .* MiB.*File too large"
@@ -352,7 +352,7 @@ def test_a_full_disk_ends_training_and_keeps_earlier_states(tmp_path):
 
 @pytest.mark.slow
 def test_automatic_saving_takes_one_percent_of_the_time(tmp_path, monkeypatch):
-    """A batch takes 10 seconds, a state 2: one at the start, and then one after at least 200 seconds."""
+    """A batch takes 10 s, saving 2 s: save once at the start, and then after at least 200 s."""
     now, saved = [0.0], []
 
     class Slow(keras.callbacks.Callback):

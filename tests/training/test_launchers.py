@@ -32,7 +32,7 @@ def manifest(name):
 
 
 def dropped(given, parsed, path=""):
-    """Return the paths of fields that a model of a schema does not know."""
+    """Return the paths of fields that are unknown to the schema model."""
     if isinstance(given, dict):
         return [
             lost
@@ -50,7 +50,7 @@ def dropped(given, parsed, path=""):
 def test_manifests_match_their_schemas(name, model):
     models = pytest.importorskip("kubeflow_trainer_api.models")
     document = manifest(f"{name}.yaml")
-    if name == "jobset":  # its quantities are checked by Kubernetes' own schema
+    if name == "jobset":  # quantities are validated by the schema of Kubernetes
         (container,) = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"][
             "containers"
         ]
@@ -92,7 +92,7 @@ def test_the_sbatch_file_is_a_script_with_known_options():
 def test_the_sbatch_file_passes_its_arguments_to_the_command_line():
     script = (FILES / "slurm.sbatch").read_text()
     submitted = shlex.split(re.search(r"^# sbatch slurm.sbatch (.*)$", script, re.MULTILINE)[1])
-    run = 'srun() { shift 2; printf "%s\\n" "$@"; }\n' + script  # without `srun` and its option
+    run = 'srun() { shift 2; printf "%s\\n" "$@"; }\n' + script  # skip `srun` and its option
     printed = subprocess.run(
         ["bash", "-c", run, "bash", *submitted], check=True, capture_output=True, text=True
     )
@@ -115,7 +115,7 @@ def environment(**variables):
 
 
 def assert_answers(folder):
-    """Raise unless the folder has a pipeline that translates."""
+    """Check that the folder contains a pipeline that translates."""
     (answer,) = pipelines.load(folder)(["uno 1"])
     assert isinstance(answer, str)
 

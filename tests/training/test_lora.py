@@ -1,4 +1,4 @@
-"""LoRA: what trains, what is saved, and what merging and exporting keep."""
+"""LoRA: trainable and saved weights, merging and exporting."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ IDS = np.array([[5, 6, 7, 3], [8, 9, 4, 0]])
 PAIRS = {"source_ids": IDS, "target_ids": np.array([[2, 9, 4], [2, 7, 0]])}
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("float32")
 GRAPHS = {"nodes": np.ones((2, 3, 4), "float32"), "edges": np.array([[[0, 1], [1, 2]]] * 2)}
-# Makers of models, their inputs, and the number of adapted layers.
+# Functions that create models, their inputs, and the number of adapted layers.
 CASES = {
     "gpt": (lambda: models.GPT(16, **SIZES, max_length=8), IDS, 4),
     "gpt rotary": (lambda: models.GPT(16, **SIZES, position_encoding="rotary", num_kv_heads=1), IDS, 4),
@@ -28,7 +28,7 @@ CASES = {
 
 
 def new(name="gpt"):
-    """The base model, with the same weights in each call."""
+    """Return the base model, with the same weights at each call."""
     model, random = CASES[name][0](), np.random.default_rng(1)
     for weight in model.trainable_weights:
         weight.assign(random.normal(size=weight.shape) * 0.3)
@@ -102,7 +102,7 @@ def test_loading_into_a_model_with_adapters_replaces_them(adapted, tmp_path):
     save_lora_weights(adapted, tmp_path / "a.lora.h5")
     other = new()
     enable_lora(other, 2)
-    load_lora_weights(other, tmp_path / "a.lora.h5")  # its alpha too
+    load_lora_weights(other, tmp_path / "a.lora.h5")  # with alpha
     np.testing.assert_array_equal(outputs(other, IDS), outputs(adapted, IDS))
 
 
@@ -124,7 +124,7 @@ def test_head_weights_are_trained_and_saved(tmp_path):
 
 
 def test_automatic_keras_names_do_not_affect_loading(tmp_path):
-    """The bias of the head is a weight of the model itself, whose default name differs for each instance."""
+    """The head bias is a weight of the model, whose default name differs by instance."""
     for number in range(2):
         model = models.MaskedLanguageModel(new("bert"))
         if number:

@@ -16,7 +16,7 @@ SMOOTHINGS = (0.0, 0.1, 0.9)
 
 
 def one_hot_reference(labels, logits, smoothing, pad_id=0, weights=1.0):
-    """The mean over valid tokens, and its gradient, in float64 from the smoothed distribution itself."""
+    """Compute the mean over valid tokens and its gradient in float64, from the smoothed distribution."""
     logits = logits.astype("float64")
     size = logits.shape[-1]
     target = (1 - smoothing) * np.eye(size)[np.where(labels == pad_id, 0, labels)] + smoothing / size
@@ -111,7 +111,7 @@ def test_only_padding_gives_zero_loss_and_gradient(gradients):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_logits_are_cast_to_float32(dtype):
-    half = ops.cast(LOGITS * 1000, dtype)  # exp(3000) is far beyond either type
+    half = ops.cast(LOGITS * 1000, dtype)  # exp(3000) overflows in either type
     expected, _ = one_hot_reference(LABELS, np.asarray(ops.cast(half, "float32")), 0.1)
     found = LabelSmoothedCrossentropy(0.1)(LABELS, half)
     assert keras.backend.standardize_dtype(found.dtype) == "float32"

@@ -1,4 +1,4 @@
-"""Training in mixed precision learns what training in float32 does."""
+"""Training in mixed precision matches training in float32."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ VOCABULARY, LENGTH, MASK_ID = 24, 12, 1
 
 
 def examples(name, rows):
-    """Return inputs and labels: rows to reverse, a noisy cycle to continue, or masked ids of one of 4 topics."""
+    """Return inputs and labels: rows to reverse, a noisy cycle to continue, or masked ids from one of 4 topics."""
     random = np.random.default_rng(0)
     lengths = random.integers(LENGTH // 2, LENGTH + 1, (rows, 1))
     real = np.arange(LENGTH) < lengths
@@ -73,7 +73,9 @@ def test_loss_after_2000_steps_equals_float32(name):
         if policy == "mixed_float16":
             scale = float(ops.convert_to_numpy(model.optimizer.dynamic_scale))
             assert 2**8 <= scale <= 2**17
-            assert int(ops.convert_to_numpy(model.optimizer.iterations)) > 1980  # few updates are skipped
+            assert (
+                int(ops.convert_to_numpy(model.optimizer.iterations)) > 1980
+            )  # loss scaling skips few updates
 
 
 @pytest.mark.slow
@@ -87,7 +89,7 @@ def test_first_updates_equal_float32(policy, name):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_loss_and_metrics_of_half_precision_logits_are_computed_in_float32(dtype, gradients):
-    """More tokens than float16's maximum of 65,504, and a vocabulary whose uniform share is below its precision."""
+    """More tokens than float16's maximum of 65,504, and a vocabulary with 1/size below its precision."""
     random = np.random.default_rng(0)
     for shape in ((2, 40_000, 3), (2, 3, 32_000)):
         half = ops.cast(random.normal(size=shape) * 10, dtype)
@@ -117,7 +119,7 @@ def test_loss_and_metrics_of_half_precision_logits_are_computed_in_float32(dtype
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("steps", [None, 2])
 def test_loss_scaling_does_not_change_updates(steps, bigrams, padded_batches):
-    """A scale that is a power of two is exact in float32, also with accumulation and a schedule of updates."""
+    """Scaling by a power of two is exact in float32, also with accumulation and update schedules."""
 
     def weights(wrap):
         padded_batches.epochs.start_at(0)

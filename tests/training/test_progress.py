@@ -63,13 +63,13 @@ def test_logs_contain_training_speed_and_remaining_time(form, bigrams, padded_ba
     )
     per_second = np.count_nonzero(y) / 3 / 2
     np.testing.assert_allclose(history.history["tokens_per_second"][1], per_second, rtol=0.2)
-    if form != "generator":  # its batches are read ahead
+    if form != "generator":  # batches are prefetched
         np.testing.assert_allclose(history.history["tokens_per_second"], per_second)
     np.testing.assert_allclose(history.history["learning_rate"], [float(rate(3)), float(rate(6))], rtol=1e-5)
     assert "minutes_left" not in history.history
     assert "tokens_per_second" not in watch.logs[0]  # compilation
     left = [logs["minutes_left"] * 60 for logs in watch.logs[1:]]
-    # Four batches of 2 s, three; then a validation of 100 s is part of the time of three batches.
+    # The window covers four batches of 2 s, then three; later it includes the validation of 100 s.
     np.testing.assert_allclose(left, [8, 6, 2 * 106 / 3, 108 / 4, 0])
 
 

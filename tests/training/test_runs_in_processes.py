@@ -1,4 +1,4 @@
-"""The command line in two processes over loopback: one training, which a signal or an error ends in both."""
+"""The command line in two processes over loopback: one training run, which a signal or an error ends in both."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def data(tmp_path):
 
 
 def examples(task, path):
-    """Write 16 examples of a task, whose texts have the same length, and return the file or folder of images."""
+    """Write 16 examples of a task with texts of equal length; return the file, or the folder of images."""
     drawn, path = random.Random(0), path / task
     if task == "images":
         for number in range(16):
@@ -71,7 +71,7 @@ def examples(task, path):
 
 @contextlib.contextmanager
 def started(*options_of, task="translate", flags=()):
-    """Start the command line in a process for each of several options, with the variables of a launcher."""
+    """Start the command line in one process for each set of options, with the environment of a launcher."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -106,19 +106,19 @@ def started(*options_of, task="translate", flags=()):
 
 
 def ended(running):
-    """Return the exit statuses, and the outputs, of processes when they have ended."""
+    """Wait for processes; return their exit statuses and outputs."""
     outputs = [each.communicate(timeout=1800) for each in running]
     return [each.returncode for each in running], outputs
 
 
 def trained(folder):
-    """Return the weights and the report of a run, without the biases of keys.
+    """Return the weights of a run, without key biases, and its report.
 
-    Their gradients are rounding errors, which Adam divides by their own size.
+    Gradients of key biases are rounding errors, which Adam scales up.
     """
     weights = pipelines.load(folder / "pipeline").model.weights
     kept = [weight.numpy() for weight in weights if not weight.path.endswith("/key/bias")]
-    assert len(weights) - len(kept) == 3  # of the encoder, the decoder and between them
+    assert len(weights) - len(kept) == 3  # in encoder, decoder and cross-attention
     return kept, json.loads((folder / "report.json").read_text())
 
 
@@ -170,7 +170,7 @@ def test_two_processes_equal_one_for_other_tasks(task, tmp_path):
 
 
 def wait_for_batches(process):
-    """Wait until a process shows the progress of an epoch of 20 batches, and some time longer."""
+    """Wait until a process shows progress in an epoch of 20 batches, and a little longer."""
     shown = b""
     while b"/20" not in shown:
         part = os.read(process.stdout.fileno(), 4096)
@@ -244,7 +244,7 @@ def test_tensorflow_rejects_several_processes(data, tmp_path, monkeypatch, capsy
 
 
 class _Silent:
-    """The store of keys and values when the other processes give none."""
+    """A key-value store in which other processes never set a value."""
 
     def key_value_set(self, key, value):
         pass

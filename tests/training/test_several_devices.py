@@ -17,7 +17,7 @@ MESH = keras.distribution.DeviceMesh((1, 2), ("batch", "model"), devices=["cpu:0
 
 
 def run(code, devices=2):
-    """Run code on JAX with several devices of a CPU."""
+    """Run code on JAX with several CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, check=True, timeout=900)

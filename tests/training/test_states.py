@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 
 def test_a_state_with_a_changed_byte_is_not_used(folder):
-    """Each byte is changed but those of the large array, of which one is."""
+    """Change each byte once, but only one byte of the large array."""
     older, last = sorted(folder.iterdir())
     content, replaced = last.read_bytes(), 0
     array = content.index(LARGE.tobytes())

@@ -52,7 +52,7 @@ class Linear(models.base.Model):
 
 
 def linear_batches(tf, value):
-    """Four batches of 5 rows, the third with `value` in rows 1 and 4."""
+    """Return four batches of 5 rows, the third with `value` in rows 1 and 4."""
     x = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
     x[[11, 14], 1] = value
 
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_written_is_reported(bigrams, padded_batches, tm
 @pytest.mark.slow
 def test_an_update_skipped_by_loss_scaling_is_not_an_error(bigrams, padded_batches, tmp_path, capsys):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=3e38)
-    model = bigrams(optimizer, normalizer=0.2)  # large gradients
+    model = bigrams(optimizer, normalizer=0.2)  # gradients that overflow in float16
     callbacks = [training.TerminateOnNaN(tmp_path)]
     history = model.fit(padded_batches, epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
     assert len(history.epoch) == 4

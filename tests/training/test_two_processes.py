@@ -1,4 +1,4 @@
-"""Training in two processes over loopback equals training in one, and processes that disagree end with one error."""
+"""Training in two processes over loopback equals training in one; different arguments raise one error."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ TWO = {"num_processes": 2, "process_id": 1}
         ({}, None),
         ({"WORLD_SIZE": "1", "RANK": "0"}, None),
         ({**SLURM, "SLURM_NTASKS": "1"}, None),
-        (SLURM, {}),  # JAX reads them
+        (SLURM, {}),  # environment variables that JAX reads
         (
             {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"},
             {**TWO, "coordinator_address": "a:1"},
@@ -132,6 +132,6 @@ def test_processes_with_different_arguments_end_with_one_error(test, argument):
 @pytest.mark.slow
 @pytest.mark.parametrize("test", ["absent", "optimizer"])
 def test_no_process_waits_for_one_that_has_ended(test):
-    """JAX ends the others, and compares the values of optimizers itself."""
+    """JAX ends the other process, and compares optimizer variables itself."""
     statuses, outputs = run(test)
     assert 0 not in statuses, outputs

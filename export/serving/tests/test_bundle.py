@@ -1,4 +1,4 @@
-"""Reading and writing the format, without a model."""
+"""Reading and writing the export format, without a model."""
 
 import hashlib
 import json
@@ -120,7 +120,7 @@ def test_an_error_in_one_of_several_parts_leaves_no_part(tmp_path):
 
 def test_derived_files_are_updated_with_each_part_and_other_files_kept(tmp_path):
     written = [
-        {},  # as in exports without the folder
+        {},  # as in exports without the serving folder
         {"serving/a": b"1"},
         {"serving/a": b"2", "serving/b/c": b"2"},
         {"serving/b/d": b"3"},

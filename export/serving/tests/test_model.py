@@ -1,4 +1,4 @@
-"""Models that run once, with a hand-made graph."""
+"""Models that do not generate, with a hand-made graph."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""One bad row costs only its own row, in Python and over HTTP; long texts are cut on request."""
+"""An invalid row fails only its own row, in Python and over HTTP; long texts are truncated on request."""
 
 import json
 
@@ -99,12 +99,12 @@ def test_long_texts_are_truncated_on_request(loaded, small, tmp_path):
         loaded[name] for name in ("classifier", "tagger", "generator", "copier")
     )
     assert classifier([text, "a"], truncate=True) == classifier([text[: SOURCE - 2], "a"])
-    # 38 letters: those of the text and two of the next word.
+    # 38 letters: the text and two letters of the next word.
     tagged = tagger(f"{text} zebra end", truncate=True)
     assert [word[:2] for word in tagged] == [word[:2] for word in tagger(f"{text} ze")[:-1]] + [
         ("zebra", "word")
     ]
-    # Of a prompt the last tokens; of a source the first ones and the end token.
+    # A prompt keeps its last tokens; a source the first tokens and the end token.
     assert generator([text, "a"], truncate=True) == generator([text[-SOURCE:], "a"])
     assert copier([text, "a"], truncate=True) == copier([text[: SOURCE - 1], "a"])
     ids = generator.tokenizer.tokenize(text)

@@ -1,4 +1,4 @@
-"""Arbitrary requests to both protocols: an answer or a 4xx, and the server goes on."""
+"""Arbitrary requests to both protocols get a response or a 4xx, and the server keeps running."""
 
 import asyncio
 import contextlib
@@ -86,7 +86,7 @@ BODIES = st.one_of(
 
 @pytest.fixture(scope="module")
 def answer(small, tmp_path_factory):
-    """Call a server, in one event loop for all requests."""
+    """Call a server in one event loop for all requests."""
     folder = tmp_path_factory.mktemp("fuzz")
     app = create_app({name: write_export(small, folder / name, name) for name in NAMES}, Limits(timeout=5))
     with asyncio.Runner() as runner, contextlib.ExitStack() as stack:

@@ -23,13 +23,13 @@ PATH = "/v1/models/it:predict"
 
 @pytest.fixture
 def versions(small, tmp_path):
-    """A folder with the version 1; `versions.add(2)` writes another, whose labels name it."""
+    """A folder with version 1; `versions.add(2)` writes version 2, whose labels name it."""
 
     class Versions:
         folder = tmp_path / "it"
 
         def add(self, number):
-            # Written elsewhere and renamed, as an export is.
+            # Written to a temporary folder and renamed, as exports are.
             new = write_export(
                 small, tmp_path / f"new{number}", "classifier", labels=[f"version {number}"] * 3
             )
@@ -163,7 +163,7 @@ def test_a_server_without_a_version_is_not_ready(versions):
 
 @contextlib.contextmanager
 def served(*arguments):
-    """Run the command; yields the process, its port and its first lines."""
+    """Run the command; yield the process, its port and its first lines."""
     code = "from keras_transformer_serving.command_line import main; raise SystemExit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments), "--port", "0"],
@@ -193,7 +193,7 @@ def ask(port, texts=("a",), path=PATH):
 
 
 def test_responses_are_not_delayed_by_tcp_buffering(versions):
-    """Nagle's algorithm and delayed acknowledgements make 40 ms of an answer in two packets on a kept connection."""
+    """Nagle's algorithm and delayed ACKs would add 40 ms to a response in two packets on a kept-alive connection."""
     with served(versions.folder, "--threads", "1") as (_, port, _):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         times = []

@@ -1,4 +1,4 @@
-"""The limits of the server: its queue, time, disconnected clients, draining."""
+"""Limits of the server: queue, time limit, disconnected clients, draining."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from keras_transformer_serving.server import Limits, create_app
 
 @pytest.fixture
 def blocked(monkeypatch):
-    """Computing waits for the event that this returns."""
+    """Block computation until the returned event is set."""
     from keras_transformer_serving.server import batching
 
     free, compute = threading.Event(), batching.compute_each
@@ -137,7 +137,7 @@ def test_overload_is_answered_or_rejected_within_the_time_limit(exports, monkeyp
     async def test(app):
         found = await asyncio.gather(*(timed(app) for _ in range(64)))
         assert {status for status, _ in found} == {200, 429, 504}
-        assert max(seconds for _, seconds in found) < limit + service + 0.5  # for a busy machine
+        assert max(seconds for _, seconds in found) < limit + service + 0.5  # allow for a busy machine
         assert app.state.server.active == 0
 
     run(exports, test, "classifier", limits=Limits(max_batch_size=4, max_queue=40, max_rows=1, timeout=limit))

@@ -1,4 +1,4 @@
-"""The option `long_texts` of requests, and of calls without a server."""
+"""The option `long_texts` of requests, and of calls in Python."""
 
 import json
 
@@ -10,7 +10,7 @@ from served_graphs import OFFSET, STEPS
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import Limits
 
-# The export copies up to 12 bytes, and takes 40 tokens.
+# The export copies up to 12 bytes, and accepts 40 tokens.
 LONG = "\tUne maison.\r\n\r\n  * * *\r\nDeux!  Trois.\n" + "Oui, oui.\n" * 4
 TOO_LONG = (
     "`texts` must have at most 40 tokens each (max_source_tokens), or long_texts='split', or truncate=True. "
@@ -124,7 +124,7 @@ def test_parts_of_a_text_count_as_rows(exports):
             400,
             "A request must have at most 6 rows and parts of long texts. Received: 8",
         )
-        assert (await predict(app, "copier", [row]))[0] == 200  # the queue is free again
+        assert (await predict(app, "copier", [row]))[0] == 200  # the queue is empty again
 
     run(exports, test, "copier", limits=Limits(max_rows=6, max_queue=6))
 

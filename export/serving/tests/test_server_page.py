@@ -48,7 +48,7 @@ def address(small, tmp_path_factory):
 
 
 class Page:
-    """A page in Chromium, by the DevTools protocol."""
+    """A page in Chromium, controlled by the DevTools protocol."""
 
     def __init__(self, socket):
         self._socket, self._numbers = socket, itertools.count(1)

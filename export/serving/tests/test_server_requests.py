@@ -1,4 +1,4 @@
-"""Wrong requests: a status code, the field, the expectation and the value."""
+"""Invalid requests get a status code, and an error with the field, the expectation and the value."""
 
 import pytest
 from served_exports import INFER, PREDICT, call, json_call, predict, run, tensor

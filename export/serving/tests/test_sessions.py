@@ -22,7 +22,7 @@ def new_session(content, providers=None, threads=None):
 
 
 class Replaced:
-    """ONNX Runtime that has the providers `available` and starts the providers `started`."""
+    """Simulate an ONNX Runtime with the providers `available`, of which `started` can start."""
 
     def __init__(self, monkeypatch, available, started=None, **attributes):
         self.asked = []

@@ -1,4 +1,4 @@
-"""Splitting of long texts, against Unicode's rules and by the laws that any split has."""
+"""Splitting of long texts: Unicode rules, and properties of any split."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from keras_transformer_serving.text.splitting import SplitTexts, sentences, split_texts
 
 MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-# Letters, marks, joiners, flags, spaces and line ends beside whatever Unicode has.
+# Letters, marks, joiners, flags, spaces and line ends next to arbitrary Unicode characters.
 TEXTS = st.text(
     st.one_of(
         st.sampled_from(

@@ -22,7 +22,7 @@ CONFIG = {
 
 
 def decoder():
-    """The next id is the sum of all ids without padding, by keys, and of their positions, by values, modulo 7."""
+    """The next id is the sum of all non-padding ids (keys) and their positions (values), modulo 7."""
     cache = ["batch_size", 1, "past_sequence_length", 1]
     constants = {
         "to_cache": np.array([0, 1, -1, 1]),
@@ -81,7 +81,7 @@ def expected(prompt):
     ids, out = list(prompt), []
     while len(out) < STEPS and 6 not in out:
         out.append((sum(ids) + sum(range(len(ids)))) % VOCABULARY)
-        if out[-1] == 0:  # the padding id is never generated: 1 has the next logit
+        if out[-1] == 0:  # the padding id is never generated: 1 has the next largest logit
             out[-1] = 1
         ids.append(out[-1])
     return out + [0] * (STEPS - len(out))
@@ -99,7 +99,7 @@ def test_steps_keep_the_cache_of_every_row(graphs, side):
 
 
 def test_caches_stay_on_the_device(graphs, monkeypatch):
-    """Only logits are copied to NumPy; the cache is bound from step to step."""
+    """Only logits are copied to NumPy; the cache stays bound from step to step."""
     copied = []
     numpy = onnxruntime.OrtValue.numpy
     monkeypatch.setattr(

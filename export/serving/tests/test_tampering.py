@@ -1,4 +1,4 @@
-"""Changes of an export after its commit: `verify` and `load` refuse each and name the file."""
+"""Modified exports: `verify` and `load` reject each change and name the file."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def add(name):
 
 
 def edit(change, key=None):
-    """Edit the manifest's files as `change` does, and give it a digest that fits, and a signature if there is a key."""
+    """Edit the manifest's files with `change`; update its digest, and its signature if there is a key."""
 
     def attack(folder):
         entries = files.read_json(folder / "manifest.json")["files"]
@@ -68,7 +68,7 @@ def listed_outside(name):
 
 
 def link(name):
-    """Replace a file or folder by a symbolic link to a copy outside."""
+    """Replace a file or folder by a symbolic link to a copy outside the export."""
 
     def attack(folder):
         outside = folder.parent / "outside"
@@ -183,7 +183,7 @@ ATTACKS = {
     "another graph": (replace("onnx/model.onnx", other_graph), "`forward` must give the model's logits"),
 }
 READERS = {"verify": serving.verify, "load": serving.load}
-# `load` runs no comparison, and reads neither reports nor the configurations of other servers.
+# `load` compares no outputs, and reads neither reports nor configurations of other servers.
 UNUSED_BY_LOAD = {
     "removed report",
     "another graph",
@@ -235,7 +235,7 @@ def test_a_tokenizer_outside_the_export_is_rejected(folder):
 
 
 def test_loaded_bytes_are_the_verified_bytes(folder, monkeypatch):
-    """A file that is exchanged after it was hashed is not read again."""
+    """A file that is replaced after it was hashed is not read again."""
     import onnxruntime
 
     read = files.pathlib.Path.read_bytes
@@ -261,7 +261,7 @@ def test_loaded_bytes_are_the_verified_bytes(folder, monkeypatch):
 
 
 def with_external_data(model, place):
-    """Return the graph with its weight in the file "weights", as an initializer or inside a node of a branch."""
+    """Return the graph with its weight in the file "weights", as an initializer or in a branch node."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     tensor = model.graph.initializer[0]
     if place != "initializer":
@@ -294,7 +294,7 @@ def test_weights_in_other_files_are_rejected(small, folder, place):
 
 
 def with_weights_beside(model, **changes):
-    """Return a graph that multiplies by 3, a weight in `model.onnx_data`, and the content of that file."""
+    """Return a graph that multiplies by a weight of 3 in `model.onnx_data`, and the content of that file."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     node = model.graph.node[-1]
     node.output[0] = "sums"
@@ -312,7 +312,7 @@ def with_weights_beside(model, **changes):
 
 @pytest.fixture
 def large(small, tmp_path):
-    """An export whose graph has a weight in the file beside it."""
+    """An export whose graph has a weight in a file beside it."""
 
     def write(**changes):
         model, data = with_weights_beside(small.graph, **changes)
@@ -341,7 +341,7 @@ def test_weights_missing_from_their_file_are_rejected(large, changes):
 
 
 def test_weights_are_read_from_the_file_only_once(large, monkeypatch):
-    """A file that is exchanged after its digest was computed is not used."""
+    """A file that is replaced after its digest was computed is not used."""
     folder = large()
     read = files.pathlib.Path.read_bytes
 
@@ -424,7 +424,7 @@ def test_a_symlinked_working_folder_is_not_followed(folder, small, tmp_path):
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["thesis.txt"]
 
 
-def test_an_interrupted_part_behind_a_symlink_is_removed_without_following_it(folder, small, tmp_path):
+def test_an_interrupted_part_through_a_symlink_is_removed_without_following_it(folder, small, tmp_path):
     (tmp_path / "home" / "2").mkdir(parents=True)
     (tmp_path / "home" / "2" / "thesis.txt").write_text("")
     forge_intent(folder)

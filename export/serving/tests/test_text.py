@@ -133,7 +133,7 @@ def test_sentence_piece_uses_the_ids_of_a_vocabulary(model):
 
 
 def test_unigram_segmentation_is_the_most_probable():
-    """As in tensorflow_text, the first of equal segmentations counts, and unknown characters cost 10."""
+    """As in tensorflow_text, the first of equal segmentations wins, and unknown characters cost 10."""
     entries = [
         ("<unk>", 0, 2),
         ("a", -1.0, 1),
