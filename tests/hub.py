@@ -30,9 +30,9 @@ class Hub:
     Attributes:
         models: repositories, by id.
         requests: the method and path of each request.
-    broken: the paths of files whose next download is interrupted.
-    damaged: the paths of files that are sent with bytes that do not match their hash.
-    url: the address of the server.
+        broken: the paths of files whose next download is interrupted.
+        damaged: the paths of files that are sent with bytes that do not match their hash.
+        url: the address of the server.
     """
 
     def __init__(self):

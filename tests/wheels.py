@@ -72,7 +72,7 @@ def check_wheel(folder: pathlib.Path, name: str, source: pathlib.Path, packages:
     """Return the wheel of a distribution.
 
     Raises:
-    SystemExit: if the wheel does not contain exactly the files of its packages and the licence.
+        SystemExit: if the wheel does not contain exactly the files of its packages and the licence.
     """
     (wheel,) = folder.glob(f"{name}-*.whl")
     tools = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]

@@ -23,8 +23,8 @@ class Tensor:
 
     Args:
         values: the values of its storage.
-    offset: the index of the first value.
-    shape: the shape, by default the shape of the values.
+        offset: the index of the first value.
+        shape: the shape, by default the shape of the values.
         strides: the strides, in values.
     """
 

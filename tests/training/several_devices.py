@@ -180,7 +180,7 @@ def save_sharded(folder):
 
 def resume_sharded(folder, devices, bound):
     """Check that training resumes from the checkpoint on a number of devices with equal results."""
-    # Keras names seed generators by their order of creation: create only one model.
+    # Keras finds seeds by the number of generators created before: create one model, as when saving.
     if devices == 1:
         CASES["gpt"][0]()
         distribution = keras.distribution.DataParallel()

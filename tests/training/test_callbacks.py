@@ -49,7 +49,7 @@ def clock(monkeypatch):
 
 
 def fit(clock, seconds_a_batch, epochs=1000, batches=4, **options):
-    """Train with a clock that advances by `seconds_a_batch`; return the learning rate of each batch, and more."""
+    """Train with a clock that advances by `seconds_a_batch`; return the rate of each batch, history, model, budget."""
     options = {"minutes": 1, "peak_rate": 0.5, "warmup": 0.25, **options}
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(123.0), "mse")

@@ -69,7 +69,7 @@ def test_logs_contain_training_speed_and_remaining_time(form, bigrams, padded_ba
     assert "minutes_left" not in history.history
     assert "tokens_per_second" not in watch.logs[0]  # compilation
     left = [logs["minutes_left"] * 60 for logs in watch.logs[1:]]
-    # The window covers four batches of 2 s, then three; later it includes the validation of 100 s.
+    # 4 and 3 remaining batches of 2 s; from then on, the mean time includes the validation of 100 s.
     np.testing.assert_allclose(left, [8, 6, 2 * 106 / 3, 108 / 4, 0])
 
 
