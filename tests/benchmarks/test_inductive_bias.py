@@ -59,7 +59,9 @@ def matrices(benchmark, small, task):
 
 class TestRelations:
     @pytest.mark.parametrize("seed", range(3))
-    def test_wrong_is_disjoint_from_right_and_loose_contains_right(self, benchmark, matrices, seed):
+    def test_the_wrong_relation_is_disjoint_and_the_loose_relation_contains_the_right_one(
+        self, benchmark, matrices, seed
+    ):
         of = matrices(seed)
         right, wrong, loose = of[benchmark.RIGHT], of[benchmark.WRONG], of[benchmark.LOOSE]
         assert not (right & wrong).any()
@@ -69,13 +71,13 @@ class TestRelations:
         assert right.sum() < loose.sum() < of[benchmark.COMPLETE].sum() == right.size
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_graph_is_regular_and_its_edges_are_long(self, benchmark, small, seed):
+    def test_the_graph_is_regular_with_long_edges(self, benchmark, small, seed):
         random = benchmark.random_of("graph", seed, benchmark.GRAPH_STREAM)
         right = benchmark.relations_of("graph", small, random)[benchmark.RIGHT].matrix(small.num_positions)
         assert set(right.sum(0)) == set(right.sum(1)) == {5}
         assert np.abs(np.subtract(*np.nonzero(right))).min() > small.bandwidth
 
-    def test_another_seed_draws_another_graph(self, benchmark, small):
+    def test_different_seeds_draw_different_graphs(self, benchmark, small):
         drawn = [
             benchmark.random_graphs(small.num_positions, 3, 1, 1, np.random.default_rng(seed))
             for seed in (0, 0, 1)
@@ -118,7 +120,7 @@ class TestData:
             odd = 2 * ones != related.sum()
             np.testing.assert_array_equal(labels[odd, row], (2 * ones > related.sum())[odd])
 
-    def test_noise_lowers_the_best_accuracy_as_computed(self, benchmark, small, matrices):
+    def test_noise_lowers_the_best_accuracy_as_predicted(self, benchmark, small, matrices):
         matrix = matrices(0)[benchmark.RIGHT]
         tokens, noisy = benchmark.draw(matrix, 20_000, 0.3, np.random.default_rng(0))
         balance = (2 * tokens - 1) @ matrix.T
@@ -126,7 +128,7 @@ class TestData:
         expected = benchmark.own_token_accuracy(matrix, 0.3)
         assert np.mean(noisy == tokens) == pytest.approx(expected, abs=5e-3)
 
-    def test_an_epoch_has_each_sample_once(self, benchmark, small):
+    def test_an_epoch_contains_each_sample_once(self, benchmark, small):
         blocks = list(benchmark.batches(16, small, np.random.default_rng(0)))
         assert [len(block) for block in blocks] == [16, 16]
         assert all(sorted(block) == list(range(16)) for block in blocks)
@@ -156,7 +158,7 @@ class TestModel:
 
 class TestRun:
     @pytest.mark.slow
-    def test_trains_at_every_size_and_reports(self, benchmark, small, tmp_path, monkeypatch):
+    def test_models_of_every_size_are_trained_and_reported(self, benchmark, small, tmp_path, monkeypatch):
         pytest.importorskip("matplotlib")
         every = benchmark.relations_of
 
@@ -179,7 +181,7 @@ class TestRun:
         assert (tmp_path / "drawn.png").stat().st_size > 10_000
 
     @pytest.mark.slow
-    def test_trains_from_the_same_weights_and_optimizer_each_time(self, benchmark, small):
+    def test_every_run_starts_from_the_same_weights_and_optimizer(self, benchmark, small):
         relations = benchmark.relations_of("graph", small, np.random.default_rng(0))
         model = benchmark.build_model(relations[benchmark.RIGHT], small, 0)
         matrix = relations[benchmark.RIGHT].matrix(small.num_positions)

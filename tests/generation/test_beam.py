@@ -96,7 +96,7 @@ def test_encoder_decoder_with_windows_equals_full_forward(model_class, reference
 
 @pytest.mark.slow
 @pytest.mark.parametrize("early_stopping", ["heuristic", "num_beams"])
-def test_early_stopping_heuristic_and_num_beams(translator, reference_beam, early_stopping):
+def test_early_stopping_and_num_beams_follow_their_definitions(translator, reference_beam, early_stopping):
     model, most = translator(1, 9), 9
     beam = Beam(2, 2.0, "length", early_stopping, num_return=2)
     out = run(model, beam, most)
@@ -113,7 +113,7 @@ def test_early_stopping_heuristic_and_num_beams(translator, reference_beam, earl
 @pytest.mark.parametrize(
     "options", [{}, {"relation": relations.SlidingWindow(2), "layers": 2}, {"num_kv_heads": 2}], ids=str
 )
-def test_decoder_beams_continue_prompts(decoder, reference_beam, options):
+def test_decoder_only_beams_continue_prompts(decoder, reference_beam, options):
     model, beam = decoder(3, **options), Beam(3, num_return=2)
     prompts = np.array([[0, 0, 5, 6, 7], [5, 6, 7, 0, 0], [9, 8, 7, 6, 5], [0, 4, 0, 0, 0]])
     out = run(model, beam, 6, prompts)
@@ -166,7 +166,7 @@ def test_n_best_are_sorted_distinct_and_scored_by_the_model(many, forced):
 
 
 @pytest.mark.slow
-def test_rows_ignore_other_rows_and_padding(many):
+def test_rows_do_not_depend_on_other_rows_and_padding(many):
     model, sources, out = many
     for row in (0, 4):
         single = run(model, Beam(4, num_return=4), 8, sources[row : row + 1, : lengths_of(sources)[row]])
@@ -179,7 +179,7 @@ def test_rows_ignore_other_rows_and_padding(many):
 
 
 @pytest.mark.slow
-def test_modes_and_cache_updates_agree(many, modes):
+def test_every_mode_and_cache_update_gives_equal_beams(many, modes):
     model, sources, expected = many
     for mode, wrap in modes.items():
         if mode == "xla" and not ON_JAX:
@@ -226,7 +226,7 @@ def test_early_stopping_saves_steps(many):
 
 
 @pytest.mark.slow
-def test_diversity_spreads_hypotheses_over_parents(many):
+def test_the_diversity_penalty_spreads_hypotheses_over_parents(many):
     model, sources, plain = many
     diverse = run(model, Beam(4, num_return=4, diversity=5.0), 8, sources)
 

@@ -148,7 +148,7 @@ def test_beam_penalizes_log_probabilities_of_repeated_tokens(translator, forced,
 
 
 @pytest.mark.slow
-def test_forced_last_token_ends_truncated_sequences_without_cost(translator, forced, every_sequence):
+def test_a_forced_last_token_ends_truncated_sequences_at_no_cost(translator, forced, every_sequence):
     model = translator(2)
     rows = every_sequence([1, 3, 4, 5], [3], MOST)
     rows = rows[(rows[:, 0] == 5) & ((rows == 3).any(axis=1))]
@@ -197,7 +197,7 @@ def test_forced_last_token_ends_truncated_sequences_without_cost(translator, for
     ],
     ids=str,
 )
-def test_contradictory_constraints_are_refused(translator, constraints, options):
+def test_contradictory_constraints_are_rejected(translator, constraints, options):
     with pytest.raises(ValueError, match=r"`(constraints|min_new_tokens)` must .*Received: "):
         generation.generate(translator(), SOURCES, max_new_tokens=MOST, constraints=constraints, **options)
 

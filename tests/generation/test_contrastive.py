@@ -129,7 +129,7 @@ def test_zero_penalty_and_one_candidate_equal_greedy_and_constraints_hold(gpt):
         assert len(set(ids[:length])) == length
 
 
-def test_models_without_hidden_states_are_refused(decoder):
+def test_models_without_hidden_states_are_rejected(decoder):
     with pytest.raises(ValueError, match="`model` must have `hidden_step` and `logits`"):
         run(decoder(), "contrastive", 5, PROMPTS)
     assert generation.get("contrastive") == generation.get(generation.samplers.serialize(Contrastive()))

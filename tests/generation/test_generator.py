@@ -75,7 +75,7 @@ def forced_scores(model, source_ids, ids):
     return np.where(ids == model.pad_id, 0, taken).sum(axis=1)
 
 
-def test_examples_are_diverse(expected):
+def test_outputs_of_the_test_model_are_diverse(expected):
     ids, lengths, _ = expected
     assert len({tuple(row) for row in ids}) > len(ids) // 2
     assert len({*lengths.tolist()}) > 3
@@ -139,7 +139,7 @@ def test_ids_do_not_depend_on_the_cache(model, expected, modes, kv_cache):
         np.testing.assert_allclose(out["scores"][:, 0], expected[2], rtol=1e-4, atol=1e-4, err_msg=mode)
 
 
-def test_row_ignores_other_rows_and_padding(model, expected):
+def test_rows_do_not_depend_on_other_rows_and_padding(model, expected):
     for row in (4, 7):
         single = generate(model, trimmed(SOURCES[row : row + 1]))
         np.testing.assert_array_equal(single.best[0], expected[0][row])
@@ -160,7 +160,7 @@ def test_padding_follows_end_token_and_lengths_include_it(model):
         assert length == MOST or row[length - 1] == model.end_id
 
 
-def test_row_of_padding_generates_nothing_and_does_not_change_others(model, expected):
+def test_a_row_of_padding_generates_nothing_and_does_not_change_others(model, expected):
     with_padding_row = np.concatenate([SOURCES[:2], np.zeros((1, 12), int), SOURCES[2:]])
     out = generate(model, with_padding_row)
     assert out.lengths[2, 0] == 0
@@ -179,7 +179,7 @@ def test_empty_sources_generate_nothing(model):
 
 
 @pytest.mark.slow
-def test_loop_ends_as_soon_as_all_rows_have_ended(make):
+def test_the_loop_ends_when_all_rows_have_ended(make):
     """Counted by a model whose `step` runs eagerly."""
     model = make()
     steps = []
@@ -262,7 +262,7 @@ def test_new_weights_are_used_by_the_next_call(make):
 
 
 @pytest.mark.slow
-def test_fit_between_two_calls_changes_the_second(make):
+def test_training_between_two_calls_changes_the_second(make):
     model = make()
     model.compile(keras.optimizers.SGD(0.5), LabelSmoothedCrossentropy(0.1))
     before = generate(model, SOURCES).best
@@ -276,7 +276,7 @@ def test_fit_between_two_calls_changes_the_second(make):
 
 
 @pytest.mark.slow
-def test_quantised_weights_are_used_by_the_next_call(make):
+def test_quantized_weights_are_used_by_the_next_call(make):
     model = make()
     before = generate(model, SOURCES)
     model.quantize("int8", filters="query|key|value|output|feed_forward")
@@ -322,7 +322,7 @@ def test_similar_sizes_compile_once(model, monkeypatch):
 
 
 @pytest.mark.slow
-def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
+def test_equal_settings_compile_once(make, monkeypatch):
     model = make()
     made = []
     original = generation.compilation.compiled
@@ -337,7 +337,7 @@ def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
     assert len(made) == 2
 
 
-def test_model_caches_most_recently_used_generators(make, monkeypatch):
+def test_models_cache_the_most_recently_used_generators(make, monkeypatch):
     monkeypatch.setattr(generation.compilation, "MAX_CACHED", 2)
     model, made = make(), []
     original = generation.Generator.of
@@ -402,7 +402,7 @@ def test_results_have_the_documented_types_and_shapes(model):
     assert out.scores.shape == out.ranking_scores.shape == (3, 1)
 
 
-def test_one_token_equals_the_first_of_many(model, expected):
+def test_one_generated_token_equals_the_first_of_many(model, expected):
     out = generation.generate(model, SOURCES, max_new_tokens=1)
     np.testing.assert_array_equal(out.best[:, 0], expected[0][:, 0])
     assert (out.lengths == 1).all()
@@ -434,7 +434,7 @@ def test_numpy_numbers_equal_python_numbers(model):
 @pytest.mark.parametrize(
     ("alpha", "normalization"), [(-100.0, "length"), (100.0, "gnmt"), (-60, "gnmt"), (1e308, "length")]
 )
-def test_penalties_outside_float32_are_refused(model, alpha, normalization):
+def test_penalties_outside_float32_are_rejected(model, alpha, normalization):
     sampler = generation.Beam(2, alpha, normalization)
     with pytest.raises(ValueError, match=rf"`length_penalty` must give .*{re.escape(str(alpha))}"):
         generation.Generator(model, sampler, 64)
@@ -443,7 +443,7 @@ def test_penalties_outside_float32_are_refused(model, alpha, normalization):
     assert (sampler.penalties(1) > 0).all()
 
 
-def test_sampler_name_and_config_agree():
+def test_sampler_names_and_configs_are_equivalent():
     greedy = generation.Greedy()
     assert (
         generation.get("greedy") == generation.get(greedy) == generation.get({"sampler": "greedy"}) == greedy

@@ -47,7 +47,7 @@ def test_padded_prompts_equal_single_rows_and_full_forward(decoder, options):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["greedy", Beam(3, num_return=2), Sample(seed=3, num_return=2)], ids=repr)
 @pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
-def test_modes_and_caches_agree(decoder, modes, sampler, options):
+def test_every_mode_and_cache_gives_equal_ids(decoder, modes, sampler, options):
     model = decoder(5, **options)
     expected = generation.Generator(model, sampler, 6, jit_compile=True)(PROMPTS).ids
     for mode, wrap in modes.items():
@@ -110,7 +110,7 @@ def test_prefix_continues_the_greedy_target(random_transformer, sampler, start_i
             )
 
 
-def test_target_beyond_max_length_is_refused(decoder):
+def test_target_beyond_max_length_is_rejected(decoder):
     model = decoder(max_length=8)
     fits = generation.score(model, [[5, 5, 5]], [[4] * 6 + [0] * 3])  # the last token is not read
     assert fits.lengths == 6
@@ -118,7 +118,7 @@ def test_target_beyond_max_length_is_refused(decoder):
         generation.score(model, [[5, 0, 0], [5, 5, 5]], [[4] * 7, [4] * 7])
 
 
-def test_invalid_prompts_are_refused(decoder, translator):
+def test_invalid_prompts_are_rejected(decoder, translator):
     model = decoder(max_length=8)
     with pytest.raises(ValueError, match="`source_ids` must have a token in each row.*row 1"):
         run(model, [[5, 0], [0, 0]])
@@ -136,7 +136,7 @@ def test_invalid_prompts_are_refused(decoder, translator):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("sampler", ["greedy", Beam(2), Sample(seed=0)], ids=repr)
-def test_nan_logits_error_names_row_and_step(decoder, sampler):
+def test_the_nan_logits_error_names_row_and_step(decoder, sampler):
     class Broken:
         """After 5, 6, 7 come NaN, and after 9 nothing but 9."""
 
@@ -156,7 +156,7 @@ def test_nan_logits_error_names_row_and_step(decoder, sampler):
 
 
 @pytest.mark.skipif(not ON_JAX, reason="TensorFlow's loops may carry what grows")
-def test_growing_cache_is_refused_on_fixed_shape_backends(decoder):
+def test_growing_cache_is_rejected_on_fixed_shape_backends(decoder):
     with pytest.raises(
         ValueError, match=r"`kv_cache` must have a fixed size.*Received: kv_cache=GrowingCache"
     ):

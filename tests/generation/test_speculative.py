@@ -70,7 +70,7 @@ def test_encoder_decoder_ids_equal_greedy_and_ignore_other_rows(random_transform
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
-def test_last_round_past_the_limit_changes_nothing(random_transformer, start_id):
+def test_drafting_past_the_limit_does_not_change_ids(random_transformer, start_id):
     model = random_transformer(6, end_factor=0.0, start_id=start_id)
     expected = run(model, "greedy", 7, SOURCES)
     assert (expected.lengths[:, 0] == 7).sum() > 2
@@ -78,7 +78,7 @@ def test_last_round_past_the_limit_changes_nothing(random_transformer, start_id)
 
 
 @pytest.mark.slow
-def test_constraints_prefixes_and_limits_hold(random_transformer):
+def test_constraints_prefixes_and_limits_are_respected(random_transformer):
     model, draft = random_transformer(6), random_transformer(7)
     constraints = [
         NoRepeatNGram(2),
@@ -97,7 +97,7 @@ def test_constraints_prefixes_and_limits_hold(random_transformer):
 
 
 @pytest.mark.slow
-def test_correct_draft_saves_steps(random_transformer):
+def test_a_correct_draft_saves_steps(random_transformer):
     if ON_JAX:
         pytest.skip("JAX traces the body once for any number of steps")
     model = random_transformer(6)
@@ -165,6 +165,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
-def test_invalid_drafts_and_settings_are_refused(decoder, translator, call, message):
+def test_invalid_drafts_and_settings_are_rejected(decoder, translator, call, message):
     with pytest.raises(ValueError, match=message):
         call(decoder, translator)

@@ -148,7 +148,7 @@ def test_ensemble_of_models_without_padding_id_generates(model):
         ([[True, True], [False, False]], "a token in each row. Received: only padding in row 1"),
     ],
 )
-def test_invalid_masks_are_refused(model, mask, message):
+def test_invalid_masks_are_rejected(model, mask, message):
     with pytest.raises(ValueError, match=message):
         g.generate(model, np.array([[4, 5], [6, 7]]), max_new_tokens=2, padding_mask=mask)
 

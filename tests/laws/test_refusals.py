@@ -9,35 +9,35 @@ neutral = pytest.mark.backend_neutral
 
 @neutral
 @pytest.mark.parametrize("refusal", ops.refused)
-def test_relations_and_attention_refuse(refusal):
+def test_relations_and_attention_raise_errors(refusal):
     refusal.check()
 
 
 @neutral
 @pytest.mark.parametrize("refusal", layers.refused)
-def test_layers_refuse(refusal):
+def test_layers_raise_errors(refusal):
     refusal.check()
 
 
 @neutral
 @pytest.mark.parametrize("refusal", models.refused)
-def test_models_refuse(refusal):
+def test_models_raise_errors(refusal):
     refusal.check()
 
 
 @neutral
 @pytest.mark.parametrize("refusal", generation.refused)
-def test_generation_refuses(refusal):
+def test_generation_raises_errors(refusal):
     refusal.check()
 
 
 @pytest.mark.parametrize("refusal", pipelines.refused)
-def test_pipelines_refuse(refusal, tmp_path, monkeypatch):
+def test_pipelines_raise_errors(refusal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refusal.check()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("refusal", data.refused)
-def test_data_and_training_refuse(refusal):
+def test_data_and_training_raise_errors(refusal):
     refusal.check()

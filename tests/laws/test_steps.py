@@ -112,7 +112,7 @@ def steps(layer, inputs, cache, parts, **options):
     ("growing, rolling", "one by one"),
     ("growing, rolling", "in parts"),
 )
-def test_steps_equal_one_call(case, cache, parts):
+def test_decoding_step_by_step_equals_one_call(case, cache, parts):
     layer = case.built()
     found, _ = steps(layer, case.inputs, cache, parts)
     np.testing.assert_allclose(found, call(layer, case.inputs), **CLOSE)
@@ -121,7 +121,7 @@ def test_steps_equal_one_call(case, cache, parts):
 @over(LAYERS, slow=("DecoderBlock", "S4D", "Mamba2"))
 @decoded(("growing", "prompt first"), ("in place", "one by one"), ("growing, rolling", "in parts"))
 @pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.slow), -T], ids=["clipped", "negative"])
-def test_rows_padded_on_the_left_equal_unpadded_rows(case, cache, parts, before):
+def test_left_padded_rows_equal_unpadded_rows(case, cache, parts, before):
     layer, lengths = case.built(), (T, 4)
     positions = np.arange(T) - [[T - length] for length in lengths]
     real = positions >= 0
@@ -138,7 +138,7 @@ def test_rows_padded_on_the_left_equal_unpadded_rows(case, cache, parts, before)
 
 @over(WINDOWS)
 @decoded(("in place", "prompt first"), ("compared", "in parts"), ("growing, rolling", "one by one"))
-def test_a_window_needs_a_cache_of_its_own_size(case, cache, parts):
+def test_a_window_needs_a_cache_of_its_size(case, cache, parts):
     layer = case.built()
     kv_cache, _ = CACHES[cache]
     size = layer.relation.bandwidth()[0] + 1

@@ -67,7 +67,7 @@ def values(model):
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[] if case == "gpt" else pytest.mark.slow) for case in CASES]
 )
-def test_gradients_and_dropout_equal_those_without(case):
+def test_rematerialization_does_not_change_gradients_and_dropout(case):
     before, expected = trained(case, None)
     _, found = trained(case, "blocks")
     assert any(np.abs(after - start).max() > 0.01 for start, after in zip(before, expected, strict=True))
@@ -87,7 +87,7 @@ def test_frozen_weights_keep_their_precision_in_mixed_precision():
     np.testing.assert_array_equal(*outputs)
 
 
-def test_configuration_round_trip():
+def test_the_config_round_trips():
     make, _ = CASES["gpt"]
     model = make(rematerialize="blocks")
     assert model.get_config()["rematerialize"] == "blocks"
@@ -97,7 +97,7 @@ def test_configuration_round_trip():
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX reports the memory of a compiled function")
-def test_compiled_memory_falls():
+def test_rematerialization_reduces_compiled_memory():
     import jax
 
     ids, sizes = (

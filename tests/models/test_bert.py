@@ -86,7 +86,7 @@ def test_attention_is_bidirectional_unless_causal():
 
 
 @pytest.mark.slow
-def test_positions_and_segments_matter_and_segments_are_zero_by_default():
+def test_positions_and_segments_change_outputs_and_segments_default_to_zero():
     model = tiny()
     np.testing.assert_array_equal(
         answer(model, IDS), answer(model, {"token_ids": IDS, "segment_ids": IDS * 0})
@@ -100,12 +100,12 @@ def test_positions_and_segments_matter_and_segments_are_zero_by_default():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("head", HEADS)
-def test_the_pooler_learns_where_it_is_read(head):
+def test_the_pooler_is_trained_only_if_it_is_used(head):
     trained = any("pooler" in weight.path for weight in tiny(head).trainable_weights)
     assert trained == (head in ("pretraining", "sequence"))
 
 
-def test_pooler_reads_the_first_token():
+def test_the_pooler_uses_the_first_token():
     model = tiny()
     hidden = answer(model)
     kernel, bias = model.pooler.get_weights()
@@ -142,7 +142,7 @@ def gelu_tanh(x):
         (None, lambda x: x),
     ],
 )
-def test_masked_language_model_uses_the_encoders_activation(head, activation, function, tmp_path):
+def test_the_masked_language_model_uses_the_activation_of_the_encoder(head, activation, function, tmp_path):
     model = tiny(head, activation=activation)
     masked = getattr(model, "masked_language_model", model)
     kernel, bias = (np.asarray(weight) for weight in masked.transform.weights)
@@ -177,7 +177,7 @@ def sentences(count, seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_learns_masked_tokens(jit_compile):
+def test_masked_tokens_are_learned(jit_compile):
     keras.utils.set_random_seed(0)
     model = MaskedLanguageModel(BERT(13, 1, 2, 32, max_length=8, dropout=0.0, normalization="pre"))
     rows = sentences(256)
@@ -231,7 +231,7 @@ def test_initialization_equals_the_paper():
 
 
 @pytest.mark.slow
-def test_pair_classifier_learns_by_fit():
+def test_a_pair_classifier_learns_by_fit():
     """Labels of pairs: 1 if the second segment contains the word 5."""
     keras.utils.set_random_seed(1)
     words = np.random.default_rng(0).integers(5, 7, (512, 2))
@@ -262,7 +262,7 @@ def test_attention_dropout_is_separate():
 
 
 @pytest.mark.slow
-def test_model_without_pooler_encodes_but_does_not_pool(tmp_path):
+def test_a_model_without_pooler_encodes_but_does_not_pool(tmp_path):
     model = tiny(pooler=False)
     assert tiny().count_params() - model.count_params() == 8 * 8 + 8
     assert not [weight.path for weight in model.weights if "pooler" in weight.path]

@@ -36,7 +36,7 @@ def to_adjacency(edges, num_nodes):
     return adjacency
 
 
-def test_named_sizes_equal_the_papers_program():
+def test_named_sizes_equal_the_program_of_the_paper():
     def size(features, heads, head_dim, concat=True):  # W, two vectors a for each head, and b
         return (features + 2) * heads * head_dim + (heads * head_dim if concat else head_dim)
 
@@ -49,7 +49,7 @@ def test_named_sizes_equal_the_papers_program():
 
 
 @pytest.mark.parametrize("score", ["gat", pytest.param("gatv2", marks=neutral), "scaled_dot_product"])
-def test_lists_of_edges_and_adjacency_give_equal_logits(score):
+def test_edge_lists_and_adjacency_give_equal_logits(score):
     model = tiny(score=score, residual=True)
     dense = model({"nodes": NODES, "adjacency": to_adjacency(EDGES, 6)})
     assert keras.backend.standardize_dtype(dense.dtype) == "float32"
@@ -73,7 +73,7 @@ def test_permuting_nodes_and_edges_together_permutes_logits():
     np.testing.assert_allclose(logits(model, NODES[:, order], moved), logits(model)[:, order], **CLOSE)
 
 
-def test_change_travels_one_edge_per_layer():
+def test_changes_propagate_one_edge_per_layer():
     model = tiny()
     changed = NODES.copy()
     changed[0, 0] += 3  # an edge leads to 1, and from there to 2
@@ -106,7 +106,7 @@ def test_invalid_edges_are_ignored_and_duplicates_count_once():
     np.testing.assert_allclose(logits(without)[0, 5], bias, **CLOSE)  # an isolated node
 
 
-def test_residual_adds_the_input_through_map_only_where_sizes_differ():
+def test_residual_connections_project_the_input_only_if_sizes_differ():
     model = tiny(residual=True, num_features=8, num_heads=(2, 2, 1))
     assert set(model.skips) == {"2"}
     skipped = [*model.attention_layers]
@@ -117,7 +117,7 @@ def test_residual_adds_the_input_through_map_only_where_sizes_differ():
     np.testing.assert_allclose(logits(model, nodes), nodes @ model.skips["2"].get_weights()[0], **CLOSE)
 
 
-def test_attention_weights_of_every_layer_are_row_stochastic():
+def test_attention_weights_of_every_layer_sum_to_one():
     weights = tiny().attention_weights({"nodes": NODES, "edges": EDGES})
     assert [tuple(w.shape) for w in weights] == [(1, 2, 6, 6), (1, 1, 6, 6)]
     for each in weights:
@@ -142,7 +142,7 @@ def compiled(model, rate=0.02, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_learns_node_labels_from_known_nodes(jit_compile):
+def test_node_labels_are_learned_from_labelled_nodes(jit_compile):
     keras.utils.set_random_seed(0)
     nodes, edges, labels = communities()
     known = np.arange(40)[None] < 8
@@ -155,7 +155,7 @@ def test_learns_node_labels_from_known_nodes(jit_compile):
 
 
 @pytest.mark.slow
-def test_nodes_of_zero_weight_have_no_gradient():
+def test_nodes_of_zero_weight_give_no_gradient():
     nodes, edges, labels = communities()
     known = np.arange(40)[None] < 8
     other = np.where(known, labels, 1 - labels)
@@ -169,7 +169,7 @@ def test_nodes_of_zero_weight_have_no_gradient():
     assert losses[0] == losses[1]
 
 
-def test_regularizer_applies_to_all_weights_but_biases():
+def test_the_regularizer_applies_to_all_weights_except_biases():
     model = tiny(regularizer=keras.regularizers.L2(0.1), residual=True)
     names = [weight.name for weight in model.trainable_weights if weight.name != "bias"]
     assert len(names) == len(model.losses) == 8
@@ -179,7 +179,7 @@ def test_regularizer_applies_to_all_weights_but_biases():
 
 
 @pytest.mark.slow
-def test_learns_from_batches_of_padded_graphs_and_their_adjacency():
+def test_batches_of_padded_graphs_are_learned():
     """Inductive: the class of every node of graphs of several sizes; padded nodes weigh nothing."""
     keras.utils.set_random_seed(0)
     sizes = [40, 30, 24, 36]

@@ -116,7 +116,7 @@ def test_logits_are_float32_and_causal(options):
 
 
 @pytest.mark.parametrize("options", [{}, MODERN], ids=["gpt2", "modern"])
-def test_pad_id_is_argument(options):
+def test_pad_id_can_be_set(options):
     model, other = tiny(**options), tiny(**options, pad_id=11)
     renamed = logits(other, np.where(IDS == 0, 11, IDS))
     np.testing.assert_allclose(renamed[IDS != 0], logits(model)[IDS != 0], **CLOSE)
@@ -206,7 +206,7 @@ def test_tiny_model_learns_to_count(jit_compile):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_quantized_model_decodes():
+def test_a_quantized_model_generates():
     model = tiny(num_layers=1)
     expected = logits(model)[0]
     model.quantize("int8")

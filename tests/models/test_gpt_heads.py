@@ -50,7 +50,7 @@ def answer(model, ids):
 
 
 @neutral
-def test_classes_are_read_from_the_extract_token_at_any_position():
+def test_classes_are_computed_from_the_extract_token_at_any_position():
     model = tiny()
     hidden = ops.convert_to_numpy(model.decoder.hidden(ONE))
     kernel, bias = model.head.get_weights()
@@ -111,7 +111,7 @@ def test_gradients_are_linear_in_the_auxiliary_loss_weight():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", INPUTS)
-def test_padding_has_no_gradient(kind):
+def test_padding_gives_no_gradient(kind):
     ids = INPUTS[kind]
     longer = np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 2)])
     for found, expected in zip(step(0.5, longer, kind), step(0.5, ids, kind), strict=True):
@@ -120,7 +120,7 @@ def test_padding_has_no_gradient(kind):
 
 @pytest.mark.slow
 @neutral
-def test_tiny_model_learns_task_and_language_model():
+def test_a_tiny_model_learns_task_and_language_model():
     """Right answers hold other words than wrong ones, and the context's second word is its first."""
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(0)

@@ -36,7 +36,7 @@ class MirroredStrategy(types.SimpleNamespace):
         ),
     ],
 )
-def test_strategies_that_fail_are_refused(monkeypatch, strategy, options, error):
+def test_unsupported_strategies_are_rejected(monkeypatch, strategy, options, error):
     model = models.GPT(8, 1, 1, 4, max_length=4, dtype=options.pop("dtype", None))
     optimizer = keras.optimizers.SGD(gradient_accumulation_steps=options.pop("steps", None))
     model.compile(optimizer, "mse", **options)
@@ -48,7 +48,7 @@ def test_strategies_that_fail_are_refused(monkeypatch, strategy, options, error)
 # The classifier's embeddings are not tied to an output matrix, which has a dense gradient.
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("case", sorted(several_devices.CASES, key=lambda case: case != "classifier"))
-def test_gradients_are_dense(case):
+def test_embedding_gradients_are_dense(case):
     """Keras' optimizers square the gradients of a row that is read several times one by one, unless they are summed."""
     tf = pytest.importorskip("tensorflow")
     model = several_devices.new(case, "sgd")

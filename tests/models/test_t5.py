@@ -163,7 +163,7 @@ def test_logits_equal_reference_implementation(options):
     np.testing.assert_allclose(logits(model)[0], expected, rtol=1e-3, atol=1e-3)
 
 
-def test_stack_shares_one_relative_bias():
+def test_layers_of_a_stack_share_one_relative_bias():
     for model in (tiny(), T5.from_config(tiny().get_config())):
         paths = [weight.path for weight in model.weights if weight.name == "table"]
         assert paths == ["encoder_bias/table", "decoder_bias/table"]

@@ -74,14 +74,14 @@ def test_named_sizes_equal_the_paper_and_accept_overrides():
     assert (model.normalization, model.model_dim, model.dropout) == ("pre", 256, 0.0)
 
 
-def test_pad_id_is_argument():
+def test_pad_id_can_be_set():
     model, other = tiny(), tiny(pad_id=11)
     found = logits(other, np.where(SOURCE == 0, 11, SOURCE), np.where(TARGET == 0, 11, TARGET))
     valid = TARGET != 0
     np.testing.assert_allclose(found[valid], logits(model)[valid], **CLOSE)
 
 
-def test_target_tokens_change_only_later_logits_and_source_tokens_all():
+def test_target_tokens_change_later_logits_and_source_tokens_all_logits():
     model = tiny()
     before = logits(model)
     target = TARGET.copy()
@@ -98,7 +98,7 @@ def test_target_tokens_change_only_later_logits_and_source_tokens_all():
 
 
 @pytest.mark.slow
-def test_word_order_matters():
+def test_source_order_changes_the_output():
     model = tiny()
     assert not np.allclose(
         logits(model, SOURCE[:, [1, 0, 2, 3]])[0], logits(model, SOURCE[:, :4])[0], **CLOSE
@@ -192,7 +192,7 @@ def test_tiny_model_learns_to_reverse(jit_compile):
 
 
 @pytest.mark.slow
-def test_integer_types_of_ids_agree():
+def test_ids_of_every_integer_type_give_equal_outputs():
     model = tiny()
     expected = logits(model)
     for dtype in ("int32", "int64", "uint8"):
@@ -203,7 +203,7 @@ def test_integer_types_of_ids_agree():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_quantizes_before_its_first_call():
+def test_models_can_be_quantized_before_their_first_call():
     model = Transformer(20, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
     model.quantize("int8")
     ids = np.array([[4, 5, 3]])

@@ -101,14 +101,14 @@ def test_blockwise_search_equals_full_search(monkeypatch, block):
 
 
 @neutral
-def test_source_of_one_chunk_equals_the_model():
+def test_a_source_of_one_chunk_equals_the_model():
     model = tiny()
     np.testing.assert_allclose(logits(Unlimiformer(model, 40, 40)), logits(model), **CLOSE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 8])
-def test_right_padding_changes_nothing(count):
+def test_right_padding_does_not_change_outputs(count):
     long = Unlimiformer(tiny(), top_k=5, chunk_length=8, overlap=4)
     source = np.pad(SOURCE, [(0, 0), (0, count)])
     np.testing.assert_allclose(logits(long, source), logits(long), **CLOSE)
@@ -116,7 +116,7 @@ def test_right_padding_changes_nothing(count):
     np.testing.assert_allclose(logits(long, SOURCE[1:2, :17], TARGET[1:2]), logits(long)[1:2], **CLOSE)
 
 
-def test_row_of_padding_equals_the_model():
+def test_a_row_of_padding_equals_the_model():
     model = tiny()
     expected = logits(model, SOURCE[2:, :8], TARGET[2:])
     assert np.isfinite(expected).all()
@@ -125,7 +125,7 @@ def test_row_of_padding_equals_the_model():
         np.testing.assert_allclose(found, expected, **CLOSE)
 
 
-def test_each_head_attends_to_its_top_k_keys_only():
+def test_each_head_attends_only_to_its_top_k_keys():
     model = tiny(num_layers=1)
     attention = model.decoder_blocks[0].cross_attention
     random = np.random.default_rng(3)
@@ -154,7 +154,7 @@ def test_each_head_attends_to_its_top_k_keys_only():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [20, 29])  # at least the number of real tokens, without and with padding
-def test_source_of_one_chunk_drops_the_same_weights_as_the_model(k):
+def test_dropout_for_one_chunk_equals_the_model(k):
     def training_logits(wrap):
         keras.utils.set_random_seed(1)
         model = wrap(tiny(T5, key_dim=3, dropout=0.4))
@@ -254,7 +254,7 @@ def test_quantized_key_projection_is_used():
 
 
 @pytest.mark.slow
-def test_pipeline_answers_long_texts(pipeline):
+def test_a_pipeline_processes_long_texts(pipeline):
     from keras_transformer.pipelines import TextToText
 
     short = pipeline.model
@@ -276,7 +276,7 @@ def test_pipeline_answers_long_texts(pipeline):
         ({"model": scores.ScaledDotProduct(soft_cap=2.0)}, "without soft cap.* Received: .*soft_cap=2.0"),
     ],
 )
-def test_invalid_arguments_are_refused(options, message):
+def test_invalid_arguments_are_rejected(options, message):
     model = options.get("model")
     if model == "gpt":
         model = GPT(12, num_layers=1, num_heads=2, model_dim=8, max_length=8)
@@ -290,7 +290,7 @@ def test_invalid_arguments_are_refused(options, message):
 
 @neutral
 @pytest.mark.slow
-def test_memory_beyond_the_store_grows_only_by_ids_and_mask():
+def test_memory_besides_the_store_grows_only_by_ids_and_mask():
     if keras.config.backend() != "jax":
         pytest.skip("XLA's count of bytes is JAX's to ask for")
     import jax

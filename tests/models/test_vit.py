@@ -74,7 +74,7 @@ def test_patches_are_row_major_and_values_scaled_to_minus_one_to_one():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("patch_size", [pytest.param((8, 4), marks=neutral), [4, 6], (2, 3)])
-def test_patches_may_be_higher_than_wide_or_wider_than_high(patch_size, tmp_path):
+def test_patches_may_be_rectangular(patch_size, tmp_path):
     model = tiny(pooling="mean", patch_size=patch_size)
     height, width = patch_size
     assert model.grid_shape == (8 // height, 12 // width)
@@ -99,7 +99,7 @@ def test_number_and_pair_sizes_agree():
 
 
 @pytest.mark.slow
-def test_projections_to_queries_keys_and_values_may_lack_biases():
+def test_query_key_and_value_projections_may_lack_biases():
     model = tiny(qkv_bias=False)
     attention = model.blocks[1].attention
     biased = [layer.use_bias for layer in (attention.query_projection, attention.output_projection)]
@@ -142,7 +142,7 @@ def test_only_positions_break_permutation_invariance(pooling):
     np.testing.assert_allclose(logits(model, swapped), logits(model), **CLOSE)
 
 
-def test_images_ignore_other_images_of_the_batch():
+def test_images_do_not_depend_on_other_images_of_the_batch():
     model = tiny()
     np.testing.assert_allclose(logits(model)[:1], logits(model, IMAGES[:1]), **CLOSE)
     assert logits(model, IMAGES[:0]).shape == (0, 3)
@@ -158,11 +158,11 @@ def test_model_without_head_returns_pooled_features():
 
 
 class TestWindow:
-    def test_window_over_the_whole_image_equals_none(self):
+    def test_a_window_over_the_full_image_equals_no_window(self):
         np.testing.assert_allclose(logits(tiny(window=2)), logits(tiny()), **CLOSE)
         assert not np.allclose(logits(tiny(window=1)), logits(tiny()), **CLOSE)
 
-    def test_patches_attend_to_rows_and_columns_near_them_and_to_the_class_token(self):
+    def test_patches_attend_to_near_rows_and_columns_and_the_class_token(self):
         weights = tiny(window=1).attention_weights(IMAGES)
         assert [tuple(each.shape) for each in weights] == [(2, 2, 7, 7)] * 2
         seen = np.asarray(weights[0])[0, 0] > 0
@@ -171,7 +171,7 @@ class TestWindow:
         np.testing.assert_array_equal(seen[1, 1:], [1, 1, 0, 1, 1, 0])  # the corner: its row, and the next
         np.testing.assert_array_equal(seen[2, 1:], [1, 1, 1, 1, 1, 1])
 
-    def test_patch_outside_the_window_changes_nothing(self):
+    def test_patches_outside_the_window_do_not_change_outputs(self):
         model = tiny(window=0, pooling="mean", num_layers=1)
         changed = IMAGES.copy()
         changed[:, :4, :4] = 255 - changed[:, :4, :4]
@@ -181,12 +181,12 @@ class TestWindow:
 
 class TestResized:
     @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-    def test_to_its_own_size_is_the_same_model(self, positions):
+    def test_resizing_to_the_same_size_gives_an_equal_model(self, positions):
         model = tiny(positions=positions)
         again = model.resized((8, 12))
         np.testing.assert_allclose(logits(again), logits(model), **CLOSE)
 
-    def test_interpolates_positions_and_copies_all_else(self):
+    def test_resizing_interpolates_positions_and_copies_other_weights(self):
         model = tiny()
         larger = model.resized((16, 24))
         assert logits(larger, np.zeros((1, 16, 24, 3))).shape == (1, 3)
@@ -201,7 +201,7 @@ class TestResized:
         np.testing.assert_allclose(model.resized((16, 24)).positions.table, np.ones((4, 6, 8)), rtol=1e-5)
 
     @pytest.mark.slow
-    def test_sinusoidal_positions_are_those_of_the_new_grid(self):
+    def test_resizing_recomputes_sinusoidal_positions(self):
         model = tiny(positions="sinusoidal")
         larger, fresh = model.resized((16, 24)), tiny(positions="sinusoidal", image_size=(16, 24))
         images = np.ones((1, 16, 24, 3))
@@ -220,7 +220,7 @@ def stripes(count, seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_learns_to_classify_stripes(jit_compile):
+def test_a_tiny_model_learns_to_classify_stripes(jit_compile):
     keras.utils.set_random_seed(0)
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32, "dropout": 0.1}
     model = ViT(8, 4, 2, num_channels=1, **sizes)

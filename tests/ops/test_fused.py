@@ -112,7 +112,7 @@ class TestLaws:
         found, expected = (attention(query, each, value, **options) for each in (changed, key))
         np.testing.assert_array_equal(found, expected)
 
-    def test_functional_models_are_made_of_operations_of_keras(self, on_any_device):
+    def test_functional_models_consist_of_keras_operations(self, on_any_device):
         x = keras.Input((12, 4, 8), dtype="bfloat16")
         y = attention(x, x, x, "causal", kernel="fused")
         assert (y.shape, y.dtype) == (x.shape, x.dtype)
@@ -148,7 +148,7 @@ def with_lengths(sides):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", MODELS)
-def test_lengths_of_a_model_equal_its_padding_mask(name, modes):
+def test_lengths_in_a_model_equal_the_padding_mask(name, modes):
     make, sides, _ = MODELS[name]
     inputs, lengths = with_lengths(sides)
     model = make()
@@ -159,7 +159,7 @@ def test_lengths_of_a_model_equal_its_padding_mask(name, modes):
 
 @on_jax
 @pytest.mark.parametrize("name", MODELS)
-def test_models_use_it_where_their_inputs_have_lengths(name, on_any_device, monkeypatch):
+def test_models_use_the_fused_kernel_if_inputs_have_lengths(name, on_any_device, monkeypatch):
     import jax
 
     make, sides, count = MODELS[name]
@@ -175,7 +175,7 @@ def test_models_use_it_where_their_inputs_have_lengths(name, on_any_device, monk
 
 
 @on_jax
-def test_a_gpt_without_padding_uses_it_without_lengths(on_any_device, monkeypatch):
+def test_a_gpt_without_padding_uses_the_fused_kernel_without_lengths(on_any_device, monkeypatch):
     import jax
 
     used = []
@@ -214,7 +214,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("case", OBSTACLES)
-def test_each_condition_is_named(case, on_gpu):
+def test_each_unsatisfied_condition_is_named(case, on_gpu):
     options, message = OBSTACLES[case]
     options = {"queries": 12, "keys": 12, "size": 8, "value_size": None, "dtype": "float16", **options}
     queries, keys, size, value_size, dtype = (
@@ -243,7 +243,7 @@ def test_each_condition_is_named(case, on_gpu):
     ],
     ids=lambda value: value.get("name", "A100") if isinstance(value, dict) else "",
 )
-def test_auto_chooses_it_on_nvidia_gpus_from_ampere_on(device, obstacle, on_gpu):
+def test_auto_chooses_the_fused_kernel_on_nvidia_gpus_since_ampere(device, obstacle, on_gpu):
     x = keras.KerasTensor((2, 64, 4, 64), "float16")
     on_gpu(**device)
     found = explain(x, x, x, "causal")
@@ -257,7 +257,7 @@ def test_auto_chooses_it_on_nvidia_gpus_from_ampere_on(device, obstacle, on_gpu)
 
 
 @on_jax
-def test_the_device_is_the_one_that_keras_computes_on():
+def test_the_kernel_choice_uses_the_device_of_keras():
     with keras.device("cpu:0"):
         assert fused._device().platform == "cpu"
     assert fused._device().platform in ("cpu", "gpu")
@@ -297,7 +297,7 @@ def test_key_lengths_equal_the_padding_mask_in_every_kernel(kernel, small_blocks
     ],
     ids=["shape", "dtype"],
 )
-def test_lengths_that_do_not_fit_are_refused(lengths, message):
+def test_invalid_lengths_are_rejected(lengths, message):
     x = normal(3, 5, 2, 8)
     with pytest.raises(ValueError, match=message):
         attention(x, x, x, key_lengths=lengths)

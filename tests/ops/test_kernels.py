@@ -80,7 +80,7 @@ def check(case, pull_back, dtype=None):
 
 
 @pytest.mark.parametrize("case", COVERING)
-def test_every_pair_of_features_equals_the_definition(case, small_blocks, pull_back):
+def test_every_pair_of_options_equals_the_definition(case, small_blocks, pull_back):
     check(case, pull_back)
 
 
@@ -134,14 +134,14 @@ def bare(case):
 
 
 @pytest.mark.parametrize("case", [bare(case) for case in BARE if legal(case)])
-def test_each_relation_and_each_score_bare(case, small_blocks, pull_back):
+def test_each_relation_and_score_without_other_options_equals_the_definition(case, small_blocks, pull_back):
     check(case, pull_back)
 
 
 @on_tensorflow
 @pytest.mark.slow_variants
 @each_kernel
-def test_float64_stays_float64(kernel, small_blocks, pull_back):
+def test_float64_inputs_give_float64_outputs(kernel, small_blocks, pull_back):
     for score in ("linear features",) if kernel == "linear" else ("soft cap", "cosine", "gatv2", "gat"):
         check(typical(kernel, score=score), pull_back, "float64")
 
@@ -154,7 +154,7 @@ def test_float64_stays_float64(kernel, small_blocks, pull_back):
         for kernel in AXES["kernel"]
     ],
 )
-def test_every_mode_gives_the_same(kernel, small_blocks, modes):
+def test_every_mode_gives_equal_outputs(kernel, small_blocks, modes):
     reference_inputs = build(typical(kernel, dropout="" if kernel == "linear" else "dropout"))
     arguments = {key: ops.convert_to_tensor(argument) for key, argument in reference_inputs.arguments.items()}
     found = {
@@ -180,13 +180,15 @@ class TestLeakage:
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
     @neutral
-    def test_nor_on_another_backend(self, kernel, small_blocks, modes):
+    def test_masked_keys_do_not_change_the_output_on_any_backend(self, kernel, small_blocks, modes):
         self.check(typical(kernel, dtype="float16", dropout="dropout"), modes)
 
     @pytest.mark.parametrize("dtype", AXES["dtype"])
     @pytest.mark.parametrize("relation", ["full", "causal"])
     @neutral
-    def test_nor_by_the_linear_kernel(self, relation, dtype, small_blocks, modes):
+    def test_masked_keys_do_not_change_the_output_of_the_linear_kernel(
+        self, relation, dtype, small_blocks, modes
+    ):
         self.check(typical("linear", relation=relation, dtype=dtype), modes)
 
     @staticmethod
@@ -238,7 +240,7 @@ def test_a_bias_may_be_an_additive_mask(kernel, hidden, small_blocks, pull_back)
 
 @pytest.mark.parametrize("kernel", ["chunked", "banded", "edges"])
 @pytest.mark.parametrize("size", [-300.0, 300.0])
-def test_logits_may_be_huge_and_grow_from_block_to_block(kernel, size, small_blocks):
+def test_logits_may_be_large_and_increase_from_block_to_block(kernel, size, small_blocks):
     reference_inputs = build(typical(kernel, mask="", padding="", segments="", edges=""))
     bias = (size * np.arange(37.0)).astype("float32")
     tensors = [reference_inputs.inputs[key].astype("float32") for key in ("query", "key", "value")]
@@ -249,7 +251,7 @@ def test_logits_may_be_huge_and_grow_from_block_to_block(kernel, size, small_blo
 
 class TestDropout:
     @pytest.mark.slow
-    def test_every_kernel_drops_the_same_pairs_in_every_mode(self, small_blocks, modes):
+    def test_every_kernel_drops_equal_pairs_in_every_mode(self, small_blocks, modes):
         # The values are a basis, so that the output is the matrix of dropped weights.
         window = SlidingWindow(7, 3)
         matrix = window.matrix(37)
@@ -300,13 +302,13 @@ class TestEdges:
         return found
 
     @either
-    def test_edges_are_the_mask_that_they_list(self, kernel):
+    def test_edges_are_equivalent_to_their_mask(self, kernel):
         edges = self.listed()
         expected = attention(*self.tensors(), mask=self.matrix(edges)[:, None], kernel="dense")
         np.testing.assert_allclose(attention(*self.tensors(), edges=edges, kernel=kernel), expected, **CLOSE)
 
     @either
-    def test_an_edge_counts_once_and_in_any_order(self, kernel, gradients):
+    def test_duplicate_edges_count_once_in_any_order(self, kernel, gradients):
         edges = self.listed()
         again = np.concatenate([edges, edges[:, ::-1], edges[:, :30]], axis=1)
         for run in (
@@ -327,7 +329,7 @@ class TestEdges:
 
     @either
     @neutral
-    def test_minus_one_fills_up(self, kernel):
+    def test_edges_may_be_padded_with_minus_one(self, kernel):
         self.ignored(kernel, [(-1, -1), (-1, 3), (5, -1), (-7, 2)])
 
     @pytest.mark.parametrize("edge", [(37, 3), (5, 37), (40, 45)], ids=str)
@@ -338,7 +340,7 @@ class TestEdges:
 
     @pytest.mark.parametrize("kernel", ["auto", "dense", "edges"])
     @neutral
-    def test_no_edges_give_zeros(self, kernel):
+    def test_attention_without_edges_gives_zeros(self, kernel):
         for edges in (np.zeros((2, 0, 2), "int32"), np.full((2, 4, 2), -1, "int32")):
             assert (np.asarray(attention(*self.tensors(), edges=edges, kernel=kernel)) == 0).all()
 
@@ -355,7 +357,7 @@ class TestEdges:
     @pytest.mark.parametrize("lengths", [(37, 0), (0, 37)], ids=str)
     @pytest.mark.parametrize("kernel", ["auto", "edges"])
     @neutral
-    def test_there_may_be_no_queries_or_no_keys(self, kernel, lengths):
+    def test_zero_queries_or_keys_are_accepted(self, kernel, lengths):
         query, key, value = self.tensors()
         query, key, value = query[:, : lengths[0]], key[:, : lengths[1]], value[:, : lengths[1]]
         found = attention(query, key, value, edges=self.listed(), kernel=kernel)
