@@ -1,4 +1,4 @@
-"""The page of configurations that are read, and that what it says is what happens."""
+"""The documentation page of supported configurations matches the code."""
 
 import importlib.util
 import pathlib

@@ -13,11 +13,11 @@ pytestmark = pytest.mark.backend_neutral
 
 @pytest.fixture(scope="module")
 def benchmark():
-    sys.path.insert(0, str(BENCHMARKS))  # it imports `measuring` beside it
+    sys.path.insert(0, str(BENCHMARKS))  # it imports the module `measuring`
     try:
         spec = importlib.util.spec_from_file_location("inductive_bias", BENCHMARKS / "inductive_bias.py")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses look their module up
+        sys.modules[spec.name] = module  # dataclasses look up their module
         spec.loader.exec_module(module)
         yield module
     finally:
@@ -48,7 +48,7 @@ def task(request):
 
 @pytest.fixture
 def matrices(benchmark, small, task):
-    """matrices(seed): each relation as a matrix."""
+    """Return matrices(seed), which gives each relation as a matrix."""
 
     def of(seed):
         chosen = benchmark.relations_of(task, small, benchmark.random_of(task, seed, benchmark.GRAPH_STREAM))
@@ -92,7 +92,7 @@ class TestData:
         tokens = np.random.default_rng(0).integers(0, 2, (500, n), dtype="int32")
 
         class Fixed:
-            """Draws these tokens, and no coin."""
+            """A random generator that draws these tokens and no noise."""
 
             def __init__(self, tokens):
                 self.tokens = tokens
@@ -140,7 +140,7 @@ class TestModel:
         relations = benchmark.relations_of(task, small, np.random.default_rng(0))
         models = {name: benchmark.build_model(relation, small, 0) for name, relation in relations.items()}
         n = small.num_positions
-        flips = np.concatenate([np.zeros((1, n)), np.eye(n)]).astype("int32")  # row j + 1: token j differs
+        flips = np.concatenate([np.zeros((1, n)), np.eye(n)]).astype("int32")  # in row j + 1, token j differs
         for name, model in models.items():
             outputs = keras.ops.convert_to_numpy(model(flips))
             changed = np.abs(outputs[1:] - outputs[0]).max(-1).T > 1e-6
@@ -162,7 +162,7 @@ class TestRun:
         pytest.importorskip("matplotlib")
         every = benchmark.relations_of
 
-        def only_right(*arguments):  # compiling takes most of the time
+        def only_right(*arguments):  # compilation takes most of the time
             return {benchmark.RIGHT: every(*arguments)[benchmark.RIGHT]}
 
         monkeypatch.setattr(benchmark, "relations_of", only_right)

@@ -1,4 +1,4 @@
-"""The commands that reproduce papers, on data of a minute's size."""
+"""The commands that reproduce papers, on small data."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ def script(name, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))  # it imports `measuring`
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / "papers" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -103,7 +103,7 @@ def test_shakespeare_reproduction_reports_results(monkeypatch, tmp_path, capsys)
         "batch_size": 4,
     }
     numbers = {**sizes, "steps": 4, "validate_every": 2, "dropout": 0.1}
-    for config in ("ours", "gpu"):  # what is not run again stays
+    for config in ("ours", "gpu"):  # results that are not run again are kept
         options = ["--only", config, "--seeds", "0", "--data", str(tmp_path)]
         results = run(module, tmp_path, *options, **numbers)
     assert set(results) == {"ours", "gpu"}
@@ -170,7 +170,7 @@ def test_sst2_reproduction_reports_results(monkeypatch, tmp_path, capsys):
 
 @pytest.fixture
 def topics(tmp_path):
-    """Files of labelled sentences of three classes, none of them a number."""
+    """Files of labelled sentences with three classes, which are not numbers."""
     random, files = np.random.default_rng(0), {}
     for part, count in (("train", 24), ("validation", 6), ("test", 9)):
         labels = ["music", "film", "a book"] * count

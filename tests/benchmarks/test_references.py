@@ -1,4 +1,4 @@
-"""The runner of comparisons with references: limits, seeds, settings and the form of results."""
+"""The runner of comparisons with references: limits, seeds, settings and result format."""
 
 import dataclasses
 import importlib
@@ -28,7 +28,7 @@ def references(monkeypatch):
 
 @pytest.fixture
 def compared(references, tmp_path):
-    """compared(*options): the status and the results of a comparison."""
+    """Return compared(*options), which gives the exit status and the results of a comparison."""
 
     def compare(run):
         difference = run.case["difference"] * run.settings.scale

@@ -1,4 +1,4 @@
-"""The runner of benchmarks: rounds, medians, ratios and the form of results."""
+"""The benchmark runner: rounds, medians, ratios and result format."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""The tables of speed come from the results, and compare with the fastest form of each peer."""
+"""Speed tables come from the results, and compare with the fastest form of each peer."""
 
 import importlib
 import json
@@ -46,7 +46,7 @@ def test_speed_figures_come_from_results(tables, page, section):
 
 
 def test_comparisons_use_the_fastest_form_of_each_peer(comparisons):
-    """By each peer's figures in the JSON, whatever the contenders are called."""
+    """The reference uses the figures of each peer in the JSON, for any contender names."""
     found, measured = comparisons.all_comparisons(), []
     for topic, name, case in (
         (comparisons.TRAINING_STEP, "train_step", "step"),

@@ -25,7 +25,7 @@ def test_targets_with_padding_inside_are_rejected(decoder):
 
 def test_the_nan_logits_error_names_row_and_step_when_scoring():
     class Broken:
-        """After 7 comes NaN."""
+        """A model that gives NaN logits after token 7."""
 
         vocabulary_size, pad_id, end_id, variables = 12, 0, 3, []
 
@@ -78,7 +78,7 @@ def test_target_with_empty_source_is_rejected(translator, function):
     for sources in ([[5, 6], [0, 0]], np.zeros((2, 0), int)):
         with pytest.raises(ValueError, match=r"`source_ids` must have a token in each row. .*row"):
             function(model, sources, [[5, 3], [5, 3]])
-    if function is score:  # nothing is what is generated for no source
+    if function is score:  # an empty source generates nothing
         assert score(model, [[5, 6], [0, 0]], [[5, 3], [0, 0]]).scores[1] == 0
 
 

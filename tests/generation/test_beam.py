@@ -12,7 +12,7 @@ pytestmark = pytest.mark.backend_neutral
 
 SOURCES = np.array([[4, 5, 4, 3], [5, 3, 0, 0], [4, 4, 5, 5], [5, 3, 4, 0]])
 ON_JAX = keras.backend.backend() == "jax"
-# How a loop that is not compiled by TensorFlow's XLA writes: only TensorFlow's may carry what grows.
+# Cache updates of loops without TensorFlow's XLA: only TensorFlow loops support growing tensors.
 CACHE = StaticCache(in_place=False) if ON_JAX else GrowingCache()
 MODELS = {
     "plain": {},
@@ -50,7 +50,7 @@ def test_wide_beam_equals_exhaustive_search(translator, forced, every_sequence, 
         np.testing.assert_allclose(
             out.ranking_scores[row, :40], (scores / penalties)[order], rtol=1e-4, atol=1e-4
         )
-        # There are 40 sequences in all: nothing is invented to make them 45.
+        # There are only 40 sequences: the other hypotheses are empty.
         assert (out.lengths[row, 40:] == 0).all()
         assert (out.scores[row, 40:] == -np.inf).all()
 
@@ -141,7 +141,7 @@ def test_beam_of_one_equals_greedy(random_transformer):
 
 @pytest.fixture(scope="module")
 def many(random_transformer):
-    """A model, sources, and what four beams find for them."""
+    """A model, sources, and the hypotheses of four beams."""
     model = random_transformer(6)
     sources = np.random.default_rng(0).integers(4, 40, (12, 6))
     sources[::3, 3:] = 0
@@ -183,7 +183,7 @@ def test_every_mode_and_cache_update_gives_equal_beams(many, modes):
     model, sources, expected = many
     for mode, wrap in modes.items():
         if mode == "xla" and not ON_JAX:
-            continue  # that is `expected`; an export runs without it
+            continue  # the default is `expected`; exports run without XLA
         loop = wrap(lambda ids: generation.generate_ids(model, ids, 8, CACHE, sampler=Beam(4, num_return=4)))
         out = {name: ops.convert_to_numpy(value) for name, value in loop(ops.array(sources)).items()}
         np.testing.assert_array_equal(out["ids"], expected.ids, err_msg=mode)
@@ -204,7 +204,7 @@ def test_early_stopping_does_not_change_results(many, alpha, normalization):
 
 @pytest.mark.slow
 def test_early_stopping_saves_steps(many):
-    """Counted by a model whose `step` runs eagerly."""
+    """Steps are counted by a model whose `step` runs eagerly."""
     model, sources, _ = many
     if ON_JAX:
         pytest.skip("JAX traces the body once for any number of steps")

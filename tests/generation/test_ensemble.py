@@ -19,7 +19,7 @@ def run(model, sampler, most, ids):
 
 
 class Mean:
-    """The same by whole passes, for `forced`."""
+    """The ensemble computed with full forward passes, for `forced`."""
 
     pad_id, start_id, end_id = 0, 2, 3
 

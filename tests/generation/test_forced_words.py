@@ -71,7 +71,7 @@ def test_narrow_beams_contain_words_and_scores_equal_the_model(random_transforme
         assert len({tuple(ids) for ids in out.ids[row][there]}) == there.sum()
         expected = forced(model, source, out.ids[row][there])
         np.testing.assert_allclose(out.token_scores[row][there], expected, rtol=1e-4, atol=1e-4)
-    exact = run(model, Beam(beams), 6, ForcedWords(words), sources=sources)  # no room for anything else
+    exact = run(model, Beam(beams), 6, ForcedWords(words), sources=sources)  # no space for other tokens
     for ids in exact.best:
         assert holds(ids, words)
 

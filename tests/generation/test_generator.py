@@ -24,7 +24,7 @@ for _row, _length in zip(SOURCES, LENGTHS, strict=True):
 
 @pytest.fixture(scope="module")
 def make(random_transformer):
-    """make(**options): a model whose answers to `SOURCES` differ."""
+    """Return make(**options), which creates a model whose outputs for `SOURCES` differ."""
     return lambda seed=6, **options: random_transformer(seed, **options)
 
 
@@ -43,13 +43,13 @@ def trimmed(ids):
 
 
 def uncached(model, source_ids, most=MOST):
-    """Ids, lengths and scores by plain Python: the whole model is called again for every token."""
+    """Compute ids, lengths and scores in Python, with a full forward pass for every token."""
     target = np.full((len(source_ids), most + 1), model.pad_id)
     target[:, 0] = model.start_id
     scores = np.zeros(len(source_ids))
     ended = (source_ids == model.pad_id).all(axis=1)
     for column in range(most):
-        # One shape for all calls: columns after `column` are padding, hidden by causality.
+        # One shape for all calls: columns after `column` are padding, which causality masks.
         inputs = {"source_ids": source_ids, "target_ids": target[:, :-1]}
         logits = ops.convert_to_numpy(model(inputs))[:, column].astype(float)
         log_probabilities = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
@@ -67,7 +67,7 @@ def generate(model, source_ids, **options):
 
 
 def forced_scores(model, source_ids, ids):
-    """The summed log-softmax of `ids` by one full pass."""
+    """Compute the summed log-softmax of `ids` with one full forward pass."""
     shifted = np.concatenate([np.full((len(ids), 1), model.start_id), ids[:, :-1]], axis=1)
     logits = model({"source_ids": source_ids, "target_ids": shifted})
     chosen = ops.convert_to_numpy(ops.log_softmax(logits, axis=-1))
@@ -104,7 +104,7 @@ def test_cached_equals_uncached(model, expected):
 )
 def test_cached_equals_uncached_for_other_models(make, options):
     model = make(**options)
-    # 0 and 3, the usual ids of padding and end, become ordinary ones where the model has others.
+    # 0 and 3, the default ids of padding and end, are normal tokens if the model has other ids.
     sources = np.where(model.pad_id == SOURCES, 12, SOURCES)
     sources = np.where(SOURCES == 0, model.pad_id, sources)
     ids, lengths, scores = uncached(model, sources)
@@ -132,7 +132,7 @@ def test_ids_do_not_depend_on_the_cache(model, expected, modes, kv_cache):
     for mode, wrap in modes.items():
         run = wrap(lambda ids: generation.generate_ids(model, ids, MOST, kv_cache))
         if mode == "xla" and keras.backend.backend() == "tensorflow":
-            continue  # what is exported runs without it
+            continue  # exports run without XLA
         out = {name: ops.convert_to_numpy(value) for name, value in run(ops.array(SOURCES)).items()}
         np.testing.assert_array_equal(out["ids"][:, 0], expected[0], err_msg=mode)
         np.testing.assert_array_equal(out["lengths"][:, 0], expected[1], err_msg=mode)
@@ -180,7 +180,7 @@ def test_empty_sources_generate_nothing(model):
 
 @pytest.mark.slow
 def test_the_loop_ends_when_all_rows_have_ended(make):
-    """Counted by a model whose `step` runs eagerly."""
+    """Steps are counted by a model whose `step` runs eagerly."""
     model = make()
     steps = []
 
@@ -217,7 +217,7 @@ def test_scores_equal_teacher_forced_log_probabilities(model):
 def test_pad_and_start_are_never_generated(make):
     model = make()
     table = model.embedding.embedding.embeddings
-    # Every hidden state is normalised last and gets this bias: an embedding along it has the highest logit.
+    # The final norm adds this bias to every hidden state: an embedding along it has the highest logit.
     direction = np.ones(16)
     model.final_norms["decoder_norm"].beta.assign(5 * direction)
     rows = ops.convert_to_numpy(table).copy()
@@ -230,7 +230,7 @@ def test_pad_and_start_are_never_generated(make):
         assert length >= 1
         assert not np.isin(row[:length], [model.pad_id, model.start_id]).any()
     np.testing.assert_array_equal(out.best, uncached(model, SOURCES)[0])
-    # The scores are log-probabilities of the model itself, which gives those two their share.
+    # Scores are log-probabilities of the model, which include the two masked tokens.
     np.testing.assert_allclose(
         out.scores[:, 0], forced_scores(model, SOURCES, out.best), rtol=1e-4, atol=1e-3
     )
@@ -347,7 +347,7 @@ def test_models_cache_the_most_recently_used_generators(make, monkeypatch):
         return original(model, settings)
 
     monkeypatch.setattr(generation.Generator, "of", counted)
-    source = np.zeros((0, 3), int)  # for which nothing is compiled
+    source = np.zeros((0, 3), int)  # an empty batch compiles nothing
     for minimum in (0, 1, 0, 2, 0, 1, 0):
         generate(model, source, min_new_tokens=minimum)
     assert made == [0, 1, 2, 1]
@@ -362,7 +362,7 @@ def test_cached_generators_do_not_keep_the_model_alive(make):
     generation.score(model, SOURCES[:1], SOURCES[:1])
     assert set(vars(model)) == attributes
     del model
-    assert len(list(tokens)) <= 2  # a stream does
+    assert len(list(tokens)) <= 2  # a stream compiles
     del tokens
     gc.collect()
     assert reference() is None

@@ -1,4 +1,4 @@
-"""Limits and noise of each row: what changes from call to call without compiling again."""
+"""Per-row limits and noise, which change between calls without compiling again."""
 
 import keras
 import numpy as np
@@ -123,7 +123,7 @@ def test_limits_must_be_compatible_with_other_settings(model, decoder):
         generation.generate(model, SOURCES, max_new_tokens=LIMITS, constraints=[MinNewTokens(2)])
     with pytest.raises(ValueError, match="`limits` must be in"):
         generation.Generator(model, max_new_tokens=4)(SOURCES, limits=LIMITS)
-    bounded = decoder(max_length=8)  # a limit is what counts, not the size that was compiled
+    bounded = decoder(max_length=8)  # the limit determines the noise shape, not the compiled size
     assert generation.generate(bounded, [[5, 5, 5]], max_new_tokens=[6]).ids.shape == (1, 1, 6)
     with pytest.raises(ValueError, match="`source_ids` must have at most 3 tokens"):
         generation.generate(bounded, [[5, 5, 5, 5]], max_new_tokens=[6])

@@ -1,4 +1,4 @@
-"""Models with recurrent layers generate what a search without cache does."""
+"""Models with recurrent layers generate the ids of a search without cache."""
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ def prompt_of(row):
 
 
 def next_logits(model, ids):
-    """Return the logits (V,) that follow ids, by a call of the whole model, −∞ for padding."""
+    """Return the logits (V,) after ids from a full forward pass, with −∞ for padding."""
     logits = ops.convert_to_numpy(model(ops.array([ids])))[0, -1].astype(float)
     logits[model.pad_id] = -np.inf
     return logits
@@ -183,5 +183,5 @@ def test_saved_model_and_onnx_generate_the_same_texts(name, generation_settings,
     export.bundle(pipeline, tmp_path / "it", texts=texts, precisions=("float32", "float16"))
     assert export.verify(tmp_path / "it")
     assert serving.load(tmp_path / "it")(texts) == pipeline(texts)
-    # A recurrent state has no keys and values, which graphs of single steps take.
+    # A recurrent state has no keys and values, which are inputs of single-step graphs.
     assert bool(list((tmp_path / "it").rglob("model.onnx"))) == (name == "attention")

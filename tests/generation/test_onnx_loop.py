@@ -1,4 +1,4 @@
-"""The loop with every search as one ONNX graph, as exports have it."""
+"""The loop of every search as one ONNX graph, as in exports."""
 
 import keras
 import numpy as np

@@ -10,7 +10,7 @@ from keras_transformer.ops import GrowingCache, StaticCache
 pytestmark = pytest.mark.backend_neutral
 
 ON_JAX = keras.backend.backend() == "jax"
-# How a loop that is not compiled by TensorFlow's XLA writes: only TensorFlow's may carry what grows.
+# Cache updates of loops without TensorFlow's XLA: only TensorFlow loops support growing tensors.
 CACHE = StaticCache(in_place=False) if ON_JAX else GrowingCache()
 PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0], [0, 7, 7, 0, 0], [9, 0, 0, 0, 0]])
 MODELS = {
@@ -94,7 +94,9 @@ def test_scores_equal_forced_decoding(decoder, random_transformer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
+@pytest.mark.parametrize(
+    "start_id", [0, 2], ids="start_id={}".format
+)  # the start token of T5 has the padding id
 @pytest.mark.parametrize("sampler", ["greedy", Contrastive()], ids=repr)
 def test_prefix_continues_the_greedy_target(random_transformer, sampler, start_id):
     model = random_transformer(6, num_layers=2, start_id=start_id)
@@ -138,7 +140,7 @@ def test_invalid_prompts_are_rejected(decoder, translator):
 @pytest.mark.parametrize("sampler", ["greedy", Beam(2), Sample(seed=0)], ids=repr)
 def test_the_nan_logits_error_names_row_and_step(decoder, sampler):
     class Broken:
-        """After 5, 6, 7 come NaN, and after 9 nothing but 9."""
+        """A model that gives NaN logits after 5, 6, 7, and repeats 9 after 9."""
 
         vocabulary_size, pad_id, end_id, variables = 12, 0, 3, []
 

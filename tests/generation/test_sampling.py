@@ -18,7 +18,7 @@ ALL = set(range(8)) - {6}
 
 
 def draws(sampler, count=20_000):
-    """Ids drawn from `LOGITS`, one for each of `count` rows."""
+    """Draw ids from `LOGITS`, one for each of `count` rows."""
     noise = categorical.uniform(sampler.seed, ops.arange(count), 1, 0)
     logits = ops.broadcast_to(ops.array(LOGITS), (count, 1, 8))
     return ops.convert_to_numpy(categorical.draw(logits, sampler, sampler.temperature, noise))[:, 0]

@@ -20,13 +20,13 @@ PROMPTS = np.array([[5, 6, 7], [4, 5, 0]])
 
 @dataclasses.dataclass(frozen=True)
 class Rank(samplers.Sampler):
-    """Choose the token of rank `rank` at every step; 0 is greedy search."""
+    """Choose the token of rank `rank` at every step; rank 0 is greedy search."""
 
     rank: int = 1
 
 
 class RankSearch(GreedySearch):
-    """Keep only the token of the sampler's rank."""
+    """Mask all tokens except the one of the sampler's rank."""
 
     def _candidates(self, state, logits):
         logits = super()._candidates(state, logits)
@@ -36,7 +36,7 @@ class RankSearch(GreedySearch):
 
 @pytest.fixture
 def registered(monkeypatch):
-    """Leave the registry as it was."""
+    """Restore the registry after the test."""
     monkeypatch.setattr(samplers, "_NAMES", dict(samplers._NAMES))
     monkeypatch.setattr(samplers, "_SEARCHES", dict(samplers._SEARCHES))
 

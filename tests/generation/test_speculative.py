@@ -57,7 +57,7 @@ def test_encoder_decoder_ids_equal_greedy_and_ignore_other_rows(random_transform
     model = random_transformer(6)
     expected = run(model, "greedy", 9, SOURCES)
     assert len(set(expected.lengths.ravel().tolist())) > 2
-    near = random_transformer(6)  # agrees with the model now and then
+    near = random_transformer(6)  # agrees with the model for some tokens
     for weight in near.trainable_weights:
         noise = np.random.default_rng(1).normal(size=weight.shape) * 0.1
         weight.assign(ops.convert_to_numpy(weight) * (1 + noise))
@@ -69,7 +69,9 @@ def test_encoder_decoder_ids_equal_greedy_and_ignore_other_rows(random_transform
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
+@pytest.mark.parametrize(
+    "start_id", [0, 2], ids="start_id={}".format
+)  # the start token of T5 has the padding id
 def test_drafting_past_the_limit_does_not_change_ids(random_transformer, start_id):
     model = random_transformer(6, end_factor=0.0, start_id=start_id)
     expected = run(model, "greedy", 7, SOURCES)

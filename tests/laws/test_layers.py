@@ -1,4 +1,4 @@
-"""Laws of every layer: a new layer or variant is a case in `layers.py`."""
+"""Laws of every layer; add new layers and variants as cases in `layers.py`."""
 
 import inspect
 import json
@@ -71,7 +71,7 @@ def test_examples_of_a_batch_do_not_affect_each_other(case):
         single = {name: value[row : row + 1] for name, value in case.inputs.items()}
         np.testing.assert_allclose(call(layer, single)[0], output[row], **CLOSE)
     if case.options.get("kernel") == "chunked":
-        return  # has no form for an empty batch
+        return  # does not support an empty batch
     nothing = {name: value[:0] for name, value in case.inputs.items()}
     assert call(layer, nothing).shape == (0, *output.shape[1:])
 
@@ -92,7 +92,7 @@ def test_every_weight_has_a_gradient(case):
     layer = case.built()
     for path, gradient in weight_gradients(layer, case.inputs).items():
         assert np.isfinite(gradient).all(), path
-        # A bias of the keys moves all scores of a query alike.
+        # A key bias changes all scores of a query equally.
         assert np.abs(gradient).max() > 1e-5 or path.endswith("key/bias"), path
 
 
@@ -132,7 +132,7 @@ def test_dropout_applies_only_during_training_and_is_reproducible(case):
 
 
 def hidden_noise(case, name):
-    """Return the inputs with large noise where a mask is False."""
+    """Return the inputs with large noise at positions that a mask hides."""
     covered, mask = case.masks()[name], case.inputs[name]
     value = case.inputs[covered]
     noise = 50 * normal(*value.shape, seed=5)
@@ -171,7 +171,7 @@ def test_an_implicit_keras_mask_equals_the_mask_argument(case):
     implicit = {name: value for name, value in masked.items() if name not in case.masks()}
     expected = call(layer, bare)
     np.testing.assert_allclose(call(layer, implicit), expected, rtol=1e-6, atol=1e-6)
-    # A mask of Keras and one that is given hide together.
+    # An implicit Keras mask and an explicit mask are combined.
     both, given = dict(bare), dict(masked)
     for name in case.masks():
         other = np.arange(case.inputs[name].shape[1]) != [[1], [0]]
@@ -188,7 +188,7 @@ def test_the_output_has_the_mask_of_the_first_input(case):
     inputs = {name: case.inputs[name] for name in others if name not in case.masks()}
     output = call(layer, {first: masked, **inputs})
     np.testing.assert_allclose(pool(output), pool(numbers(output), mask=mask), **CLOSE)
-    if "value" in case.inputs:  # the mask of the queries hides no keys
+    if "value" in case.inputs:  # the query mask does not hide keys
         np.testing.assert_array_equal(output, call(layer, {first: numbers(masked), **inputs}))
 
 

@@ -16,7 +16,7 @@ from .models import DIFFERENT, HEADS, IDS, MODELS, unlimiformer
 
 
 def words(case):
-    """Return the names of the inputs that are ids of words."""
+    """Return the names of the inputs that are token ids."""
     return [name for name in ("token_ids", "source_ids", "target_ids") if name in case.inputs]
 
 
@@ -29,7 +29,7 @@ each_decoder = over(MODELS, lambda case: case.make in (GPT, Llama, Transformer, 
 
 
 def tiny(case, **options):
-    """Return a model whose every weight, biases too, is random."""
+    """Return a model in which every weight, including biases, is random."""
     return randomise(case.new(**options), 0.3)
 
 
@@ -92,7 +92,7 @@ def test_dropout_applies_only_during_training(case):
 
 
 def padding_id(model):
-    """Return the padding id of a model, of its encoder or of its decoder."""
+    """Return the padding id of a model, or of its encoder or decoder."""
     return getattr(model, "encoder", getattr(model, "decoder", getattr(model, "model", model))).pad_id
 
 
@@ -172,7 +172,7 @@ def test_a_model_can_be_a_layer_of_a_functional_model(case):
 
 
 def steps(model, case, lengths, kv_cache, room, **options):
-    """Return the logits of a step for each part of the target, or of the sequence."""
+    """Return the logits of one step for each part of the target or sequence."""
     ids = case.inputs.get("target_ids", case.inputs.get("token_ids"))
     context = model.encode(case.inputs["source_ids"]) if "source_ids" in case.inputs else None
     cache, outputs, start = model.empty_cache(len(ids), room, kv_cache=kv_cache), [], 0
@@ -210,7 +210,7 @@ def test_decoding_step_by_step_equals_one_call(case, kv_cache, parts, room):
 
 
 def layers(model, method):
-    """Return all layers, at any depth, that have the method and weights."""
+    """Return all layers, at any depth, that have the method and have weights."""
     types = keras.layers.Dense | keras.layers.EinsumDense | keras.layers.Embedding
     found = flatten_layers(model)
     return [layer for layer in found if isinstance(layer, types) and hasattr(layer, method)]
@@ -236,7 +236,7 @@ def test_lora_starts_as_identity_and_trains_few_weights(case, tmp_path):
     adapters = [weight for weight in model.trainable_weights if weight.name.startswith("lora_")]
     learning = [
         weight for weight in adapters if weight.name.endswith("_b")
-    ]  # the others: of zero times something
+    ]  # the others are multiplied by zero
     assert len(learning) == len(adapters) / 2 == len(adapted)
     model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=keras.backend.backend() == "tensorflow")
     fit_to_ones(model, case.inputs)
@@ -246,18 +246,18 @@ def test_lora_starts_as_identity_and_trains_few_weights(case, tmp_path):
             np.testing.assert_array_equal(weight, frozen[weight.path])
     after = answers(model, case.inputs)
     assert not all(np.allclose(a, b, atol=1e-5) for a, b in zip(after, before, strict=True))
-    model.save(tmp_path / "model.keras")  # with what was learned added to the weights
+    model.save(tmp_path / "model.keras")  # with the adapters added to the weights
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert_close(answers(loaded, case.inputs), after)
 
 
 def fit_to_ones(model, inputs):
-    """Train a step towards outputs of one."""
+    """Train for one step towards outputs of one."""
     given = inputs.get("inputs", inputs)
     model.fit(given, keras.tree.map_structure(ops.ones_like, model(given)), verbose=0)
 
 
-# Quantizing is slow: the model with the fewest weights every day.
+# Quantization is slow: the quick tests have only the smallest model.
 @over(DIFFERENT, slow=ALL_BUT_GAT)
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 def test_int8_is_accurate_and_saved(case, tmp_path):
@@ -287,7 +287,7 @@ def test_summary_counts_every_parameter(case):
 
 @each_model
 def test_every_layer_is_built_with_its_model(case):
-    """So that it can be summed up, quantised and given to LoRA before its first call."""
+    """This allows `summary`, quantization and LoRA before the first call."""
     assert [layer.name for layer in flatten_layers(case.new()) if not layer.built] == []
 
 
@@ -334,7 +334,7 @@ def test_keras_onnx_exports_equal_the_model(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
 def test_keras_onnx_export_of_an_unsupported_operation_raises_an_error(tmp_path):
-    """Keras writes a file that ONNX Runtime cannot load: exact GELU becomes an operation that ONNX lacks."""
+    """Keras would write a file that ONNX Runtime cannot load: exact GELU has no ONNX operation."""
     pytest.importorskip("tf2onnx")
     case, _ = MODELS["ViT-class token"]
     with pytest.raises(ValueError, match=r"kt\.export\.onnx_model.*Received: Erfc"):

@@ -57,7 +57,7 @@ LAYERS = {
     **cases(S4D, {}, {"inputs": X}, {"small": {"state_dim": 4}}),
     **cases(Mamba2, {"num_heads": 4}, {"inputs": X}, {"grouped": {"state_dim": 8, "num_groups": 2}}),
 }
-# Kinds of cache, with the room that they are given for more tokens.
+# Caches, and the number of tokens for which space is allocated.
 CACHES = {
     "in place": (StaticCache(), T + 3),
     "compared": (StaticCache(in_place=False), T),
@@ -68,7 +68,7 @@ PARTS = {"one by one": (1,) * T, "prompt first": (4, 1, 4), "whole": (T,), "in p
 
 
 def decoded(*ways):
-    """Parametrize over caches and parts, the first of them quick."""
+    """Parametrize over caches and parts; only the first are quick."""
     return pytest.mark.parametrize(
         ("cache", "parts"),
         [
@@ -79,7 +79,7 @@ def decoded(*ways):
 
 
 def steps(layer, inputs, cache, parts, **options):
-    """Return the outputs of a step for each part of the first input, and the last cache."""
+    """Return the outputs of one step for each part of the first input, and the last cache."""
     x, *memory = inputs.values()
     kv_cache, room = CACHES[cache]
     mixer = getattr(layer, "self_attention", layer)

@@ -44,7 +44,7 @@ X = normal(2, LENGTH, 16)
 
 
 def make(seed=1, **options):
-    """A layer with weights, biases too, for which no law holds by luck."""
+    """Return a layer with random weights and biases, so that no law holds by chance."""
     config = {"num_heads": 4, "key_dim": 4, **options}
     layer = MultiHeadAttention(**MultiHeadAttention(**config).get_config())
     layer.build(X.shape)

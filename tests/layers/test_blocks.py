@@ -10,7 +10,7 @@ from keras_transformer.layers import (
 
 from .block_makers import decoder_block, encoder_block
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -36,7 +36,7 @@ def built(kind, **options):
 
 
 def wired(normalization, residual, x, sublayer):
-    """Pre: x + f(norm(x)); post: norm(x + f(x)), with a normalisation written here."""
+    """Compute pre-norm x + f(norm(x)) or post-norm norm(x + f(x)), with a reference norm."""
     gamma, beta = residual.norm.get_weights()
 
     def norm(x):

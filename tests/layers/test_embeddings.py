@@ -61,7 +61,7 @@ def test_mixed_precision_gives_half_precision_embeddings_and_float32_logits(poli
     assert keras.backend.standardize_dtype(output.dtype) == policy.removeprefix("mixed_")
     logits = layer.logits(output)
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    # Keras rounds the weights to half precision; products and sums are float32.
+    # Keras rounds weights to half precision; products and sums are in float32.
     rounded = np.asarray(keras.ops.cast(keras.ops.cast(matrix(layer), output.dtype), "float32"))
     expected = np.asarray(keras.ops.cast(output, "float32")) @ rounded.T
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
@@ -85,5 +85,5 @@ def test_the_tied_matrix_gets_gradients_from_both_uses():
         total = tf.reduce_sum(layer.logits(layer(IDS)))
     (gradient,) = tape.gradient(total, layer.trainable_variables)
     gradient = tf.convert_to_tensor(gradient).numpy()
-    assert (gradient != 0).any(-1).all()  # every row is an output; rows of ids are inputs too
+    assert (gradient != 0).any(-1).all()  # gradients of all rows as outputs, and of rows of ids as inputs
     assert not np.allclose(gradient[5], gradient[9])

@@ -89,4 +89,4 @@ def test_dropout_applies_to_hidden_units_in_training():
     assert (np.asarray(layer(x)) == 400).all()
     output = np.asarray(layer(x, training=True))
     assert abs(output.mean() - 400) < 5 * 20 / 1000**0.5
-    assert 10 < output.std() < 30  # 2·√(400·¼): every unit by itself
+    assert 10 < output.std() < 30  # 2·√(400·¼): units are dropped independently

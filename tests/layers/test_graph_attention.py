@@ -4,7 +4,7 @@ from keras import ops
 
 from keras_transformer.layers import AdditiveScore, GATScore, GraphAttention
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -19,7 +19,7 @@ def normal(*shape):
 
 
 def random_edges(count=12, num_nodes=NODES - 1, batch=BATCH):
-    """Edges (B, count + 3, 2) with a self-loop, an edge listed twice and padding in any place; the last node of
+    """Return edges (B, count + 3, 2) with a self-loop, a duplicate and padding in any place; the last node of
     each graph is isolated.
     """
     edges = RANDOM.integers(0, num_nodes, (batch, count + 3, 2))
@@ -55,7 +55,7 @@ def leaky(x):
 
 
 def reference(layer, nodes, edges, padding=()):
-    """The papers' equations for one graph, edge by edge: the output, before the activation."""
+    """Compute the papers' equations for one graph, edge by edge, without the activation."""
     pairs = {(int(source), int(target)) for source, target in edges if source >= 0}
     pairs |= {(i, i) for i in range(len(nodes))} if layer.self_loops else set()
     projected = []
@@ -212,7 +212,7 @@ class TestRelation:
 
 
 def test_gat_ranks_neighbours_equally_for_all_nodes_and_gatv2_does_not():
-    """Static against dynamic attention: Brody et al. (2022), theorem 1."""
+    """Static and dynamic attention: Brody et al. (2022), theorem 1."""
     nodes = normal(1, 20, SIZE)
     complete = np.ones((1, 20, 20), bool)
     favourites = {}

@@ -22,7 +22,7 @@ def normal(stddev):
 
 
 def layer_of(kind, **options):
-    """A built layer."""
+    """Return a built layer."""
     sizes = {
         MultiHeadAttention: {"num_heads": 4, "key_dim": 16},
         FeedForward: {"hidden_dim": 128, "activation": "swiglu"},

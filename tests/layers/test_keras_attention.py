@@ -1,4 +1,4 @@
-"""Arguments of `keras.layers.MultiHeadAttention` give the same outputs, scores and losses here."""
+"""Arguments of `keras.layers.MultiHeadAttention` give equal outputs, scores and losses."""
 
 import keras
 import numpy as np
@@ -14,8 +14,8 @@ HEADS = {"num_heads": 2, "key_dim": 3, "value_dim": 4}
 QUERY, MEMORY = (RANDOM.normal(size=(2, length, 6)).astype("float32") for length in (5, 4))
 KEEP = np.array([[True, True, True, False], [True, False, False, False]])
 ALLOWED = RANDOM.random((2, 5, 4)) < 0.6
-ALLOWED[..., 0] = True  # without any key, Keras averages over all
-# Inputs, call arguments of Keras' layer and of ours.
+ALLOWED[..., 0] = True  # for queries without keys, Keras averages over all
+# Inputs, call arguments of Keras' layer and of this package's layer.
 CALLS = {
     "self": ((QUERY, QUERY), {}, {}),
     "causal": ((QUERY, QUERY), {"use_causal_mask": True}, {"use_causal_mask": True}),
@@ -30,7 +30,7 @@ REGULARIZERS = {"kernel_regularizer": "l2", "bias_regularizer": "l1", "activity_
 
 
 def both(*inputs, **options):
-    """Keras' layer with random weights, and ours with the same."""
+    """Return Keras' layer with random weights, and the layer of this package with the same weights."""
     theirs = keras.layers.MultiHeadAttention(**HEADS, **options)
     ours = MultiHeadAttention(**HEADS, **options)
     for layer in (theirs, ours):
@@ -60,7 +60,7 @@ def test_masks_of_an_embedding_act_as_in_keras():
     embedding = keras.layers.Embedding(8, 6, embeddings_initializer="normal", mask_zero=True)
     outputs = []
     for layer in both(embedding(ids), embedding(ids)):
-        embedded = embedding(ids)  # Keras' layer removes the mask of its inputs
+        embedded = embedding(ids)  # the layer of Keras removes the mask of its inputs
         outputs.append(np.asarray(layer(embedded, embedded)))
     expected, found = outputs
     np.testing.assert_allclose(found[ids > 0], expected[ids > 0], **CLOSE)
@@ -91,7 +91,7 @@ def test_regularization_losses_equal_keras():
     for layer in both(QUERY, QUERY, **REGULARIZERS):
         layer(
             QUERY, QUERY, return_attention_scores=True
-        )  # without, Keras on JAX refuses value_dim != key_dim
+        )  # without it, Keras on JAX does not support value_dim != key_dim
         losses.append(float(sum(layer.losses)))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 

@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer import relations
 from keras_transformer.layers import MultiHeadAttention
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -23,7 +23,7 @@ def normal(*shape):
 
 
 def randomise(layer):
-    """Give every weight, biases too, a value that no law holds for by luck."""
+    """Set every weight, including biases, to random values, so that no law holds by chance."""
     layer.set_weights([normal(*weight.shape) * 0.5 for weight in layer.weights])
     return layer
 
@@ -35,7 +35,7 @@ def built(*shapes, **options):
 
 
 def copied_to_keras(layer, *shapes):
-    """`keras.layers.MultiHeadAttention`, a reference that nobody here wrote, with our layer's weights."""
+    """Return `keras.layers.MultiHeadAttention` as a reference, with the weights of the layer."""
     theirs = keras.layers.MultiHeadAttention(
         layer.num_heads, layer.key_dim, layer.value_dim, use_bias=layer.use_bias
     )
@@ -73,7 +73,7 @@ class TestAgainstKeras:
         shapes = query.shape, value.shape, key.shape
         layer = built(*shapes, **options)
         mask = RANDOM.random((2, 4, 6)) < 0.6
-        mask[..., 0] = True  # where nothing is related, theirs averages over all
+        mask[..., 0] = True  # for queries without keys, Keras averages over all
         theirs = copied_to_keras(layer, *shapes)
         expected = theirs(query, value, key, attention_mask=mask)
         np.testing.assert_allclose(layer(query, value, key, attention_mask=mask), expected, **CLOSE)

@@ -6,7 +6,7 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.layers import ALiBi, RelativeBias
 from keras_transformer.ops.biases import BucketBias, LinearBias, buckets, slopes
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 LAYERS = {"alibi": (ALiBi, {}), "relative": (RelativeBias, {"num_buckets": 8, "max_distance": 20})}
@@ -80,7 +80,7 @@ def test_the_bias_is_float32_in_every_dtype_policy(kind, policy):
 
     @keras.saving.register_keras_serializable(package="tests")
     class Wrapper(keras.layers.Layer):
-        """Calls `bias` where Keras casts variables."""
+        """A layer that calls `bias` within Keras' autocast scope."""
 
         def call(self, inputs):
             bias = layer.bias()

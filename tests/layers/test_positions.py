@@ -8,7 +8,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 def paper(positions, size, wavelength=10000.0):
-    """Section 3.5, feature by feature."""
+    """Compute the encodings of section 3.5, feature by feature."""
     encoding = np.zeros((*np.shape(positions), size))
     for i in range(size // 2):
         angle = np.asarray(positions) / wavelength ** (2 * i / size)
@@ -47,7 +47,7 @@ def test_positions_can_be_set_for_all_rows_or_per_row(dtype):
 
 
 def test_shifting_positions_rotates_every_pair():
-    # What lets a model attend by relative position: PE(p + m) is a rotation of PE(p) that depends on m alone.
+    # A model can attend by relative position, as PE(p + m) is a rotation of PE(p) that depends only on m.
     layer = SinusoidalPositions()
     encoded = {p: np.asarray(layer.encode(np.array([p]), 8))[0].reshape(4, 2) for p in (2, 5, 20, 23)}
 
@@ -90,7 +90,7 @@ def test_encodings_do_not_depend_on_the_length():
 
 
 @pytest.mark.parametrize("distance", [1, 7, 300])
-def test_dot_products_depend_only_on_the_distance(distance):
+def test_dot_product_depends_only_on_the_distance(distance):
     positions = np.array([distance, 1000, 70_000])
     here, after, before = (encoded(positions + k, 32) for k in (0, distance, -distance))
     forth, back = (here * after).sum(-1), (here * before).sum(-1)

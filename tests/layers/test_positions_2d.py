@@ -3,7 +3,7 @@ import pytest
 
 from keras_transformer.layers import Positions2D, SinusoidalPositions
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 
@@ -25,7 +25,7 @@ def test_swapping_rows_and_columns_swaps_the_halves():
     np.testing.assert_array_equal(np.roll(encoding.transpose(1, 0, 2), 6, axis=-1), swapped)
 
 
-def test_dot_products_depend_only_on_the_offset():
+def test_dot_product_depends_only_on_the_offset():
     encoding = np.asarray(Positions2D().encode(20, 20, 16))
     similarities = [encoding[r, c] @ encoding[r + 3, c + 5] for r, c in ((0, 0), (9, 2), (16, 14))]
     np.testing.assert_allclose(similarities, similarities[0], atol=1e-5)

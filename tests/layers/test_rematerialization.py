@@ -1,4 +1,4 @@
-"""Rematerialized models equal models that keep their activations, and take less memory."""
+"""Rematerialized models equal models that keep their activations, and need less memory."""
 
 import keras
 import numpy as np
@@ -43,7 +43,7 @@ CASES = {
 
 
 def trained(case, rematerialize, **fit):
-    """Return all variables, seeds included, before and after training with dropout by the gradients themselves."""
+    """Return all variables, including seeds, before and after a step of plain gradient descent with dropout."""
     make, inputs = CASES[case]
     keras.utils.set_random_seed(0)
     model = make(rematerialize=rematerialize)
@@ -116,7 +116,7 @@ def test_rematerialization_reduces_compiled_memory():
             [variable.value for variable in group]
             for group in (model.trainable_variables, model.non_trainable_variables)
         ]
-        # XLA on a CPU, not on a GPU, would drop the barriers and merge what is computed twice.
+        # XLA on a CPU, unlike on a GPU, would drop the barriers and merge repeated computations.
         options = {"xla_disable_hlo_passes": "cse_barrier_expander"}
         compiled = jax.jit(jax.grad(loss)).lower(*variables).compile(options)
         return compiled.memory_analysis().temp_size_in_bytes

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.layers.residual import Residual
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -64,7 +64,7 @@ def test_rms_norm_ignores_scale_and_layer_norm_scale_and_shift():
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_statistics_are_computed_in_float32_in_mixed_precision(policy, norm):
-    # Squares of 3,000 overflow float16, and a mean over 4,096 of them has no digits left in bfloat16.
+    # Squares of 3,000 overflow float16, and a mean over 4,096 of them has no precision left in bfloat16.
     layer = Residual("sandwich", norm=norm, dtype=policy)
     layer.build((1, 1, 4096))
     assert {weight.dtype for weight in layer.trainable_weights} == {"float32"}

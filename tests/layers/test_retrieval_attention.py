@@ -3,7 +3,7 @@ import pytest
 
 from keras_transformer.layers import MultiHeadAttention, RetrievalAttention
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -16,7 +16,7 @@ def normal(*shape):
 
 
 def inputs():
-    """Queries (B, T, D) and a memory (B, S, D')."""
+    """Return queries (B, T, D) and a memory (B, S, D')."""
     return tuple(normal(*shape) for shape in SHAPES)
 
 
@@ -65,7 +65,7 @@ def test_weights_of_a_trained_cross_attention_are_loaded():
 
 
 def test_each_head_and_query_attends_to_exactly_k_keys():
-    """A token that changes moves the output of those queries of which some head has chosen it."""
+    """Changing a token changes the outputs of exactly the queries with a head that selects it."""
     (query, memory), layer = inputs(), built(2)
     weights = np.asarray(
         built(kind=MultiHeadAttention, weights=layer.trainable_weights).attention_weights(query, memory)

@@ -13,7 +13,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.positions import rotary_scaling
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def normal(*shape):
 
 
 def rotated(x, positions, frequencies, layout):
-    """Pair by pair, as complex numbers."""
+    """Rotate pair by pair, as complex numbers."""
     half = len(frequencies)
     pairs = (
         (slice(0, half), slice(half, 2 * half))
@@ -98,7 +98,7 @@ def test_partial_rotation_leaves_the_other_features_unchanged(layout):
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_half_precision_inputs_are_rotated_in_float32(policy):
     layer, x = RotaryPositions(dtype=policy), ops.cast(normal(1, 3, 2, 8), policy.removeprefix("mixed_"))
-    positions = np.array([0, 30_000, 65_519])  # float16 ends at 65,504
+    positions = np.array([0, 30_000, 65_519])  # the float16 maximum is 65,504
     found = layer(x, positions=positions)
     assert keras.backend.standardize_dtype(found.dtype) == policy.removeprefix("mixed_")
     expected = RotaryPositions()(ops.cast(x, "float32"), positions=positions)
@@ -129,7 +129,7 @@ class TestScalings:
         np.testing.assert_allclose(ratios[rotations > 40], 1)
         np.testing.assert_allclose(ratios[rotations < 0.8], 8)
         assert (np.diff(ratios) >= -1e-9).all()
-        # The authors' code, number by number: the ramp is between these two indices.
+        # From the authors' code: the ramp is between these two indices.
         first = math.floor(128 * math.log(2048 / (32 * 2 * math.pi)) / (2 * math.log(10000)))
         last = math.ceil(128 * math.log(2048 / (2 * math.pi)) / (2 * math.log(10000)))
         for i in range(64):

@@ -9,7 +9,7 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.layers import AdditiveScore, BilinearScore, GATScore, MultiHeadAttention, score_layers
 from keras_transformer.ops import scores
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def leaky(x, slope=0.2):
 
 
 def log_kernel(kind, weights, query, key):
-    """One query and one key of one pair of heads, from the papers' equations."""
+    """Compute log κ of one query and one key of one head, from the papers' equations."""
     if kind == "gat":
         return leaky(weights[0] @ query + weights[1] @ key, 0.3)
     if kind == "bilinear":

@@ -10,7 +10,7 @@ from keras_transformer.models import T5, Transformer
 from keras_transformer.ops import GrowingCache, StaticCache
 from keras_transformer.relations import Causal, Full, GlobalTokens, SlidingWindow, Strided
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 SIZES = {"vocabulary_size": 14, "num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
@@ -34,7 +34,7 @@ each = pytest.mark.parametrize(("encoder_relation", "decoder_relation"), RELATIO
 
 
 def tiny(name, encoder_relation=None, decoder_relation="causal", **options):
-    """A small model whose every weight is random, and large enough for attention to be far from uniform."""
+    """Return a small model with random weights, large enough for attention to be far from uniform."""
     model = MODELS[name](encoder_relation=encoder_relation, decoder_relation=decoder_relation, **options)
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:

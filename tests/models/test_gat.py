@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.models import GAT
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -16,7 +16,7 @@ EDGES = np.array([[[0, 1], [1, 2], [3, 1], [4, 3], [-1, -1]]])  # node 5 is isol
 
 
 def tiny(**options):
-    """A small model whose every weight, biases too, is random."""
+    """Return a small model with random weights, including biases."""
     model = GAT(**{**TINY, **options})
     random = np.random.default_rng(1)
     for weight in model.trainable_weights:
@@ -57,7 +57,7 @@ def test_edge_lists_and_adjacency_give_equal_logits(score):
 
 
 def test_output_equals_the_equations():
-    """One head a layer, and a graph without edges: each node attends only to itself, with weight 1."""
+    """With one head per layer and no edges, each node attends only to itself, with weight 1."""
     model = tiny(num_heads=(1, 1))
     hidden = NODES
     for i, layer in enumerate(model.attention_layers):
@@ -98,7 +98,9 @@ def test_padded_batch_of_graphs_equals_single_graphs():
 
 def test_invalid_edges_are_ignored_and_duplicates_count_once():
     model = tiny()
-    odd = np.concatenate([EDGES, EDGES, [[[9, 1], [1, 9], [2, 2]]]], axis=1)  # outside, and a self-loop
+    odd = np.concatenate(
+        [EDGES, EDGES, [[[9, 1], [1, 9], [2, 2]]]], axis=1
+    )  # an edge to a node outside the graph, and a self-loop
     np.testing.assert_allclose(logits(model, edges=odd), logits(model), **CLOSE)
     without = tiny(self_loops=False)
     assert not np.allclose(logits(without, edges=odd), logits(without), **CLOSE)
@@ -125,7 +127,7 @@ def test_attention_weights_of_every_layer_sum_to_one():
 
 
 def communities(num_nodes=40, seed=0):
-    """Two groups of nodes that cite their own kind; features are noise with a hint."""
+    """Return a graph of two groups of nodes that cite their group; features are noisy class indicators."""
     random = np.random.default_rng(seed)
     labels = np.arange(num_nodes) % 2
     same = labels[:, None] == labels
@@ -180,7 +182,7 @@ def test_the_regularizer_applies_to_all_weights_except_biases():
 
 @pytest.mark.slow
 def test_batches_of_padded_graphs_are_learned():
-    """Inductive: the class of every node of graphs of several sizes; padded nodes weigh nothing."""
+    """Inductive learning of node classes on graphs of several sizes; padded nodes have weight zero."""
     keras.utils.set_random_seed(0)
     sizes = [40, 30, 24, 36]
     graphs = [communities(size, seed) for seed, size in enumerate(sizes)]

@@ -7,7 +7,7 @@ from keras_transformer import generation, relations
 from keras_transformer.models import GPT
 from keras_transformer.training import LabelSmoothedCrossentropy
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -32,7 +32,7 @@ each = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 
 def tiny(**options):
-    """A small model whose every weight, biases too, is random."""
+    """Return a small model with random weights, including biases."""
     model = GPT(**{**TINY, **options})
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
@@ -46,7 +46,7 @@ def logits(model, ids=IDS, **more):
 
 
 def count(vocabulary_size, num_layers, model_dim, max_length, normalization="pre", **_):
-    """The papers' blocks: four projections, a feed-forward network of 4 D, two norms."""
+    """Return the number of weights of the papers' blocks: four projections, a feed-forward of 4 D, two norms."""
     d = model_dim
     block = 4 * (d * d + d) + 8 * d * d + 5 * d + 2 * 2 * d
     return (vocabulary_size + max_length) * d + num_layers * block + (0 if normalization == "post" else 2 * d)
@@ -135,7 +135,7 @@ def test_packed_texts_equal_separate_texts(options):
 
 
 class Uncached:
-    """The same model with a cache of ids only: every step is one `call` on all of them."""
+    """The same model with a cache of ids only: every step is a full forward pass."""
 
     def __init__(self, model):
         self.model = model

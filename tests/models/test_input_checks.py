@@ -22,7 +22,7 @@ def with_value(array, value, row=9, column=2):
 
 
 class Bigrams(Model):
-    """The smallest language model: the logits of the next token given the last."""
+    """A minimal language model: logits of the next token from the last one."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ def compiled(loss, jit_compile=False):
 
 @pytest.fixture(scope="module")
 def language_model():
-    # XLA trains on ids and labels out of range without an error.
+    # XLA does not raise errors for ids and labels out of range.
     return compiled(LabelSmoothedCrossentropy(), jit_compile=True)
 
 
@@ -77,7 +77,7 @@ def generator(*arrays):
     return (tuple(array[i : i + B] for array in arrays) for i in range(0, ROWS, B))
 
 
-# The arguments of `fit`, and the row of the ninth example in its batch.
+# Arguments of `fit`, and the row of the ninth example in its batch.
 SOURCES = {
     "arrays": (lambda x, y: (x, y), 9),
     "dictionary": (lambda x, y: ({"token_ids": x}, y), 9),

@@ -19,7 +19,7 @@ def row(parts, length):
 
 
 def batch(pairs, length, packed):
-    """Inputs and labels of a row with all `pairs`."""
+    """Return inputs and labels of one row with all `pairs`, or of one row per pair."""
     sources = [[*source, END] for source, _ in pairs]
     labels = [[*target, END] for _, target in pairs]
     targets = [[START, *target] for _, target in pairs]
@@ -63,7 +63,7 @@ def test_a_packed_row_has_the_logits_of_separate_pairs(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_packed_row_has_the_loss_and_gradient_of_separate_pairs(name):
-    """After an update of plain gradient descent, weights differ by the gradient of the sum of losses."""
+    """A step of plain gradient descent changes the weights by the gradient of the sum of losses."""
     weights, losses = [], []
     for packed in (True, False):
         keras.utils.set_random_seed(0)

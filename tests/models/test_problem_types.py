@@ -1,4 +1,4 @@
-"""Problem types: one value that every classifier takes, saves and checks alike."""
+"""Problem types, which every classifier accepts, saves and validates equally."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Strategies of tf.distribute that fail are refused before training; the others equal one device."""
+"""Unsupported strategies of tf.distribute raise an error before training; the others equal one device."""
 
 import subprocess
 import sys
@@ -45,11 +45,11 @@ def test_unsupported_strategies_are_rejected(monkeypatch, strategy, options, err
         model.fit(IDS, IDS, verbose=0)
 
 
-# The classifier's embeddings are not tied to an output matrix, which has a dense gradient.
+# The embeddings of the classifier are not tied to an output matrix, whose gradient would be dense.
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("case", sorted(several_devices.CASES, key=lambda case: case != "classifier"))
 def test_embedding_gradients_are_dense(case):
-    """Keras' optimizers square the gradients of a row that is read several times one by one, unless they are summed."""
+    """Keras optimizers square sparse gradients of a repeated row separately, instead of their sum."""
     tf = pytest.importorskip("tensorflow")
     model = several_devices.new(case, "sgd")
     _, inputs, labels, _ = several_devices.CASES[case]

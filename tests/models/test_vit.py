@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.models import ViT
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -22,7 +22,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 3)).astype("uint8"
 
 
 def tiny(**options):
-    """A small model whose every weight, biases too, is random."""
+    """Return a small model with random weights, including biases."""
     model = ViT(**{**TINY, **options})
     random = np.random.default_rng(1)
     for weight in model.trainable_weights:
@@ -55,7 +55,7 @@ def test_parameter_count_equals_formula():
 
     assert tiny().count_params() == count(2, 8, 16, 6, 48, 3, token=1)
     assert tiny(pooling="mean").count_params() == count(2, 8, 16, 6, 48, 3, token=0)
-    # The same formula gives the paper's ViT-B/16; one layer is built, eleven more are counted.
+    # The formula also holds for ViT-B/16 of the paper: one layer is built, eleven more are counted.
     size, block = ViT.from_size("b16", num_layers=1), 7_087_872
     assert size.count_params() + 11 * block == count(12, 768, 3072, 196, 768, 1000, token=1) == 86_567_656
     assert 86_567_656 - (768 * 1000 + 1000) == 85_798_656
@@ -168,7 +168,9 @@ class TestWindow:
         seen = np.asarray(weights[0])[0, 0] > 0
         assert seen[0].all()
         assert seen[:, 0].all()
-        np.testing.assert_array_equal(seen[1, 1:], [1, 1, 0, 1, 1, 0])  # the corner: its row, and the next
+        np.testing.assert_array_equal(
+            seen[1, 1:], [1, 1, 0, 1, 1, 0]
+        )  # the corner attends to its row and the next
         np.testing.assert_array_equal(seen[2, 1:], [1, 1, 1, 1, 1, 1])
 
     def test_patches_outside_the_window_do_not_change_outputs(self):
@@ -193,7 +195,7 @@ class TestResized:
         for old, new in zip(model.weights, larger.weights, strict=True):
             if "table" in old.path:
                 assert tuple(new.shape) == (4, 6, 8)
-                # A grid twice as fine keeps means nearly, and a constant table wholly.
+                # A grid twice as fine approximately keeps means, and keeps a constant table exactly.
                 np.testing.assert_allclose(ops.mean(new, (0, 1)), ops.mean(old, (0, 1)), atol=0.05)
             else:
                 np.testing.assert_array_equal(old, new)
@@ -209,7 +211,7 @@ class TestResized:
 
 
 def stripes(count, seed=0):
-    """Images of horizontal or vertical stripes, and which."""
+    """Return images of horizontal or vertical stripes, and their labels."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 2, count)
     phase = random.integers(0, 2, (count, 1, 1)) + np.arange(8)[None, None] // 2 % 2

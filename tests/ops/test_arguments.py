@@ -1,4 +1,4 @@
-"""What attention is given: refused by name where it does not fit, and right at the edges of what does."""
+"""Arguments of attention: mask conventions, extreme values, empty batches and tracing."""
 
 import keras
 import numpy as np
@@ -78,7 +78,7 @@ def test_a_window_wider_than_the_sequence_schedules_only_the_sequence():
 
 
 def test_exported_attention_runs_without_xla():
-    """TensorFlow Serving has no operations of XLA's."""
+    """TensorFlow Serving does not run XLA operations."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("graphs of TensorFlow")
     import tensorflow as tf

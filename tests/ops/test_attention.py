@@ -9,7 +9,7 @@ from keras_transformer.ops import attention, attention_weights
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.relations import Causal, Full
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 # JAX has float64 only where a global flag is set.
@@ -18,7 +18,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5} if FLOAT == "float32" else {"rtol": 1e-9, "
 
 
 def reference(query, key, value, allowed, bias, scale, upstream):
-    """Attention pair by pair in float64: output, weights, gradients of ⟨output, upstream⟩ by query, key, value."""
+    """Compute attention pair by pair in float64: output, weights, gradients for query, key and value."""
     query, key, value = (array.astype("float64") for array in (query, key, value))
     (B, T, N, _), (_, S, K, _) = query.shape, key.shape  # noqa: N806
     output, weights = np.zeros((B, T, N, value.shape[-1])), np.zeros((B, N, T, S))
@@ -42,7 +42,7 @@ def reference(query, key, value, allowed, bias, scale, upstream):
 
 
 def attention_inputs(*extras, B=2, T=4, S=4, N=4, K=4, H=3, V=3, relation=None, scale=None):  # noqa: N803
-    """Random tensors, `attention`'s arguments, and what they say by definition: `allowed`, `bias`, `scale`."""
+    """Return random tensors, the arguments of `attention`, and their definitions `allowed`, `bias` and `scale`."""
     random = np.random.default_rng(sum(map(ord, "".join(extras))) + 7 * T + S)
 
     def normal(*shape):
@@ -212,7 +212,7 @@ def test_outputs_are_invariant_to_position_translation_but_not_permutation():
 @pytest.mark.parametrize("given", ["query_positions", "key_positions"])
 @neutral
 def test_query_or_key_positions_may_have_any_integer_type(given, dtype):
-    # NumPy's default is int64, and the positions not given are int32.
+    # NumPy integers are int64, and default positions are int32.
     tensors, *_ = attention_inputs(T=4)
     found = attention(*tensors, "causal", **{given: np.arange(4).astype(dtype)})
     np.testing.assert_allclose(found, attention(*tensors, "causal"), **CLOSE)
@@ -246,7 +246,7 @@ def test_masked_keys_do_not_change_the_output(dtype, dropout):
 
 @pytest.mark.parametrize("lowest", ["-1e9", "lowest float32", "-inf"])
 def test_an_additive_mask_gives_no_weight_to_unrelated_keys(lowest):
-    # As other libraries mask. The second query is hidden from both keys that the mask leaves it.
+    # An additive mask as in other libraries. The second query cannot attend to any key.
     (query, key, value), *_ = attention_inputs(T=3, S=4)
     hidden = {"-1e9": -1e9, "lowest float32": np.finfo("float32").min, "-inf": -np.inf}[lowest]
     bias = np.zeros((3, 4), FLOAT)
@@ -287,7 +287,7 @@ def test_every_mode_gives_equal_outputs_and_drops_equal_pairs(modes):
     (query, key, _), arguments, (allowed, *_) = attention_inputs(
         "bias", "padding", "positions of each row", B=3, T=6, S=5, K=2, relation="causal"
     )
-    # The values are a basis, so that the output is the matrix of dropped weights.
+    # With basis vectors as values, the output is the matrix of weights after dropout.
     value = np.broadcast_to(np.eye(5)[:, None], (3, 5, 2, 5)).astype(FLOAT)
 
     def function(query, key, value, seed):
@@ -326,7 +326,7 @@ def test_sequence_lengths_may_be_unknown_when_traced():
 
 
 class TestDropout:
-    """On uniform scores and a basis of values the output is the matrix of dropped weights, times S."""
+    """With uniform scores and basis vectors as values, the output is the dropout mask divided by S."""
 
     sizes = (4, 30, 2, 50)  # B, T, N, S
 

@@ -20,13 +20,13 @@ POSITIONS = {
 
 
 def in_block(positions, dtype="int32"):
-    """Queries (…, T, 1) and keys (…, 1, S)."""
+    """Return query positions (…, T, 1) and key positions (…, 1, S)."""
     queries, keys = (np.asarray(given, dtype) for given in POSITIONS[positions])
     return queries[..., None], keys[..., None, :]
 
 
 def published_bucket(relative, num_buckets, max_distance, bidirectional):
-    """Raffel et al.'s function for one relative position, in exact arithmetic where there is a logarithm."""
+    """Compute the bucket of Raffel et al. for one relative position, with exact arithmetic for the logarithm."""
     bucket, distance = 0, relative
     if bidirectional:
         num_buckets //= 2
@@ -62,7 +62,7 @@ def test_default_buckets_equal_t5():
 
 
 def naive(bias, queries, keys):
-    """Entry by entry."""
+    """Compute the bias entry by entry."""
 
     def entry(head, i, j):
         if isinstance(bias, LinearBias):
@@ -150,7 +150,7 @@ def test_backward_equals_automatic_differentiation(gradients, positions, bidirec
 
 
 def test_backward_equals_finite_differences():
-    # The bias is linear in its table, so the difference is exact: no small step needed.
+    # The bias is linear in its table, so the difference is exact for any step.
     queries, keys = in_block("offset")
     bias = BucketBias(TABLE, 20)
     upstream = RANDOM.normal(size=(3, 5, 7)).astype("float32")
@@ -174,13 +174,13 @@ def test_half_precision_tables_and_gradients_are_summed_in_float32():
     bias = BucketBias(ops.cast(TABLE, "float16"), 20)
     assert np.asarray(bias.block(bias.parameters, queries, keys)).dtype == np.float32
     (found,) = bias.backward(bias.parameters, queries, keys, ops.ones((3, 100, 100), "float16"))
-    np.testing.assert_allclose(np.asarray(found)[0], 10_000)  # float16 sums would stop at 2,048
+    np.testing.assert_allclose(np.asarray(found)[0], 10_000)  # float16 sums of ones would stop at 2,048
 
 
 class TestSlopes:
     @pytest.mark.parametrize("num_heads", range(1, 13))
     def test_alibi_slopes_equal_the_paper(self, num_heads):
-        """The authors' code, by recursion."""
+        """The reference is the recursive code of the authors."""
 
         def of_power(n):
             start = 2 ** (-(2 ** -(math.log2(n) - 3)))

@@ -1,4 +1,4 @@
-"""Kernel choice, block schedules, and equality of the answers of every choice."""
+"""Kernel choice, block schedules, and equality of the outputs of every choice."""
 
 import contextlib
 import functools
@@ -36,7 +36,7 @@ EDGES = np.zeros((2, 3, 2), "int32")
 
 
 def label(value):
-    """A short test id."""
+    """Return a short test id."""
     return "+".join(value) if isinstance(value, dict) else str(value)[:40]
 
 
@@ -50,7 +50,7 @@ def attention_inputs(relation, num_queries, num_keys, score=None, batch=1, heads
 
 
 def scheduled_pairs(block_schedule, num_queries, num_keys):
-    """The number of blocks, and of full blocks, that compute each pair: (T, S) twice."""
+    """Return the numbers of blocks and of full blocks that compute each pair, (T, S) each."""
     size, count = block_schedule.block_size, block_schedule.num_parallel
     padding = block_schedule.num_leading_key_blocks * size
     shape = block_schedule.num_query_blocks * size, block_schedule.num_key_blocks * size
@@ -94,14 +94,14 @@ bandwidths = st.integers(0, 12)
 
 
 def block_sizes(patch, **sizes):
-    """Change sizes of blocks."""
+    """Patch the block sizes."""
     device = schedule.device_type()
     patch.setitem(schedule.BLOCK_SIZES, device, schedule.BLOCK_SIZES[device]._replace(**sizes))
 
 
 @contextlib.contextmanager
 def constants(**sizes):
-    """Sizes of blocks, where hypothesis runs a test many times."""
+    """Patch the block sizes within tests that hypothesis repeats."""
     with pytest.MonkeyPatch.context() as patch:
         block_sizes(patch, **sizes)
         yield
@@ -152,7 +152,7 @@ class TestBlockSchedule:
         pairs = [
             schedule.banded(attention_inputs(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)
         ]
-        assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # a query's own block and the one before
+        assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # the block of the query and the previous one
         assert schedule.banded(attention_inputs(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
 
     @pytest.mark.parametrize("length", [2**15, 2**17, 2**20])
@@ -192,7 +192,7 @@ class TestBlockSchedule:
             return value
 
         def scan_step(step, carry):
-            # One computation does not depend on the carry, one does. TensorFlow itself orders stateful functions.
+            # One computation depends on the carry, the other does not. TensorFlow orders stateful functions.
             python = functools.partial(tf.numpy_function, Tout=tf.float32, stateful=False)
             begun = python(lambda step: note("begin", step, np.float32(0)), [step])
             ended = python(lambda step, *values: note("end", step, sum(values)), [step, begun, carry[0]])
@@ -223,7 +223,7 @@ def test_a_window_of_the_sequence_length_equals_causal_attention(kernel, left, s
 
 @pytest.fixture
 def eager_to_choose(small_blocks, monkeypatch):
-    """ "auto" takes the special kernels for short sequences too."""
+    """ "auto" chooses the special kernels for short sequences too."""
     monkeypatch.setattr(dispatch, "MAX_DENSE_LENGTH", 12)
     monkeypatch.setattr(dispatch, "MAX_DENSE_BAND_LENGTH", 12)
     monkeypatch.setattr(dispatch, "FEW_TOKENS", 4)
@@ -233,7 +233,7 @@ def eager_to_choose(small_blocks, monkeypatch):
 
 @pytest.fixture
 def used(monkeypatch):
-    """The kernels that `attention` used, in order."""
+    """Record the kernels that `attention` used, in order."""
     names = []
     for key, function in list(dispatch._ATTEND.items()):
         record = lambda *given, key=key, function=function: names.append(key) or function(*given)  # noqa: E731
@@ -241,7 +241,7 @@ def used(monkeypatch):
     return names
 
 
-# Every relation with every score; quick is each with some.
+# Every relation with every score; the quick tests combine each with some.
 ANY = [
     pytest.param(
         case | {"dtype": "float32"},

@@ -1,4 +1,4 @@
-"""The fused kernel: the laws of all kernels, by its definition on any device, and its choice on GPUs."""
+"""The fused kernel: the laws of all kernels with an XLA implementation, and its choice on GPUs."""
 
 import types
 
@@ -27,13 +27,13 @@ def tensors(queries=12, keys=12, heads=4, kv_heads=2, size=8, batch=3):
 
 @pytest.fixture
 def on_any_device(monkeypatch):
-    """Compute by the definition of the same operation, which needs no GPU."""
+    """Use the XLA implementation of the same operation, which needs no GPU."""
     monkeypatch.setattr(fused, "IMPLEMENTATION", "xla")
 
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """on_gpu(name, capability): JAX seems to compute on that GPU."""
+    """Return on_gpu(name, capability), which simulates a JAX GPU."""
 
     def use(name="NVIDIA A100-SXM4-40GB", capability="8.0", platform="gpu"):
         device = types.SimpleNamespace(platform=platform, device_kind=name, compute_capability=capability)
@@ -62,7 +62,7 @@ CASES = {
 
 @on_jax
 class TestLaws:
-    """Half precision is only computed in bfloat16: JAX has no float16 matrix multiplications on a CPU."""
+    """Half precision is tested only in bfloat16: JAX has no float16 matrix multiplications on a CPU."""
 
     @pytest.mark.parametrize("case", CASES)
     def test_outputs_and_gradients_equal_dense(self, case, on_any_device):
@@ -103,7 +103,7 @@ class TestLaws:
 
     @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
     def test_padding_does_not_change_the_output(self, left, on_any_device):
-        # Lengths are never derived from a mask: a mask of left padding has the same sum.
+        # Lengths are never derived from a mask, as a left-padding mask has the same sum.
         query, key, value = (ops.cast(each, "bfloat16") for each in tensors())
         real = np.arange(12) >= 4 if left else np.arange(12) < 8
         options = {"padding_mask": np.tile(real, (3, 1))} if left else {"key_lengths": np.full(3, 8)}
@@ -119,7 +119,7 @@ class TestLaws:
 
 
 def results(function, given):
-    """The output, and the gradients of its product with fixed numbers, as float32."""
+    """Return the output and the gradients of its product with fixed numbers, as float32."""
     import jax
 
     @jax.jit
@@ -133,7 +133,7 @@ def results(function, given):
 
 IDS = np.where(np.arange(6) < [[6], [2], [0]], np.arange(4, 22).reshape(3, 6), 0).astype("int32")
 SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 16, "dropout": 0.0}
-# The model, its inputs, and the number of its attentions.
+# The model, its inputs, and its number of attention layers.
 MODELS = {
     "Transformer": (lambda **options: models.Transformer(30, **SIZES, **options), ("source", "target"), 3),
     "GPT": (lambda **options: models.GPT(30, **SIZES, **options), ("token",), 1),

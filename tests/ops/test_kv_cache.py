@@ -34,7 +34,7 @@ def some(shape, length=None):
 
 
 def tokens(start, end, batch_size=2):
-    """New entries whose numbers stand for their tokens."""
+    """Return new cache entries whose values encode their token index."""
     positions = np.broadcast_to(np.arange(start, end, dtype="int32"), (batch_size, end - start))
     values = positions[:, :, None, None] + np.zeros((1, 1, 2, 1), "float32") + [[[[0.25], [0.5]]]]
     return {

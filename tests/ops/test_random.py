@@ -16,7 +16,7 @@ def kept(rate, seed, shape):
 
 
 def assert_share(mask, rate):
-    """The share kept is 1 − rate within five standard deviations."""
+    """Check that the fraction kept is 1 − rate within five standard deviations."""
     assert abs(mask.mean() - (1 - rate)) < 5 * (rate * (1 - rate) / mask.size) ** 0.5
 
 
@@ -112,11 +112,13 @@ def test_rows_columns_and_heads_are_uncorrelated(seed):
         assert abs(correlation(a, b)) < 5 / 60**0.5
     assert abs(correlation(mask[..., 1:, :], mask[..., :-1, :])) < 5 / mask.size**0.5
     assert abs(correlation(mask[..., :, 1:], mask[..., :, :-1])) < 5 / mask.size**0.5
-    assert abs(correlation(mask[0, 0], mask[0, 0].T)) < 6 / 60  # the diagonal is its own transpose
+    assert (
+        abs(correlation(mask[0, 0], mask[0, 0].T)) < 6 / 60
+    )  # the diagonal is invariant under transposition
 
 
 def test_the_mask_depends_on_coordinates_not_on_the_shape():
-    # So a kernel may compute any block of it.
+    # Kernels may therefore compute any block of the mask.
     whole = kept(0.5, (3, 9), (4, 10, 12))
     queries, keys = np.arange(5, 9)[:, None], np.arange(2, 12)[None, :]
     block = keep_mask(0.5, np.array([3, 9]), [np.array(2), queries, keys])

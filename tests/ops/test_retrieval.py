@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.ops import attention, attention_weights, retrieval, retrieval_attention
 from keras_transformer.ops.scores import RBF, Additive, Cosine
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -19,12 +19,12 @@ def normal(*shape):
 
 
 def tensors(keys=9, kv_heads=2):
-    """(B, T, N, H), (B, S, K, H) and (B, S, K, V)."""
+    """Return queries (B, T, N, H), keys (B, S, K, H) and values (B, S, K, V)."""
     return normal(2, 3, 4, 5), normal(2, keys, kv_heads, 5), normal(2, keys, kv_heads, 6)
 
 
 def reference(query, key, value, k, padding_mask):
-    """Query by query; also which keys were chosen, (B, N, T, S)."""
+    """Compute the output query by query; return it and the selected keys (B, N, T, S)."""
     batch, queries, heads, size = query.shape
     output = np.zeros((batch, queries, heads, value.shape[-1]))
     chosen = np.zeros((batch, heads, queries, key.shape[1]), bool)

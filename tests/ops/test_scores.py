@@ -33,13 +33,13 @@ def normal(*shape, seed=0):
 
 
 def weights_of(score, query, key, relation=None):
-    """(T, S), from queries (T, H) and keys (S, H)."""
+    """Return the weights (T, S) of queries (T, H) and keys (S, H)."""
     found = attention_weights(query[None, :, None], key[None, :, None], relation, score=score)
     return np.asarray(found)[0, 0]
 
 
 class TestDefinitions:
-    """log κ up to a constant for each query, which attention does not see."""
+    """log κ equals its definition up to a constant for each query, which does not change attention."""
 
     @pytest.mark.parametrize("kv_heads", [4, 2, 1])
     @pytest.mark.parametrize("score", AXES["score"])
@@ -91,7 +91,7 @@ class TestDefinitions:
 
 
 class TestStepsOfAScore:
-    """What kernels build on: gradients by hand, and the same for single pairs."""
+    """The methods that kernels use: manual gradients, and scores of single pairs."""
 
     @pytest.mark.slow_variants
     @pytest.mark.parametrize(
