@@ -1,9 +1,9 @@
-"""List what installing the package would replace in a runtime, such as Colab's.
+"""List the packages that installing this package would replace in a runtime such as Colab's.
 
-python tests/colab.py FREEZE [--python 3.13]      # exits with 1 if anything would be replaced
+python tests/colab.py FREEZE [--python 3.13]      # exits with 1 if a package would be replaced
 
 FREEZE is the runtime's `pip freeze`. As pip does, the resolver keeps an installed version wherever the requirements
-allow it: what it resolves to another version would be replaced, what FREEZE lacks would be added. It needs uv and a
+allow it: packages resolved to another version would be replaced, packages missing from FREEZE added. It needs uv and a
 package index.
 """
 
@@ -19,12 +19,12 @@ from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SERVING = f"keras-transformer-serving @ {(ROOT / 'export' / 'serving').as_uri()}"
-# The extras of those who develop the package.
+# Extras for development.
 DEVELOPMENT = {"dev", "dev-all", "notebooks"}
 
 
 def main() -> int:
-    """Print what each extra adds and replaces."""
+    """Print the packages that each extra adds and replaces."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("freeze", type=pathlib.Path, help="a file of `pip freeze` in the runtime")
     parser.add_argument("--python", default="3.13", help="the runtime's version of Python")
@@ -34,7 +34,7 @@ def main() -> int:
     failures = 0
     for extra in sorted(
         project["optional-dependencies"].keys() - DEVELOPMENT
-    ):  # one by one: onnx excludes gpu
+    ):  # separately, as onnx excludes gpu
         found = resolved(extra, installed, options.python)
         added, replaced = changes(installed, found)
         print(f"keras-transformer-kit[{extra}] adds {', '.join(added) or 'nothing'}")
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def versions(freeze: str) -> dict[str, str]:
-    """Return the versions of a `pip freeze` by package, without lines that are no pin."""
+    """Return the versions pinned in a `pip freeze` by package."""
     found = {}
     for line in freeze.splitlines():
         try:
@@ -66,7 +66,7 @@ def resolved(extra: str, installed: dict[str, str], python: str) -> dict[str, st
             pathlib.Path(folder, "requirements.txt"),
         )
         requirements.write_text(f"{SERVING}\nkeras-transformer-kit[{extra}] @ {ROOT.as_uri()}\n")
-        # uv prefers the versions in the file that it is about to write.
+        # uv prefers versions in an existing output file.
         result.write_text("".join(f"{name}=={version}\n" for name, version in installed.items()))
         command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
         target = ["--python-version", python, "--python-platform", "linux", "--output-file", str(result)]

@@ -6,13 +6,13 @@ import pathlib
 import hypothesis
 import pytest
 
-# The same examples in every run: a check of a change must not fail for another reason than the change.
+# The same examples in every run, so that only a change of the code can make a test fail.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("same")
 
 
 def pytest_collection_modifyitems(items):
-    """Mark all variants of a test marked `slow_variants` as slow but the first that this backend runs."""
+    """Mark the variants of `slow_variants` tests as slow, except the first that this backend runs."""
     import keras
 
     quick = set()
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Exclude from garbage collections what lives until the end: TensorFlow's and the tests' own objects."""
+    """Exclude long-lived objects of TensorFlow and of the tests from garbage collection."""
     gc.collect()
     gc.freeze()
 
@@ -48,7 +48,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
 
 @pytest.fixture(scope="session")
 def real_data() -> pathlib.Path:
-    """The folder of real data sets; tests that need it are skipped where it is absent."""
+    """The folder of published datasets; skip tests that need it if it is absent."""
     beside = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
     folder = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA") or beside)
     if not folder.is_dir():
@@ -60,7 +60,7 @@ def real_data() -> pathlib.Path:
 
 @pytest.fixture
 def download_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """An empty cache for `keras.utils.get_file`, and no local folder of data sets."""
+    """Use an empty cache for `keras.utils.get_file`, and no local folder of datasets."""
     import keras
 
     monkeypatch.delenv("KERAS_TRANSFORMER_DATA", raising=False)
@@ -72,7 +72,7 @@ def download_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> p
 
 @pytest.fixture(scope="session")
 def gradients():
-    """gradients(function, *arrays): those of a function's scalar result, as NumPy arrays, on any backend."""
+    """Return gradients(function, *arrays), which differentiates a scalar function on any backend."""
     import keras
 
     def on_tensorflow(function, *arrays):
@@ -99,7 +99,7 @@ def gradients():
 
 @pytest.fixture(scope="session")
 def modes():
-    """Each way this backend can run a function of tensors: its name, and what to wrap the function in."""
+    """The execution modes of this backend, as (name, wrapper of a function of tensors)."""
     import keras
 
     if keras.config.backend() == "jax":
@@ -108,7 +108,7 @@ def modes():
         return {"eager": lambda function: function, "xla": jax.jit}
     import tensorflow as tf
 
-    # Rewriting the package's Python takes autograph longer than most tests, and Keras does without it too.
+    # Autograph takes longer than most tests to rewrite Python code, and Keras does not use it either.
     return {
         "eager": lambda function: function,
         "graph": lambda function: tf.function(function, autograph=False),
@@ -118,10 +118,10 @@ def modes():
 
 @pytest.fixture(scope="session")
 def random_transformer():
-    """random_transformer(seed, end_factor=2.0, **options): a small model of which rows have answers of their own.
+    """Return random_transformer(seed, end_factor=2.0, **options), a small model whose outputs differ by row.
 
     NumPy chooses the weights, so they are the same on every backend and in every process. The larger
-    `end_factor`, the sooner answers end.
+    `end_factor`, the sooner outputs end.
     """
     import numpy as np
 
@@ -166,7 +166,7 @@ def sentence_pairs() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def pipeline(random_transformer, sentence_pairs):
-    """An untrained translator whose answers differ in words and length; not to be changed by a test."""
+    """An untrained translator whose outputs differ in words and length; tests must not change it."""
     from keras_transformer import pipelines, text
 
     sides = [side for pair in sentence_pairs for side in pair]
@@ -177,7 +177,7 @@ def pipeline(random_transformer, sentence_pairs):
 
 @pytest.fixture(scope="session")
 def texts(sentence_pairs) -> list[str]:
-    """Inputs of many kinds: short and long, repeated, empty, unknown, partly unknown."""
+    """Diverse inputs: short, long, repeated, empty, unknown and partly unknown."""
     sources = [source for source, _ in sentence_pairs]
     return [
         *sources,
@@ -195,7 +195,7 @@ def texts(sentence_pairs) -> list[str]:
 
 @pytest.fixture(scope="session")
 def exported(pipeline, sentence_pairs, tmp_path_factory, worker_id) -> pathlib.Path:
-    """The pipeline as SavedModel and ONNX in one folder: made once for all workers, only to be read."""
+    """The pipeline exported to SavedModel and ONNX in one folder; shared by all workers, so read-only."""
     import fcntl
 
     from keras_transformer import export
@@ -216,7 +216,7 @@ def exported(pipeline, sentence_pairs, tmp_path_factory, worker_id) -> pathlib.P
 
 @pytest.fixture(scope="session")
 def served_without_tensorflow():
-    """served_without_tensorflow(folder, *columns): the outputs of an export, as JSON."""
+    """Return served_without_tensorflow(folder, *columns), which gives the outputs of an export as JSON."""
     import json
     import subprocess
     import sys
@@ -244,7 +244,7 @@ def served_without_tensorflow():
 
 @pytest.fixture(scope="session")
 def assert_equal():
-    """assert_equal(found, expected): Python values of equal types, and floats close to each other."""
+    """Return assert_equal(actual, expected), which compares types and values, with a tolerance for floats."""
 
     import numpy as np
 

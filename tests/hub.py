@@ -9,12 +9,12 @@ import re
 import threading
 import urllib.parse
 
-LARGE = (".safetensors", ".bin")  # files that the hub stores under their hash
+LARGE = (".safetensors", ".bin")  # files that the hub stores by hash
 
 
 @dataclasses.dataclass
 class Repository:
-    """A model: the files of each commit, and the commit of each reference."""
+    """A model repository: the files of each commit, and the commit of each reference."""
 
     commits: dict[str, dict[str, bytes]]
     references: dict[str, str]
@@ -25,14 +25,14 @@ class Repository:
 
 
 class Hub:
-    """The stub.
+    """The stub server.
 
     Attributes:
         models: repositories, by id.
         requests: the method and path of each request.
-        broken: the paths of files whose next download breaks in the middle.
-        damaged: the paths of files that are sent with other bytes than their hash says.
-        url: the address.
+        broken: the paths of files whose next download is interrupted.
+        damaged: the paths of files that are sent with bytes that do not match their hash.
+        url: the address of the server.
     """
 
     def __init__(self):
@@ -56,7 +56,7 @@ class Hub:
 
     @contextlib.contextmanager
     def running(self):
-        """Answer requests."""
+        """Serve requests within the context."""
         thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
@@ -73,7 +73,7 @@ class Hub:
         return commit
 
     def add_conversion(self, name, files, status="open", parent=None):
-        """Add a pull request with safetensors."""
+        """Add a pull request with a conversion to safetensors."""
         model, commit = self.models[name], hashlib.sha1(f"{name} pull request".encode()).hexdigest()
         main = model.references["main"]
         model.commits[commit] = {**model.commits[main], **files}
@@ -148,7 +148,7 @@ class Hub:
         content = model.commits[commit][file]
         digest = hashlib.sha256 if file.endswith(LARGE) else hashlib.sha1
         headers = {"X-Repo-Commit": commit, "ETag": f'"{digest(content).hexdigest()}"'}
-        if file.endswith(LARGE):  # redirected to another server, with the length and hash in the first answer
+        if file.endswith(LARGE):  # redirected to another address, with length and hash in the first response
             headers |= {"X-Linked-Size": str(len(content)), "X-Linked-ETag": headers["ETag"]}
             address = f"{self._other_url}/cdn/{commit}/{urllib.parse.quote(name)}/{file}"
             return self._send(request, 302, b"", {**headers, "Location": address})
@@ -195,7 +195,7 @@ class Hub:
 
 
 def use_hub_at(monkeypatch, url):
-    """Let `huggingface_hub` ask the hub at an address."""
+    """Let `huggingface_hub` use the hub at an address."""
     from huggingface_hub import constants
 
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, url)

@@ -20,7 +20,7 @@ from keras_transformer_options import arguments
         (arguments.check_fraction, [0.5], [0, 1, 1.5, float("nan")], "must be between 0 and 1"),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(check, accepted, refused, expectation):
+def test_errors_name_values_out_of_range(check, accepted, refused, expectation):
     check(**{f"x{place}": value for place, value in enumerate(accepted)})
     for value in refused:
         message = re.escape(f"`other` {expectation}. Received: other={value!r}")
@@ -28,7 +28,7 @@ def test_values_out_of_range_are_refused_by_name(check, accepted, refused, expec
             check(size=accepted[0], other=value)
 
 
-def test_least_and_choices_are_named():
+def test_errors_name_minimum_and_choices():
     arguments.check_at_least(3, size=3)
     with pytest.raises(ValueError, match="^`size` must be at least 3. Received: size=2$"):
         arguments.check_at_least(3, size=2)

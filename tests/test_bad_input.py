@@ -1,4 +1,4 @@
-"""Files of another format are refused."""
+"""Files of another format raise an error."""
 
 import json
 
@@ -8,7 +8,7 @@ from keras_transformer import models, pipelines, text
 
 
 @pytest.mark.parametrize("number", [2, None])
-def test_a_pipeline_or_tokenizer_of_another_format_is_refused(tmp_path, number):
+def test_pipelines_and_tokenizers_of_another_format_are_rejected(tmp_path, number):
     classifier = models.SequenceClassifier(models.BERT(260, 1, 2, 8, max_length=16), 3)
     pipeline = pipelines.TextClassification(classifier, text.ByteTokenizer())
     pipeline.save(tmp_path / "pipeline")

@@ -34,8 +34,8 @@ def saved(pipeline, tmp_path_factory):
 
 @pytest.fixture
 def tiny_data(monkeypatch, sentence_pairs):
-    """Every data set becomes a few sentences."""
-    # Few lengths: fewer shapes to trace.
+    """Replace every dataset by a few sentences."""
+    # Few lengths, so that few shapes are traced.
     splits = (sentence_pairs[:4] * 8, sentence_pairs[:1], sentence_pairs[:4])
     monkeypatch.setattr(phrasebook, "load_data", lambda *_: splits)
     monkeypatch.setattr(spa_eng, "load_data", lambda *_: splits)
@@ -51,7 +51,7 @@ def lines(capsys):
 
 
 def check_error(capsys, arguments, *words):
-    """The command ends with status 2 and one line on standard error that holds `words`."""
+    """Check that the command exits with status 2 and one line on standard error that contains `words`."""
     status = commands.main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
     ours = printed.err.splitlines()
@@ -73,7 +73,7 @@ def test_generate_prints_one_line_for_each_text_from_pipeline_and_export(
 
 
 @pytest.mark.slow
-def test_generate_runs_an_export_that_is_a_saved_model_only(damaged, pipeline, texts, capsys):
+def test_generate_runs_a_saved_model_only_export(damaged, pipeline, texts, capsys):
     shutil.rmtree(damaged / "onnx")
     texts = [one.replace("\n", " ") for one in texts]
     assert commands.main(["generate", str(damaged), *texts]) == 0
@@ -88,7 +88,7 @@ def test_generate_reads_lines_from_standard_input(exported, pipeline, capsys, mo
     assert lines(capsys) == [expected[0], "", *expected[1:]]
 
 
-def test_an_empty_text_gives_an_empty_line_and_no_text_no_line(exported, capsys, monkeypatch):
+def test_empty_texts_give_empty_lines_and_empty_input_gives_none(exported, capsys, monkeypatch):
     assert commands.main(["generate", str(exported), ""]) == 0
     assert capsys.readouterr().out == "\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
@@ -96,7 +96,7 @@ def test_an_empty_text_gives_an_empty_line_and_no_text_no_line(exported, capsys,
     assert capsys.readouterr().out == ""
 
 
-def test_an_answer_of_several_lines_is_printed_as_one(capsys, monkeypatch):
+def test_an_output_of_several_lines_is_printed_as_one(capsys, monkeypatch):
     monkeypatch.setattr(generation, "load", lambda _: lambda texts: ["a\nb", "", "c\r\nd\u2028e"])
     assert commands.main(["generate", "anything", "1", "2", "3"]) == 0
     assert lines(capsys) == ["a b", "", "c d e"]
@@ -118,7 +118,7 @@ def test_generate_on_an_export_needs_no_tensorflow(exported, pipeline):
 
 
 @pytest.mark.slow
-def test_the_module_runs_as_a_program_in_a_pipe(exported, pipeline):
+def test_the_module_runs_as_a_command_in_a_pipe(exported, pipeline):
     done = subprocess.run(
         [sys.executable, "-m", "keras_transformer_cli", "generate", str(exported)],
         input="mañana viene el ñandú\n\n".encode(),
@@ -131,7 +131,7 @@ def test_the_module_runs_as_a_program_in_a_pipe(exported, pipeline):
 
 
 @pytest.mark.slow
-def test_an_error_of_the_program_is_one_line_and_status_2(tmp_path):
+def test_errors_are_one_line_with_status_2(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "keras_transformer_cli", "verify", str(tmp_path / "absent")],
         capture_output=True,
@@ -145,18 +145,18 @@ def test_an_error_of_the_program_is_one_line_and_status_2(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["generate", "evaluate", "export", "verify"])
-def test_a_missing_folder_is_refused(tmp_path, capsys, tiny_data, command):
+def test_a_missing_folder_raises_an_error(tmp_path, capsys, tiny_data, command):
     rest = {"generate": ["uno"], "export": [tmp_path / "out"]}.get(command, [])
     check_error(capsys, [command, tmp_path / "absent", *rest], "absent")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_text_that_is_too_long_is_an_error(saved, exported, capsys):
+def test_a_text_that_is_too_long_raises_an_error(saved, exported, capsys):
     for path in (saved, exported):
         check_error(capsys, ["generate", path, "uno", "o" * 10_000], "texts[1]", "max_source_tokens")
 
 
-def test_a_damaged_export_is_an_error(damaged, capsys):
+def test_a_damaged_export_raises_an_error(damaged, capsys):
     (damaged / "onnx" / "generate_greedy.onnx").write_bytes(b"")
     check_error(capsys, ["generate", damaged, "uno"], "generate_greedy.onnx")
     check_error(capsys, ["verify", damaged], "generate_greedy.onnx")
@@ -173,7 +173,7 @@ def test_a_damaged_export_is_an_error(damaged, capsys):
         ("tokenizer/tokenizer.json", b"{}"),
     ],
 )
-def test_a_damaged_pipeline_is_an_error(saved, tmp_path, capsys, name, content):
+def test_a_damaged_pipeline_raises_an_error(saved, tmp_path, capsys, name, content):
     copied = pathlib.Path(shutil.copytree(saved, tmp_path / "copied"))
     (copied / name).write_bytes(content)
     check_error(capsys, ["generate", copied, "uno"])
@@ -182,7 +182,7 @@ def test_a_damaged_pipeline_is_an_error(saved, tmp_path, capsys, name, content):
 @pytest.mark.parametrize(
     "arguments", [[], ["fly"], ["generate"], ["train"], ["train", "tag", "--dataset", "other"]]
 )
-def test_a_wrong_command_line_is_status_2_with_its_usage(arguments, capsys):
+def test_invalid_arguments_exit_with_status_2_and_the_usage(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         commands.main(arguments)
     assert stopped.value.code == 2
@@ -218,7 +218,7 @@ def test_export_writes_both_formats_and_prints_its_folder(quick, saved, tmp_path
 
 
 @pytest.mark.slow
-def test_export_signs_and_verify_asks_for_the_signature(quick, saved, exported, tmp_path, capsys):
+def test_export_signs_and_verify_checks_the_signature(quick, saved, exported, tmp_path, capsys):
     (tmp_path / "key").write_bytes(b"key")
     (tmp_path / "other").write_bytes(b"other")
     out, key = tmp_path / "es-en", ["--signature-key-file", str(tmp_path / "key")]
@@ -232,7 +232,7 @@ def test_export_signs_and_verify_asks_for_the_signature(quick, saved, exported, 
 
 
 @pytest.mark.slow
-def test_export_takes_a_format_a_name_and_a_version(quick, saved, tmp_path, capsys):
+def test_export_accepts_a_format_a_name_and_a_version(quick, saved, tmp_path, capsys):
     out = tmp_path / "new"
     arguments = ["export", str(saved), str(out), "--formats", "saved_model", "--name", "m", "--version", "4"]
     assert commands.main(arguments) == 0
@@ -240,7 +240,7 @@ def test_export_takes_a_format_a_name_and_a_version(quick, saved, tmp_path, caps
     assert not (out / "onnx").exists()
 
 
-def test_precisions_need_the_format_onnx(saved, tmp_path, capsys):
+def test_precisions_require_the_format_onnx(saved, tmp_path, capsys):
     arguments = ["export", saved, tmp_path / "new", "--formats", "saved_model", "--precisions", "int8"]
     check_error(capsys, arguments, "`--precisions` must be given only with the format onnx")
 
@@ -253,7 +253,7 @@ def test_evaluate_prints_scores_with_their_signatures(exported, tiny_data, capsy
     assert found[2] == "exact match 0.0% of 4 sentences"
 
 
-def test_the_direction_swaps_the_pairs(tiny_data, sentence_pairs):
+def test_the_direction_swaps_source_and_target(tiny_data, sentence_pairs):
     train, _, test = translation_data("phrasebook", "en-es")
     assert train[:2] == [(target, source) for source, target in sentence_pairs[:2]]
     assert len(test) == 4
@@ -262,7 +262,7 @@ def test_the_direction_swaps_the_pairs(tiny_data, sentence_pairs):
 
 
 @pytest.mark.parametrize("direction", ["de-en", "es_en", "es", ""])
-def test_an_unknown_direction_is_refused(exported, capsys, tmp_path, direction):
+def test_an_unknown_direction_is_rejected(exported, capsys, tmp_path, direction):
     check_error(capsys, ["evaluate", exported, "--direction", direction], "`--direction`")
     train = ["train", "translate", "--dataset", "phrasebook", "--direction", direction]
     check_error(capsys, [*train, "--output", tmp_path / "run"], "`--direction`")
@@ -270,7 +270,7 @@ def test_an_unknown_direction_is_refused(exported, capsys, tmp_path, direction):
 
 
 @pytest.mark.parametrize("recipe", recipes.TASKS.values(), ids=recipes.TASKS)
-def test_every_option_of_a_recipe_is_a_flag_with_its_description_and_its_value(recipe):
+def test_every_recipe_option_is_a_flag_with_description_and_default(recipe):
     fields = {field.name for field in dataclasses.fields(recipe)}
     assert set(recipe.size_arguments) == set(recipe.model_sizes)
     assert set(recipe.tokenizers) <= set(tokenizers.TRAINERS)
@@ -316,7 +316,7 @@ def test_train_writes_a_pipeline_a_report_and_its_command(tiny_data, tmp_path, c
 
 
 @pytest.mark.parametrize("kind", ["folder", "empty folder", "file"])
-def test_train_refuses_an_existing_output_before_any_training(tmp_path, capsys, monkeypatch, kind):
+def test_train_rejects_an_existing_output_before_training(tmp_path, capsys, monkeypatch, kind):
     out = tmp_path / "run"
     if kind == "file":
         out.write_text("")
@@ -333,7 +333,7 @@ def test_train_refuses_an_existing_output_before_any_training(tmp_path, capsys, 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_train_refuses_an_output_below_a_file_before_any_training(tmp_path, capsys, monkeypatch):
+def test_train_rejects_an_output_below_a_file_before_training(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(recipes.Translate, "load_dataset", never)
     arguments = ["train", "translate", "--dataset", "phrasebook", "--output", tmp_path / "file" / "run"]
@@ -341,7 +341,7 @@ def test_train_refuses_an_output_below_a_file_before_any_training(tmp_path, caps
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
-def test_train_refuses_invalid_minutes_before_any_training(tmp_path, capsys, monkeypatch, minutes):
+def test_train_rejects_invalid_minutes_before_training(tmp_path, capsys, monkeypatch, minutes):
     monkeypatch.setattr(recipes.Translate, "load_dataset", never)
     arguments = ["train", "translate", "--dataset", "phrasebook", "--minutes", minutes]
     check_error(capsys, [*arguments, "--output", tmp_path / "run"], "minutes")
@@ -350,7 +350,7 @@ def test_train_refuses_invalid_minutes_before_any_training(tmp_path, capsys, mon
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_evaluates_the_model_and_says_how_to_go_on(
+def test_a_signal_saves_and_evaluates_the_model_and_prints_how_to_resume(
     tmp_path, sentence_pairs, number, status
 ):
     out, data = tmp_path / "run", tmp_path / "pairs.tsv"
@@ -397,18 +397,18 @@ def test_quickstart_prints_how_to_serve(monkeypatch, tmp_path, capfd):
     assert printed.err == "a line\n"
 
 
-def test_quickstart_refuses_a_folder_of_something_else(tmp_path, capsys):
+def test_quickstart_rejects_a_folder_with_other_files(tmp_path, capsys):
     (tmp_path / "thesis.txt").write_text("")
     check_error(capsys, ["quickstart", "--output", tmp_path], "thesis.txt")
 
 
-def test_unforeseen_errors_are_not_swallowed(monkeypatch):
+def test_unexpected_errors_are_not_swallowed(monkeypatch):
     monkeypatch.setattr(generation, "load", never)
     with pytest.raises(AssertionError, match="must not run"):
         commands.main(["generate", "x", "y"])
 
 
-def test_an_interruption_before_training_is_one_line_and_status_130(monkeypatch, capsys):
+def test_an_interruption_before_training_prints_one_line_with_status_130(monkeypatch, capsys):
     def interrupted(_):
         raise KeyboardInterrupt
 
@@ -418,7 +418,7 @@ def test_an_interruption_before_training_is_one_line_and_status_130(monkeypatch,
 
 
 def run_light(*arguments, **options):
-    """Run the command line in a process of its own, and return it and the heavy modules that it imported."""
+    """Run the command line in a separate process; return the process and the heavy modules it imported."""
     program = (
         "import sys\nfrom keras_transformer_cli import commands\n"
         "try:\n    status = commands.main(sys.argv[1:])\nexcept SystemExit as stopped:\n    status = stopped.code\n"
@@ -479,7 +479,7 @@ REFUSED = {
 }
 
 
-def test_options_and_files_are_refused_before_a_library_is_imported(tmp_path):
+def test_invalid_options_and_files_are_rejected_before_importing_libraries(tmp_path):
     (tmp_path / "pairs.tsv").write_text("hola\thello\n" * 3)
     (tmp_path / "pairs.dat").write_text("hola\thello\n" * 3)
     (tmp_path / "pipes.csv").write_text("hola|hello\nno, no|no\n")
@@ -512,7 +512,7 @@ def test_options_and_files_are_refused_before_a_library_is_imported(tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_files_of_a_complete_run_may_be_gone(tmp_path, monkeypatch):
+def test_a_complete_run_may_be_resumed_without_its_data_files(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     monkeypatch.setattr(training, "_train", lambda options, given, output: 0)
     assert (
@@ -534,7 +534,7 @@ def test_warnings_name_options(capsys, tmp_path, monkeypatch):
     )
 
 
-def test_a_closed_standard_output_ends_the_program_quietly():
+def test_a_closed_standard_output_ends_the_command_quietly():
     program = (
         "import sys\nfrom keras_transformer_cli import commands, generation\n"
         "generation.load = lambda _: lambda texts: texts\n"
@@ -551,7 +551,7 @@ def test_a_closed_standard_output_ends_the_program_quietly():
     assert b"Broken" not in errors
 
 
-def test_many_lines_show_progress_on_standard_error_and_errors_their_line(capsys):
+def test_long_inputs_show_progress_and_errors_their_line_number(capsys):
     def upper(rows):
         if "bad" in rows:
             raise ValueError("`texts` must be good. Received: bad in texts[1]")
@@ -568,7 +568,7 @@ def test_many_lines_show_progress_on_standard_error_and_errors_their_line(capsys
         list(output.in_chunks(upper, [*["a"] * 1001, "bad"]))
 
 
-def test_predict_answers_lines_of_arguments_files_and_standard_input(monkeypatch, tmp_path, capsys):
+def test_predict_reads_arguments_files_and_standard_input(monkeypatch, tmp_path, capsys):
     def answer(question, context):
         return [Span(one[:3], 0, 3, 0.5) for one in context]
 
@@ -607,7 +607,7 @@ def test_predict_answers_lines_of_arguments_files_and_standard_input(monkeypatch
     assert capsys.readouterr().out == "Ada\n"
 
 
-def test_answers_of_every_kind_are_one_line():
+def test_outputs_of_every_task_are_printed_on_one_line():
     tagged = [TaggedWord("Ada", "PER", 0.9, 0, 3), TaggedWord("said", "O", 0.9, 4, 8)]
     masked = [[MaskPrediction("dog", 0.5), MaskPrediction("cat", 0.25)]]
     assert serving.TokenClassification.text(tagged) == "Ada/PER said/O"
@@ -618,7 +618,7 @@ def test_answers_of_every_kind_are_one_line():
 
 
 @pytest.mark.slow
-def test_predict_gives_the_answers_of_the_pipeline_and_of_its_export(saved, exported, pipeline, capsys):
+def test_predict_prints_equal_outputs_for_a_pipeline_and_its_export(saved, exported, pipeline, capsys):
     texts = ["uno dos", "la casa azul"]
     for folder in (saved, exported):
         assert commands.main(["predict", str(folder), *texts]) == 0
@@ -626,8 +626,8 @@ def test_predict_gives_the_answers_of_the_pipeline_and_of_its_export(saved, expo
 
 
 @pytest.mark.slow
-def test_files_of_a_person_become_pipelines_by_three_commands(tmp_path, capsys):
-    """Messy files: a byte order mark, a third column, a blank line, an empty field, quotes with line ends."""
+def test_messy_files_are_trained_on_and_predicted_by_commands(tmp_path, capsys):
+    """The files have a byte order mark, a third column, a blank line, an empty field, quotes with line ends."""
     words = ["uno", "dos", "tres", "cuatro", "cinco"]
     lines = [f"{a} {b}\t{a} {b}!\tTatoeba" for a in words for b in words]
     (tmp_path / "pairs.tsv").write_text("\ufeff" + "\n".join([*lines[:3], "", "uno\t\tx", *lines[3:]]))
@@ -645,7 +645,7 @@ def test_files_of_a_person_become_pipelines_by_three_commands(tmp_path, capsys):
         arguments = ["train", task, "--data", str(tmp_path / name), *options, *small, "--output", str(out)]
         assert commands.main(arguments) == 0
         pipeline = pipelines.load(out / "pipeline")
-        if task == "language-model":  # a sampler draws anew in each call
+        if task == "language-model":  # a sampler draws new noise in each call
             pipeline = pipeline.with_settings("greedy")
         export.onnx(pipeline, tmp_path / f"{task}-export")
         capsys.readouterr()
@@ -662,5 +662,5 @@ def test_backend_is_set_before_keras_is_imported(monkeypatch):
     assert os.environ["KERAS_BACKEND"] == "jax"
 
 
-def test_another_backend_than_that_of_keras_is_refused(capsys):
+def test_a_backend_that_differs_from_the_imported_keras_is_rejected(capsys):
     check_error(capsys, ["train", "tag", "--backend", "jax"], "`--backend`", "Received: jax")

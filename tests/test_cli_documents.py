@@ -1,4 +1,4 @@
-"""Whole files that `predict` translates: texts and subtitles."""
+"""Documents that `predict` translates: texts and subtitles."""
 
 import io
 import itertools
@@ -18,12 +18,12 @@ SUBTITLES = (
     "3\r\n0:00:05,0 --> 00:00:06,000\r\n{\\an8}♪ la <u>la</u> la ♪\r\n\r\n4\n00:00:05,000 --> 00:00:06,000\n...\n\n"
     "5\n00:00:05,000 --> 00:00:06,000\n\n6\n00:00:05,000 --> 00:00:06,000\n-5 degrees\nat night"
 )
-# What a copy changes: inner tags.
+# A copy drops only inner tags.
 COPIED = SUBTITLES.replace("<b>Hi,</b> you", "<b>Hi, you</b>").replace("<u>la</u>", "la")
 
 
 class Translator:
-    """A translator of texts of at most 20 characters, by a function of a text; `calls` are the texts."""
+    """A translator of texts of at most 20 characters by a function; `calls` records the texts."""
 
     def __init__(self, translate=str):
         self.translate = translate
@@ -39,7 +39,7 @@ class Translator:
 
 @pytest.fixture
 def predict(monkeypatch, tmp_path, capsys):
-    """predict(translator, content, *options): the output for a file, and standard error; -1 after an error."""
+    """Return predict(translator, content, *options), which gives output (-1 after an error) and standard error."""
     numbers = itertools.count()
 
     def run(translator, content, *options, suffix="txt", name="TextToText"):
@@ -58,7 +58,7 @@ def predict(monkeypatch, tmp_path, capsys):
     return run
 
 
-def test_a_text_keeps_its_lines_paragraphs_and_spaces(predict):
+def test_translated_texts_keep_lines_paragraphs_and_spaces(predict):
     translator = Translator(str.upper)
     output, error = predict(translator, TEXT, "--long-texts", "split")
     assert output == TEXT.upper()
@@ -69,7 +69,7 @@ def test_a_text_keeps_its_lines_paragraphs_and_spaces(predict):
     assert max(map(len, parts)) <= 20
 
 
-def test_subtitles_keep_all_but_their_text(predict):
+def test_translated_subtitles_keep_everything_except_the_text(predict):
     translator = Translator()
     output, _ = predict(translator, SUBTITLES, suffix="SRT")
     assert output == COPIED
@@ -88,7 +88,7 @@ def test_subtitles_keep_all_but_their_text(predict):
         ("a\nb", "<i>a\r\nb</i>"),
     ],
 )
-def test_translations_of_subtitles_are_cut_into_as_many_lines(translation, lines):
+def test_translated_subtitles_have_the_same_number_of_lines(translation, lines):
     def translate(texts):
         return [translation for _ in texts]
 
@@ -100,7 +100,7 @@ def test_translations_of_subtitles_are_cut_into_as_many_lines(translation, lines
 
 
 @given(st.lists(st.text(st.sampled_from("ab -♪.\t"), max_size=12), min_size=1, max_size=4))
-def test_copied_subtitles_are_the_original(lines):
+def test_copying_subtitles_reproduces_the_original(lines):
     content = (
         "1\n00:00:01,000 --> 00:00:02,000\n" + "\n".join(line for line in lines if line.strip()) + "\n\n"
     )
@@ -123,13 +123,13 @@ def test_copied_subtitles_are_the_original(lines):
         ("qué".encode("latin-1"), "`--input` must be UTF-8"),
     ],
 )
-def test_malformed_files_are_refused(predict, content, message):
+def test_malformed_files_are_rejected(predict, content, message):
     status, error = predict(Translator(), content, suffix="srt")
     assert status == 2
     assert message in error
 
 
-def test_wrong_options_and_pipelines_are_refused(predict, capsys):
+def test_invalid_options_and_pipelines_are_rejected(predict, capsys):
     status, error = predict(lambda texts: texts, "a", "--long-texts", "split", name="TextGeneration")
     assert status == 2
     assert "`folder` must be a TextToText, or its export with ONNX graphs, for --long-texts" in error
@@ -148,7 +148,7 @@ def test_an_error_leaves_no_file(predict):
     assert predict(Translator(fail), TEXT, "--long-texts", "split")[0] == 2
 
 
-def test_lines_and_standard_input(predict, monkeypatch, capsys):
+def test_lines_and_standard_input_are_split_on_request(predict, monkeypatch, capsys):
     translator = Translator(str.upper)
     output, _ = predict(translator, "una\n\ndos", "--long-texts", "refuse")
     assert output == "UNA\n\nDOS\n"
@@ -162,7 +162,7 @@ def test_lines_and_standard_input(predict, monkeypatch, capsys):
     assert capsys.readouterr().out == "  UNA\n\n\nDOS"
 
 
-def test_long_files_show_their_progress(predict, monkeypatch):
+def test_long_files_show_progress(predict, monkeypatch):
     _, error = predict(Translator(), "Una casa.\n" * 600, "--long-texts", "split")
     assert [line.split(",")[0] for line in error.splitlines()] == [
         f"{count} of 600 sentences" for count in (256, 512, 600)

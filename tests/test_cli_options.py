@@ -1,4 +1,4 @@
-"""Errors on the command line name its options instead of Python arguments."""
+"""Errors on the command line name options instead of Python arguments."""
 
 import pickle
 
@@ -101,7 +101,7 @@ def files(tmp_path_factory):
         ),
     ],
 )
-def test_errors_of_data_and_training_name_options(files, arguments, words, capsys, monkeypatch):
+def test_data_and_training_errors_name_options(files, arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(files)
     assert commands.main(["train", *arguments, "--output", "run"]) == 2
     (message,) = capsys.readouterr().err.splitlines()
@@ -142,7 +142,7 @@ def test_errors_of_data_and_training_name_options(files, arguments, words, capsy
         ),
     ],
 )
-def test_a_message_names_arguments_or_options(message, plain, expected):
+def test_messages_name_arguments_in_python_and_options_on_the_command_line(message, plain, expected):
     assert str(message) == str(ArgumentError(message)) == str(FileNotFoundError(message)) == plain
     assert message.shown({"from_": "--from", "columns": "--columns", "lines": "--lines"}) == expected
 
@@ -150,13 +150,13 @@ def test_a_message_names_arguments_or_options(message, plain, expected):
 LIKE = Message("like {pairs}")
 
 
-def test_a_caller_is_named_in_place_of_the_function_it_calls():
+def test_errors_name_the_arguments_of_the_caller():
     message = r"^`data` must be texts, like `data`. Received: data\[3\]=2$"
     with pytest.raises(TypeError, match=message) as found, renamed(pairs="data"), renamed(texts="pairs"):
         raise TypeError(Message("{texts} must be texts, {like!s}", like=LIKE, **{"texts[3]": 2}))
     assert found.value.args[0].shown({"data": "--data"}).startswith("`--data` must be texts")
 
 
-def test_an_error_that_is_written_to_another_process_keeps_its_message():
+def test_pickled_errors_keep_their_message():
     error = pickle.loads(pickle.dumps(ArgumentError("{heads} must be even", heads=3)))
     assert output.error_text(error, {"heads": "--heads"}) == "`--heads` must be even. Received: --heads 3"

@@ -1,4 +1,4 @@
-"""The pages that users read: their code runs, their commands parse, their links exist."""
+"""Documentation pages: code runs, commands parse, links exist."""
 
 import ast
 import builtins
@@ -21,7 +21,7 @@ from keras_transformer.datasets import phrasebook
 from keras_transformer_cli import commands
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# The README first: the other pages continue its example.
+# The README comes first: other pages continue its example.
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "export" / "README.md"]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -32,7 +32,7 @@ def blocks(page, language):
 
 
 def write_hugging_face_folders(folder):
-    """Write folders of `transformers` with random weights, as if they were downloaded."""
+    """Write folders of `transformers` with random weights, in place of downloads."""
     texts = ["la casa es azul", "the house is blue", "el perro come pan", "a fine film about the bird"] * 3
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
 
@@ -91,8 +91,8 @@ def write_hugging_face_folders(folder):
 
 
 @pytest.mark.slow
-def test_python_blocks_run_one_after_the_other(tmp_path, monkeypatch):
-    """Train on few sentences: the score does not matter here."""
+def test_python_blocks_run_in_order(tmp_path, monkeypatch):
+    """Train on few sentences, as the score does not matter."""
     train, validation, test = phrasebook.load_data(3000, num_validation=50, num_test=50)
     monkeypatch.setattr(phrasebook, "load_data", lambda: (train[:300], validation, test))
     monkeypatch.chdir(tmp_path)
@@ -129,8 +129,8 @@ def undefined_names(examples, known):
 
 
 @pytest.mark.parametrize("page", PAGES[:-1], ids=lambda page: page.name)
-def test_code_of_pages_uses_defined_names(page):
-    """A page that continues the README's example says so before its first block."""
+def test_code_blocks_use_defined_names(page):
+    """A page that continues the example of the README says so before its first block."""
     text = page.read_text(encoding="utf-8")
     known = set()
     if "](../README.md)" in (introduction := text.partition("```")[0]):
@@ -142,8 +142,8 @@ def test_code_of_pages_uses_defined_names(page):
 
 
 @pytest.mark.slow
-def test_examples_of_docstrings_give_their_outputs():
-    """Examples of a model, pipeline or folder that they do not make are not run."""
+def test_docstring_examples_give_their_outputs():
+    """Examples that use an undefined model, pipeline or folder are not run."""
     finder = doctest.DocTestFinder(exclude_empty=True)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     report, not_run = [], []

@@ -1,4 +1,4 @@
-"""Relations, scores, position encodings and models defined in this file work as those of the package do."""
+"""Relations, scores, position encodings and models defined in this file work like built-in ones."""
 
 import dataclasses
 
@@ -42,7 +42,7 @@ class Counter(keras.Model):
         return ops.one_hot(ids + 1, self.vocabulary_size) * 10, cache
 
 
-def test_a_new_relation_composes_attends_and_is_serialised():
+def test_a_new_relation_composes_attends_and_serializes():
     relation = SameParity() & relations.Causal()
     positions = np.arange(7)
     expected = (positions[:, None] >= positions) & ((positions[:, None] - positions) % 2 == 0)
@@ -131,7 +131,7 @@ class LogBias(kt.layers.BiasLayer):
 @pytest.mark.parametrize(
     "options", [{"score": LearnedCosine}, {"position_encoding": lambda: LogBias(2)}], ids=["score", "bias"]
 )
-def test_a_new_score_or_bias_trains_alike_in_every_kernel_and_is_saved(options, tmp_path):
+def test_a_new_score_or_bias_trains_equally_in_every_kernel_and_is_saved(options, tmp_path):
     inputs = np.random.default_rng(0).normal(size=(2, 6, 8)).astype("float32")
     weights = []
     for kernel in ("dense", "chunked"):

@@ -12,7 +12,7 @@ import pytest
 
 import keras_transformer as kt
 
-# Keras imports matplotlib, whose calls of pyparsing are deprecated, which is a UserWarning, too.
+# Keras imports matplotlib, which calls deprecated functions of pyparsing; that is a UserWarning too.
 WARNINGS = [
     *("-W", "error::UserWarning"),
     *("-W", "ignore::DeprecationWarning:matplotlib._fontconfig_pattern"),
@@ -21,7 +21,7 @@ WARNINGS = [
 
 
 def run(code, *arguments, backend="jax"):
-    """Return what a fresh process prints as JSON on its last line."""
+    """Run code in a new process; return the JSON on its last line of output."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend}
     done = subprocess.run(
         [sys.executable, *WARNINGS, "-c", textwrap.dedent(code), *map(str, arguments)],
@@ -36,7 +36,7 @@ def run(code, *arguments, backend="jax"):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A model of layers, relations, a loss, a metric and a schedule."""
+    """A saved model with layers, relations, a loss, a metric and a schedule."""
     model = kt.models.Transformer(12, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
     model.compile(
         keras.optimizers.Adam(kt.training.TransformerSchedule(8)),
@@ -71,7 +71,7 @@ def test_importing_the_package_is_enough_to_load_a_saved_model(saved, backend, i
 
 
 @pytest.mark.slow
-def test_on_jax_the_core_training_and_generation_import_no_tensorflow():
+def test_on_jax_core_training_and_generation_do_not_import_tensorflow():
     code = """
     import json, sys
     import keras_transformer as kt
@@ -125,7 +125,7 @@ def test_every_name_in_all_exists(name):
         assert hasattr(module, public)
 
 
-def test_every_serialisable_class_is_registered_under_the_package():
+def test_every_serializable_class_is_registered_under_the_package():
     for module, names in (
         (kt.relations, ("Full", "Causal", "And", "Or", "Not")),
         (

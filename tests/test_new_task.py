@@ -1,6 +1,6 @@
-"""A complete task in one file, which no file of the package names: the rating of a text on a scale.
+"""A complete task in one file, without changes to the package: rate a text on a scale.
 
-A declaration, a pipeline, the class that serves its export, and a recipe; head and batches are the package's.
+It has a declaration, a pipeline, a class that serves its export, and a recipe; the package has head and batches.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from keras_transformer_serving.tasks import ExportedPipeline, Tensor
 
 
 class RatingTask(TextTask):
-    """What the pipeline and its export share: the output, its line of text and, by default, the input "text"."""
+    """Shared by the pipeline and its export: the output, its line of text and, by default, the input "text"."""
 
     @classmethod
     def outputs(cls, config):
@@ -40,7 +40,7 @@ class RatingTask(TextTask):
 
 
 class Rating(RatingTask, TextPipeline):
-    """A pipeline of a model of one number x and its tokenizer; the rating is low + (high - low) sigmoid(x)."""
+    """A pipeline of a model with one output x; the rating is low + (high - low) sigmoid(x)."""
 
     def __init__(self, model, tokenizer, scale=(1.0, 5.0), long_texts="window"):
         super().__init__(model, tokenizer, long_texts)
@@ -109,7 +109,7 @@ TEXTS = ["a fine film", "a bad film", "one fair day " * 20]
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    """A run of the command line: a word decides the rating."""
+    """Train with the command line; one word determines the rating."""
     folder = tmp_path_factory.mktemp("rate")
     rows = [
         f"a {word} {noun}\t{rating}" for rating, word in enumerate(WORDS, 1) for noun in ("film", "day") * 8
@@ -126,7 +126,7 @@ def lines(capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_the_command_line_trains_it_and_predicts(run_folder, capsys):
+def test_the_command_line_trains_and_predicts_a_new_task(run_folder, capsys):
     report = json.loads((run_folder / "report.json").read_text())
     assert report["task"] == "rate"
     assert report["metrics"]["mean_absolute_error"] < 0.5
@@ -137,7 +137,7 @@ def test_the_command_line_trains_it_and_predicts(run_folder, capsys):
     assert lines(capsys) == [f"{rating:.2f}" for rating in ratings]
 
 
-def test_its_options_are_flags_and_are_checked(capsys):
+def test_options_of_a_new_task_are_flags_and_are_validated(capsys):
     with pytest.raises(SystemExit):
         commands.main(["train", "rate", "--help"])
     assert "The highest rating. Default: 5.0." in " ".join(capsys.readouterr().out.split())
@@ -145,13 +145,13 @@ def test_its_options_are_flags_and_are_checked(capsys):
     assert "`--tokenizer` must be a folder or one of ['wordpiece']" in capsys.readouterr().err
 
 
-def test_it_is_exported_verified_and_served(run_folder, tmp_path, capsys):
+def test_a_new_task_is_exported_verified_and_served(run_folder, tmp_path, capsys):
     folder = tmp_path / "export"
     assert commands.main(["export", str(run_folder), str(folder), "--formats", "onnx"]) == 0
     assert commands.main(["verify", str(folder)]) == 0
     pipeline, served = pipelines.load(run_folder), serving.load(folder)
     assert type(served) is ServedRating
-    rows = [*TEXTS, "", 5]  # the last is refused
+    rows = [*TEXTS, "", 5]  # the last is invalid
     answers, expected = served(rows, errors="return"), pipeline(rows, errors="return")
     signature = pipeline.signatures()["serving_default"].function(tf.constant(rows[:-1]))
     np.testing.assert_allclose(signature["rating"], expected[:-1], rtol=1e-4)
@@ -195,7 +195,7 @@ Stars = stars
 """
 
 
-def test_a_task_of_another_package_is_imported_when_it_is_named(tmp_path, monkeypatch, capsys):
+def test_a_task_of_another_package_is_imported_by_name(tmp_path, monkeypatch, capsys):
     (tmp_path / "stars.py").write_text(PACKAGE)
     (tmp_path / "stars-1.0.dist-info").mkdir()
     (tmp_path / "stars-1.0.dist-info" / "METADATA").write_text("Name: stars\nVersion: 1.0\n")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """`make quickstart`'s results, or new ones."""
+    """The results of `make quickstart` if present, or new ones."""
     made = pathlib.Path(__file__).resolve().parents[1] / "runs" / "quickstart"
     if not (made / "report.json").is_file():
         made = tmp_path_factory.mktemp("runs") / "quickstart"
@@ -25,7 +25,7 @@ def test_pairs():
     return phrasebook.load_data()[2]
 
 
-def test_ids_are_identical_in_keras_saved_model_and_onnx_over_the_whole_held_out_split(folder, test_pairs):
+def test_ids_are_identical_in_keras_saved_model_and_onnx_on_the_test_split(folder, test_pairs):
     pipeline = pipelines.load(folder / "pipeline")
     results = export.verify(folder / "export", pipeline, [source for source, _ in test_pairs])
     assert set(results) == {"onnx", "saved_model/es-en/1"}

@@ -40,7 +40,7 @@ def never(*_, **__):
 
 
 def earlier(folder):
-    """An earlier quickstart's folder, as far as names go."""
+    """Create files with the names of an earlier quickstart."""
     for name in ("pipeline", "export"):
         (folder / name).mkdir(parents=True)
     (folder / "pipeline" / "config.json").write_text('{"pipeline": "TextToText"}')
@@ -49,13 +49,13 @@ def earlier(folder):
 
 
 def sentences(count, words=4):
-    """Random sentences of the words NUMBERS."""
+    """Return random sentences of the words NUMBERS."""
     drawn = random.Random(0)
     return [" ".join(drawn.choices(NUMBERS, k=words)) for _ in range(count)]
 
 
 def toy_examples(task):
-    """Examples of a rule that a tiny model learns."""
+    """Return examples of a rule that a tiny model learns."""
     texts = sentences(300)
     if task == "translate":
         return [(text, text.upper()) for text in texts]
@@ -89,7 +89,7 @@ TASKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_each_recipe_learns_a_rule_and_leaves_a_pipeline_and_a_report(task, tmp_path):
+def test_each_recipe_learns_a_rule_and_writes_a_pipeline_and_a_report(task, tmp_path):
     recipe_class, pipeline_class, metric, least = TASKS[task]
     epochs = {"classify": 4, "answer": 8}.get(task, 25)
     options = {"epochs": epochs, "learning_rate": 0.01, "dropout": 0.0, "patience": epochs, "batch_size": 16}
@@ -164,7 +164,7 @@ def test_the_best_weights_are_restored_and_training_stops_early():
     assert losses[-1] > min(losses)
 
 
-def test_only_a_best_last_epoch_calls_for_more():
+def test_more_epochs_are_suggested_only_if_the_last_is_the_best():
     assert curves.ends_with_best({"val_loss": [3.0, 2.0, 1.0]})
     assert not curves.ends_with_best({"val_loss": [3.0, 1.0, 2.0]})
     assert not curves.ends_with_best({"val_loss": [2.0, float("nan")]})
@@ -207,12 +207,12 @@ def test_the_schedule_warms_up_to_the_peak_and_decays_to_zero(steps):
         ({"data": "a.tsv", "from_": "x", "layers": 2}, "`layers` must not be given with `from_`"),
     ],
 )
-def test_invalid_options_are_refused(options, message):
+def test_invalid_options_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         recipes.Translate(**options)
 
 
-def test_files_with_an_empty_line_a_third_column_or_an_empty_field_are_refused_or_skipped(tmp_path, caplog):
+def test_lines_that_are_empty_or_have_missing_or_extra_columns_are_rejected_or_skipped(tmp_path, caplog):
     path = tmp_path / "pairs.tsv"
     path.write_text("one\tuno\tCC-BY\n\ntwo\tdos\tCC-BY\nthree\t\tCC-BY\n", encoding="utf-8")
     with pytest.raises(ValueError, match="skip"):
@@ -225,7 +225,7 @@ def test_files_with_an_empty_line_a_third_column_or_an_empty_field_are_refused_o
         recipes.Translate(path, on_error="skip").read([path])
 
 
-def test_lines_that_are_not_utf8_are_refused_or_skipped(tmp_path, caplog):
+def test_lines_that_are_not_utf8_are_rejected_or_skipped(tmp_path, caplog):
     path = tmp_path / "a.txt"
     path.write_bytes(b"One.\r\ncaf\xe9\nTwo.\n")
     with pytest.raises(
@@ -237,7 +237,7 @@ def test_lines_that_are_not_utf8_are_refused_or_skipped(tmp_path, caplog):
     assert recipes.LanguageModel(path, encoding="cp1252").read([path]) == ["One.\ncafé\nTwo.\n"]
 
 
-def test_a_plain_text_file_is_one_text_or_one_for_each_line(tmp_path):
+def test_a_plain_text_file_is_one_text_or_one_per_line(tmp_path):
     path = tmp_path / "novel.txt"
     path.write_text("\ufeffOne.\r\n\nTwo.\nThree.\n", encoding="utf-8", newline="")
     assert recipes.LanguageModel(path).read([path]) == ["One.\n\nTwo.\nThree.\n"]
@@ -246,7 +246,7 @@ def test_a_plain_text_file_is_one_text_or_one_for_each_line(tmp_path):
     assert train + validation == ["One.\n\n", "Two.\nThree.\n"]
 
 
-def test_two_columns_of_a_language_model_are_prompts_and_completions(tmp_path):
+def test_two_column_files_for_a_language_model_are_prompts_and_completions(tmp_path):
     path = tmp_path / "chat.jsonl"
     path.write_text('{"id": 1, "prompt": "2+3=", "completion": "5"}\n', encoding="utf-8")
     recipe = recipes.LanguageModel(path, columns=("prompt", "completion"))
@@ -268,20 +268,20 @@ def test_a_language_model_learns_to_answer_prompts(tmp_path):
         pairs, tokenizer="byte", layers=1, heads=2, model_dim=32, max_length=16, epochs=40, learning_rate=0.01
     )
     report = recipes.run(recipe, tmp_path / "run", verbose=0)
-    assert report["metrics"]["perplexity"] < 1.2  # all but the parity of the number is always the same
+    assert report["metrics"]["perplexity"] < 1.2  # everything except the parity of the number is constant
     assert len(report["examples"]) == 5
     assert sum(row["answer"] == row["reference"] for row in report["examples"]) >= 4
 
 
 class Labelled:
-    """A pipeline, as far as class weights need one."""
+    """The parts of a pipeline that class weights need."""
 
     def __init__(self, *labels):
         self.labels = labels
 
 
 def labelled(**counts):
-    """As many examples of each class."""
+    """Return the given number of examples of each class."""
     return [(f"{label} {n}", label) for label, count in counts.items() for n in range(count)]
 
 
@@ -297,7 +297,7 @@ def test_unequal_classes_are_weighted_by_inverse_frequency(caplog):
 
 
 @pytest.mark.parametrize("class_weights", ["balanced", "none"])
-def test_classes_of_one_or_two_examples_are_named_and_not_weighted_up(caplog, class_weights):
+def test_classes_of_one_or_two_examples_warn_and_are_not_upweighted(caplog, class_weights):
     examples = labelled(Etiqueta=1, no=9, tal=2, yes=3)
     recipe = recipes.Classify(examples, validation=examples, class_weights=class_weights)
     weights = recipe.class_weight(Labelled("Etiqueta", "no", "tal", "yes"))
@@ -309,7 +309,7 @@ def test_classes_of_one_or_two_examples_are_named_and_not_weighted_up(caplog, cl
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_only_examples_of_a_label_are_not_held_out(seed):
+def test_every_label_remains_in_the_training_split(seed):
     examples = labelled(one=1, two=2, many=9)
     splits = recipes.Classify(examples, validation=0.5, seed=seed).splits
     assert {label for _, label in splits.train} == {"one", "two", "many"}
@@ -320,7 +320,7 @@ def test_the_only_examples_of_a_label_are_not_held_out(seed):
     assert tagged.validation
 
 
-def test_a_header_in_the_words_of_its_author_is_no_class(tmp_path, caplog):
+def test_a_header_with_custom_names_is_not_an_example(tmp_path, caplog):
     path = tmp_path / "reviews.csv"
     rows = [f"La película número {n} me {verb}.;{verb}" for n in range(9) for verb in ("gusta", "aburre")]
     path.write_text("\n".join(["Opinión libre;Polaridad", *rows]), encoding="cp1252")
@@ -332,7 +332,7 @@ def test_a_header_in_the_words_of_its_author_is_no_class(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_epochs_are_counted_without_a_total_where_the_time_ends_training(capsys):
+def test_epochs_have_no_total_under_a_time_limit(capsys):
     examples = toy_examples("classify")[:32]
     recipe = recipes.Classify(examples, **TINY, minutes=0.02)
     _, history = recipe.train()
@@ -342,13 +342,13 @@ def test_epochs_are_counted_without_a_total_where_the_time_ends_training(capsys)
     assert capsys.readouterr().out == ""
 
 
-def test_an_unknown_label_of_the_validation_examples_is_refused():
+def test_an_unknown_label_of_the_validation_examples_is_rejected():
     with pytest.raises(ValueError, match="`data` must have every label.*Received: 'z', in example 1"):
         scores.class_ids(["x", "z"], ["x", "y"])
     assert sorted(["10", "9", "b", "-1", "a"], key=scores.label_order) == ["-1", "9", "10", "a", "b"]
 
 
-def test_the_weights_of_an_encoder_go_to_a_new_head_and_precision_changes_none(tmp_path):
+def test_encoder_weights_are_reused_under_a_new_head_and_any_precision(tmp_path):
     texts = sentences(20)
     masked = recipes.MaskedLanguageModel(texts, **TINY).new_pipeline(texts)
     masked.save(tmp_path / "run" / "pipeline")
@@ -369,7 +369,7 @@ def test_the_weights_of_an_encoder_go_to_a_new_head_and_precision_changes_none(t
         recipes.Translate(examples, from_=tmp_path / "run").new_pipeline(examples)
 
 
-def test_metrics_are_those_of_their_libraries(sentence_pairs):
+def test_metrics_equal_the_reference_libraries(sentence_pairs):
     from sklearn.metrics import f1_score
 
     references, answers = list("aabbccd"), list("abbbcad")
@@ -399,7 +399,7 @@ def test_metrics_are_those_of_their_libraries(sentence_pairs):
         assert all(low <= high for low, high in wrong["intervals"].values())
 
 
-def test_the_page_is_one_well_formed_file_that_escapes_texts():
+def test_the_html_report_is_one_well_formed_file_with_escaped_texts():
     report = {
         "task": "classify",
         "pipeline": "TextClassification",
@@ -477,7 +477,7 @@ def test_quickstart_trains_evaluates_exports_and_verifies(tiny, tmp_path):
     export.verify(folder / "export", pipeline, ["hoy llueve"])
 
 
-def test_an_earlier_quickstart_is_kept_until_the_new_one_is_complete(tiny, tmp_path, monkeypatch):
+def test_an_earlier_quickstart_is_kept_until_the_new_one_completes(tiny, tmp_path, monkeypatch):
     earlier(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(recipes.Translate, "train", never)
@@ -487,7 +487,7 @@ def test_an_earlier_quickstart_is_kept_until_the_new_one_is_complete(tiny, tmp_p
 
 
 @pytest.mark.parametrize("stray", ["thesis.txt", "thesis", ".git"])
-def test_quickstart_refuses_a_folder_of_something_else(tiny, tmp_path, monkeypatch, stray):
+def test_quickstart_rejects_a_folder_with_other_files(tiny, tmp_path, monkeypatch, stray):
     monkeypatch.setattr(recipes.Translate, "train", never)
     earlier(tmp_path)
     (tmp_path / stray).mkdir()
@@ -499,7 +499,7 @@ def test_quickstart_refuses_a_folder_of_something_else(tiny, tmp_path, monkeypat
 
 @pytest.mark.parametrize("name", ["export", "pipeline"])
 def test_quickstart_deletes_only_its_own_files(tiny, tmp_path, monkeypatch, name):
-    """A folder that holds someone's own export/ is no earlier quickstart (this repository has one)."""
+    """A folder that contains another export/ is not an earlier quickstart (this repository has one)."""
     monkeypatch.setattr(recipes.Translate, "train", never)
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.txt").write_text("years of work")
@@ -508,7 +508,7 @@ def test_quickstart_deletes_only_its_own_files(tiny, tmp_path, monkeypatch, name
     assert (tmp_path / name / "thesis.txt").read_text() == "years of work"
 
 
-def test_quickstart_refuses_a_file(tiny, tmp_path, monkeypatch):
+def test_quickstart_rejects_a_file(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(recipes.Translate, "train", never)
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError, match="`folder` must be new or an earlier quickstart"):
@@ -516,7 +516,7 @@ def test_quickstart_refuses_a_file(tiny, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("epochs", [0, -1])
-def test_wrong_epochs_are_refused_before_an_earlier_run_is_removed(tiny, tmp_path, epochs):
+def test_invalid_epochs_are_rejected_before_an_earlier_run_is_removed(tiny, tmp_path, epochs):
     earlier(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ValueError, match="`epochs` must"):

@@ -37,7 +37,7 @@ from keras_transformer.relations import (
 
 pytestmark = pytest.mark.backend_neutral
 
-LARGEST = 4  # of a relation's numbers: small beside LENGTH, so that every kind of row occurs
+LARGEST = 4  # maximum of a relation's numbers: small compared with LENGTH, so that every kind of row occurs
 SMALL = st.integers(0, LARGEST)
 
 
@@ -77,7 +77,7 @@ SIZES = st.integers(1, 24)
 
 
 def relation_trees(atoms=None):
-    """Relations of every kind, and what composition makes of them."""
+    """Generate relations of every kind and their compositions."""
     return st.recursive(
         st.one_of(*ATOMS.values()) if atoms is None else atoms,
         lambda inner: st.one_of(
@@ -96,7 +96,7 @@ each_kind = pytest.mark.parametrize("kind", ATOMS, ids=lambda kind: kind.__name_
 
 @dataclasses.dataclass(frozen=True)
 class Near(Relation):
-    """At most one apart: a user's relation, with neither a block map nor all the symmetries."""
+    """Relate positions at most one apart: a custom relation without a block map, and with few symmetries."""
 
     def related(self, query_positions, key_positions):
         return (query_positions - key_positions <= 1) & (key_positions - query_positions <= 1)
@@ -107,7 +107,7 @@ class Near(Relation):
 
 @dataclasses.dataclass(frozen=True)
 class ToFirst(Relation):
-    """Everybody attends to position 0: no symmetry of any kind but those that fix 0."""
+    """Every query attends to position 0: all symmetries fix 0."""
 
     def related(self, query_positions, key_positions):
         return (query_positions == query_positions) & (key_positions == 0)
@@ -146,7 +146,7 @@ def by_definition(relation, i, j):
 
 
 def classified_blocks(relation, block_size, num_queries, num_keys):
-    """(block map entry, the block of the matrix) for every block."""
+    """Return (block map entry, block of the matrix) for every block."""
     matrix = relation.matrix(num_queries, num_keys)
     blocks = relation.blocks(block_size, num_queries, num_keys)
     assert blocks.shape == (-(-num_queries // block_size), -(-num_keys // block_size))
@@ -158,14 +158,14 @@ def classified_blocks(relation, block_size, num_queries, num_keys):
 
 @quick
 @given(RELATIONS, SIZES, SIZES)
-def test_matrix_is_the_definition_pair_by_pair(relation, num_queries, num_keys):
+def test_the_matrix_equals_the_pairwise_definition(relation, num_queries, num_keys):
     expected = [[by_definition(relation, i, j) for j in range(num_keys)] for i in range(num_queries)]
     matrix = relation.matrix(num_queries, num_keys)
     assert matrix.dtype == bool
     np.testing.assert_array_equal(matrix, expected)
 
 
-def test_matrix_is_square_by_default_and_the_callers_own():
+def test_the_matrix_is_square_by_default_and_a_new_array():
     matrix = Causal().matrix(3)
     np.testing.assert_array_equal(matrix, np.tril(np.ones((3, 3), bool)))
     matrix[:] = False
@@ -174,7 +174,7 @@ def test_matrix_is_square_by_default_and_the_callers_own():
 
 @quick
 @given(RELATIONS, st.integers(1, 9), SIZES, SIZES)
-def test_empty_blocks_hold_nothing_and_full_blocks_everything(relation, block_size, num_queries, num_keys):
+def test_empty_blocks_contain_no_pair_and_full_blocks_every_pair(relation, block_size, num_queries, num_keys):
     for kind, block in classified_blocks(relation, block_size, num_queries, num_keys):
         assert kind in (EMPTY, PARTIAL, FULL)
         assert kind != EMPTY or not block.any()
@@ -193,7 +193,7 @@ def test_block_maps_of_simple_relations_are_exact(kind, data, negated, block_siz
 
 
 @pytest.mark.parametrize("relation", EXAMPLES, ids=repr)
-def test_block_maps_of_long_sequences_take_no_matrix(relation):
+def test_block_maps_of_long_sequences_need_no_matrix(relation):
     """A million positions: the matrix would have 10¹² pairs."""
     blocks = relation.blocks(8192, 2**20, 2**20)
     assert blocks.shape == (128, 128)
@@ -203,7 +203,7 @@ def test_block_maps_of_long_sequences_take_no_matrix(relation):
 
 @quick
 @given(RELATIONS, RELATIONS, st.integers(1, 9), SIZES, SIZES)
-def test_composition_is_boolean_algebra(a, b, block_size, num_queries, num_keys):
+def test_composition_follows_boolean_algebra(a, b, block_size, num_queries, num_keys):
     sizes = (num_queries, num_keys)
     np.testing.assert_array_equal((a & b).matrix(*sizes), a.matrix(*sizes) & b.matrix(*sizes))
     np.testing.assert_array_equal((a | b).matrix(*sizes), a.matrix(*sizes) | b.matrix(*sizes))
@@ -217,7 +217,7 @@ def test_composition_is_boolean_algebra(a, b, block_size, num_queries, num_keys)
 
 @quick
 @given(RELATIONS)
-def test_negation_twice_is_the_relation_itself(relation):
+def test_double_negation_is_the_relation_itself(relation):
     assert ~~relation == relation
 
 
@@ -228,7 +228,7 @@ def test_a_relation_composes_with_relations_only(compose, other):
         compose(Causal(), other)
 
 
-def test_a_users_relation_without_a_block_map_is_partial_everywhere_and_composes():
+def test_a_custom_relation_without_a_block_map_is_partial_everywhere_and_composes():
     assert (Near().blocks(2, 5, 5) == PARTIAL).all()
     np.testing.assert_array_equal((Near() & Causal()).matrix(4), np.eye(4) + np.eye(4, k=-1) > 0)
     for kind, block in classified_blocks(Near() & Causal(), 2, 7, 7):
@@ -237,7 +237,7 @@ def test_a_users_relation_without_a_block_map_is_partial_everywhere_and_composes
 
 
 @pytest.mark.parametrize("name", ["block_size", "num_queries", "num_keys"])
-def test_block_maps_of_nothing_are_refused(name):
+def test_empty_block_maps_are_rejected(name):
     sizes = {"block_size": 2, "num_queries": 3, "num_keys": 4, name: 0}
     for relation in EXAMPLES:
         with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}=0"):
@@ -256,7 +256,7 @@ def test_config_round_trip_is_the_identity(relation):
 
 @quick
 @given(RELATIONS)
-def test_keras_serialisation_through_json_gives_an_equal_relation(relation):
+def test_keras_serialization_round_trips_through_json(relation):
     text = json.dumps(keras.saving.serialize_keras_object(relation))
     again = keras.saving.deserialize_keras_object(json.loads(text), safe_mode=True)
     assert again == relation
@@ -265,7 +265,7 @@ def test_keras_serialisation_through_json_gives_an_equal_relation(relation):
 
 @quick
 @given(RELATIONS, RELATIONS)
-def test_relations_are_values_equal_and_hashable(a, b):
+def test_relations_are_compared_by_value_and_hashable(a, b):
     assert (a & b) == And(a, b)
     assert hash(a | b) == hash(Or(a, b))
     assert len({a, copy.deepcopy(a), type(a).from_config(a.get_config())}) == 1
@@ -277,7 +277,7 @@ def test_relations_are_frozen():
         (Causal() & Full()).left = Full()
 
 
-def test_relations_take_no_arrays_into_their_hash_or_repr():
+def test_hash_and_repr_of_relations_contain_no_arrays():
     assert repr(Causal() & ~Full()) == "And(left=Causal(), right=Not(relation=Full()))"
 
 
@@ -321,34 +321,34 @@ def test_the_bandwidth_of_simple_relations_is_exact(kind, data):
     ],
     ids=str,
 )
-def test_bandwidth_of_examples(relation, expected):
+def test_bandwidths_of_examples_are_as_expected(relation, expected):
     assert relation.bandwidth() == expected
 
 
 class TestEdges:
-    """`edges()` are the pairs (source, target): of columns and rows, in this order."""
+    """`edges()` are the pairs (source, target) = (column, row) of the matrix."""
 
     @staticmethod
     def of_matrix(relation):
-        queries, keys = np.nonzero(relation.matrix(8))  # more than any graph here has nodes
+        queries, keys = np.nonzero(relation.matrix(8))  # more than the nodes of any graph here
         return tuple(sorted(zip(keys.tolist(), queries.tolist(), strict=True)))
 
     @quick
     @given(relation_trees(graphs() | st.sampled_from(EXAMPLES)))
-    def test_are_all_pairs_where_they_are_known(self, relation):
+    def test_edges_are_all_related_pairs_where_known(self, relation):
         if relation.edges() is not None:
             assert relation.edges() == self.of_matrix(relation)
 
     @quick
     @given(graphs(), graphs(), st.sampled_from(EXAMPLES))
-    def test_of_compositions(self, a, b, other):
+    def test_edges_of_compositions_are_exact(self, a, b, other):
         assert (a & b).edges() == tuple(sorted({*a.pairs} & {*b.pairs}))
         assert (a | b).edges() == tuple(sorted({*a.pairs} | {*b.pairs}))
         assert (a & other).edges() == (other & a).edges() == self.of_matrix(a & other)
         assert (a & ~b).edges() == tuple(sorted({*a.pairs} - {*b.pairs}))
 
     @pytest.mark.parametrize("relation", [r for r in EXAMPLES if not isinstance(r, Adjacency)], ids=repr)
-    def test_are_unknown_where_positions_have_no_end(self, relation):
+    def test_edges_are_unknown_for_unbounded_positions(self, relation):
         graph = Adjacency([(0, 1)], 2)
         assert relation.edges() is (relation | graph).edges() is (graph | relation).edges() is None
         assert (~graph).edges() is (relation & relation).edges() is None
@@ -361,7 +361,7 @@ LENGTH = 12
 
 
 def check_kept(relation, queries, keys):
-    """The law: moving query i to queries[i] and key j to keys[j] changes nothing."""
+    """Check that moving query i to queries[i] and key j to keys[j] keeps the relation."""
     moved = relation.related(np.array(queries)[:, None], np.array(keys)[None, :])
     shape = (len(queries), len(keys))
     np.testing.assert_array_equal(np.broadcast_to(moved, shape), relation.matrix(*shape))
@@ -388,7 +388,7 @@ def transpositions():
         yield swapped
 
 
-# Maps of each group that tell it from the smaller ones, for whatever relation of the small numbers above.
+# Maps of each group that are not in the smaller groups, for relations with the small numbers above.
 WITNESSES = {
     TRANSLATIONS: [(np.arange(LENGTH) + m,) * 2 for m in (1, -1, 5, -5, 50)],
     INCREASING_RELABELLINGS: [(np.arange(LENGTH) * m,) * 2 for m in (2, 3, 50)]
@@ -449,7 +449,7 @@ def test_a_symmetry_that_is_not_listed_fails(relation, group, positions):
         check_kept(relation, positions, positions)
 
 
-def test_separate_permutations_keep_only_relations_without_comparison():
+def test_separate_permutations_keep_only_relations_that_do_not_compare_positions():
     for relation in (Full(), Bipartite(), ~Full(), Full() & Bipartite()):
         check_kept(relation, [2, 0, 1], [1, 2, 0])
     for relation in (Causal(), SlidingWindow(0, 0)):
@@ -459,7 +459,7 @@ def test_separate_permutations_keep_only_relations_without_comparison():
 
 
 class TestAutomorphisms:
-    """Permutations of the nodes that map the edges onto the edges, by this definition."""
+    """Automorphisms are permutations of the nodes that map the edges onto the edges."""
 
     @staticmethod
     def of(graph):
@@ -469,12 +469,12 @@ class TestAutomorphisms:
 
     @settings(quick, max_examples=30)
     @given(graphs().filter(lambda graph: graph.num_nodes < 6))
-    def test_keep_a_graph_and_no_other_permutation_does(self, graph):
+    def test_exactly_the_automorphisms_keep_a_graph(self, graph):
         assert AUTOMORPHISMS in graph.symmetries()
         for order, is_automorphism in self.of(graph):
             assert is_kept(graph, order, order) == is_automorphism
 
-    def test_of_a_directed_cycle_are_its_rotations(self):
+    def test_automorphisms_of_a_directed_cycle_are_its_rotations(self):
         cycle = Adjacency([(i, (i + 1) % 5) for i in range(5)], 5)
         found = [order for order, is_automorphism in self.of(cycle) if is_automorphism]
         assert found == [tuple((i + m) % 5 for i in range(5)) for m in range(5)]
@@ -483,7 +483,7 @@ class TestAutomorphisms:
 
     @settings(quick, max_examples=30)
     @given(st.lists(graphs().filter(lambda graph: graph.num_nodes == 4), min_size=2, max_size=2))
-    def test_that_two_graphs_share_keep_their_compositions(self, both):
+    def test_shared_automorphisms_of_two_graphs_keep_their_compositions(self, both):
         a, b = both
         for (order, of_a), (_, of_b) in zip(self.of(a), self.of(b), strict=True):
             if of_a and of_b:
@@ -493,7 +493,7 @@ class TestAutomorphisms:
 
     @quick
     @given(SMALL, st.permutations(range(LENGTH)))
-    def test_of_a_prefix_permute_the_prefix(self, length, order):
+    def test_automorphisms_of_a_prefix_permute_the_prefix(self, length, order):
         prefix = sorted(range(length), key=order.index)
         moved = [*prefix, *range(length, LENGTH)]
         check_kept(PrefixLM(length), moved, moved)
@@ -502,7 +502,7 @@ class TestAutomorphisms:
 
     @quick
     @given(st.sets(st.integers(0, LENGTH - 1), min_size=1, max_size=3), st.permutations(range(LENGTH)))
-    def test_of_global_tokens_map_them_onto_themselves(self, indices, order):
+    def test_automorphisms_of_global_tokens_map_global_tokens_to_global_tokens(self, indices, order):
         onto_themselves = {order[index] for index in indices} == indices
         assert is_kept(GlobalTokens(indices), order, order) == onto_themselves
 
@@ -536,7 +536,7 @@ EVERY = {SEPARATE_PERMUTATIONS, PERMUTATIONS, *ORDERS}
     ],
     ids=lambda value: None if isinstance(value, set | frozenset) else str(value),
 )
-def test_symmetries_are_those_of_the_table(relation, expected):
+def test_symmetries_equal_the_documented_table(relation, expected):
     assert relation.symmetries() == expected
 
 
@@ -545,7 +545,7 @@ TREE = (SlidingWindow(2) | Strided(3)) & ~GlobalTokens([1]) | Adjacency([(5, 0)]
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("relation", [*EXAMPLES, ~Causal(), TREE], ids=repr)
-def test_the_predicate_is_the_same_on_arrays_and_in_every_mode_of_tensors(relation, modes):
+def test_the_predicate_is_equal_on_arrays_and_on_tensors_in_every_mode(relation, modes):
     queries = np.array([[0, 1, 2], [5, 3, -1]], "int32")
     keys = np.array([[0, 1, 2, 3], [4, 90, -1, 3]], "int32")
     expected = [
@@ -560,7 +560,7 @@ def test_the_predicate_is_the_same_on_arrays_and_in_every_mode_of_tensors(relati
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-def test_the_largest_numbers_stay_within_the_integers_of_tensors():
+def test_the_largest_arguments_do_not_overflow():
     far = 2**30
     positions = keras.ops.convert_to_tensor([-1, 0, far - 1], "int32")
     for relation in (SlidingWindow(far, far), Dilated(far, 1) | ~Causal(), Strided(far) | PrefixLM(far)):
@@ -578,7 +578,7 @@ def test_the_predicate_compares_arrays_with_tensors(relation):
 
 
 class TestArguments:
-    def test_of_numpy_become_python_values(self):
+    def test_numpy_arguments_become_python_values(self):
         found = [
             SlidingWindow(np.int64(2), np.int32(1)),
             Strided(np.uint8(2), np.True_),
@@ -599,7 +599,7 @@ class TestArguments:
             ]
             assert {type(value) for value in values} <= {int, bool}
 
-    def test_of_a_graph_are_sorted_and_each_once(self):
+    def test_edges_of_a_graph_are_sorted_and_unique(self):
         graph = Adjacency(iter([(2, 0), (0, 1), (2, 0)]), num_nodes=3)
         assert graph.pairs == graph.edges() == ((0, 1), (2, 0))
         assert repr(graph) == "Adjacency(edges=((0, 1), (2, 0)), num_nodes=3)"
@@ -609,7 +609,7 @@ class TestArguments:
         with pytest.raises(dataclasses.FrozenInstanceError):
             graph.num_nodes = 4
 
-    def test_of_a_graph_too_large_for_a_table_leave_its_edges_and_blocks(self):
+    def test_large_graphs_support_edges_and_block_maps(self):
         graph = Adjacency([(0, 1), (99_999, 99_998)], 100_000)
         assert graph.bandwidth() == (1, 1)
         np.testing.assert_array_equal(graph.blocks(50_000, 10**5, 10**5), np.diag([PARTIAL] * 2))
@@ -632,7 +632,7 @@ def field_values(relation, field):
     ],
     ids=["None", "full", "causal", "bipartite", "relation", "config"],
 )
-def test_get_takes_every_identifier(identifier, expected):
+def test_get_accepts_every_identifier(identifier, expected):
     assert relations.get(identifier) == expected
 
 
@@ -651,7 +651,7 @@ def test_get_takes_every_identifier(identifier, expected):
     ],
     ids=str,
 )
-def test_get_names_the_value_that_it_refuses(identifier):
+def test_get_names_the_invalid_value(identifier):
     with pytest.raises(
         ValueError, match="`relation` must be a Relation.*'bipartite', 'causal', 'full'.*Received: relation="
     ):
@@ -669,7 +669,7 @@ def test_get_names_the_error_in_a_config():
     assert "'left'" in str(caught.value.__cause__)
 
 
-def test_configs_from_before_relations_were_a_package_still_load():
+def test_configs_of_earlier_versions_still_load():
     config = keras.saving.serialize_keras_object(~Causal())
     config["module"] = "keras_transformer.relations"
     config["config"]["relation"]["module"] = "keras_transformer.relations"
@@ -678,7 +678,7 @@ def test_configs_from_before_relations_were_a_package_still_load():
 
 @pytest.mark.parametrize("hidden", [-1e4, -1e9, -np.inf])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_from_additive_is_true_where_nothing_is_subtracted(hidden, dtype):
+def test_from_additive_is_true_where_the_bias_is_zero(hidden, dtype):
     allowed = Causal().matrix(4)
     with np.errstate(over="ignore"):
         additive = np.where(allowed, 0.0, hidden).astype(dtype)
@@ -687,7 +687,7 @@ def test_from_additive_is_true_where_nothing_is_subtracted(hidden, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
-def test_from_hidden_is_true_where_nothing_hides(dtype):
+def test_from_hidden_is_the_negated_mask(dtype):
     allowed = Causal().matrix(4)
     hidden = (~allowed).astype(dtype)
     np.testing.assert_array_equal(relations.from_hidden(hidden), allowed)

@@ -1,4 +1,4 @@
-"""Runs that are interrupted and resumed, and gradients that are accumulated."""
+"""Interrupted and resumed runs, and gradient accumulation."""
 
 import dataclasses
 
@@ -42,7 +42,7 @@ class Crashing(training.ExactResume):
 
 
 @pytest.mark.slow
-def test_a_crashed_run_is_resumed_with_the_same_recipe_only(tmp_path, monkeypatch, sentence_pairs):
+def test_a_crashed_run_is_resumed_only_with_the_same_recipe(tmp_path, monkeypatch, sentence_pairs):
     folder, said = tmp_path / "run", []
     options = {**SMALL, "epochs": 2, "validation": 0.2, "batch_tokens": 32}
     first = recipes.Translate(sentence_pairs, **options)
@@ -97,7 +97,7 @@ def test_a_stopped_run_without_its_states_is_not_complete(tmp_path, sentence_pai
 
 
 @pytest.mark.parametrize("field", ["validation", "test"])
-def test_examples_in_place_of_none_or_of_a_share_are_another_option(tmp_path, sentence_pairs, field):
+def test_replacing_a_default_or_fraction_by_examples_changes_the_recipe(tmp_path, sentence_pairs, field):
     recipe = recipes.Translate(sentence_pairs, **SMALL)
     files.write_json(tmp_path / "report.json", {"task": "translate", "options": recipe.options()})
     other = dataclasses.replace(recipe, **{field: sentence_pairs[:2]})
@@ -106,7 +106,7 @@ def test_examples_in_place_of_none_or_of_a_share_are_another_option(tmp_path, se
 
 
 @pytest.mark.parametrize("content", [{"format": 1}, {"format": 1, "options": []}, []])
-def test_damaged_files_of_a_run_are_refused(tmp_path, sentence_pairs, content):
+def test_damaged_files_of_a_run_are_rejected(tmp_path, sentence_pairs, content):
     recipe = recipes.Translate(sentence_pairs, **SMALL)
     (tmp_path / "training").mkdir()
     for path in (tmp_path / "report.json", tmp_path / "training" / "run.json"):
@@ -115,7 +115,7 @@ def test_damaged_files_of_a_run_are_refused(tmp_path, sentence_pairs, content):
             recipes.run(recipe, tmp_path, resume=True)
 
 
-def test_a_run_that_lost_files_or_states_is_refused(tmp_path, sentence_pairs):
+def test_a_run_with_missing_files_or_states_is_rejected(tmp_path, sentence_pairs):
     recipe, said = recipes.Translate(sentence_pairs, **SMALL), []
     interrupted.ResumableRun(tmp_path, recipe).pipeline()
     for number in (1, 2):
@@ -147,7 +147,7 @@ def test_an_error_before_the_second_state_leaves_no_folder(tmp_path, monkeypatch
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("accumulate", [1, 2, 5])
-def test_the_rate_of_an_update_does_not_depend_on_the_number_of_batches_in_it(accumulate):
+def test_the_learning_rate_does_not_depend_on_accumulation(accumulate):
     whole = recipes.Translate([], epochs=4).schedule(10)
     schedule = recipes.Translate([], epochs=4, accumulate=accumulate).schedule(10 * accumulate)
     for update in range(40):
@@ -156,8 +156,8 @@ def test_the_rate_of_an_update_does_not_depend_on_the_number_of_batches_in_it(ac
 
 
 @pytest.mark.parametrize("loss", ["tokens", "classes"])
-def test_accumulated_batches_have_the_gradient_of_one_batch(loss):
-    """With different numbers of labels, and weights of classes."""
+def test_accumulated_gradients_equal_the_gradient_of_one_batch(loss):
+    """Batches have different numbers of labels, and class weights."""
     drawn = np.random.default_rng(0)
     if loss == "tokens":
         labels = np.where(np.arange(5) < drawn.integers(1, 6, (12, 1)), drawn.integers(1, 7, (12, 5)), 0)

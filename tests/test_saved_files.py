@@ -1,4 +1,4 @@
-"""Files that earlier versions have written load, with the outputs they had: see `saved_files/write.py`."""
+"""Files written by earlier versions load and give the stored outputs: see `saved_files/write.py`."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ TOLERANCE = {"gpt_float16": 5e-3, "gpt_int8": 5e-3}
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    """unpacked(name): the folder of an archive's files."""
+    """Return unpacked(name), which gives the folder of an unpacked archive."""
 
     def unpack(name):
         folder = tmp_path_factory.mktemp("saved") / name
@@ -37,7 +37,7 @@ def unpacked(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=ON_JAX.get(name, ())) for name in MODELS])
-def test_saved_models_load_with_equal_outputs(name, unpacked):
+def test_saved_models_load_and_give_the_stored_outputs(name, unpacked):
     folder = unpacked(name)
     model = keras.saving.load_model(folder / "model.keras")
     with np.load(folder / "arrays.npz") as arrays:
@@ -83,7 +83,7 @@ def test_exported_saved_models_give_the_stored_outputs(name, unpacked):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", TEXT_PIPELINES)
-def test_saved_pipelines_answer_as_their_exports(name, unpacked):
+def test_saved_pipelines_give_the_outputs_of_their_exports(name, unpacked):
     folder = unpacked(name)
     columns = (
         [TEXTS, TEXTS[::-1]] if name == "QuestionAnswering" else [MASKED if name == "FillMask" else TEXTS]

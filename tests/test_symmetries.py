@@ -1,6 +1,6 @@
-"""The symmetry of each attention mechanism as a law of its outputs; and the law fails where it should.
+"""Check the symmetry of each attention mechanism on its outputs, and that it fails where it should.
 
-Each law is a function that asserts it. Where a mechanism lacks the symmetry, the same function must raise.
+Each symmetry is a function that asserts it. For a mechanism without the symmetry, the function must raise.
 """
 
 import keras
@@ -22,7 +22,7 @@ from keras_transformer.relations import (
     Strided,
 )
 
-# On JAX every new shape compiles for a while: a part that stands for the rest runs there.
+# JAX compiles for every new shape, so only representative cases run there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -57,7 +57,7 @@ X = normal(2, LENGTH, 8)
 
 
 def attention_layer(relation=None, *shapes, seed=0):
-    """Multi-head attention with weights, biases too, for which no law holds by luck."""
+    """Return multi-head attention with random weights and biases, so that no symmetry holds by chance."""
     layer = MultiHeadAttention(2, 4, relation=relation)
     layer.build(*(shapes or [X.shape]))
     layer.set_weights([normal(*w.shape, seed=seed + i) * 0.6 for i, w in enumerate(layer.weights)])
@@ -65,13 +65,13 @@ def attention_layer(relation=None, *shapes, seed=0):
 
 
 def with_positions(layer):
-    """The layer after sinusoidal positions."""
+    """Return the layer applied after sinusoidal positions."""
     encode = SinusoidalPositions()
     return lambda x, **options: layer(encode(x), **options)
 
 
 def with_distance_bias(x):
-    """Complete attention with ALiBi's bias, −|i − j|: the relation has every symmetry, the score has not."""
+    """Complete attention with the ALiBi bias −|i − j|: the relation has every symmetry, the score does not."""
     heads = x[:, :, None, :]
     index = np.arange(x.shape[1])
     bias = -np.abs(index[:, None] - index).astype("float32")
@@ -84,21 +84,21 @@ PLACED = [
     if relations.PERMUTATIONS not in relation.symmetries() and relation.matrix(LENGTH).any()
 ]
 
-# The laws.
+# The symmetries.
 
 
 def check_equivariant(attend, x, order):
-    """Permuting the sequence permutes the outputs and changes nothing else."""
+    """Check that permuting the sequence permutes the outputs and changes nothing else."""
     np.testing.assert_allclose(attend(x[:, order]), np.asarray(attend(x))[:, order], **CLOSE)
 
 
 def check_kept_by_relabelling(attend, x, positions):
-    """Other positions give the same outputs."""
+    """Check that other positions give the same outputs."""
     np.testing.assert_allclose(attend(x, positions=np.asarray(positions, "int32")), attend(x), **CLOSE)
 
 
 def check_masked_front_shifts(attend, x, count):
-    """Masked positions in front shift the outputs and change nothing else."""
+    """Check that leading masked positions shift the outputs and change nothing else."""
     batch, length, size = x.shape
     padded = np.concatenate([normal(batch, count, size, seed=9) * 5, x], axis=1)
     mask = np.broadcast_to(np.arange(count + length) >= count, (batch, count + length))
@@ -106,7 +106,7 @@ def check_masked_front_shifts(attend, x, count):
 
 
 def check_front_leaves_rows(attend, x, count, rows):
-    """Positions in front, not masked, shift the outputs of these rows and change nothing else there."""
+    """Check that leading unmasked positions shift the outputs of the given rows and do not change them."""
     padded = np.concatenate([normal(x.shape[0], count, x.shape[2], seed=9) * 5, x], axis=1)
     rows = np.array(rows)
     np.testing.assert_allclose(
@@ -115,19 +115,19 @@ def check_front_leaves_rows(attend, x, count, rows):
 
 
 def check_invariant(attend, query, memory, order):
-    """Permuting the memory changes nothing."""
+    """Check that permuting the memory changes nothing."""
     np.testing.assert_allclose(attend(query, memory[:, order]), attend(query, memory), **CLOSE)
 
 
 def check_rows_apart(attend, query, memory):
-    """Each query is answered independently of the others: the other queries change nothing."""
+    """Check that the output of a query does not depend on the other queries."""
     for i in range(query.shape[1]):
         single = attend(query[:, i : i + 1], memory)
         np.testing.assert_allclose(single, attend(query, memory)[:, i : i + 1], **CLOSE)
 
 
 def check_stochastic(weights, related):
-    """Rows sum to one, or to zero where nothing is related; weights are positive exactly where related."""
+    """Check that rows sum to one, or to zero without related keys, and weights are positive exactly where related."""
     weights = np.asarray(weights)
     np.testing.assert_allclose(
         weights.sum(-1), np.broadcast_to(related.any(-1), weights.shape[:-1]), rtol=1e-5
@@ -137,7 +137,7 @@ def check_stochastic(weights, related):
 
 
 def check_no_leak(attend, x, visible):
-    """Whatever stands at the keys that query i may not see, its output is bit for bit the same."""
+    """Check that keys invisible to a query do not change a bit of its output."""
     outputs = np.asarray(attend(x, x))
     for i in range(x.shape[1]):
         changed = np.where(visible[i][:, None], x, normal(*x.shape, seed=5) * 100)
@@ -155,18 +155,18 @@ def test_complete_attention_is_equivariant_under_permutations():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("relation", PLACED, ids=repr)
-def test_relations_that_compare_positions_are_not(relation):
+def test_attention_that_compares_positions_is_not_equivariant(relation):
     with pytest.raises(AssertionError):
         check_equivariant(attention_layer(relation), X, ORDER)
 
 
-def test_complete_attention_is_not_where_positions_enter_the_input_or_the_score():
+def test_complete_attention_with_positions_or_biases_is_not_equivariant():
     for attend in (with_positions(attention_layer()), with_distance_bias):
         with pytest.raises(AssertionError):
             check_equivariant(attend, X, ORDER)
 
 
-def test_without_positions_attention_cannot_tell_who_eats_whom():
+def test_without_positions_attention_ignores_word_order():
     embedding = {word: normal(8, seed=i) for i, word in enumerate(("Alicia", "come", "manzanas"))}
 
     def sentence(words):
@@ -191,11 +191,11 @@ def test_without_positions_attention_cannot_tell_who_eats_whom():
 
 @neutral
 @pytest.mark.parametrize("positions", [INCREASING, np.arange(LENGTH) + 12], ids=["stretched", "moved"])
-def test_causal_attention_is_kept_by_every_increasing_relabelling(positions):
+def test_causal_attention_is_invariant_under_increasing_relabelling(positions):
     check_kept_by_relabelling(attention_layer("causal"), X, positions)
 
 
-def test_causal_attention_is_not_kept_by_other_relabellings():
+def test_causal_attention_is_not_invariant_under_other_relabellings():
     with pytest.raises(AssertionError):
         check_kept_by_relabelling(attention_layer("causal"), X, INCREASING[ORDER])
 
@@ -206,7 +206,7 @@ def test_causal_attention_is_not_kept_by_other_relabellings():
     [relation for relation in RELATIONS if relations.INCREASING_RELABELLINGS not in relation.symmetries()],
     ids=repr,
 )
-def test_relations_of_distance_are_not_kept_by_increasing_relabellings(relation):
+def test_distance_relations_are_not_invariant_under_increasing_relabelling(relation):
     with pytest.raises(AssertionError):
         check_kept_by_relabelling(attention_layer(relation), X, INCREASING)
 
@@ -220,7 +220,7 @@ def test_relations_of_distance_are_not_kept_by_increasing_relabellings(relation)
     ],
     ids=["shared", "one for each sample", "one for each side"],
 )
-def test_the_operator_compares_the_positions_that_it_is_given(query_positions, key_positions):
+def test_attention_compares_the_passed_positions(query_positions, key_positions):
     heads = X[:, :, None, :]
     found = kt_ops.attention(
         heads, heads, heads, "causal", query_positions=query_positions, key_positions=key_positions
@@ -236,20 +236,20 @@ BY_PLACE = [r for r in RELATIONS if relations.TRANSLATIONS not in r.symmetries()
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("relation", BY_DISTANCE, ids=repr)
-def test_distances_are_kept_by_translations(relation):
+def test_distance_relations_are_invariant_under_translation(relation):
     layer = attention_layer(relation)
     check_kept_by_relabelling(layer, X, np.arange(LENGTH) + 12)
     check_masked_front_shifts(layer, X, 3)
 
 
 @neutral
-def test_windows_are_kept_by_translations():
+def test_windows_are_invariant_under_translation():
     check_kept_by_relabelling(attention_layer(SlidingWindow(2)), X, np.arange(LENGTH) + 12)
     check_masked_front_shifts(attention_layer(SlidingWindow(2)), X, 3)
 
 
 @pytest.mark.parametrize("relation", BY_PLACE, ids=repr)
-def test_fixed_places_are_not(relation):
+def test_relations_to_fixed_positions_are_not_translation_invariant(relation):
     layer = attention_layer(relation)
     with pytest.raises(AssertionError):
         check_kept_by_relabelling(layer, X, np.arange(LENGTH) + 12)
@@ -257,7 +257,7 @@ def test_fixed_places_are_not(relation):
         check_masked_front_shifts(layer, X, 3)
 
 
-def test_absolute_positions_are_not_kept_by_masked_positions_before():
+def test_absolute_positions_change_outputs_after_masked_positions():
     layer = attention_layer(SlidingWindow(2))
     check_masked_front_shifts(layer, X, 3)
     with pytest.raises(AssertionError):
@@ -265,7 +265,7 @@ def test_absolute_positions_are_not_kept_by_masked_positions_before():
 
 
 class TestStacks:
-    """L layers of a window of k see L·k positions back."""
+    """L layers with a window of k attend to L·k earlier positions."""
 
     LAYERS, WINDOW = 2, 2
 
@@ -280,17 +280,17 @@ class TestStacks:
         return attend
 
     @neutral
-    def test_leading_positions_leave_every_later_row(self):
+    def test_added_leading_positions_do_not_change_later_rows(self):
         rows = range(self.LAYERS * self.WINDOW, LENGTH)
         check_front_leaves_rows(self.stack(SlidingWindow(self.WINDOW)), X, 3, rows)
 
     @pytest.mark.parametrize("relation", [Dilated(1, 2), SlidingWindow(1) | Dilated(1, 2)], ids=repr)
-    def test_the_bandwidth_gives_the_row_for_other_relations(self, relation):
+    def test_the_bandwidth_gives_the_first_unchanged_row(self, relation):
         left, right = relation.bandwidth()
         assert right == 0
         check_front_leaves_rows(self.stack(relation), X, 3, range(self.LAYERS * left, LENGTH))
 
-    def test_no_row_before_is_left(self):
+    def test_every_earlier_row_changes(self):
         attend = self.stack(SlidingWindow(self.WINDOW))
         for row in range(self.LAYERS * self.WINDOW):
             with pytest.raises(AssertionError):
@@ -298,7 +298,7 @@ class TestStacks:
 
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("relation", [Causal(), Full()], ids=repr)
-    def test_without_a_bound_no_row_is_left(self, relation):
+    def test_without_a_bandwidth_every_row_changes(self, relation):
         assert relation.bandwidth()[0] is None
         for row in range(LENGTH):
             with pytest.raises(AssertionError):
@@ -306,17 +306,17 @@ class TestStacks:
 
 
 @pytest.mark.parametrize("left", [LENGTH - 1, LENGTH, 1000, None])
-def test_a_window_as_long_as_the_sequence_is_causal(left):
+def test_a_window_of_the_sequence_length_equals_causal_attention(left):
     np.testing.assert_array_equal(attention_layer(SlidingWindow(left))(X), attention_layer("causal")(X))
 
 
-def test_a_window_one_shorter_is_not_causal():
+def test_a_window_one_shorter_differs_from_causal_attention():
     window, causal = (np.asarray(attention_layer(r)(X)) for r in (SlidingWindow(LENGTH - 2), Causal()))
     np.testing.assert_allclose(window[:, :-1], causal[:, :-1], **CLOSE)
     assert not np.allclose(window[:, -1], causal[:, -1], **CLOSE)
 
 
-# Encoder–decoder attention: two sets X → Y.
+# Encoder–decoder attention: sets X → Y.
 
 QUERY = normal(2, 4, 8, seed=1)
 MEMORY = normal(2, LENGTH, 6, seed=2)
@@ -327,7 +327,7 @@ def cross_layer(relation):
 
 
 @neutral
-def test_cross_attention_permutes_with_the_queries_and_not_with_the_memory():
+def test_cross_attention_is_equivariant_in_queries_and_invariant_in_memory():
     layer = cross_layer(Bipartite())
     check_invariant(layer, QUERY, MEMORY, ORDER)
     check_equivariant(lambda query: layer(query, MEMORY), QUERY, [2, 0, 3, 1])
@@ -336,12 +336,12 @@ def test_cross_attention_permutes_with_the_queries_and_not_with_the_memory():
 def test_cross_attention_never_mixes_the_queries():
     check_rows_apart(cross_layer(Bipartite()), QUERY, MEMORY)
     before, layer = attention_layer(None, QUERY.shape), cross_layer(Bipartite())
-    with pytest.raises(AssertionError):  # self-attention before it does
+    with pytest.raises(AssertionError):  # earlier self-attention mixes queries
         check_rows_apart(lambda query, memory: layer(before(query), memory), QUERY, MEMORY)
 
 
 @pytest.mark.parametrize("relation", ["causal", SlidingWindow(2, 2), GlobalTokens([0])], ids=repr)
-def test_where_the_sides_are_compared_cross_attention_does_neither(relation):
+def test_cross_attention_that_compares_positions_has_neither_symmetry(relation):
     layer = cross_layer(relation)
     with pytest.raises(AssertionError):
         check_invariant(layer, QUERY, MEMORY, ORDER)
@@ -355,7 +355,7 @@ def test_with_positions_in_the_memory_cross_attention_is_not_invariant():
         check_invariant(lambda query, memory: layer(query, encode(memory)), QUERY, MEMORY, ORDER)
 
 
-# One fixed graph.
+# A fixed graph.
 
 
 @neutral
@@ -388,18 +388,18 @@ def test_patterns_are_equivariant_under_their_automorphisms(relation, order):
         check_equivariant(attention_layer(relation), X, ORDER)
 
 
-# The matrix of weights.
+# Attention weights.
 
 
 @every_relation
-def test_weights_are_stochastic_and_zero_exactly_where_unrelated(relation):
+def test_weights_sum_to_one_and_are_zero_exactly_where_unrelated(relation):
     check_stochastic(attention_layer(relation).attention_weights(X), relation.matrix(LENGTH))
     query, key = normal(2, 4, 2, 3), normal(2, 9, 2, 3)
     check_stochastic(kt_ops.attention_weights(query, key, relation), relation.matrix(4, 9))
 
 
 @neutral
-def test_weights_are_stochastic_beside_padding():
+def test_weights_sum_to_one_next_to_padding():
     mask = np.arange(LENGTH) < np.array([[LENGTH], [2]])
     weights = attention_layer(SlidingWindow(1)).attention_weights(X, padding_mask=mask)
     check_stochastic(weights, SlidingWindow(1).matrix(LENGTH) & mask[:, None, None, :])
@@ -413,19 +413,19 @@ def test_masked_keys_do_not_leak(relation):
 
 
 @neutral
-def test_nothing_leaks_into_a_window():
+def test_keys_outside_a_window_do_not_change_the_output():
     check_no_leak(attention_layer(SlidingWindow(2)), X, SlidingWindow(2).matrix(LENGTH))
 
 
 @pytest.mark.parametrize("relation", [Full(), Causal(), SlidingWindow(3), SlidingWindow(2, 1)], ids=repr)
-def test_larger_relations_leak_into_a_window(relation):
+def test_keys_of_a_larger_relation_change_the_output(relation):
     with pytest.raises(AssertionError):
         check_no_leak(attention_layer(relation), X, SlidingWindow(2).matrix(LENGTH))
 
 
 @pytest.mark.slow_variants
 @every_relation
-def test_a_layer_with_any_relation_saves_and_loads(relation):
+def test_layers_with_any_relation_save_and_load(relation):
     layer = attention_layer(relation)
     config = layer.get_config()
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))

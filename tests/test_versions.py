@@ -1,4 +1,4 @@
-"""Supported versions: what pyproject.toml allows, what the constraints pin, what Colab has."""
+"""Supported versions: requirements of pyproject.toml, pinned constraints, and Colab's packages."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ PROJECT, SERVING = (
     for folder in ("", "export/serving")
 )
 OWN = {canonicalize_name(project["name"]) for project in (PROJECT, SERVING)}
-# Of a Colab runtime of August 2026; it has neither onnx nor onnxruntime nor tf2onnx.
+# Versions of a Colab runtime of August 2026, which has no onnx, onnxruntime or tf2onnx.
 COLAB = {
     "h5py": "3.16.0",
     "ipykernel": "6.17.1",
@@ -62,27 +62,27 @@ def pins(name):
     return {canonicalize_name(package): version for package, version in (line.split("==") for line in lines)}
 
 
-def test_colabs_versions_satisfy_every_requirement():
+def test_colab_versions_satisfy_every_requirement():
     met = {name: ALL[name].specifier.contains(version) for name, version in COLAB.items() if name in ALL}
     assert met.keys() >= RUNTIME.keys()
     assert all(met.values()), met
 
 
-def test_the_dependencies_of_serving_are_of_the_main_package_with_the_same_floors():
+def test_serving_dependencies_have_the_minimum_versions_of_the_main_package():
     assert requirements(SERVING["dependencies"]).items() <= RUNTIME.items()
     assert SERVING["requires-python"] == PROJECT["requires-python"]
 
 
 def test_no_extra_has_both_builds_of_onnxruntime():
-    """They overwrite each other's files; the development environment has the CPU's."""
+    """Both builds overwrite each other's files; the development environment has the CPU build."""
     extras = PROJECT["optional-dependencies"]
     assert extras["gpu"] == ["keras-transformer-serving[gpu,tokenizers]"]
     assert [name for name in extras if any("serving[cpu," in text for text in extras[name])] == ["onnx"]
     assert not any("gpu" in text for name in extras if name != "gpu" for text in extras[name])
 
 
-def test_the_onnx_extra_keeps_colabs_protobuf():
-    # 1.23 is the first that needs another than Colab's; pip takes the newest that is allowed.
+def test_the_onnx_extra_keeps_the_protobuf_of_colab():
+    # onnx 1.23 is the first that needs a newer protobuf than Colab's; pip installs the newest allowed version.
     assert ONNX["onnx"].specifier.contains("1.22.0")
     assert not ONNX["onnx"].specifier.contains("1.23.0")
 
@@ -94,7 +94,7 @@ def test_constraints_pin_every_requirement(name):
     assert all(ALL[package].specifier.contains(pinned[package]) for package in ALL)
 
 
-def test_the_oldest_versions_are_colabs_and_the_floors():
+def test_the_oldest_versions_are_the_minimum_or_colab_versions():
     oldest = pins("constraints-oldest.txt")
     assert {package: oldest[package] for package in COLAB} == COLAB
     for package, requirement in {**RUNTIME, **ONNX, **SERVER}.items():
@@ -102,7 +102,7 @@ def test_the_oldest_versions_are_colabs_and_the_floors():
         assert f"{oldest[package]}.".startswith(f"{floor}."), f"{package}>={floor} is not what is tested"
 
 
-def test_check_of_a_runtime_names_replaced_packages():
+def test_the_runtime_check_names_replaced_packages():
     script = runpy.run_path(str(ROOT / "tests" / "colab.py"))
     installed = script["versions"]("keras==3.13.2\n# a comment\nstrange==1.0.0.\nJinja2==3.1.6  # fixed\n")
     assert installed == {"keras": "3.13.2", "jinja2": "3.1.6"}
@@ -125,13 +125,13 @@ def first_cells():
         yield path.name, "".join(next(cell["source"] for cell in cells if cell["cell_type"] == "code"))
 
 
-def test_first_cells_of_notebooks_are_equal():
+def test_first_cells_of_all_notebooks_are_equal():
     found = dict(first_cells())
     assert len(set(found.values())) == 1, found
     assert "%pip install" in next(iter(found.values()))
 
 
-def test_notebooks_upgrade_nothing():
+def test_notebooks_upgrade_no_package():
     for name, source in first_cells():
         lines = [line for line in source.splitlines() if "pip install" in line]
         assert lines, name

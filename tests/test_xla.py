@@ -1,4 +1,4 @@
-"""The switch of XLA: by environment variable, and by devices on which it is known to fail."""
+"""Disable XLA by environment variable, and on devices on which it is known to fail."""
 
 import logging
 
@@ -14,7 +14,7 @@ SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 8}
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """gpu(version, *capability): TensorFlow of that version seems to have a GPU of that compute capability."""
+    """Return gpu(version, *capability), which simulates a TensorFlow version and a GPU's compute capability."""
     import tensorflow as tf
 
     def use(version, *capability):
@@ -53,7 +53,7 @@ def test_xla_is_off_with_one_warning_on_devices_where_it_fails(version, capabili
 
 
 @on_tensorflow
-def test_the_variable_overrides_the_device(gpu, monkeypatch, caplog):
+def test_the_environment_variable_overrides_the_device(gpu, monkeypatch, caplog):
     gpu("2.21.0", 12, 0)
     for setting, enabled in (("0", False), ("1", True)):
         monkeypatch.setenv(xla.VARIABLE, setting)
@@ -65,9 +65,7 @@ def test_the_variable_overrides_the_device(gpu, monkeypatch, caplog):
 
 
 @on_tensorflow
-def test_generation_without_xla_gives_the_same_ids_and_runs_no_operation_of_xla(
-    random_transformer, monkeypatch
-):
+def test_generation_without_xla_gives_equal_ids_and_runs_no_xla_operation(random_transformer, monkeypatch):
     import tensorflow as tf
 
     model, sources = random_transformer(3), np.array([[5, 6, 3, 0]])
@@ -88,7 +86,7 @@ def test_generation_without_xla_gives_the_same_ids_and_runs_no_operation_of_xla(
 
 
 @on_tensorflow
-def test_models_compile_without_xla_where_it_is_off(monkeypatch):
+def test_models_compile_without_xla_if_it_is_disabled(monkeypatch):
     assert models.Transformer(9, **SIZES).supports_jit
     monkeypatch.setenv(xla.VARIABLE, "0")
     model = models.Transformer(9, **SIZES)
@@ -101,6 +99,6 @@ def test_models_compile_without_xla_where_it_is_off(monkeypatch):
 
 @pytest.mark.backend_neutral
 @pytest.mark.skipif(keras.config.backend() != "jax", reason="other backends have the switch")
-def test_jax_has_no_switch(monkeypatch):
+def test_xla_cannot_be_disabled_on_jax(monkeypatch):
     monkeypatch.setenv(xla.VARIABLE, "0")
     assert xla.is_enabled()

@@ -1,6 +1,6 @@
-"""List names and docstrings that leave the field's vocabulary: identifiers, modules, test names, first words.
+"""List names and docstrings outside the field's vocabulary: identifiers, modules, test names, first words.
 
-python tests/vocabulary.py                        # what is left, by word; exits with 1 if anything is
+python tests/vocabulary.py                        # lists findings by term; exits with 1 if there are any
 """
 
 import ast
@@ -78,7 +78,7 @@ CLASSES = {
     "CharacterPairTokenizer": "OpenAIGPTTokenizer",
     "SentencePieceVocabularyTokenizer": "MarianT5Tokenizer",
 }
-# Names that are the field's own, with the reason.
+# Names of the field that contain a term, with the reason.
 ALLOWED = {
     "problem_type": "the name of `transformers` for what a classifier learns",
     "problem_types": "the module of problem_type",
@@ -94,7 +94,7 @@ def words(name: str) -> str:
 
 
 def findings(path: pathlib.Path) -> Iterator[tuple[str, int, str]]:
-    """Yield (term, line, name) of every name and docstring of a file to be replaced."""
+    """Yield (term, line, name) of every name and docstring of a file that should be replaced."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = [(path.stem, 1)]
     if path.stem in MODULES:
@@ -125,7 +125,7 @@ def findings(path: pathlib.Path) -> Iterator[tuple[str, int, str]]:
 
 
 def main() -> int:
-    """Print what is left, by term."""
+    """Print the findings by term; return 1 if there are any."""
     left = defaultdict(list)
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):

@@ -1,9 +1,9 @@
-"""Check the wheels of both distributions, and run them in clean environments.
+"""Check the wheels of both distributions, and run them in new environments.
 
 python tests/wheels.py dist      # the folder that `python -m build` wrote
 
-The wheels hold the modules, data and licence of their source, and no tests. In an environment with both, the command
-line starts and a pipeline is exported; in one with the wheel of serving only, the export gives the pipeline's answers.
+The wheels contain the modules, data and licence of their source, and no tests. In an environment with both, the command
+line starts and a pipeline is exported; in one with only the serving wheel, the export gives the pipeline's outputs.
 """
 
 import argparse
@@ -50,7 +50,7 @@ SERVE = """
 
 
 def main() -> int:
-    """Check, install and run; status 1 unless the export gives the pipeline's answers."""
+    """Check, install and run the wheels; return 1 unless the export gives the pipeline's outputs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     folder = parser.parse_args().folder.resolve()
@@ -72,7 +72,7 @@ def check_wheel(folder: pathlib.Path, name: str, source: pathlib.Path, packages:
     """Return the wheel of a distribution.
 
     Raises:
-        SystemExit: unless it holds its packages' files and licence, and nothing else.
+        SystemExit: if the wheel does not contain exactly the files of its packages and the licence.
     """
     (wheel,) = folder.glob(f"{name}-*.whl")
     tools = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
@@ -89,7 +89,7 @@ def check_wheel(folder: pathlib.Path, name: str, source: pathlib.Path, packages:
 
 
 def new_environment(folder: pathlib.Path, *requirements: str) -> pathlib.Path:
-    """Install requirements into a new environment, and return its folder of programs."""
+    """Install requirements into a new environment; return its folder of executables."""
     venv.create(folder, with_pip=True)
     programs = folder / "bin"
     run(folder, programs / "python", "-m", "pip", "install", "--quiet", *requirements)
@@ -97,7 +97,7 @@ def new_environment(folder: pathlib.Path, *requirements: str) -> pathlib.Path:
 
 
 def run(folder: pathlib.Path, *command: str | pathlib.Path) -> str:
-    """Run a command in a folder, apart from the sources, and return its output."""
+    """Run a command in a folder outside the sources; return its output."""
     apart = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(each) for each in command], cwd=folder, env=apart, check=True, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The page of configurations that are read, and that what it says is what happens."""
+"""The documentation page of supported configurations matches the code."""
 
 import importlib.util
 import pathlib
@@ -20,14 +20,14 @@ def configurations():
 
 
 @pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
-def test_the_page_has_the_table_of_every_model_type(configurations, model_type):
+def test_the_documentation_page_has_the_table_of_every_model_type(configurations, model_type):
     section = PAGE.split(f"### {model_type}\n", 1)[1].split("\n### ", 1)[0]
     assert f"\n{configurations.table(model_type)}\n" in section
     assert all(f"`{name}`" in section.split(".", 1)[0] for name in configurations.classes(model_type))
 
 
 @pytest.mark.parametrize("architecture", ALL, ids=lambda each: each.class_name)
-def test_other_values_are_refused_with_key_and_value(configurations, architecture):
+def test_unsupported_values_are_rejected_with_key_and_value(configurations, architecture):
     config = configurations.sample(architecture)
     architecture.arguments(config)
     names = [name for theirs in architecture.settings.values() for name in configurations._names(theirs)]

@@ -13,11 +13,11 @@ pytestmark = pytest.mark.backend_neutral
 
 @pytest.fixture(scope="module")
 def benchmark():
-    sys.path.insert(0, str(BENCHMARKS))  # it imports `measuring` beside it
+    sys.path.insert(0, str(BENCHMARKS))  # it imports the module `measuring`
     try:
         spec = importlib.util.spec_from_file_location("inductive_bias", BENCHMARKS / "inductive_bias.py")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses look their module up
+        sys.modules[spec.name] = module  # dataclasses look up their module
         spec.loader.exec_module(module)
         yield module
     finally:
@@ -48,7 +48,7 @@ def task(request):
 
 @pytest.fixture
 def matrices(benchmark, small, task):
-    """matrices(seed): each relation as a matrix."""
+    """Return matrices(seed), which gives each relation as a matrix."""
 
     def of(seed):
         chosen = benchmark.relations_of(task, small, benchmark.random_of(task, seed, benchmark.GRAPH_STREAM))
@@ -59,7 +59,9 @@ def matrices(benchmark, small, task):
 
 class TestRelations:
     @pytest.mark.parametrize("seed", range(3))
-    def test_wrong_is_disjoint_from_right_and_loose_contains_right(self, benchmark, matrices, seed):
+    def test_the_wrong_relation_is_disjoint_and_the_loose_relation_contains_the_right_one(
+        self, benchmark, matrices, seed
+    ):
         of = matrices(seed)
         right, wrong, loose = of[benchmark.RIGHT], of[benchmark.WRONG], of[benchmark.LOOSE]
         assert not (right & wrong).any()
@@ -69,13 +71,13 @@ class TestRelations:
         assert right.sum() < loose.sum() < of[benchmark.COMPLETE].sum() == right.size
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_graph_is_regular_and_its_edges_are_long(self, benchmark, small, seed):
+    def test_the_graph_is_regular_with_long_edges(self, benchmark, small, seed):
         random = benchmark.random_of("graph", seed, benchmark.GRAPH_STREAM)
         right = benchmark.relations_of("graph", small, random)[benchmark.RIGHT].matrix(small.num_positions)
         assert set(right.sum(0)) == set(right.sum(1)) == {5}
         assert np.abs(np.subtract(*np.nonzero(right))).min() > small.bandwidth
 
-    def test_another_seed_draws_another_graph(self, benchmark, small):
+    def test_different_seeds_draw_different_graphs(self, benchmark, small):
         drawn = [
             benchmark.random_graphs(small.num_positions, 3, 1, 1, np.random.default_rng(seed))
             for seed in (0, 0, 1)
@@ -90,7 +92,7 @@ class TestData:
         tokens = np.random.default_rng(0).integers(0, 2, (500, n), dtype="int32")
 
         class Fixed:
-            """Draws these tokens, and no coin."""
+            """A random generator that draws these tokens and no noise."""
 
             def __init__(self, tokens):
                 self.tokens = tokens
@@ -118,7 +120,7 @@ class TestData:
             odd = 2 * ones != related.sum()
             np.testing.assert_array_equal(labels[odd, row], (2 * ones > related.sum())[odd])
 
-    def test_noise_lowers_the_best_accuracy_as_computed(self, benchmark, small, matrices):
+    def test_noise_lowers_the_best_accuracy_as_predicted(self, benchmark, small, matrices):
         matrix = matrices(0)[benchmark.RIGHT]
         tokens, noisy = benchmark.draw(matrix, 20_000, 0.3, np.random.default_rng(0))
         balance = (2 * tokens - 1) @ matrix.T
@@ -126,7 +128,7 @@ class TestData:
         expected = benchmark.own_token_accuracy(matrix, 0.3)
         assert np.mean(noisy == tokens) == pytest.approx(expected, abs=5e-3)
 
-    def test_an_epoch_has_each_sample_once(self, benchmark, small):
+    def test_an_epoch_contains_each_sample_once(self, benchmark, small):
         blocks = list(benchmark.batches(16, small, np.random.default_rng(0)))
         assert [len(block) for block in blocks] == [16, 16]
         assert all(sorted(block) == list(range(16)) for block in blocks)
@@ -138,7 +140,7 @@ class TestModel:
         relations = benchmark.relations_of(task, small, np.random.default_rng(0))
         models = {name: benchmark.build_model(relation, small, 0) for name, relation in relations.items()}
         n = small.num_positions
-        flips = np.concatenate([np.zeros((1, n)), np.eye(n)]).astype("int32")  # row j + 1: token j differs
+        flips = np.concatenate([np.zeros((1, n)), np.eye(n)]).astype("int32")  # in row j + 1, token j differs
         for name, model in models.items():
             outputs = keras.ops.convert_to_numpy(model(flips))
             changed = np.abs(outputs[1:] - outputs[0]).max(-1).T > 1e-6
@@ -156,11 +158,11 @@ class TestModel:
 
 class TestRun:
     @pytest.mark.slow
-    def test_trains_at_every_size_and_reports(self, benchmark, small, tmp_path, monkeypatch):
+    def test_models_of_every_size_are_trained_and_reported(self, benchmark, small, tmp_path, monkeypatch):
         pytest.importorskip("matplotlib")
         every = benchmark.relations_of
 
-        def only_right(*arguments):  # compiling takes most of the time
+        def only_right(*arguments):  # compilation takes most of the time
             return {benchmark.RIGHT: every(*arguments)[benchmark.RIGHT]}
 
         monkeypatch.setattr(benchmark, "relations_of", only_right)
@@ -179,7 +181,7 @@ class TestRun:
         assert (tmp_path / "drawn.png").stat().st_size > 10_000
 
     @pytest.mark.slow
-    def test_trains_from_the_same_weights_and_optimizer_each_time(self, benchmark, small):
+    def test_every_run_starts_from_the_same_weights_and_optimizer(self, benchmark, small):
         relations = benchmark.relations_of("graph", small, np.random.default_rng(0))
         model = benchmark.build_model(relations[benchmark.RIGHT], small, 0)
         matrix = relations[benchmark.RIGHT].matrix(small.num_positions)

@@ -1,4 +1,4 @@
-"""The commands that reproduce papers, on data of a minute's size."""
+"""The commands that reproduce papers, on small data."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ def script(name, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))  # it imports `measuring`
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / "papers" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -46,7 +46,7 @@ def run(module, folder, *options, name=None, **settings):
 
 
 @pytest.mark.slow
-def test_cora(monkeypatch, tmp_path, capsys):
+def test_cora_reproduction_reports_results(monkeypatch, tmp_path, capsys):
     from keras_transformer.datasets import planetoid
 
     random, number = np.random.default_rng(0), np.arange(30)
@@ -73,7 +73,7 @@ def test_cora(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-def test_mnist(monkeypatch, tmp_path, capsys):
+def test_mnist_reproduction_reports_results(monkeypatch, tmp_path, capsys):
     from keras_transformer.datasets import mnist
 
     random = np.random.default_rng(0)
@@ -89,7 +89,7 @@ def test_mnist(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_shakespeare(monkeypatch, tmp_path, capsys):
+def test_shakespeare_reproduction_reports_results(monkeypatch, tmp_path, capsys):
     random = np.random.default_rng(0)
     text = " ".join(random.choice(WORDS, 400))
     (tmp_path / "input.txt").write_text(text)
@@ -103,7 +103,7 @@ def test_shakespeare(monkeypatch, tmp_path, capsys):
         "batch_size": 4,
     }
     numbers = {**sizes, "steps": 4, "validate_every": 2, "dropout": 0.1}
-    for config in ("ours", "gpu"):  # what is not run again stays
+    for config in ("ours", "gpu"):  # results that are not run again are kept
         options = ["--only", config, "--seeds", "0", "--data", str(tmp_path)]
         results = run(module, tmp_path, *options, **numbers)
     assert set(results) == {"ours", "gpu"}
@@ -118,7 +118,7 @@ def test_shakespeare(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_multi30k(monkeypatch, tmp_path, capsys):
+def test_multi30k_reproduction_reports_results(monkeypatch, tmp_path, capsys):
     pytest.importorskip("sacrebleu")
     from keras_transformer.datasets import multi30k
 
@@ -139,7 +139,7 @@ def test_multi30k(monkeypatch, tmp_path, capsys):
     assert "41.0" in capsys.readouterr().out
 
 
-def test_bleu_is_case_insensitive_as_in_its_signature(monkeypatch):
+def test_bleu_is_case_insensitive_as_its_signature_says(monkeypatch):
     pytest.importorskip("sacrebleu")
     module = script("multi30k", monkeypatch)
     texts = ["ein hund läuft über die wiese.", "zwei kinder spielen ball."]
@@ -151,7 +151,7 @@ def test_bleu_is_case_insensitive_as_in_its_signature(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-def test_sst2(monkeypatch, tmp_path, capsys):
+def test_sst2_reproduction_reports_results(monkeypatch, tmp_path, capsys):
     from keras_transformer.datasets import sst2
 
     random = np.random.default_rng(0)
@@ -170,7 +170,7 @@ def test_sst2(monkeypatch, tmp_path, capsys):
 
 @pytest.fixture
 def topics(tmp_path):
-    """Files of labelled sentences of three classes, none of them a number."""
+    """Files of labelled sentences with three classes, which are not numbers."""
     random, files = np.random.default_rng(0), {}
     for part, count in (("train", 24), ("validation", 6), ("test", 9)):
         labels = ["music", "film", "a book"] * count
@@ -207,14 +207,14 @@ def test_labelled_sentences_are_read_from_files(topics, monkeypatch):
         ("new\tfine\n", r"must have only the labels of .*train.tsv: \['a book', .*Received: \['new'\]"),
     ],
 )
-def test_files_that_are_not_labelled_sentences_are_refused(topics, monkeypatch, content, message):
+def test_files_without_labelled_sentences_are_rejected(topics, monkeypatch, content, message):
     module = script("sst2", monkeypatch)
     topics["validation"].write_text(content)
     with pytest.raises(ValueError, match=message):
         module.read(list(topics.values()))
 
 
-def test_files_for_training_need_those_for_validation_and_test(topics, monkeypatch, tmp_path):
+def test_training_files_require_validation_and_test_files(topics, monkeypatch, tmp_path):
     module = script("sst2", monkeypatch)
     del topics["test"]
     with pytest.raises(ValueError, match="--train, --validation and --test go together"):
@@ -223,7 +223,7 @@ def test_files_for_training_need_those_for_validation_and_test(topics, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-def test_text_classification_of_files(topics, monkeypatch, tmp_path):
+def test_text_classification_trains_on_files(topics, monkeypatch, tmp_path):
     module = script("sst2", monkeypatch)
     sizes = {"vocabulary_size": 60, "num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
     options = ["--seeds", "0", "--only", "causal", "lstm", "--name", "topics", *file_options(topics)]

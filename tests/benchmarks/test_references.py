@@ -1,4 +1,4 @@
-"""The runner of comparisons with references: limits, seeds, settings and the form of results."""
+"""The runner of comparisons with references: limits, seeds, settings and result format."""
 
 import dataclasses
 import importlib
@@ -28,7 +28,7 @@ def references(monkeypatch):
 
 @pytest.fixture
 def compared(references, tmp_path):
-    """compared(*options): the status and the results of a comparison."""
+    """Return compared(*options), which gives the exit status and the results of a comparison."""
 
     def compare(run):
         difference = run.case["difference"] * run.settings.scale
@@ -67,12 +67,12 @@ def test_largest_differences_and_counts_are_recorded(compared, capsys):
     assert "1.0e-05" in capsys.readouterr().out
 
 
-def test_an_exceeded_limit_is_a_failure(compared):
+def test_an_exceeded_limit_fails(compared):
     assert compared("--scale", "100")[0] == 1
     assert compared("--scale", "100", "--only", "exact")[0] == 0
 
 
-def test_options_change_settings_and_other_cases_keep_their_results(compared):
+def test_options_change_settings_and_keep_results_of_other_cases(compared):
     compared()
     _, content = compared("--only", "rounded", "--scale", "2", "--sizes", "5", "6", "7", "--seeds", "8")
     assert content["results"]["rounded"]["settings"] == {"scale": 2.0, "sizes": [5, 6, 7]}
@@ -88,7 +88,7 @@ def test_published_figures_belong_to_the_default_name(compared, tmp_path):
     assert "published" not in other["results"]["exact"]
 
 
-def test_gradients_are_relative_to_the_largest_of_each_but_not_to_rounding(references):
+def test_gradient_differences_are_relative_to_the_largest_entry_above_rounding(references):
     ones = np.ones(3)
     gradients = [("large", 1.01 * ones, ones), ("small", 0.012 * ones, 0.01 * ones)]
     found = references.worst_gradient(gradients)

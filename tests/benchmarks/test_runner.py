@@ -1,4 +1,4 @@
-"""The runner of benchmarks: rounds, medians, ratios and the form of results."""
+"""The benchmark runner: rounds, medians, ratios and result format."""
 
 import json
 import pathlib
@@ -50,7 +50,7 @@ def naps(tmp_path_factory):
     return json.loads((folder / "naps.json").read_text()), done.stdout
 
 
-def test_each_contender_has_its_rounds_and_their_medians(naps):
+def test_each_contender_has_rounds_and_medians(naps):
     result, _ = naps
     assert list(result["cases"]) == ["short", "long"]
     for case in result["cases"].values():
@@ -62,12 +62,12 @@ def test_each_contender_has_its_rounds_and_their_medians(naps):
             assert found["of context"]
 
 
-def test_the_better_number_of_threads_counts(naps):
+def test_the_faster_number_of_threads_is_reported(naps):
     for case in naps[0]["cases"].values():
         assert {found["threads"] for found in case["contenders"].values()} == {2}
 
 
-def test_ratios_are_of_the_first_contender_with_an_interval(naps):
+def test_ratios_compare_the_first_contender_with_intervals(naps):
     for case in naps[0]["cases"].values():
         assert "ratios" not in case["contenders"]["ours"]
         ratio = case["contenders"]["peer"]["ratios"]["wall"]
@@ -75,7 +75,7 @@ def test_ratios_are_of_the_first_contender_with_an_interval(naps):
         assert 1.5 < ratio["median"] < 4.5
 
 
-def test_limits_and_derived_figures_and_skipped_contenders_are_recorded(naps):
+def test_limits_derived_figures_and_skipped_contenders_are_recorded(naps):
     result, printed = naps
     for name, times in (("short", 1), ("long", 3)):
         case = result["cases"][name]

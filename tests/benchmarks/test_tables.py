@@ -1,4 +1,4 @@
-"""The tables of speed come from the results, and compare with the fastest form of each peer."""
+"""Speed tables come from the results, and compare with the fastest form of each peer."""
 
 import importlib
 import json
@@ -31,7 +31,7 @@ def result(name):
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def test_pages_have_the_tables_of_the_results(tables):
+def test_documentation_pages_have_the_tables_of_the_results(tables):
     for page in tables.PAGES:
         text = page.read_text(encoding="utf-8")
         assert tables.BLOCK.search(text)
@@ -39,14 +39,14 @@ def test_pages_have_the_tables_of_the_results(tables):
 
 
 @pytest.mark.parametrize(("page", "section"), [("README.md", "## How fast\n"), ("docs/benchmarks.md", "")])
-def test_no_figure_of_speed_is_typed(tables, page, section):
+def test_speed_figures_come_from_results(tables, page, section):
     text = (ROOT / page).read_text(encoding="utf-8")
     text = text.partition(section)[2].partition("\n## ")[0] if section else text
     assert not FIGURE_OF_SPEED.findall(tables.BLOCK.sub("", text))
 
 
-def test_every_form_of_a_peer_is_at_most_as_fast_as_the_one_compared_with(comparisons):
-    """By each peer's figures in the JSON, whatever the contenders are called."""
+def test_comparisons_use_the_fastest_form_of_each_peer(comparisons):
+    """The reference uses the figures of each peer in the JSON, for any contender names."""
     found, measured = comparisons.all_comparisons(), []
     for topic, name, case in (
         (comparisons.TRAINING_STEP, "train_step", "step"),
@@ -78,7 +78,7 @@ def test_every_form_of_a_peer_is_at_most_as_fast_as_the_one_compared_with(compar
         assert min(row.default for row in rows) <= ratio * (1 + 1e-9)
 
 
-def test_attention_is_compared_with_the_faster_mode_of_keras(comparisons):
+def test_attention_is_compared_with_the_fastest_mode_of_keras(comparisons):
     rows = {(each.topic, each.case): each for each in comparisons.attention()}
     contenders = result("attention_seven_rounds")["cases"]["causal, n = 8,192"]["contenders"]
     keras = max(contenders[f"Keras dense, {mode}"]["per_second"] for mode in ("graph", "XLA"))
@@ -87,7 +87,7 @@ def test_attention_is_compared_with_the_faster_mode_of_keras(comparisons):
     assert row.peer_form == "without XLA"
 
 
-def test_a_peer_that_becomes_faster_is_ahead_in_the_list(comparisons, tables, tmp_path):
+def test_comparisons_are_sorted_by_relative_speed(comparisons, tables, tmp_path):
     folder = shutil.copytree(RESULTS, tmp_path / "results")
     changed = result("train_step")
     contenders = changed["cases"]["step"]["contenders"]
@@ -100,7 +100,7 @@ def test_a_peer_that_becomes_faster_is_ahead_in_the_list(comparisons, tables, tm
     assert tables.ratio(row.default) == "**0.11 ×**"
 
 
-def test_ratios_are_bold_where_this_package_is_slower(tables):
+def test_ratios_are_bold_if_this_package_is_slower(tables):
     assert [tables.ratio(value) for value in (0.994, 0.996, 1.234, 3.14, 26.4)] == [
         "**0.99 ×**",
         "1.00 ×",
@@ -112,7 +112,7 @@ def test_ratios_are_bold_where_this_package_is_slower(tables):
     assert tables.span([1.5]) == "1.50 ×"
 
 
-def test_results_record_the_processor(tables):
+def test_results_contain_the_processor(tables):
     text = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Some CPU\nflags\t\t: fpu avx2 avx512f\n"
     assert tables.measuring.processor(f"{text}\n{text.replace('avx2', 'sse')}") == {
         "device": "CPU, Some CPU",

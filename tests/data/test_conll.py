@@ -33,7 +33,7 @@ def test_sentences_are_separated_by_empty_lines(tmp_path, end):
     assert read_conll(file) == expected
 
 
-def test_comments_are_ignored_but_not_words(tmp_path):
+def test_comment_lines_are_ignored_and_words_beginning_with_a_hash_are_kept(tmp_path):
     file = tmp_path / "a.conllu"
     file.write_text(UNIVERSAL, "utf-8")
     ((words, tags),) = read_conll(file, (1, 3))
@@ -43,7 +43,7 @@ def test_comments_are_ignored_but_not_words(tmp_path):
     assert read_conll(file) == [(("#Lakers", "#", "Kobe"), ("O", "O", "B-person"))]
 
 
-def test_sentences_with_malformed_lines_are_refused_or_skipped(tmp_path, caplog):
+def test_sentences_with_malformed_lines_are_rejected_or_skipped(tmp_path, caplog):
     file = tmp_path / "a.txt"
     file.write_bytes(b"a O\nb\n\nc O\n\nd O x\n\ne\xff O\nf O\n\ng O\n")
     with pytest.raises(ValueError, match="Received: 3 malformed") as error:
@@ -57,7 +57,7 @@ def test_sentences_with_malformed_lines_are_refused_or_skipped(tmp_path, caplog)
     assert "Leaving out 3 malformed lines of 7 (42.9 %)" in caplog.text
 
 
-def test_invalid_arguments_are_refused(tmp_path):
+def test_invalid_arguments_are_rejected(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("\n\n")
     with pytest.raises(ValueError, match="`paths` must hold at least one sentence"):
@@ -68,7 +68,7 @@ def test_invalid_arguments_are_refused(tmp_path):
         read_conll(tmp_path / "missing")
 
 
-def test_files_in_another_encoding(tmp_path):
+def test_files_in_another_encoding_are_read(tmp_path):
     file = tmp_path / "train.txt"
     file.write_text("Ñandú B-ANIMAL\n\nvuela O\n", encoding="cp1252")
     expected = [(("Ñandú",), ("B-ANIMAL",)), (("vuela",), ("O",))]

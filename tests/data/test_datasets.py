@@ -1,4 +1,4 @@
-"""Laws of all datasets: epochs, their continuation, files of `cache_dir`, and parts of batches for several workers."""
+"""Test all datasets: epochs, resuming, files in `cache_dir`, and sharding over several workers."""
 
 import collections
 import gzip
@@ -114,7 +114,7 @@ SHARED = DATASETS | {
         np.arange(1, 7 * 16 + 1, dtype="uint8").reshape(7, 4, 4, 1), np.arange(7), size, **o
     )
 }
-# Their batches depend on random numbers that differ between workers.
+# Their batches depend on random numbers that differ by worker.
 RANDOM = {
     "translation_pairs, sampled",
     "language_modeling, sampled",
@@ -122,7 +122,7 @@ RANDOM = {
     "next_sentences",
     "span_corruption",
 }
-# Rows that cannot be divided among the workers are left out.
+# Rows that cannot be divided among the workers are dropped.
 DIVISIBLE = {
     "sentence_pairs",
     "next_sentences",
@@ -139,7 +139,7 @@ EPOCHS = SHARED | {
 
 
 def listed(dataset):
-    """The batches of one iteration, each as a list of arrays."""
+    """Return the batches of one iteration, each as a list of arrays."""
     return [[np.asarray(each) for each in tf.nest.flatten(batch)] for batch in dataset]
 
 
@@ -177,25 +177,25 @@ def test_epochs_differ_by_seed_and_number_and_continue_from_any_batch(name):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", EPOCHS)
-def test_an_epoch_does_not_wait_for_the_tuner_of_tensorflow(name):
+def test_an_epoch_does_not_wait_for_tensorflow_autotuning(name):
     """With autotuning, TensorFlow only ends an epoch when its tuner wakes, up to a minute later."""
     assert EPOCHS[name](2).options().autotune.enabled is False
 
 
-def test_fingerprints_differ_for_other_data():
+def test_fingerprints_of_different_data_differ():
     others = [(source + "!", target) for source, target in PAIRS]
     one, other = (data.translation_pairs(pairs, BYTES, 2).epochs.fingerprint for pairs in (PAIRS, others))
     assert one != other
 
 
 @pytest.mark.parametrize("argument", ["seed", "max_length"])
-def test_seeds_and_lengths_that_are_no_integers_are_refused(argument):
+def test_non_integer_seeds_and_lengths_are_rejected(argument):
     with pytest.raises(ValueError, match=rf"`{argument}` must be .* integer. Received: {argument}=None"):
         data.translation_pairs(PAIRS, BYTES, 2, **{argument: None})
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 1000])
-def test_shuffled_numbers_are_a_permutation(count):
+def test_shuffled_indices_are_a_permutation(count):
     seeds, numbers = tf.constant([3, 5], tf.int64), tf.range(count, dtype=tf.int64)
     orders = [epochs.shuffled(numbers, seeds, count, purpose).numpy() for purpose in (0, 1)]
     assert all(sorted(order) == list(range(count)) for order in orders)
@@ -203,14 +203,14 @@ def test_shuffled_numbers_are_a_permutation(count):
 
 
 @pytest.mark.parametrize(("epoch", "batch"), [(-1, 0), (0, -1), (0, 4)])
-def test_positions_outside_an_epoch_are_refused(epoch, batch):
+def test_positions_outside_an_epoch_are_rejected(epoch, batch):
     with pytest.raises(ValueError, match=f"Received: epoch={epoch}, batch={batch}"):
         SHARED["image_batches"](2).epochs.start_at(epoch, batch)
 
 
 @pytest.mark.slow_variants
 @each_dataset
-def test_files_give_the_batches_of_memory_and_are_found_again(name, tmp_path):
+def test_cached_files_give_the_batches_of_memory_and_are_reused(name, tmp_path):
     make = DATASETS[name]
     expected = [epoch for dataset in [make(2, shard=(1, 2))] for epoch in (listed(dataset), listed(dataset))]
     cached = make(2, shard=(1, 2), cache_dir=tmp_path)
@@ -229,7 +229,7 @@ def test_files_give_the_batches_of_memory_and_are_found_again(name, tmp_path):
 
 
 def rows_of(batch):
-    """The rows of a batch without rows of padding, as tuples."""
+    """Return the rows of a batch as tuples, without padding rows."""
     rows = zip(*(map(tuple, each.reshape(len(each), -1).tolist()) for each in batch), strict=True)
     return [row for row in rows if any(any(value not in (0, -1) for value in array) for array in row)]
 
@@ -237,8 +237,8 @@ def rows_of(batch):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("count", [3, 2])
 @pytest.mark.parametrize("name", SHARED)
-def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
-    """Their batches have equal shapes at every step, and together the rows of the larger batch."""
+def test_batches_of_workers_make_up_the_larger_batches_of_one(name, count):
+    """At every step their batches have equal shapes, and together the rows of the larger batch."""
     workers = [listed(SHARED[name](1, shard=(index, count))) for index in range(count)]
     whole = listed(SHARED[name](count))
     assert len({len(batches) for batches in workers}) == 1
@@ -263,7 +263,7 @@ def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("name", ["image_batches", "classification", "fine_tuning", "sentence_pairs"])
-def test_rows_that_are_left_out_in_one_epoch_occur_in_another(name, shuffle):
+def test_rows_dropped_in_one_epoch_occur_in_another(name, shuffle):
     every = {row for batch in listed(SHARED[name](1)) for row in rows_of(batch)}
     workers = [SHARED[name](1, shard=(index, 2), shuffle=shuffle) for index in range(2)]
     epochs = [{row for each in workers for batch in listed(each) for row in rows_of(batch)} for _ in range(5)]
@@ -273,7 +273,7 @@ def test_rows_that_are_left_out_in_one_epoch_occur_in_another(name, shuffle):
     assert left_out[0] != left_out[1] or shuffle
 
 
-def test_every_function_that_makes_batches_is_compared():
+def test_every_function_that_makes_batches_is_tested():
     functions = {
         name for name in data.__all__ if "batch_size" in inspect.signature(getattr(data, name)).parameters
     }
@@ -291,12 +291,12 @@ def test_masks_of_workers_differ():
 
 
 @pytest.mark.parametrize("shard", [(2, 2), (-1, 2), 1, (0, 0), (0.0, 1), (0, 1, 2)])
-def test_other_shards_are_refused(shard):
+def test_invalid_shards_are_rejected(shard):
     with pytest.raises(ValueError, match=r"`shard` must be \(index, count\).*Received: shard="):
         data.language_modeling(TEXTS, BYTES, shard=shard)
 
 
-def test_more_workers_than_rows_are_refused():
+def test_more_workers_than_rows_are_rejected():
     with pytest.raises(ValueError, match="`shard` must leave a row for each worker. Received: 3 workers"):
         data.classification(TEXTS[:2], [0, 1], WORDS, shard=(0, 3))
     with pytest.raises(ValueError, match="`shard` must leave a row for each worker. Received: 3 workers"):
@@ -333,7 +333,7 @@ def test_patterns_and_compressed_files_are_read_as_a_stream(tmp_path):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_other_contents_are_written_anew(change, tmp_path):
+def test_different_contents_are_written_again(change, tmp_path):
     arguments = {"pairs": PAIRS, "tokenizer": BYTES, "batch_size": 4}
     data.translation_pairs(**arguments, cache_dir=tmp_path)
     before = len(list(tmp_path.iterdir()))
@@ -355,7 +355,7 @@ def test_options_of_batches_use_the_same_ids(tmp_path):
     assert_equal(listed(found), listed(data.translation_pairs(PAIRS, BYTES, 2, **options)))
 
 
-def test_other_examples_are_refused(tmp_path):
+def test_invalid_examples_are_rejected(tmp_path):
     for pairs in ([{"en": "a", "es": "b"}], iter([("a",)])):
         with pytest.raises(ValueError, match=r"`pairs` must be \(source, target\), two str each"):
             data.translation_pairs(pairs, BYTES, cache_dir=tmp_path)
@@ -411,8 +411,8 @@ def test_damaged_files_are_named(damage, error, message, tmp_path):
     data.translation_pairs(pairs, BYTES, 2, cache_dir=cache)
 
 
-def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
-    """Its ids would be found again by the hash of other content."""
+def test_a_source_that_changes_while_it_is_read_is_rejected(tmp_path, monkeypatch):
+    """The cache could return its ids for a file with other content."""
     pairs, cache, sha256 = pairs_file(tmp_path), tmp_path / "cache", files.sha256
 
     def changing(path):
@@ -440,7 +440,7 @@ def test_files_that_are_damaged_while_they_are_read_raise_an_error(damage, tmp_p
         listed(dataset)
 
 
-def test_a_copy_of_the_files_is_used(tmp_path):
+def test_copied_cache_files_are_used(tmp_path):
     pairs = pairs_file(tmp_path)
     expected = listed(data.translation_pairs(pairs, BYTES, 2, cache_dir=tmp_path / "one"))
     for folder in (tmp_path / "one").iterdir():
@@ -453,11 +453,11 @@ def test_a_copy_of_the_files_is_used(tmp_path):
 
 
 class Crash(BaseException):
-    """The process has died: no later operation happens either."""
+    """Simulate the death of the process: no later operation takes place."""
 
 
 class Faults:
-    """Let the n-th change of the disk fail: once (a full disk), or with all that follow (a crash)."""
+    """Let the n-th write to the disk fail: once (a full disk), or with all later ones (a crash)."""
 
     def __init__(self, monkeypatch, number, crash):
         self._number, self._crash, self.count = number, crash, 0
@@ -483,7 +483,7 @@ class Faults:
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["full disk", "crash"])
-def test_a_failure_at_any_write_leaves_nothing_that_is_taken_for_complete(crash, tmp_path):
+def test_a_failure_at_any_write_leaves_no_cache_that_seems_complete(crash, tmp_path):
     def chunks():
         for number in range(2):
             yield {"ids": np.arange(3) + number, "rows": np.zeros((2, 2), np.int32)}
@@ -501,7 +501,7 @@ def test_a_failure_at_any_write_leaves_nothing_that_is_taken_for_complete(crash,
             found = storage.in_files(folder, "key", chunks())
             for name in ("ids", "rows"):
                 np.testing.assert_array_equal(found[name], expected[name])
-        # A failure after the folder has its name may leave the lock, which is empty.
+        # A failure after the folder was renamed may leave the empty lock file.
         assert {path.name for path in folder.iterdir()} - {".key"} == {"key"}
         assert not any(path.stat().st_size for path in folder.glob(".key/**/*"))
         if faults.count < number:
@@ -509,7 +509,7 @@ def test_a_failure_at_any_write_leaves_nothing_that_is_taken_for_complete(crash,
     assert number > 10
 
 
-def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
+def test_a_full_disk_raises_an_error_that_names_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(
         storage._File, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     )
@@ -522,7 +522,7 @@ def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_malformed_lines_are_refused_before_anything_is_kept(tmp_path):
+def test_malformed_lines_are_rejected_before_anything_is_cached(tmp_path):
     file = tmp_path / "pairs.tsv"
     file.write_text("a\tb\nc\n")
     with pytest.raises(ValueError, match="1 malformed line"):
@@ -534,12 +534,12 @@ def test_malformed_lines_are_refused_before_anything_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("cache_dir", [3, ""])
-def test_other_folders_are_refused(cache_dir):
+def test_invalid_folders_are_rejected(cache_dir):
     with pytest.raises(TypeError, match="`cache_dir` must be a path or None. Received: cache_dir="):
         data.language_modeling(TEXTS, BYTES, cache_dir=cache_dir)
 
 
-def test_a_tokenizer_without_a_hash_is_refused(tmp_path):
+def test_a_tokenizer_without_a_hash_is_rejected(tmp_path):
     class Other:
         pad_id, start_id, end_id, vocabulary_size = 0, 1, 2, 300
         tokenize = BYTES.tokenize
@@ -551,7 +551,7 @@ def test_a_tokenizer_without_a_hash_is_refused(tmp_path):
         data.language_modeling(TEXTS, Other(), cache_dir=tmp_path)
 
 
-def test_threads_that_want_the_same_files_wait_for_the_first(tmp_path, caplog):
+def test_threads_that_need_the_same_files_wait_for_the_first(tmp_path, caplog):
     begun, release, made = threading.Event(), threading.Event(), []
 
     def slow_chunks():
@@ -576,7 +576,7 @@ def test_threads_that_want_the_same_files_wait_for_the_first(tmp_path, caplog):
     assert [found["ids"].tolist() for found in made] == [[0, 1, 2, 3]] * 2
 
 
-def test_a_bar_shows_share_speed_and_remaining_time_of_slow_reading(tmp_path, monkeypatch, capsys):
+def test_progress_of_slow_reading_shows_percentage_speed_and_remaining_time(tmp_path, monkeypatch, capsys):
     path = tmp_path / "texts.txt"
     path.write_text("a\n" * 100)
     now = [0.0]
@@ -595,13 +595,13 @@ def test_a_bar_shows_share_speed_and_remaining_time_of_slow_reading(tmp_path, mo
     assert capsys.readouterr() == ("", "Tokenising: 25 rows in 1:40\n")
 
 
-def test_small_data_is_read_silently(tmp_path, capsys):
+def test_small_files_are_read_without_a_progress_bar(tmp_path, capsys):
     data.language_modeling(TEXTS, BYTES, cache_dir=tmp_path)
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.slow
-def test_training_on_files_continues_exactly(tmp_path):
+def test_training_on_cached_files_resumes_exactly(tmp_path):
     def train(folder, epochs):
         keras.utils.set_random_seed(0)
         batches = data.language_modeling(TEXTS, BYTES, 2, length=8, cache_dir=tmp_path / "cache")
@@ -643,4 +643,4 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
         command = [sys.executable, "-c", MEMORY, str(count), str(tmp_path / str(count))]
         found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         used.append(int(found.stdout.split()[0]))
-    assert abs(used[1] - used[0]) < 20_000, used  # kB; the ids of the larger are 0.3 GB
+    assert abs(used[1] - used[0]) < 20_000, used  # kB; the ids of the larger file take 0.3 GB

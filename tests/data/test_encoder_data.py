@@ -13,7 +13,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##x", "##y
 TOKENIZER = WordPieceTokenizer(PIECES)
 LONG = "ax b c d e f gyx h " * 5
 TEXTS = ["a b c", "h", "ax byy. c?", "", "☃ a", "a\u2003a  a a\n b"]
-# The character U+200D has no pieces.
+# The character U+200D gives no pieces.
 WORDS = [["ax", "b.", "c"], ["\u200d", "hyx"], ["a"], LONG.split(), ["b c", "☃"]]
 RANDOM = np.random.default_rng(0)
 
@@ -32,7 +32,7 @@ def bert(**options):
 
 
 def in_order(batches):
-    """The inputs and labels of all rows, without rows of padding and by name, in one array each."""
+    """Return the inputs and labels of all rows by name, in one array each, without padding rows."""
     rows = list(batches)
     assert len(rows) == batches.cardinality().numpy()
     inputs = {name: np.concatenate([given[name] for given, _ in rows]) for name in rows[0][0]}
@@ -41,7 +41,7 @@ def in_order(batches):
 
 
 def assert_pipelines_inputs(found, batch):
-    """The rows equal those of a pipeline's preprocessing, with more padding."""
+    """Check that rows equal the batch of a pipeline's preprocessing, up to padding."""
     assert not any(batch.error.numpy())
     assert found.keys() == batch.inputs.keys()
     for name, expected in batch.inputs.items():
@@ -71,14 +71,14 @@ def test_words_have_the_ids_and_the_labels_of_the_pipeline():
     inputs, labels = in_order(data.tagging(WORDS, tags, TOKENIZER, **ONE_LENGTH))
     batch = tagger.preprocess(tf.constant([" ".join(words) for words in WORDS]))
     assert_pipelines_inputs(inputs, batch)
-    # Logits that predict each label, and nothing at other positions, give the tags of all words with tokens.
+    # Logits that predict the labels give the tags of all words with tokens.
     logits = np.where(labels[..., None] == np.arange(9), 9.0, 0.0)[:, : batch.inputs["token_ids"].shape[1]]
     found = tagger.postprocess({"logits": tf.constant(logits, tf.float32)}, batch)
     rows = zip(found["words"].numpy(), found["labels"].numpy(), strict=True)
     answers = [[(word.decode(), tag) for word, tag in zip(*row, strict=True) if word] for row in rows]
     expected = [list(zip(words, of_words, strict=True)) for words, of_words in zip(WORDS, tags, strict=True)]
     expected[1] = expected[1][1:]  # a word without tokens
-    expected[4][:1] = [("b", tags[4][0]), ("c", 0)]  # a word with white space, labelled at its first part
+    expected[4][:1] = [("b", tags[4][0]), ("c", 0)]  # a word with white space is labelled at its first piece
     assert answers == expected
     assert (labels >= 0).sum() == sum(map(len, WORDS)) - 1  # each word with tokens is labelled once
 
@@ -94,7 +94,7 @@ def test_questions_have_the_ids_and_the_labels_of_the_pipeline():
     inputs, labels = in_order(data.questions(QUESTIONS, CONTEXTS, answers, TOKENIZER, **ONE_LENGTH))
     batch = answerer.preprocess(tf.constant(QUESTIONS), tf.constant(CONTEXTS))
     assert_pipelines_inputs(inputs, batch)
-    # Logits of the labels give the answers, whole words, where windows without the answer predict the first position.
+    # Logits that predict the labels give the answers; windows without the answer predict the first position.
     places = np.arange(batch.inputs["token_ids"].shape[1])
     logits = {
         f"{name}_logits": tf.constant(np.where(labels[:, i, None] == places, 50.0, 0.0), tf.float32)
@@ -111,7 +111,7 @@ def test_questions_have_the_ids_and_the_labels_of_the_pipeline():
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "questions"])
-def test_batches_have_few_shapes_and_every_row_once_an_epoch(task):
+def test_batches_have_few_shapes_and_contain_every_row_once_an_epoch(task):
     texts = [" ".join(RANDOM.choice(list("abcdefgh"), RANDOM.integers(1, 40))) for _ in range(99)]
     texts = list(dict.fromkeys(texts))
     columns = {
@@ -229,7 +229,7 @@ def test_unreachable_answers_and_long_questions_are_counted(caplog):
         ("questions", (["a"], ["b c"], ["c"]), r"tuples of text and start, or None. .*answers\[0\]='c'"),
     ],
 )
-def test_invalid_examples_are_refused(task, columns, message):
+def test_invalid_examples_are_rejected(task, columns, message):
     with pytest.raises(ValueError, match=message):
         getattr(data, task)(*columns, TOKENIZER)
 
@@ -246,12 +246,12 @@ def test_invalid_examples_are_refused(task, columns, message):
         ),
     ],
 )
-def test_invalid_settings_are_refused(options, message):
+def test_invalid_settings_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         data.tagging([["a"]], [[0]], TOKENIZER, **options)
 
 
-def test_a_string_is_not_texts():
+def test_a_single_string_in_place_of_texts_is_rejected():
     with pytest.raises(TypeError, match="`texts` must be an iterable. Received: texts='a b'"):
         data.classification("a b", [0], TOKENIZER)
 

@@ -18,7 +18,7 @@ def csv_field(field):
 
 
 def contents(pairs):
-    """The same pairs in each format, with and without a header."""
+    """Return the same pairs in each format, with and without a header."""
     tsv = ["\t".join(pair) for pair in pairs]
     commas, semicolons = ([mark.join(map(csv_field, pair)) for pair in pairs] for mark in ",;")
     objects = [json.dumps({"id": 7, "target": target, "source": source}) for source, target in pairs]
@@ -70,7 +70,7 @@ def test_numbers_of_json_objects_are_read_as_written(tmp_path):
 
 
 MESSY = {
-    # content, columns, malformed lines as (number, part of the reason), the remaining examples
+    # content, columns, malformed lines as (line number, words of the reason), remaining examples
     "empty-line.tsv": ("a\tb\n\nc\td\n", None, [(2, "an empty line")], [("a", "b"), ("c", "d")]),
     "third.tsv": ("a\tb\nc\td\te\n", None, [(2, "3 columns instead of 2")], [("a", "b")]),
     "picked.tsv": (
@@ -109,7 +109,7 @@ MESSY = {
 
 
 @pytest.mark.parametrize("name", MESSY)
-def test_malformed_lines_are_refused_or_skipped(tmp_path, caplog, name):
+def test_malformed_lines_are_rejected_or_skipped(tmp_path, caplog, name):
     content, columns, malformed, remaining = MESSY[name]
     file = tmp_path / name
     file.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -185,7 +185,7 @@ def write_csv(path, rows):
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_a_clear_header_is_left_out_with_a_warning(tmp_path, caplog, name):
+def test_an_obvious_header_is_skipped_with_a_warning(tmp_path, caplog, name):
     header, rows = HEADERS[name]
     file = write_csv(tmp_path / "a.csv", [header, *rows])
     with caplog.at_level(logging.WARNING, "keras_transformer"):
@@ -208,7 +208,7 @@ def test_an_ordinary_first_row_is_an_example(tmp_path, caplog, name):
     assert read_examples(file, header=True) == rows
 
 
-def test_headers_of_several_files_are_one_warning(tmp_path, caplog):
+def test_headers_of_several_files_give_one_warning(tmp_path, caplog):
     files = [write_csv(tmp_path / name, [("text", "label"), ("a", "b")]) for name in ("a.csv", "b.csv")]
     assert read_examples(files) == [("a", "b")] * 2
     (record,) = caplog.records
@@ -226,7 +226,7 @@ ENCODINGS = ["cp1252", "latin-1", "utf-16", "utf-16-le", "utf-16-be", "utf-32", 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_encodings_are_read_as_utf8(tmp_path, encoding, end):
+def test_files_in_unicode_encodings_are_read(tmp_path, encoding, end):
     rows = [("Qué película, ñandú", "sí"), ("x", "y")]
     content = end.join(";".join(map(csv_field, row)) for row in rows).encode(encoding)
     (tmp_path / "a.csv").write_bytes(content)
@@ -263,7 +263,7 @@ def test_an_error_names_the_encoding_and_the_conversion(tmp_path, content, found
         read_examples(packed)
 
 
-def test_lines_in_windows_1252_are_shown_as_such(tmp_path, caplog):
+def test_errors_show_windows_1252_lines_decoded(tmp_path, caplog):
     file = tmp_path / "a.tsv"
     file.write_bytes("ñandú\tsí\nuno\tdos\n".encode("cp1252"))
     with pytest.raises(
@@ -277,7 +277,7 @@ def test_lines_in_windows_1252_are_shown_as_such(tmp_path, caplog):
     assert read_examples(file, encoding="cp1252") == [("ñandú", "sí"), ("uno", "dos")]
 
 
-def test_files_compressed_under_another_suffix_are_refused(tmp_path):
+def test_compressed_files_with_the_wrong_suffix_are_rejected(tmp_path):
     (tmp_path / "a.csv").write_bytes(gzip.compress(b"a,b\n"))
     with pytest.raises(
         ValueError, match="compressed by gzip: rename it to 'a.csv.gz', or .*: gunzip -c .*a.csv >"
@@ -288,7 +288,7 @@ def test_files_compressed_under_another_suffix_are_refused(tmp_path):
         read_examples(tmp_path / "b.csv", on_error="skip")
 
 
-def test_a_delimiter_of_csv_files(tmp_path):
+def test_csv_files_may_have_another_delimiter(tmp_path):
     (tmp_path / "a.csv").write_text("a, b|c;d\n'e'|\"f|g\"\n")
     rows = [("a, b", "c;d"), ("'e'", "f|g")]
     assert read_examples(tmp_path / "a.csv", delimiter="|") == rows
@@ -327,14 +327,14 @@ def test_a_delimiter_of_csv_files(tmp_path):
         ("a.jsonl", '{"x": "a"}\n', {"columns": 1}, ValueError, r"`columns` must be columns of the files"),
     ],
 )
-def test_invalid_arguments_are_refused(tmp_path, name, content, arguments, error, message):
+def test_invalid_arguments_are_rejected(tmp_path, name, content, arguments, error, message):
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(error, match=message):
         read_examples(tmp_path / name, **arguments)
 
 
-def test_other_paths_are_refused(tmp_path):
+def test_invalid_paths_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="`paths` must name files. Received: .*, a directory"):
         read_examples([tmp_path])
     with pytest.raises(ValueError, match="`paths` must hold at least one path"):
@@ -401,7 +401,7 @@ def test_tokenizers_are_trained_on_text_files(tmp_path):
             text.BytePairTokenizer.train(path, 262)
 
 
-def test_split_keeps_equal_sources_together():
+def test_split_keeps_pairs_of_equal_sources_together():
     examples = [(f"source {i % 50}", i) for i in range(200)]
     train, held_out = data.split(examples, 0.2, seed=3)
     assert sorted([*train, *held_out]) == sorted(examples)
@@ -417,7 +417,7 @@ def test_split_keeps_equal_sources_together():
     assert sum(map(len, data.split([(["a"], ["O"]), (["b"], ["O"])], 0.5))) == 2
 
 
-def test_split_refuses_invalid_arguments():
+def test_split_rejects_invalid_arguments():
     with pytest.raises(ValueError, match="`share` must be between 0 and 1. Received: share=1"):
         data.split(["a", "b"], 1)
     with pytest.raises(ValueError, match="at least two distinct sources. Received: 2 examples with 1"):

@@ -17,7 +17,7 @@ def ids(text):
 
 
 def rows(batches):
-    """Each row without padding, its next tokens, and its example's class."""
+    """Return each row without padding, its next tokens, and the class of its example."""
     found = []
     for inputs, labels in batches:
         token_ids, following, classes = inputs["token_ids"], labels["tokens"], labels["classes"]
@@ -28,7 +28,7 @@ def rows(batches):
             length = np.count_nonzero(row != TOKENIZER.pad_id)
             assert (row[length:] == TOKENIZER.pad_id).all()
             np.testing.assert_array_equal(after[: length - 1 if length else 0], row[1:length])
-            assert (after[max(0, length - 1) :] == TOKENIZER.pad_id).all()  # nothing follows the last
+            assert (after[max(0, length - 1) :] == TOKENIZER.pad_id).all()  # the last token has no next one
             found.append((row[:length].tolist(), int(label)))
     return found
 
@@ -38,7 +38,7 @@ def made(examples, labels, task, **options):
     return data.fine_tuning(examples, labels, TOKENIZER, **options)
 
 
-def test_a_text_is_between_start_and_extract():
+def test_texts_are_enclosed_by_start_and_extract_tokens():
     batches = made(TEXTS, [1, 0, 2, 1], "classification")
     assert len(batches) == 2
     expected = [
@@ -53,7 +53,7 @@ def test_entailment_rows_begin_with_the_premise():
     assert rows(made(PAIRS, [1, 1, 1], "entailment")) == expected
 
 
-def test_similarity_has_both_orders_of_a_pair():
+def test_similarity_rows_have_both_orders_of_a_pair():
     found = rows(made(PAIRS, [0, 1, 0], "similarity"))
     turned = rows(made([pair[::-1] for pair in PAIRS], [0, 1, 0], "similarity"))
     assert found[0] == ([START, *ids("to"), DELIMITER, *ids("be or"), EXTRACT], 0)
@@ -61,7 +61,7 @@ def test_similarity_has_both_orders_of_a_pair():
     assert turned == [row for i in range(0, 6, 2) for row in (found[i + 1], found[i])]
 
 
-def test_each_answer_follows_the_context_and_missing_answers_are_padding():
+def test_each_answer_follows_the_context_and_missing_answers_are_padded():
     examples = [("q", ["a", "bb"]), ("r", ["c", "d", "e"]), ("s", ("f",))]
     batches = made(examples, [1, 2, 0], "multiple_choice", batch_size=3)
     ((inputs, _),) = batches
@@ -75,7 +75,7 @@ def test_each_answer_follows_the_context_and_missing_answers_are_padding():
     assert [row for row, _ in found] == expected
 
 
-def test_each_epoch_has_every_example_once_in_another_order():
+def test_each_epoch_shuffles_all_examples():
     batches = made(TEXTS * 3, list(range(12)), "classification", shuffle=True, seed=1)
     epochs = [[label for _, label in rows(batches)] for _ in range(3)]
     assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
@@ -91,7 +91,7 @@ def test_special_tokens_may_be_any_ids_that_no_text_contains():
         made(["b", "a"], [0, 0], "classification", special_ids=(300, 301, ids("a")[0]))
 
 
-def test_long_rows_are_refused_rather_than_truncated():
+def test_long_rows_are_rejected_instead_of_truncated():
     assert rows(made(["abc"], [0], "classification", max_length=5))
     for task, example in (("classification", "abcd"), ("similarity", ("ab", "c"))):
         with pytest.raises(ValueError, match=r"must fit max_length=5 .*Received: 6 tokens in examples\[1\]"):
@@ -120,12 +120,12 @@ def test_long_rows_are_refused_rather_than_truncated():
         (([("a", ["b"])], [1], "multiple_choice"), r"labels\[0\]=1 of 1 answers"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         made(*arguments)
 
 
-def test_invalid_settings_are_refused():
+def test_invalid_settings_are_rejected():
     with pytest.raises(ValueError, match="`batch_size` must be a positive integer. Received: batch_size=0"):
         made(["a"], [0], "classification", batch_size=0)
     with pytest.raises(ValueError, match="`special_ids` must be three different ids"):
@@ -148,7 +148,7 @@ def test_invalid_settings_are_refused():
     ],
     ids=["several labels", "a number", "numbers"],
 )
-def test_labels_may_be_multi_label_or_numbers(labels, expected):
+def test_multi_label_and_numeric_targets_are_accepted(labels, expected):
     batches = made(TEXTS, labels, "classification")
     assert batches.element_spec[1]["classes"].dtype == "float32"
     found = np.concatenate([given["classes"] for _, given in batches])

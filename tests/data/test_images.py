@@ -36,7 +36,7 @@ def test_each_image_is_shifted_independently_within_the_limit():
     assert len(moves) == 9
 
 
-def test_half_of_the_images_are_mirrored():
+def test_half_of_the_images_are_flipped():
     images = IMAGES[:1].repeat(400, 0)
     flipped = next(iter(image_batches(images, np.zeros(400), 400, flip=True)))[0].numpy()
     mirrored = (flipped == images[:, :, ::-1]).all((1, 2, 3))
@@ -54,12 +54,12 @@ def test_half_of_the_images_are_mirrored():
         ({"shift": -1}, "`shift` must be at least 0. Received: shift=-1"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         image_batches(**{"images": IMAGES, "labels": LABELS, **arguments})
 
 
-def test_labels_may_be_multi_label():
+def test_multi_label_targets_are_accepted():
     several = np.eye(5, 3, dtype="float32")
     for images, labels in image_batches(IMAGES, several, batch_size=2):
         np.testing.assert_array_equal(labels, several[(images[:, 0, 0, 0] - 1) // 36])

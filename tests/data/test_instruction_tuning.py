@@ -1,4 +1,4 @@
-"""Prompts and completions: labels are those of completions, whole pairs share rows without attending to each other."""
+"""Prompts and completions: only completions are labels, and packed pairs do not attend to each other."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ def ids(text, tokenizer=TOKENIZER):
 
 
 def segments(dataset, ignored=0):
-    """(ids, labels, positions) of each text of an epoch, as tuples."""
+    """Return (ids, labels, positions) of each text of an epoch, as tuples."""
     found = []
     for inputs, labels in dataset.as_numpy_iterator():
         for row in range(len(labels)):
@@ -40,7 +40,7 @@ def segments(dataset, ignored=0):
 @pytest.mark.parametrize(
     ("tokenizer", "ignored"), [(TOKENIZER, 0), (WITHOUT_PADDING, -1)], ids=["pad", "no pad"]
 )
-def test_each_pair_is_in_one_row_with_labels_of_its_completion_and_end(tokenizer, ignored):
+def test_each_pair_is_in_one_row_with_labels_for_completion_and_end_token(tokenizer, ignored):
     dataset = instruction_tuning(PAIRS, tokenizer, 2, length=18)
     expected = []
     for prompt, completion in PAIRS:
@@ -58,7 +58,7 @@ def test_rows_are_packed():
 
 
 def test_loss_is_the_mean_over_completions_and_prompts_have_no_gradient(gradients):
-    """Compared with each pair by itself, by NumPy."""
+    """The reference computes each pair separately in NumPy."""
     model = models.GPT(TOKENIZER.vocabulary_size, 1, 2, 16, max_length=32, dropout=0.0)
     total, count = 0.0, 0
     for prompt, completion in PAIRS:
@@ -87,7 +87,7 @@ def test_pairs_are_read_from_files(tmp_path):
     assert segments(found) == segments(instruction_tuning(PAIRS[:2], TOKENIZER))
 
 
-def test_long_pairs_are_left_out_with_a_warning(caplog):
+def test_long_pairs_are_dropped_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "keras_transformer"):
         found = instruction_tuning(PAIRS, TOKENIZER, length=7)
     assert "leaves out 1 of 6 pairs: more than 7 tokens" in caplog.text
@@ -112,6 +112,6 @@ def test_long_pairs_are_left_out_with_a_warning(caplog):
         ([("a", 3)], {}, r"two str each. Received: pairs\[0\]=\('a', 3\)"),
     ],
 )
-def test_bad_arguments_are_named(pairs, arguments, message):
+def test_errors_name_invalid_arguments(pairs, arguments, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         instruction_tuning(pairs, TOKENIZER, **arguments)

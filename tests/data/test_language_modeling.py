@@ -15,7 +15,7 @@ STREAM = [
 
 
 def epoch(dataset):
-    """The rows of one epoch: inputs and labels, rows of nothing but padding left out."""
+    """Return the inputs and labels of one epoch without padding rows."""
     rows = []
     for inputs, labels in dataset.as_numpy_iterator():
         rows += [({name: values[i] for name, values in inputs.items()}, row) for i, row in enumerate(labels)]
@@ -23,7 +23,7 @@ def epoch(dataset):
 
 
 def predictions(rows):
-    """(token, the one that follows) at every place of the rows."""
+    """Return (token, next token) at every position of the rows."""
     return [
         (int(token), int(label))
         for inputs, labels in rows
@@ -47,7 +47,7 @@ def test_rows_in_order_concatenate_to_the_texts_with_end_tokens(length):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("length", [1, 4, 7, 200])
-def test_each_shuffled_epoch_has_other_row_boundaries_and_predicts_each_token_once(length):
+def test_each_shuffled_epoch_changes_row_boundaries_and_predicts_each_token_once(length):
     dataset = language_modeling(TEXTS, TOKENIZER, 3, length=length, seed=1)
     epochs = [epoch(dataset) for _ in range(4)]
     for rows in epochs:
@@ -61,7 +61,7 @@ def test_each_shuffled_epoch_has_other_row_boundaries_and_predicts_each_token_on
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_all_batches_have_one_shape_and_known_cardinality(separate, shuffle):
+def test_all_batches_have_one_shape_and_the_cardinality_is_known(separate, shuffle):
     dataset = language_modeling(TEXTS, TOKENIZER, 4, length=9, separate=separate, shuffle=shuffle)
     batches = list(dataset)
     assert len(batches) == dataset.cardinality().numpy() > 1
@@ -74,7 +74,7 @@ def test_all_batches_have_one_shape_and_known_cardinality(separate, shuffle):
 @pytest.mark.parametrize(
     ("length", "packed_together"), [(1, {}), (5, {"_MOST_TEXTS": 2}), (16, {"_MOST_TOKENS": 20}), (200, {})]
 )
-def test_separate_texts_are_whole_with_segments_of_their_own(length, packed_together, monkeypatch):
+def test_separate_texts_are_unbroken_with_distinct_segments(length, packed_together, monkeypatch):
     for name, most in packed_together.items():
         monkeypatch.setattr(packing, name, most)
     rows = epoch(language_modeling(TEXTS, TOKENIZER, 2, length=length, separate=True))
@@ -98,7 +98,7 @@ def test_separate_texts_are_whole_with_segments_of_their_own(length, packed_toge
     assert sorted(found) == sorted(expected)
 
 
-def test_rows_are_packed_full():
+def test_rows_are_packed_without_gaps():
     random = np.random.default_rng(0)
     texts = ["a" * size for size in random.integers(1, 60, 300)]
     rows = epoch(language_modeling(texts, TOKENIZER, 8, length=64, separate=True))
@@ -123,18 +123,18 @@ def test_texts_tokenised_in_chunks_are_complete():
     ],
     ids=str,
 )
-def test_invalid_arguments_are_refused(arguments, error, message):
+def test_invalid_arguments_are_rejected(arguments, error, message):
     with pytest.raises(error, match=message):
         language_modeling(**{"texts": TEXTS, "tokenizer": TOKENIZER, **arguments})
 
 
-def test_a_tokenizer_without_an_end_is_refused():
+def test_a_tokenizer_without_an_end_token_is_rejected():
     with pytest.raises(ValueError, match="`tokenizer` must have end_id. Received: end_id=-1"):
         language_modeling(TEXTS, ByteTokenizer({"pad": "<pad>"}))
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_without_pad_id_labels_of_padding_are_negative(separate):
+def test_without_pad_id_padding_labels_are_negative(separate):
     without = ByteTokenizer({"unknown": "<unk>", "end": "</s>"})
     dataset = language_modeling(TEXTS, without, 4, length=9, separate=separate, shuffle=False)
     ids, labels = (
@@ -144,4 +144,4 @@ def test_without_pad_id_labels_of_padding_are_negative(separate):
     assert labels.min() == -1
     assert (ids[labels == -1] == without.end_id).all()
     ends = sum(map(bool, TEXTS))
-    assert (labels == without.end_id).sum() == ends  # what padding would hide is learned
+    assert (labels == without.end_id).sum() == ends  # tokens with the id that padding would have are learned

@@ -14,7 +14,7 @@ def tokenizer():
     return text.ByteTokenizer()
 
 
-def test_lengths_of_translation_pairs_are_the_numbers_of_their_ids(tokenizer):
+def test_lengths_of_translation_pairs_are_their_numbers_of_ids(tokenizer):
     batches = data.translation_pairs(PAIRS, tokenizer, batch_size=4, length_buckets=1, shuffle=False)
     found = data.with_lengths(batches, tokenizer.pad_id)
     assert int(found.cardinality()) == int(batches.cardinality())
@@ -26,7 +26,7 @@ def test_lengths_of_translation_pairs_are_the_numbers_of_their_ids(tokenizer):
     assert inputs["target_lengths"].numpy().tolist() == [*targets, 1]
 
 
-def test_a_start_id_that_is_the_padding_id_is_no_padding():
+def test_a_start_id_equal_to_the_padding_id_is_not_padding():
     ids = {"target_ids": [[0, 5, 6, 0], [0, 0, 0, 0]]}
     found = next(iter(data.with_lengths(tf.data.Dataset.from_tensors(ids))))
     assert found["target_lengths"].numpy().tolist() == [3, 1]
@@ -35,13 +35,13 @@ def test_a_start_id_that_is_the_padding_id_is_no_padding():
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("row", [[0, 0, 5, 6], [5, 0, 6, 0]], ids=["left", "between"])
 @pytest.mark.parametrize("name", ["token_ids", "source_ids", "target_ids"])
-def test_padding_before_the_end_is_refused(name, row):
+def test_padding_inside_a_row_is_rejected(name, row):
     batches = tf.data.Dataset.from_tensors(({name: [row]}, [[1]]))
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"Padding of `{name}` must be at the end"):
         next(iter(data.with_lengths(batches)))
 
 
 @pytest.mark.parametrize("inputs", [{"images": [[1.0]]}, [[1, 2]]], ids=["names", "tensor"])
-def test_inputs_without_ids_are_refused(inputs):
+def test_inputs_without_ids_are_rejected(inputs):
     with pytest.raises(ValueError, match="`dataset` must have inputs with ids"):
         data.with_lengths(tf.data.Dataset.from_tensors((inputs, [1])))

@@ -10,7 +10,7 @@ TEXTS = ["a b c d e f g h i j", "k l", "axyz bx c d ey fy", ""]
 
 
 def batches(texts=TEXTS, epochs=1, **options):
-    """The rows of one or more epochs: masked ids, positions, labels."""
+    """Return the rows of one or more epochs: masked ids, positions, labels."""
     dataset = masked_language_modeling(texts, TOKENIZER, **{"batch_size": 2, "max_length": 14, **options})
     found = []
     for _ in range(epochs):
@@ -20,7 +20,7 @@ def batches(texts=TEXTS, epochs=1, **options):
 
 
 def restored(token_ids, positions, labels):
-    """The row before it was masked."""
+    """Return the row before masking."""
     row = token_ids.copy()
     row[positions[labels != 0]] = labels[labels != 0]
     return row
@@ -35,7 +35,7 @@ def test_labels_are_the_original_tokens_at_the_masked_positions():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_special_ids_are_never_chosen_and_no_position_twice(whole_words):
+def test_special_ids_are_never_masked_and_no_position_twice(whole_words):
     for token_ids, positions, labels in batches(epochs=20, rate=0.4, whole_words=whole_words):
         chosen = positions[labels != 0]
         assert len(set(chosen)) == len(chosen) > 0
@@ -65,7 +65,7 @@ def test_whole_words_are_masked_together():
             if piece.startswith("##"):
                 assert (place in chosen) == (place - 1 in chosen)
         sizes.add(len(chosen))
-    assert max(sizes) <= 4  # 0.3 · 12, and the longest word is of four
+    assert max(sizes) <= 4  # 0.3 · 12; the longest word has four
     assert len(sizes) > 1
 
 
@@ -80,7 +80,7 @@ def test_chosen_tokens_are_80_percent_masked_10_random_10_kept():
                 assert found > 3
     total = sum(counts.values())
     assert total == 40 * 25 * 5
-    # A random token is the old one in a sixteenth of a tenth.
+    # A random token (10 %) equals the original one in 1 of 16 cases.
     for kind, share in (("masked", 0.8), ("same", 0.1 + 0.1 / 18), ("other", 0.1 - 0.1 / 18)):
         assert abs(counts[kind] / total - share) < 4 * (share * (1 - share) / total) ** 0.5, kind
 
@@ -129,7 +129,7 @@ def test_next_sentence_labels_are_balanced():
 
 
 @pytest.mark.slow
-def test_long_pairs_are_truncated_to_the_beginning_of_each():
+def test_long_pairs_keep_the_beginning_of_both_texts():
     rows = {
         " ".join(TOKENIZER.id_to_piece(int(id_)) for id_ in ids)
         for ids, _, label in pairs(epochs=20, max_length=9)
@@ -152,12 +152,12 @@ def test_long_pairs_are_truncated_to_the_beginning_of_each():
         (lambda: next_sentences([["a"], ["b"]], TOKENIZER), "`documents` must hold at least two"),
     ],
 )
-def test_invalid_arguments_are_refused(make, message):
+def test_invalid_arguments_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_tokenizer_without_a_mask_is_refused():
+def test_a_tokenizer_without_a_mask_token_is_rejected():
     roles = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]"}
     tokenizer = WordPieceTokenizer([*SPECIAL[:4], "a"], special_tokens=roles)
     with pytest.raises(ValueError, match="`tokenizer` must have .*mask_id. Received: .*mask_id=-1"):

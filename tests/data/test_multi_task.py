@@ -11,7 +11,7 @@ TOKENIZER = ByteTokenizer()
 
 
 def numbered(count, letter, length=1):
-    """Pairs that differ, of targets with a letter of their own."""
+    """Return distinct pairs whose targets contain the given letter."""
     return [(f"{i:03}", f"{letter * length}{i:03}") for i in range(count)]
 
 
@@ -27,7 +27,7 @@ def texts(ids):
 
 
 def epoch(batches):
-    """The (source, target) of an epoch's rows but those of padding."""
+    """Return the (source, target) of every row of an epoch except padding rows."""
     rows = []
     for inputs, labels in batches:
         assert inputs["target_ids"].shape == labels.shape
@@ -69,7 +69,7 @@ def test_without_limit_and_temperature_every_prefixed_pair_occurs_once():
         (10, 2.0, [10, 9, 7]),
     ],
 )
-def test_tasks_have_the_papers_shares(limit, temperature, expected):
+def test_tasks_are_mixed_in_the_proportions_of_the_paper(limit, temperature, expected):
     sizes = np.minimum([12, 30, 6], limit or np.inf)
     rates = sizes ** (1 / temperature) / (sizes ** (1 / temperature)).sum()
     found = counts(epoch(made(limit=limit, temperature=temperature)))
@@ -80,14 +80,16 @@ def test_tasks_have_the_papers_shares(limit, temperature, expected):
 
 
 @pytest.mark.slow
-def test_each_epoch_samples_other_pairs_of_a_limited_task():
+def test_each_epoch_samples_different_pairs_of_a_limited_task():
     keras.utils.set_random_seed(0)  # TensorFlow derives the draws from the global seed too
     batches = made(limit=12)
     epochs = [epoch(batches) for _ in range(8)]
     of_b = [{row for row in rows if row[1][0] == "b"} for rows in epochs]
     assert {len(rows) for rows in of_b} == {12}  # none twice in an epoch
     assert len(set.union(*of_b)) == 30
-    assert {sum(len(target) > 20 for _, target in rows) for rows in of_b} == {4}  # a third, as of all
+    assert {sum(len(target) > 20 for _, target in rows) for rows in of_b} == {
+        4
+    }  # a third, as in the whole epoch
     assert len({tuple(rows) for rows in epochs}) == 8
 
 
@@ -98,7 +100,7 @@ def test_pairs_repeat_only_after_all_have_occurred():
     assert set(times.values()) == {2, 3}
 
 
-def test_long_pairs_are_left_out_by_task(caplog):
+def test_long_pairs_are_dropped_and_counted_by_task(caplog):
     rows = epoch(made(max_length=12))
     assert counts(rows) == [12, 20, 6]
     assert "leaves out 10 of 30 pairs of task 'b: '" in caplog.text
@@ -115,7 +117,7 @@ def test_long_pairs_are_left_out_by_task(caplog):
         ({"batch_tokens": 8}, "`batch_size` and `batch_tokens` must not both be given"),
     ],
 )
-def test_invalid_arguments_are_refused(options, message):
+def test_invalid_arguments_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         made(**options)
     with pytest.raises(TypeError, match="`tasks` must be a mapping"):

@@ -35,7 +35,7 @@ def batches(dataset):
 
 
 def texts(tokenizer, found):
-    """The (source, target) of every row that is not padding, in order."""
+    """Return the (source, target) of every row except padding rows, in order."""
     rows = []
     for source, _, labels in found:
         present = (labels != tokenizer.pad_id).any(axis=1)
@@ -44,7 +44,7 @@ def texts(tokenizer, found):
     return rows
 
 
-def test_rows_equal_encode(tokenizer):
+def test_rows_equal_the_encoded_texts(tokenizer):
     dataset = translation_pairs(PAIRS, tokenizer, 16, length_buckets=[64], shuffle=False)
     found = batches(dataset)
     sources, targets = zip(*PAIRS, strict=True)
@@ -63,7 +63,7 @@ def test_rows_equal_encode(tokenizer):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"batch_size": 7}, {"batch_tokens": 200}, {"length_buckets": 1}])
-def test_laws_of_every_batch(tokenizer, arguments):
+def test_every_batch_has_shifted_targets_and_padding_at_the_end(tokenizer, arguments):
     dataset = translation_pairs(PAIRS, tokenizer, **arguments)
     assert dataset.element_spec[0].keys() == {"source_ids", "target_ids"}
     found = batches(dataset)
@@ -98,7 +98,7 @@ def test_every_pair_occurs_once_an_epoch(tokenizer, shuffle):
 
 
 @pytest.mark.parametrize("given", [(8, 20, 32, 64), [(10, 32), (32, 10), (20, 20), (60, 56)]])
-def test_rows_are_in_the_smallest_shape_that_fits(tokenizer, given):
+def test_rows_use_the_smallest_shape_that_fits(tokenizer, given):
     shapes = [each if isinstance(each, tuple) else (each, each) for each in given]
     found = set()
     for source, _, labels in batches(translation_pairs(PAIRS, tokenizer, 8, length_buckets=given)):
@@ -121,7 +121,7 @@ def equal(first, second):
 
 
 @pytest.mark.slow
-def test_without_shuffling_order_is_kept_in_each_shape(tokenizer):
+def test_without_shuffling_rows_of_a_shape_keep_their_order(tokenizer):
     dataset = translation_pairs(PAIRS, tokenizer, 16, shuffle=False)
     assert equal(batches(dataset), batches(dataset))
     by_shape = collections.defaultdict(list)
@@ -166,7 +166,7 @@ def test_packed_rows_hold_every_pair_once(tokenizer):
     assert not np.array_equal(epochs[0][0][1], epochs[1][0][1])
 
 
-def test_long_pairs_are_left_out_and_counted(tokenizer, caplog):
+def test_long_pairs_are_dropped_and_counted(tokenizer, caplog):
     source, target = (
         tokenizer.tokenize([pair[side] for pair in PAIRS]).row_lengths().numpy() for side in (0, 1)
     )
@@ -190,7 +190,7 @@ def test_nothing_is_logged_when_all_pairs_fit(tokenizer, caplog):
     assert not caplog.records
 
 
-def test_the_target_tokenizer_gives_the_targets_ids(tokenizer):
+def test_target_ids_come_from_the_target_tokenizer(tokenizer):
     other = SentencePieceTokenizer.train([target for _, target in PAIRS], 200, "word", byte_fallback=False)
     found = batches(
         translation_pairs(PAIRS[:5], tokenizer, 5, target_tokenizer=other, shuffle=False, length_buckets=1)
@@ -205,7 +205,7 @@ def test_the_target_tokenizer_gives_the_targets_ids(tokenizer):
         np.testing.assert_array_equal(ids[:, : expected.shape[1]], expected)
 
 
-def test_all_sources_of_pairs_agree(tokenizer, tmp_path):
+def test_pairs_from_lists_and_files_give_equal_batches(tokenizer, tmp_path):
     pairs = [*PAIRS[:20], ("á\u2028é", "d")]
     lines = [f"{source}\t{target}" for source, target in pairs]
     first, second = tmp_path / "first.tsv", tmp_path / "second.tsv"
@@ -247,7 +247,7 @@ def test_malformed_lines_are_listed(tokenizer, tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_columns_of_pairs_are_picked_and_reversed(tokenizer, tmp_path):
+def test_columns_of_pairs_can_be_selected_and_swapped(tokenizer, tmp_path):
     file, table = tmp_path / "tatoeba.txt", tmp_path / "pairs.csv"
     file.write_text("".join(f"{source}\t{target}\tCC-BY 2.0\n" for source, target in PAIRS[:9]))
     table.write_text("id,en,es\n" + "".join(f"7,{target},{source}\n" for source, target in PAIRS[:9]))
@@ -284,7 +284,7 @@ STRINGS = tf.data.Dataset.from_tensor_slices((["a"], ["b"]))
         (".", ValueError, "`pairs` must name files. Received: '.', a directory"),
     ],
 )
-def test_other_pairs_are_refused(tokenizer, pairs, error, message):
+def test_invalid_pairs_are_rejected(tokenizer, pairs, error, message):
     with pytest.raises(error, match=message):
         translation_pairs(pairs, tokenizer)
 
@@ -320,7 +320,7 @@ def test_other_pairs_are_refused(tokenizer, pairs, error, message):
         ({"max_length": 2}, r"`max_length` .*must be at least \d+, .*300 pairs. Received: a limit of 2"),
     ],
 )
-def test_bad_arguments_are_refused(tokenizer, arguments, message):
+def test_invalid_arguments_are_rejected(tokenizer, arguments, message):
     with pytest.raises(ValueError, match=message.replace("300", str(len(PAIRS)))):
         translation_pairs(PAIRS, tokenizer, **arguments)
 

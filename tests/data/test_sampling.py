@@ -1,4 +1,4 @@
-"""Subword regularization: other segmentations of the same texts in each epoch, the same for the same seed."""
+"""Subword regularization: each epoch segments the same texts differently, reproducibly for a seed."""
 
 import collections
 import functools
@@ -53,28 +53,28 @@ class TestTokenizers:
         assert in_graph.to_list() == first
 
     @pytest.mark.slow
-    def test_rates_close_to_zero_and_one_are_the_usual_pieces_and_single_bytes(self, tokenizer):
+    def test_dropout_rates_near_zero_and_one_give_the_usual_pieces_and_single_bytes(self, tokenizer):
         usual = tokenizer.tokenize(TEXTS).to_list()
         assert tokenizer.sample(TEXTS, 1e-9, [0, 1]).to_list() == usual
         lengths = tokenizer.sample(TEXTS, 1 - 1e-7, [0, 1]).row_lengths().numpy()
         assert lengths.tolist() == [len(text) for text in TEXTS]
 
     @pytest.mark.slow
-    def test_merges_are_left_out_with_the_rate(self):
-        """A word of two bytes has one merge: it is left out in the share `rate` of words."""
+    def test_merges_are_dropped_with_the_given_probability(self):
+        """A word of two bytes has one merge, which is dropped with probability `rate`."""
         tokenizer = BytePairTokenizer.train(["ab ab"], 261, add_prefix_space=False)
         assert tokenizer.merges == [("a", "b")]
         found = tokenizer.sample(["ab"] * 4000, 0.3, [5, 6]).row_lengths().numpy()
         assert abs((found == 2).mean() - 0.3) < 0.03
 
-    def test_sentence_piece_samples_the_same_text(self, sentence_piece):
+    def test_sentence_piece_samples_decode_to_the_same_text(self, sentence_piece):
         found = [sentence_piece.sample(TEXTS, 0.1, [0, 0]) for _ in range(2)]
         assert found[0].to_list() != found[1].to_list()
         for ids in found:
             assert decoded(sentence_piece, ids) == TEXTS
         np.testing.assert_array_equal(*(sentence_piece.tokenize(TEXTS).values for _ in range(2)))
 
-    def test_tokenizers_with_one_segmentation_are_refused(self):
+    def test_tokenizers_that_cannot_sample_are_rejected(self):
         with pytest.raises(ValueError, match="Received: a ByteTokenizer"):
             ByteTokenizer().sample(["a"], 0.1, [0, 0])
         characters = SentencePieceTokenizer.train(TEXTS, 300, "char")
@@ -85,7 +85,7 @@ class TestTokenizers:
 
 
 @pytest.mark.slow
-def test_few_samples_are_longer_than_expected(tokenizer):
+def test_few_samples_exceed_the_expected_length(tokenizer):
     ids, texts = RowsToStore.of_ragged(tokenizer.tokenize(TEXTS)), [text.encode() for text in TEXTS]
     arrays = in_memory([{"ids": ids, "texts": RowsToStore.of_strings(texts)}])
     for rate in (0.05, 0.1, 0.3):
@@ -96,7 +96,7 @@ def test_few_samples_are_longer_than_expected(tokenizer):
 
 
 def epoch(dataset, tokenizer):
-    """The rows of an epoch by their texts: (source text, target text) → [(source ids, labels), …]."""
+    """Return the rows of an epoch by their texts: (source text, target text) → [(source ids, labels), …]."""
     found = collections.defaultdict(list)
     for inputs, labels in dataset.as_numpy_iterator():
         present = (labels != tokenizer.pad_id).any(axis=1)
@@ -114,7 +114,7 @@ def epoch(dataset, tokenizer):
 
 class TestTranslationPairs:
     @pytest.mark.slow
-    def test_each_epoch_has_the_same_texts_in_other_segmentations(self, tokenizer):
+    def test_each_epoch_segments_the_same_texts_differently(self, tokenizer):
         datasets = [
             translation_pairs(PAIRS, tokenizer, 16, sampling=0.1, seed=seed, length_buckets=2)
             for seed in (1, 1, 2)
@@ -130,7 +130,7 @@ class TestTranslationPairs:
         assert np.mean(same) < 0.2  # short texts, and the few samples that are too long
 
     @pytest.mark.slow
-    def test_an_epoch_continues_with_its_samples_and_others_have_others(self, tokenizer):
+    def test_a_resumed_epoch_has_the_same_samples_and_other_epochs_have_others(self, tokenizer):
         dataset = translation_pairs(
             PAIRS, tokenizer, 8, sampling=0.1, shuffle=False
         )  # the same rows in a batch
@@ -141,13 +141,13 @@ class TestTranslationPairs:
         assert [next(iterator)[1].numpy().tolist() for _ in range(len(whole) - 2)] == whole[2:]
 
     @pytest.mark.slow
-    def test_samples_that_are_too_long_are_the_usual_ids(self, tokenizer):
+    def test_too_long_samples_are_replaced_by_the_usual_ids(self, tokenizer):
         max_length = max(len(ids) for ids in tokenizer.tokenize(TEXTS).to_list()) + 1
         dataset = translation_pairs(PAIRS, tokenizer, 8, sampling=0.9, max_length=max_length)
         rows = epoch(dataset, tokenizer)
         assert {pair: len(each) for pair, each in rows.items()} == collections.Counter(PAIRS)
 
-    def test_exact_resume_refuses_a_sampler_without_a_seed_by_name(self, sentence_piece, tmp_path):
+    def test_exact_resume_rejects_an_unseeded_sampler_by_name(self, sentence_piece, tmp_path):
         dataset = translation_pairs(PAIRS, sentence_piece, 16, sampling=0.1)
         rows = epoch(dataset, sentence_piece)
         assert {pair: len(each) for pair, each in rows.items()} == collections.Counter(PAIRS)
@@ -162,11 +162,11 @@ class TestTranslationPairs:
         assert usual.epochs.fingerprint != dataset.epochs.fingerprint
 
     @pytest.mark.parametrize("sampling", [-0.1, 1.0, "0.1", True])
-    def test_bad_rates_are_named(self, tokenizer, sampling):
+    def test_errors_name_invalid_rates(self, tokenizer, sampling):
         with pytest.raises(ValueError, match=r"`sampling` must be in \[0, 1\). Received: sampling="):
             translation_pairs(PAIRS, tokenizer, sampling=sampling)
 
-    def test_tokenizers_that_cannot_sample_are_named(self, tokenizer):
+    def test_errors_name_tokenizers_that_cannot_sample(self, tokenizer):
         pieces = WordPieceTokenizer.train(TEXTS, 100)
         message = (
             "`sampling` must be 0 for a `target_tokenizer` .* Received: sampling=0.1 and a WordPieceTokenizer"
@@ -178,7 +178,7 @@ class TestTranslationPairs:
 
 
 def separate_texts(dataset, tokenizer):
-    """The texts of an epoch with their ids, [(text, ids), …], and the number of rows."""
+    """Return the texts of an epoch with their ids, [(text, ids), …], and the number of rows."""
     found, count = [], 0
     for inputs, labels in dataset.as_numpy_iterator():
         for ids, segments, positions, following in zip(
@@ -198,7 +198,7 @@ def separate_texts(dataset, tokenizer):
 
 class TestLanguageModeling:
     @pytest.mark.slow
-    def test_each_epoch_has_the_same_separate_texts_in_other_segmentations(self, tokenizer):
+    def test_each_epoch_segments_the_same_separate_texts_differently(self, tokenizer):
         make = functools.partial(language_modeling, TEXTS, tokenizer, 4, length=64, separate=True)
         dataset = make(sampling=0.1)
         (first, rows), (second, _) = (separate_texts(dataset, tokenizer) for _ in range(2))
@@ -211,8 +211,8 @@ class TestLanguageModeling:
         assert separate_texts(dataset, tokenizer)[0] == first
 
     @pytest.mark.slow
-    def test_samples_that_do_not_fit_are_the_usual_ids(self, tokenizer):
-        """Texts of more than a row have their usual pieces, and the others a sample or the usual ids."""
+    def test_samples_that_do_not_fit_are_replaced_by_the_usual_ids(self, tokenizer):
+        """Texts longer than a row have the usual pieces; others have a sample or the usual ids."""
         texts = [*TEXTS, " ".join(WORDS * 8)]
         length = max(len(ids) for ids in tokenizer.tokenize(TEXTS).to_list())
         assert len(tokenizer.tokenize(texts[-1:]).values) > length
@@ -223,14 +223,14 @@ class TestLanguageModeling:
                 pieces.update(following[ids > 0].tolist())
         assert pieces[tokenizer.end_id] == len(texts)
 
-    def test_exact_resume_refuses_a_sampler_without_a_seed_by_name(self, sentence_piece, tmp_path):
+    def test_exact_resume_rejects_an_unseeded_sampler_by_name(self, sentence_piece, tmp_path):
         dataset = language_modeling(TEXTS, sentence_piece, separate=True, length=64, sampling=0.1)
         model = models.GPT(sentence_piece.vocabulary_size, num_layers=1, num_heads=1, model_dim=4)
         model.compile("sgd", training.LabelSmoothedCrossentropy())
         with pytest.raises(ValueError, match="`x` must be .* sampled by a SentencePieceTokenizer"):
             model.fit(dataset, callbacks=[training.ExactResume(tmp_path)])
 
-    def test_one_stream_of_tokens_is_refused(self, tokenizer):
+    def test_a_concatenated_token_stream_is_rejected(self, tokenizer):
         with pytest.raises(ValueError, match="`sampling` must be 0 without `separate=True`.*sampling=0.1"):
             language_modeling(TEXTS, tokenizer, sampling=0.1)
         with pytest.raises(ValueError, match="`sampling` must be 0 for a `tokenizer`.*a ByteTokenizer"):

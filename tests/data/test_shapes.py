@@ -8,7 +8,7 @@ from keras_transformer.data.buckets import Shapes
 from keras_transformer.data.shape_search import choose_lengths, choose_shapes, first_fitting, ordered
 from keras_transformer.data.storage import in_memory
 
-LIMIT = 59  # no multiple
+LIMIT = 59  # not a multiple
 
 
 def padded_cells(lengths, chosen):
@@ -22,7 +22,7 @@ def padded_cells(lengths, chosen):
     st.data(),
 )
 @settings(max_examples=100, deadline=None)
-def test_chosen_lengths_pad_less_than_any_others(lengths, count, multiple, data):
+def test_chosen_lengths_minimize_padding(lengths, count, multiple, data):
     lengths = np.array(lengths)
     chosen = choose_lengths(lengths, count, LIMIT, multiple)
     assert len(chosen) <= count
@@ -42,7 +42,7 @@ def rows_of(shape):
 
 
 def epoch_positions(lengths, shapes, rows_of):
-    """The positions of an epoch, counted batch by batch."""
+    """Return the number of positions in an epoch, counted batch by batch."""
     positions, left = 0, [tuple(pair) for pair in lengths.tolist()]
     for shape in sorted(shapes, key=lambda shape: (sum(shape), shape)):
         fitting = [pair for pair in left if pair[0] <= shape[0] and pair[1] <= shape[1]]
@@ -60,7 +60,7 @@ def epoch_positions(lengths, shapes, rows_of):
     st.sampled_from([1, 3, 20]),
 )
 @settings(max_examples=100, deadline=None)
-def test_chosen_shapes_pad_no_more_than_as_many_equal_lengths(pairs, count, multiple, batch_size):
+def test_chosen_shapes_pad_no_more_than_evenly_spaced_lengths(pairs, count, multiple, batch_size):
     lengths = np.array(pairs)
     chosen = choose_shapes(lengths, lambda shape: batch_size, count, 60, multiple)
     assert chosen == choose_shapes(lengths[::-1], lambda shape: batch_size, count, 60, multiple)
@@ -74,7 +74,7 @@ def test_chosen_shapes_pad_no_more_than_as_many_equal_lengths(pairs, count, mult
 
 
 def sentence_lengths(count, seed=0):
-    """Lengths of source and target with the distribution of short translated sentences."""
+    """Return lengths of source and target distributed like short translated sentences."""
     random = np.random.default_rng(seed)
     meaning = random.lognormal(2.2, 0.35, count)
     sides = [meaning * random.lognormal(0, 0.12, count) for _ in range(2)]
@@ -90,7 +90,7 @@ def test_sixteen_shapes_leave_little_padding(multiple, least):
     assert lengths.sum() / epoch_positions(lengths, chosen, rows_of) >= least
 
 
-def test_each_shape_is_worth_its_compilation(monkeypatch):
+def test_each_additional_shape_saves_more_than_its_compilation_costs(monkeypatch):
     lengths = sentence_lengths(5000)
     chosen = choose_shapes(lengths, rows_of, 64, 128, 2)
     saved = 1 - epoch_positions(lengths, chosen, rows_of) / epoch_positions(lengths, chosen[-1:], rows_of)
@@ -110,7 +110,7 @@ def test_rows_fit_the_first_shape_that_is_large_enough():
 
 
 @pytest.mark.slow
-def test_a_million_pairs_with_many_lengths_take_seconds():
+def test_shapes_for_a_million_pairs_are_chosen_in_seconds():
     lengths = np.random.default_rng(0).integers(1, 513, (1_000_000, 2))
     shapes, ends = Shapes.of_pairs(None, 4096, 512, 16, 2), [len(lengths)]
 

@@ -13,7 +13,7 @@ TEXTS = ["abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN", "to be or not", "x", "", "y
 
 
 def rows(texts=TEXTS, epochs=1, **options):
-    """Source, target and label ids of every row of some epochs."""
+    """Return source, target and label ids of all rows of several epochs."""
     options = {"batch_size": 2, "max_length": 40, "sentinels": SENTINELS, **options}
     dataset = span_corruption(texts, TOKENIZER, **options)
     found = []
@@ -24,7 +24,7 @@ def rows(texts=TEXTS, epochs=1, **options):
 
 
 def spans(labels):
-    """The spans of a target, by their sentinels."""
+    """Return the spans of a target by their sentinels."""
     ids = labels[: labels.tolist().index(END)]
     found = collections.defaultdict(list)
     for id_ in ids.tolist():
@@ -36,7 +36,7 @@ def spans(labels):
 
 
 def reassembled(source, labels):
-    """The text whose spans the target has."""
+    """Return the text with the spans of the target in place of the sentinels."""
     of, ids = spans(labels), source[: source.tolist().index(END)].tolist()
     whole = [token for id_ in ids for token in (of[id_] if id_ in SENTINELS else [id_])]
     return bytes(TOKENIZER.detokenize(np.array([whole], np.int32)).numpy()[0]).decode()
@@ -71,12 +71,12 @@ def test_target_ids_are_the_shifted_labels():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(("rate", "mean_span"), [(0.15, 3.0), (0.5, 3.0), (0.15, 1.0), (0.3, 8.0)])
-def test_the_numbers_of_tokens_and_spans_follow_rate_and_mean_span(rate, mean_span):
+def test_numbers_of_tokens_and_spans_follow_the_rate_and_mean_length(rate, mean_span):
     for source, _, labels in rows(rate=rate, mean_span=mean_span):
         size = len(reassembled(source, labels))
         missing = sum(map(len, spans(labels).values()))
         assert missing == max(1, round(rate * size))
-        # Between two spans a token stays.
+        # At least one token separates two spans.
         assert len(spans(labels)) == min(max(1, round(missing / mean_span)), size - missing + 1)
 
 
@@ -91,23 +91,23 @@ def test_every_token_is_corrupted_at_the_given_rate():
     assert shares.mean() == pytest.approx(0.3)
     assert (np.abs(shares - 0.3) < 0.12).all()
     lengths = collections.Counter(len(span) for *_, labels in found for span in spans(labels).values())
-    # Six in three positive parts, each of the ten ways as likely as any other.
+    # 6 is divided into 3 positive numbers in 10 ways, which are equally likely.
     expected = {1: 12, 2: 9, 3: 6, 4: 3}
     for length, ways in expected.items():
         assert lengths[length] / sum(lengths.values()) == pytest.approx(ways / 30, abs=0.04)
 
 
 @pytest.mark.slow
-def test_rows_are_as_long_as_their_source_fits():
+def test_rows_are_as_long_as_the_source_length_allows():
     sources = [source for source, _, _ in rows(["a" * 2000], max_length=64, shuffle=False)]
     assert all((source == END).sum() == 1 for source in sources)
     assert all(source[-1] == END for source in sources[:-1])
-    # As published: 512 places hold rows of 568 tokens, whose targets have 114.
+    # As published: a length of 512 fits 568 tokens before corruption, and targets have 114.
     inputs, labels = next(iter(span_corruption(["a" * 1000], TOKENIZER, max_length=512, sentinels=SENTINELS)))
     assert (inputs["source_ids"].shape[1], labels.shape[1]) == (512, 114)
 
 
-def test_sentinels_count_down_from_the_vocabularys_end():
+def test_sentinels_count_down_from_the_end_of_the_vocabulary():
     last = TOKENIZER.vocabulary_size - 1
     _, _, labels = rows(["abcdefghij" * 2], sentinels=None)[0]
     assert labels[0] == last
@@ -131,11 +131,11 @@ def test_sentinels_count_down_from_the_vocabularys_end():
     ],
     ids=str,
 )
-def test_invalid_arguments_are_refused(options, message):
+def test_invalid_arguments_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         rows(**options)
 
 
-def test_a_single_string_is_refused():
+def test_a_single_string_is_rejected():
     with pytest.raises(TypeError, match="`texts` must be an iterable of strings"):
         rows("abc")

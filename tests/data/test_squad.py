@@ -63,7 +63,7 @@ def test_questions_of_both_versions_are_read(tmp_path):
         ({"question": "a"}, "question 1: "),
     ],
 )
-def test_malformed_questions_are_refused_or_skipped(tmp_path, caplog, malformed, reason):
+def test_malformed_questions_are_rejected_or_skipped(tmp_path, caplog, malformed, reason):
     malformed = {**malformed, "answers": [{}]} if "id" not in malformed else malformed
     file = written(tmp_path, squad(malformed, entry(id="q2")))
     with pytest.raises(ValueError, match="`paths` must name files without malformed.*1 malformed") as error:
@@ -74,19 +74,19 @@ def test_malformed_questions_are_refused_or_skipped(tmp_path, caplog, malformed,
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"data": 3}', '{"data": [{"paragraphs": [{}]}]}', "3"])
-def test_other_files_are_refused(tmp_path, content):
+def test_invalid_files_are_rejected(tmp_path, content):
     with pytest.raises(ValueError, match="`paths` must name JSON files of SQuAD.*a.json"):
         read_squad(written(tmp_path, content))
 
 
-def test_files_without_questions_are_refused(tmp_path):
+def test_files_without_questions_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="`paths` must hold at least one question"):
         read_squad(written(tmp_path, squad()))
     with pytest.raises(FileNotFoundError, match="`paths` must name files that exist"):
         read_squad(tmp_path / "missing.json")
 
 
-def test_files_in_another_encoding(tmp_path):
+def test_files_in_another_encoding_are_read(tmp_path):
     file = tmp_path / "a.json"
     file.write_text(json.dumps(squad(entry()), ensure_ascii=False), encoding="cp1252")
     (found,) = read_squad(file, encoding="cp1252")

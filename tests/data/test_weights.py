@@ -24,14 +24,14 @@ def trained(dataset, **options):
     return model.get_weights()[0]
 
 
-def test_class_weights_train_as_those_of_fit():
+def test_class_weights_equal_class_weight_of_fit():
     weights = {1: 3.0, 2: 0.0}
     expected = trained(batches(), class_weight={0: 1.0, 3: 1.0, **weights})
     np.testing.assert_allclose(trained(data.with_class_weight(batches(), weights)), expected, rtol=1e-6)
     assert np.abs(trained(batches()) - expected).max() > 1e-3
 
 
-def test_weights_of_examples_are_multiplied():
+def test_class_weights_multiply_sample_weights():
     once = data.with_class_weight(batches(), {1: 3.0, 2: 0.5})
     twice = data.with_class_weight(once, {1: 2.0})
     for (_, labels, first), (_, _, both) in zip(once, twice, strict=True):
@@ -39,7 +39,7 @@ def test_weights_of_examples_are_multiplied():
         assert np.array_equal(both, np.array([1, 6, 0.5, 1], "float32")[labels])
 
 
-def test_a_weighted_data_set_has_the_position_of_the_one_before_and_another_fingerprint():
+def test_a_weighted_dataset_keeps_its_position_but_changes_its_fingerprint():
     order = epochs.RowOrder(3, 1, False, epochs.Shard())
     dataset = epochs.batches(order, lambda batch: (batch.rows, batch.rows), 0, [])
     weighted = data.with_class_weight(dataset, {2: 5.0})
@@ -52,12 +52,12 @@ def test_a_weighted_data_set_has_the_position_of_the_one_before_and_another_fing
 
 
 @pytest.mark.parametrize("weights", [{-1: 1.0}, {0.5: 1.0}, {0: -1.0}, {0: float("nan")}, {0: "1"}])
-def test_invalid_weights_are_refused(weights):
+def test_invalid_weights_are_rejected(weights):
     with pytest.raises(ValueError, match="`class_weight` must have"):
         data.with_class_weight(batches(), weights)
 
 
-def test_data_without_classes_is_refused():
+def test_data_without_classes_is_rejected():
     for dataset in (batches().map(lambda x, _: x), batches().map(lambda x, y: (x, x))):
         with pytest.raises(ValueError, match="`dataset` must have classes"):
             data.with_class_weight(dataset, {0: 1.0})

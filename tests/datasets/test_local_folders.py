@@ -1,4 +1,4 @@
-"""Data sets that are read from a folder: MNIST, SST-2 and Planetoid's graphs."""
+"""Datasets that are read from a folder: MNIST, SST-2 and Planetoid's graphs."""
 
 import collections
 import gzip
@@ -14,7 +14,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def written(folder, contents, module, monkeypatch, prefix="", suffix="", pack=bytes):
-    """The contents as files of a folder, which the module takes for the published ones."""
+    """Write files to a folder, with hashes that the module accepts as the published ones."""
     folder.mkdir(exist_ok=True)
     for name, content in contents.items():
         (folder / f"{prefix}{name}{suffix}").write_bytes(pack(content))
@@ -48,7 +48,7 @@ def test_recompressed_files_give_the_same_data(digits):
     assert mnist.load_data(digits)[0][0].shape == (3, 28, 28, 1)
 
 
-def test_missing_and_modified_files_are_refused(digits, tmp_path, monkeypatch):
+def test_missing_and_modified_files_are_rejected(digits, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"`folder` must hold train-images-idx3-ubyte.gz"):
         mnist.load_data(tmp_path)
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
@@ -67,7 +67,7 @@ def test_sst2_splits_label_and_sentence(tmp_path, monkeypatch):
 
 
 def old_pickle(matrix):
-    """A matrix as SciPy's old csr_matrix was pickled."""
+    """Pickle a matrix as SciPy's old csr_matrix was pickled."""
     sparse = pytest.importorskip("scipy.sparse").csr_matrix(matrix)
     content = pickle.dumps(sparse, protocol=3)
     return content.replace(b"cscipy.sparse._csr\n", b"cscipy.sparse.csr\n").replace(
@@ -80,9 +80,9 @@ def plain(value):
 
 
 def written_graph(tmp_path, monkeypatch, name, features, labels, test_index, graph):
-    """The files of a graph whose first two nodes are for training and the third for validation.
+    """Write the files of a graph whose first two nodes are for training and the third for validation.
 
-    The test set's rows stand in the order of its index.
+    The rows of the test split are in the order of its index.
     """
     monkeypatch.setattr(planetoid, "_NUM_VALIDATION", 1)
     others = min(test_index)
@@ -115,13 +115,13 @@ def test_cora_orders_the_test_nodes_by_index(cora):
     graph = planetoid.load_data(cora)
     np.testing.assert_array_equal(graph.nodes, np.eye(6))
     assert graph.labels.tolist() == [0, 1, 2, 0, 1, 2]
-    # Both directions of each, once, without loops.
+    # Both directions of each edge, once, without self-loops.
     assert graph.edges.tolist() == [[0, 1], [1, 0], [3, 5], [5, 3]]
     assert parts(graph) == {"train": [0, 1], "validation": [2], "test": [4, 5]}
 
 
 def reference_planetoid(folder, name):
-    """Features and one-hot labels as in Kipf and Welling's GCN, `gcn/utils.py`."""
+    """Return features and one-hot labels as in Kipf and Welling's GCN, `gcn/utils.py`."""
     sparse = pytest.importorskip("scipy.sparse")
 
     def load(part):
@@ -178,7 +178,7 @@ def test_every_graph_has_the_hashes_of_its_files():
         assert all(len(bytes.fromhex(each)) == 32 for each in hashes.values())
 
 
-def test_an_unknown_graph_is_refused(tmp_path):
+def test_an_unknown_graph_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"`name` must be one of \('cora', .*Received: name='nell'"):
         planetoid.load_data(tmp_path, "nell")
 
@@ -188,7 +188,7 @@ class Evil:
         return (print, ("this must not run",))
 
 
-def test_pickles_of_other_classes_are_refused(cora, monkeypatch, capsys):
+def test_pickles_of_other_classes_are_rejected(cora, monkeypatch, capsys):
     content = pickle.dumps(Evil(), protocol=3)
     (cora / "ind.cora.graph").write_bytes(content)
     with pytest.raises(ValueError, match="must have the sha256"):
@@ -206,12 +206,12 @@ class TestRealFiles:
     def folder(self, real_data, monkeypatch):
         monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(real_data))
 
-    def test_mnist(self):
+    def test_mnist_has_the_published_sizes(self):
         (images, labels), (test_images, test_labels) = mnist.load_data()
         assert (images.shape, test_images.shape) == ((60_000, 28, 28, 1), (10_000, 28, 28, 1))
         assert (labels[:5].tolist(), test_labels[:5].tolist()) == ([5, 0, 4, 1, 9], [7, 2, 1, 0, 4])
 
-    def test_sst2(self):
+    def test_sst2_has_the_published_sizes(self):
         train, validation, test = sst2.load_data()
         assert (len(train), len(validation), len(test)) == (6_920, 872, 1_821)
         assert train[1] == (
@@ -228,7 +228,9 @@ class TestRealFiles:
             ("pubmed", 19_717, 500, 3, 44_324),
         ],
     )
-    def test_citation_graph(self, real_data, name, nodes, features, classes, citations):
+    def test_citation_graphs_have_the_published_sizes(
+        self, real_data, name, nodes, features, classes, citations
+    ):
         if not (real_data / "planetoid" / f"ind.{name}.graph").is_file():
             pytest.skip(f"{real_data} has no ind.{name}.*")
         graph = planetoid.load_data(name=name)

@@ -11,7 +11,7 @@ SPLITS = {"train": 5, "val": 3, "test_2016_flickr": 2}
 
 @pytest.fixture
 def published(tmp_path, monkeypatch, download_cache):
-    """Small files at a local address."""
+    """Serve small files from a local address."""
     folder = tmp_path / "published"
     folder.mkdir()
     hashes = {}
@@ -28,7 +28,7 @@ def published(tmp_path, monkeypatch, download_cache):
 
 
 @pytest.mark.parametrize("languages", [("en", "de"), ("fr", "en")])
-def test_the_real_files(real_data, monkeypatch, languages):
+def test_the_published_files_are_read(real_data, monkeypatch, languages):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(real_data))
     train, validation, test = multi30k.load_data(*languages)
     assert (len(train), len(validation), len(test)) == (29_000, 1_014, 1_000)
@@ -41,7 +41,7 @@ def test_the_real_files(real_data, monkeypatch, languages):
     assert all(text and "\n" not in text for pair in train + validation + test for text in pair)
 
 
-def test_download(published):
+def test_the_files_are_downloaded(published):
     train, validation, test = multi30k.load_data("en", "fr")
     assert train[1] == ("train en 1\u2028.", "train fr 1\u2028.")
     assert [len(part) for part in (train, validation, test)] == list(SPLITS.values())
@@ -68,7 +68,7 @@ def test_a_damaged_file_in_the_cache_is_downloaded_again(published, download_cac
     assert multi30k.load_data() == expected
 
 
-def test_a_wrong_local_file_is_refused_and_kept(published, tmp_path, monkeypatch):
+def test_a_wrong_local_file_is_rejected_and_kept(published, tmp_path, monkeypatch):
     published.rename(tmp_path / "multi30k")
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
     assert len(multi30k.load_data()[0]) == 5
@@ -91,11 +91,11 @@ def test_a_wrong_local_file_is_refused_and_kept(published, tmp_path, monkeypatch
         (("en", "en"), "`target` must differ from .*Received: source='en', target='en'"),
     ],
 )
-def test_unknown_languages_are_refused(languages, message):
+def test_unknown_languages_are_rejected(languages, message):
     with pytest.raises(ValueError, match=message):
         multi30k.load_data(*languages)
 
 
-def test_unknown_datasets_are_attribute_errors():
+def test_unknown_datasets_raise_attribute_errors():
     with pytest.raises(AttributeError, match="no attribute 'spa_fra'"):
         _ = datasets.spa_fra

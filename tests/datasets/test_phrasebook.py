@@ -16,7 +16,7 @@ from keras_transformer.datasets import phrasebook
 print(hashlib.sha256(repr(phrasebook.load_data(seed=3)).encode()).hexdigest())
 """
 
-# Nouns, singular and plural, whose ending does not tell the gender, with those whose ending does.
+# Singular and plural nouns: gender not shown by the ending, and gender shown by it.
 NOUNS = {
     "masculine": """
         libro coche reloj teléfono lápiz vestido abrigo sombrero zapato bolso museo hotel tren avión restaurante parque
@@ -53,14 +53,14 @@ def pairs(splits):
     return [pair for split in splits for pair in split]
 
 
-def test_sizes(splits):
+def test_splits_have_the_documented_sizes(splits):
     train, validation, test = splits
     assert (len(validation), len(test)) == (1000, 1500)
     assert 22_000 <= len(train) + len(validation) + len(test) <= 26_000
 
 
 @pytest.mark.slow
-def test_same_seed_same_data_in_another_process():
+def test_the_same_seed_gives_the_same_data_in_another_process():
     digest = hashlib.sha256(repr(phrasebook.load_data(seed=3)).encode()).hexdigest()
     run = subprocess.run(
         [sys.executable, "-c", DIGEST],
@@ -83,11 +83,11 @@ def test_default_split_is_unchanged(splits):
     assert digest == "f99949bc60515a68729692bfd53bacdcb78cad3cc5f5b00bc31090e84802ef07"
 
 
-def test_one_translation_each_way(pairs):
+def test_each_sentence_has_one_translation_in_both_directions(pairs):
     assert len({es for es, _ in pairs}) == len({en for _, en in pairs}) == len(pairs)
 
 
-def test_no_sentence_in_two_splits(splits):
+def test_no_sentence_is_in_two_splits(splits):
     for side in (0, 1):
         train, validation, test = ({pair[side] for pair in split} for split in splits)
         assert not train & validation
@@ -96,14 +96,14 @@ def test_no_sentence_in_two_splits(splits):
 
 
 @pytest.mark.parametrize("num_pairs", [None, 8000])
-def test_held_out_words_are_seen(num_pairs):
+def test_words_of_held_out_sentences_occur_in_training(num_pairs):
     train, validation, test = phrasebook.load_data(num_pairs=num_pairs, seed=2)
     for side in (0, 1):
         counts = Counter(word for pair in train for word in words(pair[side]))
         assert min(counts[word] for pair in validation + test for word in words(pair[side])) >= 5
 
 
-def test_families_are_many_and_none_dominates(pairs):
+def test_there_are_many_sentence_families_and_none_dominates(pairs):
     families = phrasebook._families()
     assert len(families) >= 25
     assert all(0 < len(found) <= 0.12 * len(pairs) for found in families.values())
@@ -117,7 +117,7 @@ def test_held_out_pairs_follow_the_families(splits):
             assert 0.05 * size < counts[name] < 0.2 * size, name
 
 
-def test_num_pairs():
+def test_num_pairs_sets_the_number_of_pairs():
     train, validation, test = phrasebook.load_data(num_pairs=6000, num_validation=100, num_test=200)
     assert (len(train), len(validation), len(test)) == (5700, 100, 200)
 
@@ -149,7 +149,7 @@ def test_determiners_agree_with_nouns(pairs):
     assert checked > 5000
 
 
-def test_contractions_and_articles(pairs):
+def test_contractions_and_articles_are_correct(pairs):
     for es, en in pairs:
         assert not re.search(r"\b(a|de) el\b", es), es
         assert not re.search(r"\ba [aeio]", en, re.IGNORECASE), en
@@ -168,7 +168,7 @@ def test_contractions_and_articles(pairs):
         ({"num_test": 10**6}, "num_test=1000000"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments, named):
+def test_invalid_arguments_are_rejected(arguments, named):
     with pytest.raises(ValueError, match=rf"must .*Received: .*{named}"):
         phrasebook.load_data(**arguments)
 

@@ -15,7 +15,7 @@ LINES = "".join(f"sentence {i // 2}\tfrase {i // 3}\n" for i in range(600))
 
 @pytest.fixture
 def published(tmp_path, monkeypatch, download_cache):
-    """A small archive at a local address."""
+    """Serve a small archive from a local address."""
     archive = tmp_path / "published.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("spa-eng/spa.txt", LINES)
@@ -35,7 +35,7 @@ def check_disjoint(parts):
             assert not languages[first][language] & languages[second][language]
 
 
-def test_the_real_file(real_data, monkeypatch):
+def test_the_published_file_is_read(real_data, monkeypatch):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(real_data))
     parts = spa_eng.load_data("en-es")
     assert [len(part) for part in parts] == [112_537, 2_313, 3_465]
@@ -53,7 +53,7 @@ def test_download_splits_without_leaks(published):
     everything = [tuple(line.split("\t")) for line in LINES.splitlines()]
     held_out_english, held_out_spanish = english_and_spanish(parts[1] + parts[2])
     assert set(parts[0]) <= set(everything)
-    # Nothing is left out but for a leak.
+    # Sentences are dropped only to avoid a leak.
     tested = english_and_spanish(parts[2])
     assert all(pair in parts[2] for pair in everything if pair[0] in tested[0])
     for pair in set(everything) - set(parts[0] + parts[1] + parts[2]):
@@ -103,10 +103,10 @@ def test_a_download_without_the_file_is_not_kept(published, download_cache, cont
         (b"no gzip", r"spa.txt.gz must be a gzip file"),
         (gzip.compress(LINES.encode())[:-20], r"spa.txt.gz must be a gzip file"),
     ],
-    # Not from the values: gzip writes the time, and parallel workers must collect the same names.
+    # Fixed ids: gzip stores the time, and parallel workers must collect the same names.
     ids=["other content", "no gzip", "cut off"],
 )
-def test_a_wrong_local_file_is_refused_and_kept(tmp_path, monkeypatch, content, message):
+def test_a_wrong_local_file_is_rejected_and_kept(tmp_path, monkeypatch, content, message):
     file = tmp_path / "spa-eng" / "spa.txt.gz"
     file.parent.mkdir()
     file.write_bytes(content)
@@ -131,7 +131,7 @@ def test_a_missing_local_file_is_not_downloaded(published, tmp_path, monkeypatch
         ({"validation": 100, "test": 200}, "less than the number of distinct English sentences, 300"),
     ],
 )
-def test_load_data_refuses_invalid_arguments(published, arguments, message):
+def test_load_data_rejects_invalid_arguments(published, arguments, message):
     with pytest.raises(ValueError, match=message):
         spa_eng.load_data(**arguments)
 

@@ -1,4 +1,4 @@
-"""Serve a SavedModel from the TensorFlow C++ runtime, in a process without Python TensorFlow.
+"""Serve a SavedModel with the TensorFlow C++ runtime, in a process without Python TensorFlow.
 
     python cpp_runtime.py serve PACKAGES SAVED_MODEL   # PredictionService over gRPC; prints its port, ends with stdin
     python cpp_runtime.py operations PACKAGES          # the registered operations and their attributes, a line for each
@@ -44,7 +44,7 @@ PROTOS = messages.message_classes(
     }
 )
 STRING, STRING_SIZE = 7, 24  # DT_STRING, sizeof(TF_TString)
-# DataType: NumPy's, and the field of TensorProto that holds few values.
+# By DataType: the NumPy type, and the field of TensorProto for its values.
 NUMBERS = {
     1: ("float32", "float_val"),
     2: ("float64", "double_val"),
@@ -78,7 +78,7 @@ class TensorFlowError(Exception):
         self.code = code
 
 
-# For each function its result and arguments; the last argument of those that may fail is a TF_Status.
+# The result and arguments of each function; a function that may fail has a TF_Status as last argument.
 FUNCTIONS = {
     "TF_NewStatus": (c_void_p,),
     "TF_GetCode": (c_int, c_void_p),
@@ -166,7 +166,7 @@ class Library:
             return tensor
         dtype, field = NUMBERS[proto.dtype]
         values = np.frombuffer(proto.tensor_content, dtype)
-        if not values.size and count:  # the last of few values is repeated
+        if not values.size and count:  # the last value is repeated
             few = np.array(getattr(proto, field), dtype)
             values = np.concatenate([few, np.repeat(few[-1:], count - len(few))])
         if values.size != count:

@@ -67,7 +67,7 @@ def test_no_temporary_folder_is_left(exported):
     assert not [name for name in everything(exported.parent) if any(p[0] == "." for p in name.split("/"))]
 
 
-def test_config_has_the_settings_of_serving(exported, pipeline):
+def test_the_config_contains_the_serving_settings(exported, pipeline):
     config = json.loads((exported / "config.json").read_text())
     assert config == bundle_writer.config_of(pipeline)
     assert (config["pad_id"], config["start_id"], config["end_id"]) == (0, 2, 3)
@@ -75,7 +75,7 @@ def test_config_has_the_settings_of_serving(exported, pipeline):
     assert config["tokenizer_sha256"] == files.sha256(exported / "tokenizer" / "sentencepiece.model")
 
 
-def test_verify_passes_on_a_good_export(exported):
+def test_verify_accepts_an_intact_export(exported):
     results = export.verify(exported)
     assert set(results) == {"onnx", "saved_model/tiny/1"}
     assert set(results["onnx"]["graphs"]) == {"onnx_loop", "onnx_steps"}
@@ -85,19 +85,19 @@ def test_verify_passes_on_a_good_export(exported):
 
 
 @pytest.mark.slow
-def test_verify_compares_with_a_pipeline_on_given_texts(exported, pipeline, texts):
+def test_verify_compares_outputs_with_a_pipeline_on_given_texts(exported, pipeline, texts):
     results = export.verify(str(exported), pipeline, texts)
     assert {part["texts"] for part in results.values()} == {len(texts)}
 
 
 @pytest.mark.slow
-def test_verify_passes_on_a_moved_folder(damaged):
+def test_verify_accepts_a_moved_folder(damaged):
     moved = damaged.rename(damaged.parent / "elsewhere ñ")
     assert set(export.verify(moved)) == {"onnx", "saved_model/tiny/1"}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_is_found_and_the_file_named(damaged, name):
+def test_verify_names_the_file_with_a_flipped_bit(damaged, name):
     flip(damaged / name)
     with pytest.raises(ValueError, match=rf"(?s){name.replace('.', chr(92) + '.')} is damaged.*sha256"):
         export.verify(damaged)
@@ -106,7 +106,7 @@ def test_a_flipped_bit_is_found_and_the_file_named(damaged, name):
 @pytest.mark.parametrize(
     "name", ["onnx/optimum/encoder_model.onnx", "parity.json", "saved_model/tiny/1/saved_model.pb"]
 )
-def test_a_missing_and_a_cut_file_are_named(damaged, name):
+def test_verify_names_missing_and_truncated_files(damaged, name):
     (damaged / name).write_bytes((damaged / name).read_bytes()[:-1])
     with pytest.raises(ValueError, match=f"{name} is damaged.*bytes"):
         export.verify(damaged)
@@ -115,7 +115,7 @@ def test_a_missing_and_a_cut_file_are_named(damaged, name):
         export.verify(damaged)
 
 
-def test_all_damaged_files_are_named_at_once(damaged):
+def test_verify_names_all_damaged_files_at_once(damaged):
     flip(damaged / "config.json")
     (damaged / "parity.json").unlink()
     with pytest.raises(ValueError, match=r"config\.json.*parity\.json is missing"):
@@ -123,7 +123,7 @@ def test_all_damaged_files_are_named_at_once(damaged):
 
 
 @pytest.mark.parametrize("kind", ["absent", "empty", "pipeline", "file"])
-def test_other_folders_are_refused_by_name(tmp_path, pipeline, kind):
+def test_folders_that_are_not_exports_are_rejected_by_name(tmp_path, pipeline, kind):
     folder = tmp_path / kind
     if kind == "empty":
         folder.mkdir()
@@ -139,19 +139,19 @@ def test_other_folders_are_refused_by_name(tmp_path, pipeline, kind):
     "content",
     [b"", b"{", b"\xff", b"[]", b"{}", b'{"files": []}', b'{"files": {"a": 1}}', b'{"files": null}'],
 )
-def test_a_damaged_manifest_is_named(damaged, content):
+def test_errors_name_a_damaged_manifest(damaged, content):
     (damaged / "manifest.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"manifest\.json"):
         export.verify(damaged)
 
 
-def test_texts_without_a_pipeline_are_refused(exported):
+def test_texts_without_a_pipeline_are_rejected(exported):
     with pytest.raises(ValueError, match="`pipeline` must be given with `texts`"):
         export.verify(exported, texts=["uno"])
 
 
 @pytest.mark.slow
-def test_other_weights_are_a_parity_error(exported, pipeline, random_transformer, texts):
+def test_different_weights_raise_a_parity_error(exported, pipeline, random_transformer, texts):
     model = random_transformer(5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     other = TextToText(model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200)
     with pytest.raises(ParityError, match="must answer as the model does"):
@@ -159,8 +159,8 @@ def test_other_weights_are_a_parity_error(exported, pipeline, random_transformer
 
 
 @pytest.mark.slow
-def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
-    """Outputs are compared, too, in case the manifest was rewritten."""
+def test_a_replaced_graph_is_detected_even_if_its_digest_matches(damaged):
+    """Outputs are compared too, in case the manifest was rewritten."""
     stored = json.loads((damaged / "parity.json").read_text())
     stored["onnx"]["examples"]["ids"][0][0] += 1
     files.write_json(damaged / "parity.json", stored)
@@ -175,7 +175,7 @@ def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("function", [export.saved_model, export.onnx])
 @pytest.mark.parametrize("failing", ["writing", "comparing", "tokenizer", "parity", "manifest"])
-def test_a_failing_export_leaves_no_files(quick, tmp_path, monkeypatch, pipeline, function, failing):
+def test_a_failed_export_leaves_no_files(quick, tmp_path, monkeypatch, pipeline, function, failing):
     where = {
         "writing": (to_saved_model, "write_signatures"),
         "comparing": (parity, "compare_generated"),
@@ -207,7 +207,7 @@ def test_a_failing_export_leaves_no_files(quick, tmp_path, monkeypatch, pipeline
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", ["comparing", "manifest"])
-def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkeypatch, pipeline, failing):
+def test_a_failed_export_does_not_change_an_existing_one(quick, damaged, monkeypatch, pipeline, failing):
     before = everything(damaged.parent)
     where = (parity, "compare_generated") if failing == "comparing" else (manifest, "sealed")
     monkeypatch.setattr(*where, fail)
@@ -217,7 +217,7 @@ def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkey
 
 
 @pytest.mark.slow
-def test_a_graph_with_other_outputs_is_not_exported(quick, tmp_path, pipeline, random_transformer, texts):
+def test_a_graph_with_different_outputs_is_not_exported(quick, tmp_path, pipeline, random_transformer, texts):
     model = random_transformer(5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     other = TextToText(model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200)
     for function in (export.saved_model, export.onnx):  # `quick` writes the graphs of `pipeline`
@@ -238,14 +238,14 @@ def test_exporting_a_second_part_detects_damage_in_the_first(quick, damaged, pip
 
 
 @pytest.mark.slow
-def test_an_empty_folder_may_be_given(quick, tmp_path, pipeline):
+def test_export_accepts_an_existing_empty_folder(quick, tmp_path, pipeline):
     (tmp_path / "new").mkdir()
     export.onnx(pipeline, tmp_path / "new", texts=["uno"])
     assert set(export.verify(tmp_path / "new")) == {"onnx"}
 
 
 @pytest.mark.parametrize("kind", ["foreign", "pipeline", "file"])
-def test_a_folder_of_something_else_is_refused(quick, tmp_path, pipeline, kind):
+def test_a_folder_with_other_files_is_rejected(quick, tmp_path, pipeline, kind):
     folder = tmp_path / "folder"
     if kind == "foreign":
         folder.mkdir()
@@ -261,7 +261,7 @@ def test_a_folder_of_something_else_is_refused(quick, tmp_path, pipeline, kind):
     assert everything(tmp_path) == before
 
 
-def test_an_export_of_another_tokenizer_or_settings_is_refused(
+def test_adding_to_an_export_with_another_tokenizer_or_settings_is_rejected(
     quick, exported, pipeline, random_transformer, sentence_pairs
 ):
     from keras_transformer import text
@@ -281,10 +281,10 @@ def test_an_export_of_another_tokenizer_or_settings_is_refused(
 
 
 @pytest.mark.slow
-def test_another_weights_version_beside_the_first_can_be_verified_with_its_pipeline(
+def test_a_second_version_with_new_weights_can_be_verified_with_its_pipeline(
     damaged, monkeypatch, pipeline, random_transformer, texts
 ):
-    """Versions are for new weights: each part's stored answers are its own."""
+    """Versions may have different weights: each stores its reference outputs."""
     model = random_transformer(5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     other = TextToText(model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200)
     export.saved_model(other, damaged, name="tiny", version=2, texts=texts[:3])
@@ -300,7 +300,7 @@ def test_verifying_releases_its_sessions(exported):
     assert kept() is None
 
 
-def test_the_serving_folder_can_be_copied_without_the_saved_model(exported, tmp_path):
+def test_an_export_can_be_served_from_a_copy_without_the_saved_model(exported, tmp_path):
     copied = shutil.copytree(exported, tmp_path / "copied", ignore=shutil.ignore_patterns("saved_model"))
     assert serving.load(copied)("uno dos")
 
@@ -318,13 +318,13 @@ def test_a_signed_export_is_verified_with_its_key(quick, tmp_path, pipeline, fun
         export.saved_model(pipeline, folder, version=2, texts=["uno"])
 
 
-def test_an_unsigned_export_is_refused_where_a_key_is_given(exported):
+def test_an_unsigned_export_is_rejected_if_a_key_is_given(exported):
     for read in (export.verify, serving.verify, serving.load):
         with pytest.raises(ValueError, match=r"manifest\.json` must be signed, as a key is given"):
             read(exported, signature_key=b"key")
 
 
-def test_files_that_were_added_are_refused(damaged):
+def test_added_files_are_rejected(damaged):
     (damaged / "saved_model" / "tiny" / "2").mkdir()
     (damaged / "saved_model" / "tiny" / "2" / "saved_model.pb").write_bytes(b"")
     for read in (export.verify, serving.verify, serving.load):
@@ -334,8 +334,8 @@ def test_files_that_were_added_are_refused(damaged):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [("saved_model", "onnx"), ("onnx", "saved_model")])
-def test_an_interrupted_part_is_removed_by_the_next_export(quick, tmp_path, pipeline, parts):
-    """The process dies between the renaming of the second part and the commit."""
+def test_files_of_an_interrupted_export_are_removed_by_the_next_one(quick, tmp_path, pipeline, parts):
+    """The process dies after the second part was renamed and before the commit."""
     folder, names = tmp_path / "new", {"saved_model": "saved_model/new/1", "onnx": "onnx"}
     first, second = (getattr(export, part) for part in parts)
     first(pipeline, folder, texts=["uno"])

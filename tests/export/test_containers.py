@@ -1,6 +1,6 @@
-"""The images of export/docker for CPUs, built by buildah on a base image of Debian's packages, and run.
+"""The CPU images of export/docker, built by buildah on a base image of Debian packages, and run.
 
-Neither needs Docker nor a registry of images: debootstrap makes the base with Debian's Python of the same version.
+No Docker or image registry is needed: debootstrap creates the base image with Debian's Python of the same version.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 MISSING = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
-pytestmark = [  # marks, as fixtures would be skipped after the export that they need
+pytestmark = [  # marks, as a skip in a fixture would come after the slow export
     pytest.mark.slow,
     pytest.mark.skipif(
         bool(MISSING),
@@ -34,12 +34,12 @@ pytestmark = [  # marks, as fixtures would be skipped after the export that they
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "export" / "docker"
 SERVER = "keras-transformer-serving"
-DEBIAN = {"3.13": "trixie"}  # the release of Debian with a Python version
+DEBIAN = {"3.13": "trixie"}  # the Debian release by Python version
 USER, PORT = 10001, 8501
 
 
 class Buildah:
-    """The commands of buildah, with images and containers in a folder of their own."""
+    """Run buildah with images and containers in a separate folder."""
 
     def __init__(self, folder):
         self._command = ["buildah", "--root", folder / "storage", "--runroot", folder / "run"]
@@ -64,7 +64,7 @@ class Buildah:
 
 
 def base_image():
-    """The base image of the Dockerfile, and its version of Python."""
+    """Return the base image of the Dockerfile, and its Python version."""
     return re.search(
         r"^FROM (python:([\d.]+)\S*)", (DOCKER / "Dockerfile").read_text(), re.MULTILINE
     ).groups()
@@ -82,7 +82,7 @@ def buildah(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
-    """The wheels that the image installs, so that a build needs no package index: pip here has its own settings."""
+    """Collect the wheels that the image installs, so that a build needs no package index."""
     folder = tmp_path_factory.mktemp("wheels")
     project = tomllib.loads((ROOT / "export" / "serving" / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
@@ -97,7 +97,7 @@ def wheels(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(buildah, wheels, tmp_path_factory):
-    """The image of the Dockerfile, on a base image of its name."""
+    """Build the image of the Dockerfile on a local base image of the same name."""
     image, version = base_image()
     if version not in DEBIAN:
         pytest.skip(f"no release of Debian has Python {version}")
@@ -107,11 +107,11 @@ def server(buildah, wheels, tmp_path_factory):
         done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
         if done.returncode:
             pytest.skip(f"debootstrap could not load Debian's packages: {done.stdout[-500:]}")
-        # As in the image of Docker, `python` and `pip` are in /usr/local/bin.
+        # As in the official image, `python` and `pip` are in /usr/local/bin.
         subprocess.run(["chroot", root, "python3", "-m", "venv", "/usr/local"], check=True, timeout=300)
         buildah("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", name)
         buildah("commit", name, image)
-    context = tmp_path_factory.mktemp("context")  # buildah, unlike Docker, writes to the mounted sources
+    context = tmp_path_factory.mktemp("context")  # unlike Docker, buildah writes to the mounted sources
     shutil.copy(ROOT / "constraints.txt", context)
     generated = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     shutil.copytree(ROOT / "export" / "serving", context / "export" / "serving", ignore=generated)
@@ -122,13 +122,13 @@ def server(buildah, wheels, tmp_path_factory):
 
 
 def service():
-    """The Compose service, for a model `tiny`."""
+    """Return the Compose service for a model `tiny`."""
     text = re.sub(r"\$\{MODEL:-[^}]*\}", "tiny", (DOCKER / "compose.yaml").read_text())
     return yaml.safe_load(text)["services"]["cpu"]
 
 
 def files(root):
-    """The files of a container and when they were changed, without those of kernel file systems and mounts."""
+    """Return the files of a container with modification times, without kernel file systems and mounts."""
     outside = {root / name for name in ("proc", "sys", "dev", "run", "tmp", "bundle")}
     found = {}
     for folder, names, children in os.walk(root):
@@ -163,7 +163,7 @@ def running(buildah, name, arguments, options=()):
 
 
 def serving_process(port):
-    """The id of the process that serves a port."""
+    """Return the id of the process that serves a port."""
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_bytes().decode().split("\0")
@@ -179,8 +179,8 @@ def predict(port, model, texts):
         return [each["text"] for each in json.load(answer)["predictions"]]
 
 
-def test_the_service_of_compose_serves_an_export(buildah, server, exported, pipeline, texts):
-    """It runs without rights, and writes nothing but to /tmp."""
+def test_the_compose_service_serves_an_export(buildah, server, exported, pipeline, texts):
+    """The server runs unprivileged and writes only to /tmp."""
     compose = service()
     assert (compose["cap_drop"], compose["tmpfs"], compose["read_only"]) == (["ALL"], ["/tmp"], True)
     (bundle,) = [volume.rsplit(":", 2)[1] for volume in compose["volumes"]]

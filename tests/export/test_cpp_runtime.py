@@ -1,8 +1,8 @@
-"""SavedModels in the TensorFlow C++ runtime, without Python TensorFlow and XLA, give the pipelines' outputs.
+"""SavedModels give the pipeline outputs in the TensorFlow C++ runtime, without Python TensorFlow and XLA.
 
 `cpp_runtime.py` serves them over gRPC with TensorFlow Serving's messages. The slow tests also take the libraries of
-TensorFlow 2.20, of the newest TensorFlow Serving: those in `.venv-oldest`, which `make test-oldest` installs, or in the
-environment that the variable TENSORFLOW_2_20 names.
+TensorFlow 2.20, the version of the newest TensorFlow Serving, from `.venv-oldest`, which `make test-oldest` installs,
+or from the environment that the variable TENSORFLOW_2_20 names.
 """
 
 import json
@@ -44,7 +44,7 @@ ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 @pytest.fixture(scope="module", params=["installed", "2.20"])
 def packages(request):
-    """The folder of installed packages with TensorFlow's libraries."""
+    """Return the folder of installed packages with TensorFlow's libraries."""
     if request.param == "installed":
         return INSTALLED
     found = list(OLDEST.glob("lib/python*/site-packages"))
@@ -104,7 +104,7 @@ def check_equal(found, expected):
 
 
 def check_signatures(server, pipeline, examples):
-    """The outputs of each signature equal those of the pipeline's function in Python."""
+    """Check that the outputs of each signature equal the outputs of the Python function."""
     graphs = pipeline.signatures()
     assert set(examples) == set(graphs)
     for name, several in examples.items():
@@ -117,8 +117,8 @@ def path(exported):
     return exported / "saved_model" / "tiny" / "1"
 
 
-def test_ids_and_errors_equal_the_pipelines(path, exported):
-    """The ids that the pipeline gave at export."""
+def test_ids_and_errors_equal_the_pipeline_outputs(path, exported):
+    """The reference is the ids stored at export."""
     expected = serving.Bundle(exported).parity["saved_model/tiny/1"]["examples"]
     texts = [*map(str.encode, expected["texts"]), b"\xff", b"o" * 10_000]
     with Server(INSTALLED, path) as server:
@@ -134,7 +134,7 @@ def test_ids_and_errors_equal_the_pipelines(path, exported):
 
 
 def test_inputs_and_outputs_can_be_batched(path):
-    """TensorFlow Serving's batching takes tensors whose first dimension is the batch: no scalars."""
+    """TensorFlow Serving batches tensors whose first dimension is the batch, and no scalars."""
     saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     (meta_graph,) = saved_model.meta_graphs
     signatures = dict(meta_graph.signature_def)
@@ -162,8 +162,8 @@ def test_warm_up_requests_call_every_signature_with_one_row_and_several(path, pi
     assert sizes == {name: [1, 8] for name in pipeline.signatures()}
 
 
-def test_a_warm_up_request_is_encoded_as_by_tensorflow_serving():
-    """As by `PredictionLog` of tensorflow-serving-api 2.21.0."""
+def test_warm_up_requests_are_encoded_as_by_tensorflow_serving():
+    """The expected bytes come from `PredictionLog` of tensorflow-serving-api 2.21.0."""
     log = CLASSES["PredictionLog"]()
     log.predict_log.request.CopyFrom(
         warmup.predict_request("es-en", "generate", {"n": np.array([1, 2], "int32")})
@@ -173,7 +173,7 @@ def test_a_warm_up_request_is_encoded_as_by_tensorflow_serving():
 
 
 @pytest.mark.slow
-def test_every_signature_and_the_warm_up_requests_give_the_pipelines_outputs(packages, path, pipeline, texts):
+def test_signatures_and_warm_up_requests_give_the_pipeline_outputs(packages, path, pipeline, texts):
     given = [*texts, "o" * 10_000]
     with Server(packages, path) as server:
         check_signatures(server, pipeline, pipeline.example_inputs(given))
@@ -190,7 +190,7 @@ def test_every_signature_and_the_warm_up_requests_give_the_pipelines_outputs(pac
 
 
 @pytest.mark.slow
-def test_the_requests_of_the_export_give_the_pipelines_outputs(packages, path, exported, pipeline):
+def test_requests_stored_in_the_export_give_the_pipeline_outputs(packages, path, exported, pipeline):
     folder = exported / "serving" / "requests" / "tiny"
     graphs = pipeline.signatures()
     assert {file.name.split(".")[0] for file in folder.iterdir()} == set(graphs)
@@ -228,7 +228,7 @@ def writer(sampler):
 
 
 def reader(head, **options):
-    """A model of BERT, and its tokenizer."""
+    """Return a BERT model with a head, and its tokenizer."""
     tokenizer = text.WordPieceTokenizer(
         ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefx", "##b", "##x", "."]
     )
@@ -249,7 +249,7 @@ PIPELINES = {
 
 @pytest.fixture(scope="module", params=PIPELINES)
 def other(request, pipeline, tmp_path_factory):
-    """Another pipeline, and its SavedModel."""
+    """Return another pipeline and its SavedModel."""
     made = PIPELINES[request.param](pipeline)
     path = tmp_path_factory.mktemp("other") / "1"
     resources = [each for each in (made.model, made.tokenizer) if each is not None]
@@ -258,7 +258,7 @@ def other(request, pipeline, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_signatures_of_other_pipelines_give_their_outputs(other, packages):
+def test_signatures_of_every_pipeline_give_its_outputs(other, packages):
     pipeline, path = other
     with Server(packages, path) as server:
         check_signatures(server, pipeline, pipeline.example_inputs())
@@ -266,7 +266,7 @@ def test_signatures_of_other_pipelines_give_their_outputs(other, packages):
 
 @pytest.mark.slow
 def test_a_model_that_needs_xla_does_not_run(packages, tmp_path, monkeypatch):
-    """As in TensorFlow Serving, so that these tests would find one."""
+    """As in TensorFlow Serving: otherwise these tests would not detect such a model."""
     monkeypatch.setattr(operations, "unsupported", lambda _: [])
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(4)])
     compiled = tf.function(tf.nn.relu, jit_compile=True, autograph=False)
@@ -279,7 +279,7 @@ def test_a_model_that_needs_xla_does_not_run(packages, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("packages", ["2.20"], indirect=True)
-def test_the_recorded_operations_are_those_of_tensorflow_2_20(packages):
+def test_the_recorded_operations_equal_the_operations_of_tensorflow_2_20(packages):
     command = [sys.executable, str(PROGRAM), "operations", str(packages)]
     listed = subprocess.run(
         command, capture_output=True, text=True, check=True, env=ENVIRONMENT

@@ -1,4 +1,4 @@
-"""Real exports that die or run out of disk space inside TensorFlow or ONNX, at writes that Python does not see."""
+"""Exports that die or run out of disk space in native code of TensorFlow or ONNX."""
 
 import os
 import pathlib
@@ -93,7 +93,9 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize("function", [export.saved_model, export.onnx])
 def test_an_export_to_a_full_disk_leaves_no_files(small_disk, pipeline, function):
     (small_disk / "filler").write_bytes(bytes(900_000))
-    with pytest.raises(Exception, match=r"(?i)no space|exhausted|write"):  # TensorFlow's, or an OSError
+    with pytest.raises(
+        Exception, match=r"(?i)no space|exhausted|write"
+    ):  # an error of TensorFlow, or an OSError
         function(pipeline, small_disk / "new", texts=["uno"])
     assert names(small_disk) == {"filler"}
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)

@@ -1,4 +1,4 @@
-"""The deployment kit in export/: its files have the formats of the programs that read them, and fit each other."""
+"""The deployment files in export/ are valid for the programs that read them, and consistent with each other."""
 
 import argparse
 import http.server
@@ -40,7 +40,7 @@ def named(paths):
 
 
 def instructions(path):
-    """The instructions of a Dockerfile, each a name and arguments, without comments and continued lines."""
+    """Return the instructions of a Dockerfile as (name, arguments), with comments removed and lines joined."""
     lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
@@ -51,7 +51,7 @@ def last(path, name):
 
 
 def words(path, name):
-    """The words of an instruction in exec form, which needs no shell in the image."""
+    """Return the words of an instruction in exec form, which needs no shell in the image."""
     arguments = last(path, name)
     return json.loads(arguments[arguments.index("[") :])
 
@@ -63,7 +63,7 @@ def parsed(path, message, fields):
 
 @pytest.fixture
 def http_server():
-    """`answer(status, body)` starts a server of one answer on a port, and returns the port and the paths asked for."""
+    """Return `answer(status, body)`, which serves one response and returns the port and the requested paths."""
     started = []
 
     def answer(status, body):
@@ -91,7 +91,7 @@ def http_server():
 
 
 def healthy(path, port):
-    """Whether the health check of a Dockerfile succeeds, for a server on another port."""
+    """Return whether the health check of a Dockerfile succeeds, with its port replaced."""
     command = [word.replace(str(PORT), str(port)) for word in words(path, "HEALTHCHECK")]
     if command[0] == "python":
         command[0] = sys.executable
@@ -104,7 +104,7 @@ def healthy(path, port):
 TENSORFLOW_SERVING = KIT / "tensorflow_serving"
 
 
-def test_tensorflow_serving_image_has_the_files_of_its_arguments(exported):
+def test_the_tensorflow_serving_image_contains_the_files_its_arguments_name(exported):
     path = TENSORFLOW_SERVING / "Dockerfile"
     copied = [arguments.split() for name, arguments in instructions(path) if name == "COPY"]
     assert [stage for stage, _, _ in copied] == ["--from=bundle"] * 2
@@ -129,7 +129,7 @@ def test_tensorflow_serving_is_healthy_once_the_model_is_available(http_server, 
 
 
 @named(DOCKERFILES)
-def test_dockerfile_has_known_instructions_and_no_registry(path):
+def test_dockerfiles_have_known_instructions_and_name_no_registry(path):
     found = instructions(path)
     names = [name for name, _ in found]
     assert {*names} <= {
@@ -156,14 +156,14 @@ def test_dockerfile_has_known_instructions_and_no_registry(path):
 
 
 @named([*SERVERS, TENSORFLOW_SERVING / "Dockerfile"])
-def test_server_runs_as_a_user_without_rights(path):
+def test_the_server_runs_as_an_unprivileged_user(path):
     names = [name for name, _ in instructions(path)]
     assert last(path, "USER") == f"{USER}:{USER}"
     assert not {"RUN", "COPY"} & {*names[names.index("USER") :]}
 
 
 @named(SERVERS)
-def test_server_image_is_built_from_the_files_that_are_sent(path):
+def test_the_server_image_is_built_from_files_in_the_build_context(path):
     ignored = path.with_name(f"{path.name}.dockerignore").read_text().split()
     sent = [name[1:] for name in ignored if name.startswith("!")]
     command = last(path, "RUN")
@@ -211,7 +211,7 @@ def test_server_image_is_healthy_once_the_server_is_ready(path, http_server, sta
 def test_compose_files_are_read_only_and_local(path):
     document = yaml.safe_load(path.read_text())
     schema = get_builtin_schema("vendor.compose-spec")
-    # Some versions of the schema name their draft in a form that is unknown.
+    # Some versions of the schema name their draft in an unknown form.
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
     jsonschema.validate(document, schema, cls=validator)
     for service in document["services"].values():
@@ -230,7 +230,7 @@ KUBERNETES = KIT / "kubernetes"
 
 
 def manifests():
-    """The manifests of the kustomization, by kind."""
+    """Return the manifests of the kustomization by kind."""
     names = yaml.safe_load((KUBERNETES / "cpu" / "kustomization.yaml").read_text())["resources"]
     files = {path.name for path in (KUBERNETES / "cpu").glob("*.yaml")} - {"kustomization.yaml"}
     assert {*names} == files
@@ -238,7 +238,7 @@ def manifests():
     return {each["kind"]: each for each in found}
 
 
-def test_manifests_are_of_kubernetes_schemas():
+def test_manifests_match_the_schemas_of_kubernetes():
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="108 MB of schemas")
     for manifest in manifests().values():
         kubernetes_validate.validate(manifest, desired_version="1.37", strict=True)
@@ -247,7 +247,7 @@ def test_manifests_are_of_kubernetes_schemas():
             kubernetes_validate.validate(manifest, desired_version="1.37", strict=True)
 
 
-def test_gpu_replicas_have_a_gpu_each():
+def test_each_gpu_replica_has_one_gpu():
     overlay = yaml.safe_load((KUBERNETES / "gpu" / "kustomization.yaml").read_text())
     assert overlay["resources"] == ["../cpu"]
     (patch,) = overlay["patches"]
@@ -275,7 +275,7 @@ def test_manifests_select_the_pods_of_the_deployment():
         "kind": "Deployment",
         "name": deployment["metadata"]["name"],
     }
-    assert "replicas" not in deployment["spec"]  # they would be reset at each `kubectl apply`
+    assert "replicas" not in deployment["spec"]  # `kubectl apply` would reset the autoscaler's replicas
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     (port,) = container["ports"]
     assert port["containerPort"] == PORT
@@ -294,7 +294,7 @@ def test_autoscaler_reads_a_metric_of_the_server():
     assert int(metric["pods"]["target"]["averageValue"]) == parse(["it"]).max_batch_size
 
 
-def test_pods_are_probed_drained_and_without_rights():
+def test_pods_are_probed_drained_and_unprivileged():
     pod = manifests()["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     options = parse(container["args"])
@@ -362,14 +362,14 @@ ONNX_TYPES = dict(DATA_TYPES.values())
 
 
 def triton_config(folder):
-    """The configuration of a model, its enumeration as numbers."""
+    """Return the configuration of a model, with enumeration values as numbers."""
     text = (folder / "config.pbtxt").read_text()
     text = re.sub(r"\bTYPE_\w+", lambda name: str(DATA_TYPES[name[0]][0]), text)
     return text_format.Parse(text, MESSAGES["message_classes"](MODEL_CONFIG)["ModelConfig"]())
 
 
 def shapes(tensors, batched):
-    """Names, ONNX's types and the shapes that the graph must have, -1 where it has no size."""
+    """Return names, ONNX types and shapes that the graph must have, with -1 for dynamic sizes."""
     return {
         each.name: (
             ONNX_TYPES[each.data_type],
@@ -424,7 +424,7 @@ def write_export(folder, axes=("batch_size", "sequence_length"), weights=b""):
 
 
 @pytest.mark.parametrize("max_batch_size", [32, 0])
-def test_triton_configuration_is_that_of_the_loop(exported, tmp_path, max_batch_size):
+def test_triton_configuration_matches_the_loop(exported, tmp_path, max_batch_size):
     version = TRITON["make_repository"](
         exported, tmp_path / "models", name="es-en", max_batch_size=max_batch_size
     )
@@ -437,7 +437,7 @@ def test_triton_configuration_is_that_of_the_loop(exported, tmp_path, max_batch_
     assert config.HasField("dynamic_batching") == bool(max_batch_size)
     optional = {each.name for each in config.input if each.optional}
     inputs = graph_shapes(graph.input)
-    # Triton's backend of ONNX Runtime refuses optional inputs of models that it batches.
+    # Triton's ONNX Runtime backend rejects optional inputs of batched models.
     assert optional == (set() if max_batch_size else inputs.keys() & defaults) != inputs.keys()
     batched = bool(max_batch_size)
     found = shapes(config.input, batched)
@@ -446,7 +446,7 @@ def test_triton_configuration_is_that_of_the_loop(exported, tmp_path, max_batch_
     assert shapes(config.output, batched) == graph_shapes(graph.output)
 
 
-def test_triton_files_of_an_export_are_those_of_the_repository(exported, tmp_path):
+def test_triton_files_of_an_export_equal_the_generated_repository(exported, tmp_path):
     version = TRITON["make_repository"](exported, tmp_path / "models")
     model = {path.relative_to(version.parent): path for path in version.parent.rglob("*") if path.is_file()}
     found = {
@@ -457,7 +457,7 @@ def test_triton_files_of_an_export_are_those_of_the_repository(exported, tmp_pat
     assert {path.name for path in version.iterdir()} == {"generate_greedy.onnx"}
 
 
-def test_triton_configuration_is_that_of_the_model(tmp_path):
+def test_triton_configuration_matches_the_model(tmp_path):
     version = TRITON["make_repository"](write_export(tmp_path / "reviews"), tmp_path / "models")
     config = triton_config(version.parent)
     assert (version.parent.name, config.max_batch_size) == ("reviews", 32)
@@ -465,7 +465,7 @@ def test_triton_configuration_is_that_of_the_model(tmp_path):
     assert shapes(config.input, True) == graph_shapes(graph.input)
     assert shapes(config.output, True) == graph_shapes(graph.output)
     (sums,) = [each for each in config.output if each.name == "sums"]
-    assert list(sums.dims) == [1]  # Triton has no shape () after the batch
+    assert list(sums.dims) == [1]  # Triton does not support the shape () after the batch
     session = onnxruntime.InferenceSession(version / "model.onnx")
     ids = np.array([[5, 6, 0]])
     (found,) = session.run(["sums"], {"input_ids": ids, "attention_mask": ids > 0})
@@ -473,7 +473,7 @@ def test_triton_configuration_is_that_of_the_model(tmp_path):
 
 
 @pytest.mark.parametrize("axes", [("batch_size", "sequence_length"), (1, 4)])
-def test_triton_warms_a_model_up_with_a_request_that_it_takes(tmp_path, axes):
+def test_triton_warm_up_requests_are_valid_inputs(tmp_path, axes):
     version = TRITON["make_repository"](write_export(tmp_path / "reviews", axes), tmp_path / "models")
     config = triton_config(version.parent)
     (request,) = config.model_warmup
@@ -490,7 +490,7 @@ def test_triton_warms_a_model_up_with_a_request_that_it_takes(tmp_path, axes):
 
 
 @pytest.mark.parametrize("axes", [(1, "sequence_length"), (None, 4)])
-def test_triton_forms_batches_only_where_the_first_axis_has_any_size(tmp_path, axes):
+def test_triton_batches_only_models_with_a_dynamic_first_axis(tmp_path, axes):
     version = TRITON["make_repository"](write_export(tmp_path / "reviews", axes), tmp_path / "models")
     config = triton_config(version.parent)
     batched = axes[0] is None
@@ -522,7 +522,7 @@ def test_versions_of_one_model_have_one_configuration(tmp_path):
     Bundle(export).check()
 
 
-def test_weights_beside_a_graph_are_part_of_the_version(tmp_path):
+def test_a_version_includes_the_weights_file_beside_the_graph(tmp_path):
     export = write_export(tmp_path / "large", weights=b"weights")
     version = TRITON["make_repository"](export, tmp_path / "models")
     assert (version / "model.onnx_data").read_bytes() == b"weights"
@@ -539,7 +539,7 @@ def test_weights_beside_a_graph_are_part_of_the_version(tmp_path):
         ({"precision": "int8"}, "`precision` must be one of"),
     ],
 )
-def test_wrong_arguments_leave_no_model(tmp_path, options, error):
+def test_invalid_arguments_leave_no_model(tmp_path, options, error):
     export = write_export(tmp_path / "reviews")
     with pytest.raises(ValueError, match=re.escape(error)):
         TRITON["make_repository"](export, tmp_path / "models", **options)
@@ -554,13 +554,13 @@ def test_a_damaged_graph_leaves_no_model(tmp_path):
     assert not (tmp_path / "models").exists()
 
 
-def test_repository_in_the_export_is_refused(tmp_path):
+def test_a_repository_inside_the_export_is_rejected(tmp_path):
     export = write_export(tmp_path / "reviews")
     with pytest.raises(ValueError, match="must not be in the export"):
         TRITON["make_repository"](export, export / "models")
 
 
-def test_command_names_the_wrong_argument(tmp_path, capsys):
+def test_the_command_names_the_invalid_argument(tmp_path, capsys):
     export = write_export(tmp_path / "reviews")
     arguments = [str(export), str(tmp_path / "models")]
     TRITON["main"]([*arguments, "--name", "es"])

@@ -1,4 +1,4 @@
-"""Each cell of the table of pipelines in docs/export.md."""
+"""Check each cell of the table of pipelines in docs/export.md."""
 
 import pathlib
 
@@ -112,5 +112,5 @@ def test_each_row_of_the_table_equals_the_exports(name):
         if pipeline.preprocess(*tensors).error.numpy()[0]:
             found.add(reason)
     if name == "`FillMask`":
-        found.discard("empty")  # it has no mask
+        found.discard("empty")  # has no mask token
     assert found == listed(refused)

@@ -40,7 +40,7 @@ from keras_transformer_serving import files, parity
 BYTES = text.ByteTokenizer()
 SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
 SEVERAL = "multi_label_classification"
-LONG = "abcdefghijklmnopqrstuvwxyz"  # longer than all but windows take
+LONG = "abcdefghijklmnopqrstuvwxyz"  # too long for every setting except "window"
 TEXTS = ["a b", " ñ\u3000☃\n b\u00a0", "", "x", "ab cd ef", LONG]
 PAIRS = [("a", "b c"), ("", " ñ \u2003☃"), ("ab c", "x"), ("a", LONG)]
 
@@ -99,7 +99,7 @@ def embed_with_prompts():
     return Embedding(model, word_pieces(), long_texts="truncate", max_length=8, **prompts)
 
 
-# Each with texts of its own; "window" reads what the others refuse.
+# Each pipeline and its texts; only "window" accepts the long ones.
 TEXT_PIPELINES = {
     "text": (
         lambda: TextClassification(bert(lambda e: SequenceClassifier(e, 3)), BYTES, ["x", "y", "z"]),
@@ -156,7 +156,7 @@ OTHERS = {
 
 
 def run_of(pipeline):
-    """The signatures, called as they are; the slow tests export them."""
+    """Return a function that calls the signatures directly; the slow tests export them."""
     found = pipeline.signatures()
 
     def run(name, inputs):
@@ -194,7 +194,7 @@ def test_image_and_graph_signatures_equal_the_pipeline(name):
 
 
 @pytest.mark.slow
-def test_images_are_resized_as_by_the_pipeline():
+def test_exports_resize_images_as_the_pipeline_does():
     pipeline = OTHERS["image"]()
     pipeline.resize = True
     images = np.random.default_rng(0).uniform(0, 255, (2, 11, 6, 3)).astype("float32")
@@ -203,7 +203,7 @@ def test_images_are_resized_as_by_the_pipeline():
 
 
 @pytest.mark.slow
-def test_texts_without_mask_or_word_have_an_empty_row():
+def test_texts_without_a_mask_or_word_have_an_empty_row():
     pipeline = fill_mask(top=2)
     found = run_of(pipeline)(DEFAULT, {"text": np.array(["a [MASK]", "a"])})
     assert found["pieces"].shape == (2, 1, 2)
@@ -248,7 +248,7 @@ def test_texts_without_mask_or_word_have_an_empty_row():
         ),
     ],
 )
-def test_inputs_the_pipeline_refuses_have_an_error(name, inputs, message):
+def test_inputs_that_the_pipeline_rejects_have_an_error(name, inputs, message):
     pipeline = OTHERS[name]() if name in OTHERS else TEXT_PIPELINES[name][0]()
     found = run_of(pipeline)(DEFAULT, {key: np.array(values) for key, values in inputs.items()})
     assert any(message in str(error) for error in found["error"])
@@ -256,13 +256,13 @@ def test_inputs_the_pipeline_refuses_have_an_error(name, inputs, message):
 
 @pytest.mark.parametrize("name", ["text", "span"])
 @pytest.mark.parametrize("texts", [[], [5], [["a", "b", "c"]], ["ab", ("a", "b")]], ids=repr)
-def test_texts_of_another_type_are_refused(name, texts):
+def test_texts_of_another_dtype_are_rejected(name, texts):
     with pytest.raises(ValueError, match="`texts` must be (pairs of )?strings"):
         TEXT_PIPELINES[name][0]().example_inputs(texts)
 
 
 @pytest.mark.slow
-def test_texts_are_refused_for_graphs_without_text_inputs(tmp_path):
+def test_texts_are_rejected_for_graphs_without_text_inputs(tmp_path):
     for function in (export.saved_model, export.onnx):
         with pytest.raises(ValueError, match="`texts` must be None for a ImageClassification"):
             function(OTHERS["image"](), tmp_path / "it", texts=["a"])
@@ -285,7 +285,7 @@ EXAMPLE = outputs.Example(
         ({"more": np.zeros(1)}, r"must give \['label', 'y'\]. Received: \['label', 'more', 'y'\]"),
     ],
 )
-def test_another_output_is_a_parity_error(changed, message):
+def test_a_different_output_raises_a_parity_error(changed, message):
     with pytest.raises(ParityError, match=message):
         parity.compare_tensors([EXAMPLE], lambda *_: {**EXAMPLE.outputs, **changed}, 1e-4)
 
@@ -339,7 +339,7 @@ def test_an_export_verifies_against_itself_and_its_pipeline(folder, classifier):
         export.verify(folder, ImageClassification(ViT(8, 4, num_classes=3, **SMALL), ["a", "b", "c"]))
 
 
-def test_a_graph_of_other_weights_fails_verification(folder, tmp_path):
+def test_a_graph_with_different_weights_fails_verification(folder, tmp_path):
     examples = parity.load_examples(folder / "onnx" / "examples.npz")
     examples[0].outputs["logits"][0, 0] += 0.01
     with pytest.raises(ParityError, match="logits"):
@@ -347,7 +347,9 @@ def test_a_graph_of_other_weights_fails_verification(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_exports_are_not_overwritten_and_failures_leave_no_files(folder, classifier, tmp_path, monkeypatch):
+def test_exports_are_not_overwritten_and_failed_exports_leave_no_files(
+    folder, classifier, tmp_path, monkeypatch
+):
     before = everything(folder)
     for function in (export.saved_model, export.onnx):
         with pytest.raises(FileExistsError):
@@ -359,7 +361,7 @@ def test_exports_are_not_overwritten_and_failures_leave_no_files(folder, classif
     assert everything(tmp_path) == {}
 
 
-def test_it_serves_without_tensorflow(folder, classifier):
+def test_an_export_is_served_without_tensorflow(folder, classifier):
     served = serving.load(folder)
     images = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 3))
     images[0, 0, 0] = 0, 255, 255
@@ -375,14 +377,14 @@ def test_it_serves_without_tensorflow(folder, classifier):
 
 
 @pytest.mark.slow
-def test_the_command_line_verifies_it_and_generates_nothing(folder, capsys):
+def test_the_command_line_verifies_an_export_and_rejects_generation(folder, capsys):
     assert commands.main(["verify", str(folder)]) == 0
     assert json.loads(capsys.readouterr().out) == export.verify(folder)
     assert commands.main(["generate", str(folder), "a"]) == 2
     assert "must be a generating pipeline" in capsys.readouterr().err
 
 
-def test_values_other_than_pipelines_are_refused(tmp_path):
+def test_values_other_than_pipelines_are_rejected(tmp_path):
     for function in (export.saved_model, export.onnx):
         with pytest.raises(
             ValueError, match="`pipeline` must be one of keras_transformer.pipelines. Received: ViT"
@@ -392,7 +394,7 @@ def test_values_other_than_pipelines_are_refused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["text, several labels", "text, number"])
-def test_onnx_and_serving_of_multi_label_classification_and_regression(name, tmp_path):
+def test_multi_label_classifiers_and_regressions_are_exported_and_served(name, tmp_path):
     pipeline, texts = TEXT_PIPELINES[name][0](), TEXTS[:5]
     report = files.read_json(export.onnx(pipeline, tmp_path / "it").parent / "parity.json")
     assert report["onnx"]["graphs"]["forward"]["largest_difference"] < 1e-4
@@ -425,7 +427,7 @@ def test_multiple_labels_are_padded_and_numbers_are_float32():
     }
 
 
-def test_only_a_classifier_serves_answers():
+def test_only_a_classifier_may_have_several_candidate_answers():
     model = object.__new__(serving.Model)
     model.config = {"pipeline": "Embedding"}
     with pytest.raises(ValueError, match="`answers` needs an export of a classifier .*Received: Embedding"):

@@ -42,14 +42,14 @@ def expected_ids(pipeline, texts):
     return out.ids if pipeline.sampler.num_return > 1 else out.best
 
 
-def test_noise_of_serving_equals_that_of_generation():
+def test_serving_and_generation_draw_the_same_noise():
     rows = np.array([3, 0, 2**20])
     expected = keras.ops.convert_to_numpy(uniform(2**32 - 5, rows, 3, np.arange(5)))
     np.testing.assert_array_equal(serving.uniform_noise(2**32 - 5, rows, 3, 5), expected)
 
 
 @pytest.mark.slow
-def test_exported_functions_equal_python_without_xla(changed, texts):
+def test_exported_functions_equal_generation_in_python(changed, texts):
     texts = texts[:6]
     expected = expected_ids(changed, texts)
     run = tf.function(changed.signatures()["generate_ids"].function, autograph=False)
@@ -58,7 +58,7 @@ def test_exported_functions_equal_python_without_xla(changed, texts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["n-best", "samples"])
-def test_exports_carry_the_settings_and_verify(pipeline, texts, tmp_path, name):
+def test_exports_store_the_settings_and_pass_verification(pipeline, texts, tmp_path, name):
     sampler, constraints = SETTINGS[name]
     changed = pipeline.with_settings(sampler, constraints=constraints)
     folder = tmp_path / "tiny"

@@ -1,4 +1,4 @@
-"""Exports of Keras models that are not pipelines: functional, sequential, subclassed, and those of the package."""
+"""Exports of Keras models that are not pipelines: functional, sequential, subclassed, and of this package."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ WORDS = {"ids": IDS, "mask": IDS > 0}
 
 
 class Pair(keras.Model):
-    """Two inputs in a dictionary, two outputs in a tuple."""
+    """A model with two inputs in a dictionary and two outputs in a tuple."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Decomposition(layers.Layer):
 
 
 class Shifted(layers.Layer):
-    """Has a tensor that is no variable, which a traced function captures."""
+    """A layer with a constant tensor, which a traced function captures."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -69,7 +69,7 @@ def images():
 
 PAIR = {name: np.ones((2, 4), "float32") * sign for name, sign in (("left", 1), ("right", -1))}
 BERT = {"vocabulary_size": 16, "num_layers": 1, "num_heads": 2, "model_dim": 16, "max_length": 8}
-# Makers of models, options of the export, inputs, and the names of inputs and outputs.
+# Functions that create models, export options, inputs, and the names of inputs and outputs.
 CASES = {
     "functional": (functional, {}, WORDS, {"ids", "mask"}, {"hidden", "first"}),
     "list": (lambda: functional(True), {}, [IDS, IDS > 0], {"ids", "mask"}, {"output"}),
@@ -95,7 +95,7 @@ def arrays(model, inputs):
 
 
 def feed(inputs, names):
-    """Inputs of a graph by name, those of a list in its order."""
+    """Return the inputs of a graph by name; a list is in the order of the names."""
     found = inputs if isinstance(inputs, dict) else dict(zip(names, keras.tree.flatten(inputs), strict=True))
     return {name: tf.constant(found[name]) for name in names}
 
@@ -184,7 +184,7 @@ def test_a_signature_sets_the_dynamic_sizes(tmp_path):
     assert session.run(None, {"ids": np.ones((1, 9), "int64")})[0].shape == (1, 9, 4)
 
 
-def test_a_called_subclassed_model_has_the_sizes_of_its_first_call():
+def test_a_subclassed_model_is_exported_with_the_shapes_of_its_first_call():
     model = Pair()
     model(PAIR)
     specs = keras_models._specs(model, None, None)
@@ -217,7 +217,7 @@ def test_an_existing_saved_model_is_only_replaced_on_request(tmp_path):
     assert (folder / "saved_model.pb").read_bytes() != before
 
 
-def test_a_difference_leaves_no_file(tmp_path, monkeypatch):
+def test_a_parity_error_leaves_no_file(tmp_path, monkeypatch):
     convert = keras_models.conversion.convert
 
     def wrong(name, function, *rest):
@@ -231,7 +231,7 @@ def test_a_difference_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_large_weights_are_in_a_file_beside_the_graph(tmp_path, monkeypatch):
+def test_large_weights_are_stored_in_a_file_beside_the_graph(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "LARGEST", 2**10)
     model = keras.Sequential([keras.Input((64,)), layers.Dense(64)])
     file = export.onnx_model(model, tmp_path / "model.onnx")
@@ -242,7 +242,7 @@ def test_large_weights_are_in_a_file_beside_the_graph(tmp_path, monkeypatch):
     )
 
 
-def test_an_operation_without_a_form_in_onnx_is_refused_with_its_layer(tmp_path):
+def test_an_operation_without_an_onnx_equivalent_is_rejected_with_its_layer(tmp_path):
     model = keras.Sequential([keras.Input((4, 4)), Decomposition(name="decomposition")])
     samples = np.eye(4, dtype="float32")[None]
     with pytest.raises(ValueError, match=r"Received: Cholesky in sequential\w*/decomposition\w*/Cholesky"):
@@ -250,7 +250,7 @@ def test_an_operation_without_a_form_in_onnx_is_refused_with_its_layer(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_operation_without_a_form_for_its_types_is_refused_with_its_layer(tmp_path, monkeypatch):
+def test_an_operation_unsupported_for_its_dtypes_is_rejected_with_its_layer(tmp_path, monkeypatch):
     monkeypatch.setitem(tf2onnx_handlers.HANDLERS, "Less", (lambda *_: None, []))
     model = keras.Sequential([keras.Input((4, 3)), layers.LSTM(2, name="recurrent")])
     with pytest.raises(
@@ -280,7 +280,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_invalid_arguments_are_refused(name, tmp_path):
+def test_invalid_arguments_are_rejected(name, tmp_path):
     make, options, message = INVALID[name]
     for write in (export.onnx_model, export.saved_model_of):
         with pytest.raises(ValueError, match=message):

@@ -17,7 +17,7 @@ from keras_transformer.export.to_onnx import conversion, precisions, weights
 
 @pytest.fixture
 def small_files(monkeypatch):
-    """Files of at most 4 KiB of weights."""
+    """Limit graph files to 4 KiB of weights."""
     monkeypatch.setattr(weights, "LARGEST", 2**12)
 
 
@@ -29,7 +29,7 @@ def classifier():
 
 
 @pytest.mark.slow
-def test_large_weights_are_in_a_file_beside_the_graph(small_files, classifier, tmp_path):
+def test_large_weights_are_stored_in_a_file_beside_the_graph(small_files, classifier, tmp_path):
     folder = tmp_path / "it"
     export.onnx(classifier, folder)
     names = {path.name for path in (folder / "onnx" / "optimum").iterdir()}
@@ -38,7 +38,7 @@ def test_large_weights_are_in_a_file_beside_the_graph(small_files, classifier, t
     assert export.verify(folder) == {**export.verify(folder), **serving.verify(folder)}
     texts = ["to be", "that question"]
     assert serving.load(folder)(texts) == classifier(texts)
-    # Other readers open the file by its path.
+    # Other programs open the file by its path.
     session = onnxruntime.InferenceSession(folder / "onnx/optimum/model.onnx")
     feed = {each.name: np.ones((1, 3), "int64") for each in session.get_inputs()}
     expected = serving.load(folder).run(**feed)["logits"]
@@ -55,7 +55,7 @@ def test_loops_read_large_weights(small_files, pipeline, texts, tmp_path):
 
 
 @pytest.mark.slow_variants
-def test_matrices_are_initializers_with_the_paths_of_the_variables(classifier):
+def test_initializers_have_the_paths_of_the_variables(classifier):
     graph = classifier.onnx_graphs()["model"]
     converted = conversion.convert(
         "model", graph.function, graph.inputs, graph.axes, classifier.model.weights
@@ -72,7 +72,7 @@ def test_matrices_are_initializers_with_the_paths_of_the_variables(classifier):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("precision", ["", "float16"])
 def test_a_tied_embedding_is_stored_once(random_transformer, precision):
-    """Its transposition, which computes logits, is an operation, which ONNX Runtime computes once."""
+    """The transposed matrix for logits is an operation, which ONNX Runtime computes once."""
     pipeline = pipelines.TextToText(random_transformer(0, vocabulary_size=260), text.ByteTokenizer())
     graph = pipeline.onnx_graphs()["decoder_model_merged"]
     model = conversion.convert("decoder", graph.function, graph.inputs, graph.axes, pipeline.model.weights)
@@ -81,7 +81,7 @@ def test_a_tied_embedding_is_stored_once(random_transformer, precision):
 
 
 @pytest.mark.parametrize("write", [export.onnx, export.bundle])
-def test_large_weights_have_no_other_precisions(small_files, classifier, tmp_path, write):
+def test_models_with_large_weights_are_exported_in_float32_only(small_files, classifier, tmp_path, write):
     with pytest.raises(ValueError, match=r"`precisions` must be \('float32',\) for .* GB of weights.*int8"):
         write(classifier, tmp_path / "it", precisions=("float32", "int8"))
     assert not (tmp_path / "it").exists()
@@ -113,7 +113,7 @@ print(json.dumps([weights, peak[0], pipeline(["ab", "x y"])]))
 
 
 def exported(form, folder):
-    """Export a model in a process of its own; return the bytes of its weights and of memory, and two answers."""
+    """Export a model in a separate process; return its bytes of weights and memory, and two outputs."""
     command = [sys.executable, "-c", LARGE, folder, form]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -123,8 +123,8 @@ def exported(form, folder):
 
 
 @pytest.mark.slow
-def test_a_model_of_2_5_gb_is_exported_in_three_times_its_memory(tmp_path):
-    """The file that is compared is mapped into memory, which the operating system can take back: it is not counted."""
+def test_exporting_2_5_gb_to_onnx_needs_at_most_three_times_the_memory(tmp_path):
+    """Memory-mapped files are not counted, as the operating system can reclaim them."""
     size, peak, expected = exported("onnx", tmp_path / "it")
     assert peak < 3 * size
     assert serving.load(tmp_path / "it")(["ab", "x y"]) == expected

@@ -15,7 +15,7 @@ X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
 
 def converted(function):
-    """The only loop of the graph and its body, once the graph has answered as TensorFlow does."""
+    """Check that the graph equals TensorFlow; return its only loop and the loop's body."""
     spec = [tf.TensorSpec([None, 3, 8], tf.float32, name="x")]
     graph = conversion.convert("f", lambda x: {"y": function(x)}, spec, {"x": [], "y": []})
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -25,7 +25,7 @@ def converted(function):
     return loop, body, graph.graph
 
 
-def test_loop_invariant_weights_are_read_from_outside():
+def test_loop_invariant_weights_are_read_from_outside_the_body():
     layer = keras.layers.Dense(8)
     layer.build((None, None, 8))
 
@@ -36,7 +36,7 @@ def test_loop_invariant_weights_are_read_from_outside():
         return sum(tf.while_loop(lambda i, *_: i < 3, body, (0, x, 2 * x))[1:])
 
     loop, _, _ = converted(function)
-    assert len(loop.input) == 2 + 2  # i and x: neither the weights nor what never changes
+    assert len(loop.input) == 2 + 2  # i and x: neither weights nor constants
 
 
 def test_loop_invariant_nodes_are_hoisted():

@@ -1,4 +1,4 @@
-"""The model card of an export describes all parts, and its commands are those of the export."""
+"""The model card of an export describes all parts, and its commands work."""
 
 import contextlib
 import json
@@ -26,26 +26,26 @@ def card(exported):
 
 
 def blocks(card, language):
-    """The blocks of code in a language."""
+    """Return the code blocks in a language."""
     return re.findall(rf"```{language}\n(.*?)```", card, flags=re.DOTALL)
 
 
 def rows(card, head):
-    """The rows of the table with a first column, by that column."""
+    """Return the rows of the table with the header `head` in the first column, by that column."""
     table = card[card.index(f"| {head} |") :].split("\n\n")[0].splitlines()[2:]
     found = (row.strip("| ").split(" | ") for row in table)
     return {name.strip("`"): cells for name, *cells in found}
 
 
 def commands(card):
-    """The commands of a card, as words."""
+    """Return the commands of a card, split into words."""
     return [
         shlex.split(line) for block in blocks(card, "sh") for line in block.replace("\\\n", "").splitlines()
     ]
 
 
 def bodies(folder):
-    """The bodies of requests to the REST API in the card of an export, and the paths they are sent to."""
+    """Return the paths and bodies of the REST requests in the card of an export."""
     for words in commands((folder / "README.md").read_text(encoding="utf-8")):
         if "curl" in words:
             file = words[words.index("-d") + 1].removeprefix("@")
@@ -79,7 +79,7 @@ def test_every_signature_and_graph_is_listed(card, exported, pipeline):
     assert "`past_key_values.{i}.decoder.key` float32" in graphs["optimum/decoder_model_merged"][0]
 
 
-def test_settings_and_figures_are_the_exports(card, exported, pipeline):
+def test_settings_and_figures_equal_the_export(card, exported, pipeline):
     assert f"a `Transformer` of {pipeline.model.count_params():,} parameters that computes in float32" in card
     assert rows(card, "setting")["max_new_tokens"] == [str(pipeline.max_new_tokens)]
     assert rows(card, "setting")["generation"] == ['{"sampler": "greedy"}']
@@ -91,7 +91,7 @@ def test_settings_and_figures_are_the_exports(card, exported, pipeline):
 
 
 @pytest.mark.slow
-def test_its_requests_fit_the_signatures(exported, pipeline):
+def test_example_requests_match_the_signatures(exported, pipeline):
     signatures = tf.saved_model.load(str(exported / "saved_model" / "tiny" / "1")).signatures
     sent = list(bodies(exported))
     assert [body.get("signature_name", "serving_default") for body, _ in sent] == [
@@ -109,7 +109,7 @@ def test_its_requests_fit_the_signatures(exported, pipeline):
         assert found["text"].numpy()[0].decode() == pipeline(inputs["text"])
 
 
-def test_its_commands_serve_the_files_of_the_export(card, exported, tmp_path):
+def test_commands_serve_the_files_of_the_export(card, exported, tmp_path):
     (docker,) = [words for words in commands(card) if "docker" in words]
     mounts = dict(words.removeprefix("$PWD/").split(":") for words in docker if words.startswith("$PWD/"))
     places = {place: exported / folder for folder, place in mounts.items()}
@@ -130,7 +130,7 @@ def test_its_commands_serve_the_files_of_the_export(card, exported, tmp_path):
     assert (config.parent / "warmup" / "input_ids").is_file()
 
 
-def test_its_python_runs(card, exported):
+def test_python_examples_run(card, exported):
     (program,) = blocks(card, "python")
     *lines, last = program.strip().splitlines()
     names = {}
@@ -140,7 +140,7 @@ def test_its_python_runs(card, exported):
 
 
 @pytest.mark.slow
-def test_a_card_is_written_anew_with_each_part(tmp_path):
+def test_the_card_is_updated_with_each_exported_format(tmp_path):
     keras.utils.set_random_seed(0)
     model = ViT(8, 4, num_classes=3, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
     pipeline = ImageClassification(model, ["a", "b|c", "d"])

@@ -30,7 +30,7 @@ def sessions(exported):
 
 
 def file_of(folder, name):
-    """Return the file of a graph of an export, wherever it is."""
+    """Return the path of a graph's file in an export, in any of its folders."""
     (path,) = (folder / "onnx").rglob(f"{name}.onnx")
     return path
 
@@ -58,7 +58,7 @@ def shapes(values):
 FLOAT, INT = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 
 
-def test_optimums_graphs_and_configurations_have_a_folder_of_their_own(exported):
+def test_optimum_graphs_and_configurations_are_in_a_separate_folder(exported):
     onnx_folder = exported / "onnx"
     assert {path.relative_to(onnx_folder).as_posix() for path in onnx_folder.rglob("*.*")} == {
         f"{LOOP}.onnx",
@@ -86,7 +86,7 @@ def test_inputs_and_outputs_of_the_loop_are_as_documented(graphs, pipeline):
     assert {name: len(axes) for name, (_, axes) in found.items()} == {"ids": 2, "lengths": 1, "scores": 1}
 
 
-def test_the_encoders_tensors_are_named_as_optimum_names_them(graphs):
+def test_encoder_tensors_have_the_names_that_optimum_expects(graphs):
     graph = graphs[ENCODER].graph
     assert shapes(graph.input) == {
         "input_ids": (INT, [BATCH, SOURCE]),
@@ -97,7 +97,7 @@ def test_the_encoders_tensors_are_named_as_optimum_names_them(graphs):
     assert found["last_hidden_state"][1][:2] == [BATCH, SOURCE]
 
 
-def test_the_decoders_tensors_are_named_as_optimum_names_them(graphs):
+def test_decoder_tensors_have_the_names_that_optimum_expects(graphs):
     graph = graphs[DECODER].graph
     past = {
         f"past_key_values.0.{side}.{part}": (FLOAT, [BATCH, 2, length, 8])
@@ -119,7 +119,7 @@ def test_the_decoders_tensors_are_named_as_optimum_names_them(graphs):
 
 
 @pytest.mark.parametrize("name", [LOOP, ENCODER, DECODER])
-def test_a_graph_is_valid_of_opset_18_and_of_known_operations(graphs, name):
+def test_graphs_are_valid_use_opset_18_and_known_operations(graphs, name):
     model = graphs[name]
     onnx.checker.check_model(model, full_check=True)
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == 18
@@ -153,7 +153,7 @@ def cases(pipeline, texts):
     ],
     ids=["usual", "others"],
 )
-def test_the_loops_ids_lengths_and_scores_are_the_models(sessions, pipeline, texts, names):
+def test_loop_ids_lengths_and_scores_equal_the_model_outputs(sessions, pipeline, texts, names):
     for name in names:
         ids = cases(pipeline, texts)[name]
         expected = generation.generate(pipeline.model, ids, max_new_tokens=pipeline.max_new_tokens)
@@ -164,7 +164,7 @@ def test_the_loops_ids_lengths_and_scores_are_the_models(sessions, pipeline, tex
 
 
 @pytest.mark.slow
-def test_options_are_inputs_of_the_loop_for_each_row(sessions, pipeline, texts):
+def test_options_are_loop_inputs_with_one_value_per_row(sessions, pipeline, texts):
     ids, most = sources(pipeline, texts[:4]), pipeline.max_new_tokens
     limits, minimums = np.array([1, most, most + 5, 4]), np.array([0, 3, most, 0])
     found = run(sessions[LOOP], input_ids=ids, max_new_tokens=limits, min_new_tokens=minimums)
@@ -181,7 +181,7 @@ def test_options_are_inputs_of_the_loop_for_each_row(sessions, pipeline, texts):
 
 
 @pytest.mark.slow
-def test_prefixes_are_inputs_of_the_loop(sessions, pipeline, texts):
+def test_prefixes_are_loop_inputs(sessions, pipeline, texts):
     ids, prefixes = sources(pipeline, texts[:3]), np.array([[5, 6], [0, 7], [0, 0]])
     found = run(sessions[LOOP], input_ids=ids, prefix_ids=prefixes)
     expected = generation.generate(
@@ -193,7 +193,7 @@ def test_prefixes_are_inputs_of_the_loop(sessions, pipeline, texts):
     np.testing.assert_array_equal(same["ids"][0], found["ids"][0])
 
 
-def test_serving_takes_the_options_of_the_loop(exported, sessions, pipeline, texts):
+def test_serving_accepts_the_options_of_the_loop(exported, sessions, pipeline, texts):
     graphs, ids = serving.load(exported).graphs, sources(pipeline, texts[:3])
     limits, prefixes = np.array([2, 5, 3]), np.array([[5, 6]])
     found = graphs.generate(ids.astype("int32"), max_new_tokens=limits, min_new_tokens=2, prefix_ids=prefixes)
@@ -204,7 +204,7 @@ def test_serving_takes_the_options_of_the_loop(exported, sessions, pipeline, tex
 
 
 @pytest.mark.slow
-def test_served_texts_have_limits_each(exported, pipeline, texts):
+def test_each_served_text_may_have_its_limit(exported, pipeline, texts):
     served, limits = serving.load(exported), np.arange(len(texts)) % 5 + 1
     assert served(texts, batch_size=3, max_new_tokens=limits) == pipeline(texts, max_new_tokens=limits)
     assert served(texts[0], max_new_tokens=2) == pipeline(texts[0], max_new_tokens=2)
@@ -228,13 +228,13 @@ def test_served_texts_have_limits_each(exported, pipeline, texts):
         ({"input_ids": [[5] * 201]}, "`input_ids` must have at most 200 tokens each"),
     ],
 )
-def test_serving_refuses_options_out_of_range(exported, options, message):
+def test_serving_rejects_options_out_of_range(exported, options, message):
     graphs = serving.load(exported).graphs
     with pytest.raises(ValueError, match=message):
         graphs.generate(**{"input_ids": [[5, 6]] * 3, **options})
 
 
-def test_a_row_that_a_pipeline_refuses_generates_nothing_and_changes_no_other(sessions, pipeline, texts):
+def test_an_invalid_row_generates_nothing_and_does_not_change_others(sessions, pipeline, texts):
     most, size = pipeline.max_source_tokens, pipeline.model.vocabulary_size
     good = sources(pipeline, texts[:1], most + 1)
     bad = np.repeat(good, 3, axis=0)
@@ -247,7 +247,7 @@ def test_a_row_that_a_pipeline_refuses_generates_nothing_and_changes_no_other(se
     np.testing.assert_array_equal(found["ids"][0], single["ids"][0])
 
 
-def test_empty_batches_and_empty_sources_are_answered(sessions, pipeline):
+def test_empty_batches_and_empty_sources_give_empty_outputs(sessions, pipeline):
     most = pipeline.max_new_tokens
     none = run(sessions[LOOP], input_ids=np.zeros((0, 4), np.int64))
     assert [none[name].shape for name in ("ids", "lengths", "scores")] == [(0, most), (0,), (0,)]
@@ -268,7 +268,7 @@ def memory_and_past(sessions, ids, mask):
 
 
 def step_by_step(sessions, ids, most, pad=0, start=2, end=3):
-    """A loop of our own over encoder and decoder, as a server would write it."""
+    """Run a greedy loop over encoder and decoder, as a server would."""
     mask = (ids != pad).astype(np.int64)
     memory, past = memory_and_past(sessions, ids, mask)
     token = np.full((len(ids), 1), start, np.int64)
@@ -284,15 +284,15 @@ def step_by_step(sessions, ids, most, pad=0, start=2, end=3):
     return out
 
 
-def test_encoder_and_decoder_step_by_step_equal_the_loop(sessions, pipeline, texts):
+def test_running_encoder_and_decoder_step_by_step_equals_the_loop(sessions, pipeline, texts):
     for name, ids in cases(pipeline, texts).items():
         found = step_by_step(sessions, ids, pipeline.max_new_tokens)
         np.testing.assert_array_equal(found, run(sessions[LOOP], input_ids=ids)["ids"], err_msg=name)
 
 
 @pytest.mark.parametrize("split", [0, 1, 3])
-def test_the_decoder_takes_several_tokens_and_any_past(sessions, pipeline, texts, split):
-    """Its logits are the model's, however many of the tokens come at once."""
+def test_the_decoder_accepts_several_tokens_and_a_past_of_any_length(sessions, pipeline, texts, split):
+    """The logits equal the model's for any number of tokens per call."""
     ids = sources(pipeline, texts[:3])
     target = np.array([[2, 9, 14, 5, 7], [2, 30, 41, 8, 12], [2, 60, 5, 5, 70]])
     expected = np.asarray(pipeline.model({"source_ids": ids, "target_ids": target}))
@@ -306,7 +306,7 @@ def test_the_decoder_takes_several_tokens_and_any_past(sessions, pipeline, texts
 
 
 def test_the_encoder_ignores_masked_ids(sessions, pipeline, texts):
-    """An id under the mask counts for nothing, as padding does."""
+    """Masked ids do not change the output, as padding does not."""
     ids = sources(pipeline, texts[:1], columns=20)
     mask = (ids != 0).astype(np.int64)
     rubbish = np.where(mask == 1, ids, 9)
@@ -321,14 +321,14 @@ def test_the_encoder_ignores_masked_ids(sessions, pipeline, texts):
     assert not np.allclose(other, expected, rtol=1e-3)
 
 
-def test_a_second_export_is_refused_and_changes_nothing(quick, damaged, pipeline):
+def test_a_second_export_is_rejected_and_changes_nothing(quick, damaged, pipeline):
     before = {path: path.stat().st_mtime_ns for path in damaged.parent.rglob("*")}
     with pytest.raises(FileExistsError, match="onnx"):
         export.onnx(pipeline, damaged)
     assert {path: path.stat().st_mtime_ns for path in damaged.parent.rglob("*")} == before
 
 
-def test_an_operation_without_onnx_form_is_refused(tmp_path):
+def test_an_operation_without_an_onnx_equivalent_is_rejected(tmp_path):
     import tensorflow as tf
 
     spec = tf.TensorSpec([None, 2], tf.float32, name="x")
@@ -347,7 +347,7 @@ def test_operations_inside_loop_bodies_are_checked():
 
 
 def test_exact_gelu_converts_and_agrees():
-    """TensorFlow computes it from Erfc, for which the converter has no ONNX form of its own."""
+    """TensorFlow computes it from Erfc, which the converter does not support by itself."""
     signature = [tf.TensorSpec([None], tf.float32, name="x")]
 
     def gelu(x):
@@ -371,12 +371,12 @@ def test_encoder_and_decoder_of_other_depths_are_exported_and_verified(
     export.onnx(other, tmp_path / "it")
     assert export.verify(tmp_path / "it") == export.verify(tmp_path / "it", other)
     graph = onnx.load(file_of(tmp_path / "it", DECODER)).graph
-    assert len(graph.output) == 5  # logits, and keys and values of the decoder's one layer
+    assert len(graph.output) == 5  # logits, and the keys and values of the only decoder layer
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_class", [Transformer, T5])
-def test_models_with_windows_are_exported_with_their_ids(model_class, pipeline, texts, tmp_path):
+def test_exports_of_sliding_window_models_give_equal_ids(model_class, pipeline, texts, tmp_path):
     tokenizer = pipeline.tokenizer
     model = model_class(
         tokenizer.vocabulary_size,

@@ -1,4 +1,4 @@
-"""SavedModels with operations that TensorFlow Serving cannot run are refused, and the code that made them is named."""
+"""Operations that TensorFlow Serving cannot run raise an error that names the code which created them."""
 
 import inspect
 
@@ -14,7 +14,7 @@ ROWS = tf.TensorSpec([None, 4], tf.float32, name="rows")
 
 
 class Shifted(keras.layers.Layer):
-    """Writes its first row at an offset that depends on the input."""
+    """Write the first row at an offset that depends on the input."""
 
     def call(self, rows):
         offset = keras.ops.cast(keras.ops.sum(rows), "int32")
@@ -22,7 +22,7 @@ class Shifted(keras.layers.Layer):
 
 
 def refusal(tmp_path, function):
-    """The message that a SavedModel of a function is refused with, "" if it is accepted."""
+    """Return the error message for a SavedModel of a function, "" if it is accepted."""
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(4)])
     signatures = {"serving_default": Graph(lambda rows: {"rows": function(model(rows))}, [ROWS])}
     try:
@@ -39,7 +39,7 @@ def test_operations_of_tensorflow_serving_are_accepted(tmp_path, exported):
     assert operations.supported()["SentencepieceOp"] >= {"model"}
 
 
-def test_a_layer_that_needs_xla_is_refused_with_its_name_and_line(tmp_path):
+def test_a_layer_that_needs_xla_is_rejected_with_its_name_and_line(tmp_path):
     layer = Shifted(name="shifted")
     message = refusal(tmp_path, layer)
     lines, start = inspect.getsourcelines(Shifted.call)
@@ -50,7 +50,7 @@ def test_a_layer_that_needs_xla_is_refused_with_its_name_and_line(tmp_path):
     assert f" ({__file__}:{start + len(lines) - 1}, call)" in message
 
 
-def test_a_function_that_xla_compiles_is_refused(tmp_path):
+def test_a_function_compiled_by_xla_is_rejected(tmp_path):
     compiled = tf.function(tf.nn.relu, jit_compile=True, autograph=False)
     message = refusal(tmp_path, lambda rows: compiled(rows))
     assert (
@@ -59,20 +59,22 @@ def test_a_function_that_xla_compiles_is_refused(tmp_path):
     assert f" ({__file__}:" in message
 
 
-def test_operations_and_attributes_that_tensorflow_2_20_lacks_are_refused_together(tmp_path, monkeypatch):
+def test_all_operations_and_attributes_missing_from_tensorflow_2_20_are_rejected_together(
+    tmp_path, monkeypatch
+):
     known = {**operations.supported(), "LeakyRelu": frozenset("T")}
     del known["Erf"]
     monkeypatch.setattr(operations, "supported", lambda: known)
     message = refusal(tmp_path, lambda rows: tf.math.erf(tf.nn.leaky_relu(rows)))
     lacking = "which TensorFlow 2.20 and TF.Text 2.20 lack, at"
     assert f"Erf, {lacking} Erf in __inference_" in message
-    assert "LeakyRelu" not in message  # its default is not stored
+    assert "LeakyRelu" not in message  # attributes with the default are not stored
     message = refusal(tmp_path, lambda rows: tf.nn.leaky_relu(rows, 0.3))
     assert f"LeakyRelu with the attribute alpha, {lacking} LeakyRelu in __inference_" in message
 
 
 @pytest.mark.slow
-def test_a_refused_operation_leaves_no_export(tmp_path, pipeline, monkeypatch):
+def test_an_unsupported_operation_leaves_no_export(tmp_path, pipeline, monkeypatch):
     path = tmp_path / "new"
     findings = [operations.Finding("Erf, which needs XLA", "node", "")]
     graph = Graph(lambda rows: {"rows": rows}, [ROWS])

@@ -34,7 +34,7 @@ def writer(tokenizer, sampler="greedy", constraints=(), **options):
 MARIAN = {"normalization": "post", "position_layout": "halves", "output_bias": True, "epsilon": 1e-5}
 
 
-def test_a_model_of_transformers_has_its_whole_configuration(tokenizer):
+def test_models_known_to_transformers_have_a_complete_configuration(tokenizer):
     config = optimum.configurations(translator(tokenizer, **MARIAN))["config.json"]
     assert (config["model_type"], config["architectures"]) == ("marian", ["MarianMTModel"])
     assert (config["d_model"], config["encoder_layers"], config["decoder_attention_heads"]) == (16, 1, 2)
@@ -52,7 +52,7 @@ def test_a_model_of_transformers_has_its_whole_configuration(tokenizer):
         ),
     ],
 )
-def test_other_models_have_their_sizes_and_ids_and_no_architecture(tokenizer, make, model_type, sizes):
+def test_other_models_have_sizes_and_ids_but_no_architecture(tokenizer, make, model_type, sizes):
     config = optimum.configurations(make(tokenizer))["config.json"]
     assert config["model_type"] == model_type
     assert "architectures" not in config
@@ -61,7 +61,7 @@ def test_other_models_have_their_sizes_and_ids_and_no_architecture(tokenizer, ma
     assert config["vocab_size"] == tokenizer.vocabulary_size
 
 
-def test_a_classifier_has_its_labels_and_no_generation_config():
+def test_classifiers_have_labels_and_no_generation_config():
     tokenizer = WordPieceTokenizer.train(SENTENCES, 60)
     model = models.SequenceClassifier(models.BERT(tokenizer.vocabulary_size, **SIZES, max_length=16), 2)
     configs = optimum.configurations(TextClassification(model, tokenizer, ["bad", "good"]))
@@ -101,12 +101,12 @@ SEARCHES = [
 
 
 @pytest.mark.parametrize(("sampler", "constraints"), SEARCHES, ids=lambda value: type(value).__name__)
-def test_the_generation_config_is_read_as_the_settings_of_the_pipeline(
+def test_the_generation_config_is_read_back_as_the_pipeline_settings(
     tokenizer, tmp_path, sampler, constraints
 ):
     pipeline = translator(tokenizer, sampler=sampler, constraints=constraints)
     config = generation_config_of(pipeline)
-    assert config["suppress_tokens"] == [0, 2]  # of padding and start
+    assert config["suppress_tokens"] == [0, 2]  # the ids of padding and start
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
     found = settings_from(tmp_path, pipeline.model, {})
     assert found["generation"] == sampler
@@ -117,7 +117,7 @@ def test_the_generation_config_is_read_as_the_settings_of_the_pipeline(
 @pytest.mark.parametrize(
     "sampler", [generation.Beam(4), generation.Beam(4, diversity=0.5), generation.Contrastive()]
 )
-def test_searches_that_transformers_lacks_are_left_out(tokenizer, sampler):
+def test_settings_unknown_to_transformers_are_omitted(tokenizer, sampler):
     assert generation_config_of(translator(tokenizer, sampler=sampler)) == generation_config_of(
         translator(tokenizer)
     )

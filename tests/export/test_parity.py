@@ -64,18 +64,18 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("expected", "exported", "message"), DIFFERENT.values(), ids=DIFFERENT)
-def test_any_other_difference_is_an_error_with_its_place(expected, exported, message):
+def test_any_other_difference_raises_an_error_with_its_position(expected, exported, message):
     with pytest.raises(ParityError, match=message):
         parity.compare_generated(expected, exported)
 
 
-def test_missing_rows_are_an_error():
+def test_missing_rows_raise_an_error():
     with pytest.raises(ValueError):  # noqa: PT011
         parity.compare_generated(reference(), answering(IDS[:2], ANSWERS[:2]))
 
 
-def test_an_export_that_passed_with_a_near_tie_passes_again_without_the_model():
-    """Stored references accept the same export later."""
+def test_an_export_with_a_near_tie_passes_verification_without_the_model():
+    """Stored references accept the same export again."""
     others = dict(zip(TEXTS, zip(OTHER, OTHERS, strict=True), strict=True))
 
     def exported(texts):
@@ -100,7 +100,7 @@ def test_a_reference_has_outputs_and_logit_distances(pipeline, texts):
     assert made.texts == texts
     assert made.answers == pipeline(texts)
     np.testing.assert_array_equal(made.ids, pipeline.generate(texts).best)
-    # The chosen id is the best: none but pad and start may be nearer than nothing.
+    # The chosen id has the largest logit; only pad and start may exceed it.
     row, column = 3, 1
     target = np.array([[2, made.ids[row, 0]]])
     logits = np.asarray(pipeline.model({"source_ids": pipeline.encode([texts[row]]), "target_ids": target}))[
@@ -114,7 +114,7 @@ def test_a_reference_has_outputs_and_logit_distances(pipeline, texts):
 
 
 @pytest.mark.slow
-def test_default_texts_are_made_from_the_vocabulary_with_edge_cases(pipeline):
+def test_default_texts_cover_the_vocabulary_and_edge_cases(pipeline):
     made = generation.Reference.of(pipeline)
     assert len(made.texts) > 20
     assert "" in made.texts
@@ -123,7 +123,7 @@ def test_default_texts_are_made_from_the_vocabulary_with_edge_cases(pipeline):
     assert generation.Reference.of(pipeline).texts == made.texts
 
 
-def test_empty_texts_are_refused(pipeline):
+def test_empty_texts_are_rejected(pipeline):
     with pytest.raises(ValueError, match="`texts` must not be empty"):
         generation.Reference.of(pipeline, [])
 

@@ -21,7 +21,7 @@ OPENINGS = ("", "y ", "pero ", "cuando ", "mañana ", "casi ", "¿")
 
 @pytest.fixture(scope="module")
 def sentences(sentence_pairs):
-    """As many as a share of 98 % needs: of few texts, one that differs by a near tie is more than 2 % of the ids."""
+    """Enough texts for a threshold of 98 %: among few, one near tie would change more than 2 % of the ids."""
     return [opening + source for opening in OPENINGS for source, _ in sentence_pairs]
 
 
@@ -39,7 +39,7 @@ def folder(exported, pipeline, sentences, tmp_path_factory):
     return folder
 
 
-def test_graphs_of_the_loop_are_in_a_folder_of_each_precision(folder):
+def test_loop_graphs_have_a_folder_for_each_precision(folder):
     files = {path.relative_to(folder / "onnx").as_posix() for path in (folder / "onnx").rglob("*.onnx")}
     assert {f"float16/{LOOP}", f"int8/{LOOP}", LOOP} <= files
     assert {name for name in files if name.split("/")[0] in ALL} == {f"float16/{LOOP}", f"int8/{LOOP}"}
@@ -49,7 +49,7 @@ def test_graphs_of_the_loop_are_in_a_folder_of_each_precision(folder):
     ("precision", "dtypes"),
     [("", {"FLOAT"}), ("float16", {"FLOAT16"}), ("int8", {"INT8", "UINT8"})],  # UINT8 for embeddings
 )
-def test_weights_have_the_precision(folder, precision, dtypes):
+def test_weights_are_stored_in_the_requested_precision(folder, precision, dtypes):
     graph = onnx.load(folder / "onnx" / precision / LOOP).graph
     constants = [each for part in graph_traversal.graphs(graph) for each in part.initializer]
     matrices = [each for each in constants if len(each.dims) == 2 and min(each.dims) >= 16]
@@ -57,7 +57,7 @@ def test_weights_have_the_precision(folder, precision, dtypes):
     assert {onnx.TensorProto.DataType.Name(each.data_type) for each in matrices} == dtypes
 
 
-def test_both_verify_compare_every_precision_with_its_thresholds(folder, sentences):
+def test_every_precision_is_verified_with_its_thresholds(folder, sentences):
     stored = json.loads((folder / "parity.json").read_text())["onnx"]["precisions"]
     assert set(stored) == {"float16", "int8"}
     for precision, row in stored.items():
@@ -79,7 +79,7 @@ def test_verify_compares_every_precision_with_a_pipeline(folder, pipeline, texts
 @pytest.mark.parametrize(
     ("precision", "low", "high"), [("float32", 0, 0), ("float16", 1e-3, 0.1), ("int8", 1e-3, 1)]
 )
-def test_load_takes_a_precision(folder, exported, texts, precision, low, high):
+def test_load_accepts_a_precision(folder, exported, texts, precision, low, high):
     expected, found = (
         each.generate(texts) for each in (serving.load(exported), serving.load(folder, precision=precision))
     )
@@ -89,7 +89,7 @@ def test_load_takes_a_precision(folder, exported, texts, precision, low, high):
     assert serving.load(folder, precision=precision)(texts[0]) == serving.load(exported)(texts[0])
 
 
-def test_a_precision_that_was_not_exported_is_refused(folder, exported):
+def test_loading_a_precision_that_was_not_exported_raises_an_error(folder, exported):
     with pytest.raises(
         ValueError, match="`precision` must be .* float32, float16, int8. Received: precision='int4'"
     ):
@@ -101,7 +101,7 @@ def test_a_precision_that_was_not_exported_is_refused(folder, exported):
 @pytest.mark.parametrize(
     "wrong", [(), ("int8",), ("float32", "int4"), ("float32", "int8", "int8"), "float32", None]
 )
-def test_wrong_precisions_are_refused_before_anything_is_written(pipeline, tmp_path, wrong):
+def test_invalid_precisions_are_rejected_before_anything_is_written(pipeline, tmp_path, wrong):
     for write in (export.onnx, export.bundle):
         with pytest.raises(
             ValueError, match="`precisions` must be a list of 'float32' and .*Received: precisions="
@@ -115,7 +115,7 @@ LENGTHS, SCORES = np.array([3, 2, 0]), np.array([-3.0, -2.0, 0.0])
 
 
 class Graphs:
-    """Graphs that give fixed outputs."""
+    """Stand-in for graphs, with fixed outputs."""
 
     def __init__(self, ids=IDS, scores=SCORES, lengths=LENGTHS):
         self._outputs = {"ids": np.array(ids), "scores": np.array(scores), "lengths": np.array(lengths)}
@@ -150,7 +150,7 @@ def test_only_the_first_of_several_hypotheses_is_compared():
     ids=["ids", "scores", "NaN"],
 )
 @pytest.mark.parametrize("precision", ["float16", "int8"])
-def test_outputs_beyond_the_thresholds_are_an_error_that_names_the_precision(graphs, precision):
+def test_outputs_beyond_the_thresholds_raise_an_error_that_names_the_precision(graphs, precision):
     with pytest.raises(
         ParityError, match=f"Leave {precision} out. Received: {precision}, with .*identical_ids"
     ):
@@ -232,8 +232,8 @@ loop (int64[n] ids, float[n, 16] start) => (float[n, 16] sum)
 """
 
 
-def test_int8_converts_gathers_that_loops_read():
-    """As the biases of relative positions of T5 are."""
+def test_int8_quantizes_gathers_read_by_loops():
+    """The relative position biases of T5 are such gathers."""
     model = onnx.parser.parse_model(LOOP_THAT_READS_A_GATHER)
     table = np.random.default_rng(0).normal(size=(4, 16)).astype("float32")
     model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
@@ -248,7 +248,7 @@ def test_int8_converts_gathers_that_loops_read():
     "sampler", [generation.Beam(3, num_return=2), generation.Sample(0.8, top_p=0.9, seed=1)]
 )
 def test_loops_of_other_samplers_are_converted(pipeline, sampler, tmp_path):
-    """int8 changes too many ids of this untrained model for its threshold."""
+    """A looser bound than the threshold of int8, which changes many ids of this untrained model."""
     folder = tmp_path / "it"
     export.onnx(pipeline.with_settings(sampler), folder, precisions=("float32", "float16"))
     assert set(serving.verify(folder)["onnx"]["precisions"]) == {"float16"}
@@ -268,7 +268,7 @@ def test_a_model_in_float16_is_not_converted(tmp_path, pipeline, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_bundle_has_all_parts_in_one_commit(quick, pipeline, sentence_pairs, tmp_path, capsys):
+def test_a_bundle_is_committed_at_once(quick, pipeline, sentence_pairs, tmp_path, capsys):
     texts = [source for source, _ in sentence_pairs]
     folder = export.bundle(pipeline, tmp_path / "it", precisions=("float32", "int8"), version=2, texts=texts)
     assert folder == tmp_path / "it"
@@ -280,7 +280,7 @@ def test_a_bundle_has_all_parts_in_one_commit(quick, pipeline, sentence_pairs, t
         export.bundle(pipeline, folder)
 
 
-def test_an_interrupted_bundle_leaves_nothing(pipeline, tmp_path, monkeypatch):
+def test_an_interrupted_bundle_leaves_no_files(pipeline, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -292,7 +292,7 @@ def test_an_interrupted_bundle_leaves_nothing(pipeline, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_pipeline_that_does_not_generate_is_exported_in_every_precision(tmp_path):
+def test_a_non_generating_pipeline_is_exported_in_every_precision(tmp_path):
     tokenizer = text.WordPieceTokenizer.train(["to be or not to be", "that is the question"], 60)
     bert = models.BERT(tokenizer.vocabulary_size, 1, 2, 16, hidden_dim=32, max_length=16)
     pipeline = pipelines.TextClassification(models.SequenceClassifier(bert, 3), tokenizer)

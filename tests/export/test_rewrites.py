@@ -16,7 +16,7 @@ X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
 
 def converted(function, *inputs):
-    """The graph's operations, and what it answers beside what TensorFlow does."""
+    """Return the operation counts of the graph, its outputs, TensorFlow's outputs, and the graph."""
     names = [f"x{i}" for i in range(len(inputs))]
     spec = [
         tf.TensorSpec([None, *x.shape[1:]], x.dtype, name=name) for name, x in zip(names, inputs, strict=True)
@@ -59,11 +59,11 @@ def test_layer_normalization_is_one_operation(scale):
     )
     layer.build(X.shape)
     counts, found, expected, _ = converted(layer, X)
-    assert counts["LayerNormalization"] == int(scale)  # every published one has a scale
+    assert counts["LayerNormalization"] == int(scale)  # every published model has a scale
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_other_normalizations_are_not_fused():
+def test_similar_normalizations_are_not_fused():
     def function(x):
         mean = tf.reduce_mean(x, axis=-1, keepdims=True)
         other = tf.reduce_mean(x, axis=1, keepdims=True)
@@ -77,7 +77,7 @@ def test_other_normalizations_are_not_fused():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
-def test_where_ignores_nan_in_unselected_values(dtype):
+def test_where_ignores_nan_in_values_that_are_not_selected(dtype):
     condition = np.array([True, False, True])[:, None] & np.ones((3, 4), bool)
     yes = np.full((3, 4), 7).astype(dtype)
     no = np.full((3, 4), np.nan if dtype == "float32" else 0).astype(dtype)
@@ -157,7 +157,7 @@ def test_consecutive_reshapes_are_merged():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_heads_of_a_multiplication_over_all_nodes_keep_their_shape():
+def test_heads_computed_from_all_nodes_keep_their_shape():
     layer = keras.layers.Dense(6)
     layer.build((None, None, 8))
 
@@ -170,7 +170,7 @@ def test_heads_of_a_multiplication_over_all_nodes_keep_their_shape():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_a_reshape_with_another_reader_is_kept():
+def test_a_reshape_with_another_consumer_is_kept():
     def function(x):
         heads = tf.reshape(tf.tanh(x), [-1, 3, 2, 4])
         return tf.reshape(heads, [-1, 24]) + tf.reduce_max(heads, axis=[1, 2, 3])[:, None]
@@ -193,7 +193,7 @@ def test_a_broadcast_mask_becomes_an_addition():
     assert (found[..., 1] == 0).all()
 
 
-def test_a_where_with_other_readers_than_softmax_is_kept():
+def test_a_where_with_consumers_other_than_softmax_is_kept():
     mask = np.array([[True, False, True]] * 2)[:, None]
 
     def function(x, mask):
@@ -205,7 +205,7 @@ def test_a_where_with_other_readers_than_softmax_is_kept():
 
 
 def optimized(graph, path):
-    """The operations of a graph after ONNX Runtime's optimisation."""
+    """Return the operations of a graph after ONNX Runtime's optimization."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath, options.log_severity_level = str(path), 3
     onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])

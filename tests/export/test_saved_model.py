@@ -22,7 +22,7 @@ def folder(exported):
 @pytest.fixture(scope="module")
 def signatures(folder):
     loaded = tf.saved_model.load(str(folder))
-    # Kept alive with their module.
+    # The signatures need their module alive.
     return loaded, loaded.signatures
 
 
@@ -34,7 +34,7 @@ def answers(signatures, texts):
     return [answer.decode() for answer in run(signatures, texts)["text"].numpy()]
 
 
-def test_signatures_have_the_documented_names_types_and_a_free_batch_size(signatures, pipeline):
+def test_signatures_have_the_documented_names_types_and_dynamic_batch_size(signatures, pipeline):
     _, found = signatures
     assert set(found) == {"serving_default", "generate", "generate_ids", "encode", "score"}
     most = pipeline.max_new_tokens
@@ -58,13 +58,13 @@ def test_signatures_have_the_documented_names_types_and_a_free_batch_size(signat
             assert spec.shape[0] is None, output
 
 
-def test_texts_equal_the_pipelines(signatures, pipeline, texts):
+def test_texts_equal_the_pipeline_outputs(signatures, pipeline, texts):
     assert answers(signatures, texts) == pipeline(texts)
 
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("size", [1, 3])
-def test_ids_lengths_and_scores_equal_the_pipelines(signatures, pipeline, texts, size):
+def test_ids_lengths_and_scores_equal_the_pipeline_outputs(signatures, pipeline, texts, size):
     expected = pipeline.generate(texts[:size])
     found = {name: value.numpy() for name, value in run(signatures, texts[:size], "generate_ids").items()}
     np.testing.assert_array_equal(found["ids"], expected.best)
@@ -73,7 +73,7 @@ def test_ids_lengths_and_scores_equal_the_pipelines(signatures, pipeline, texts,
 
 
 @pytest.mark.slow
-def test_options_are_inputs_for_each_row(signatures, pipeline):
+def test_options_are_inputs_with_one_value_per_row(signatures, pipeline):
     most = pipeline.max_new_tokens
     limits = tf.constant([1, most, 0, most + 1, 2])
     generate, text = signatures[1]["generate"], tf.constant(["uno dos"] * 5)
@@ -91,7 +91,7 @@ def test_options_are_inputs_for_each_row(signatures, pipeline):
     assert [bool(error) for error in found["error"].numpy()] == [False, False, False, True, True]
 
 
-def test_defaults_of_the_options_are_those_of_the_pipeline(folder, pipeline):
+def test_options_default_to_the_pipeline_settings(folder, pipeline):
     graph = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs[0]
     for name, signature in graph.signature_def.items():
         defaults = {key: tf.make_ndarray(value).tolist() for key, value in signature.defaults.items()}
@@ -99,7 +99,7 @@ def test_defaults_of_the_options_are_those_of_the_pipeline(folder, pipeline):
         assert defaults == (options if name == "generate" else {})
 
 
-def test_scores_and_ids_equal_the_pipelines(signatures, pipeline):
+def test_scores_and_ids_equal_the_pipeline_outputs(signatures, pipeline):
     texts, targets = ["uno dos", "", "tres", "o" * 10_000], ["one two", "nothing", "three", "long"]
     found = {
         name: values.numpy()
@@ -129,7 +129,7 @@ def test_an_empty_batch_gives_an_empty_answer(signatures):
     assert run(signatures, [], "generate_ids")["ids"].shape[0] == 0
 
 
-def test_a_refused_text_has_an_error_and_does_not_change_other_outputs(signatures, pipeline):
+def test_an_invalid_text_gives_an_error_and_does_not_change_other_outputs(signatures, pipeline):
     texts = [b"uno dos", b"\xff\xfe", b"o" * 10_000, b"uno \x80 dos", b"\xed\xa0\x80", b"\x00"]
     found = run(signatures, texts, "serving_default")
     invalid, limit = b"must be UTF-8", f"must have at most {pipeline.max_source_tokens} tokens each".encode()
@@ -192,7 +192,7 @@ def everything(folder):
     return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
 
 
-def test_an_existing_version_is_refused_with_the_next_free_number(damaged, pipeline):
+def test_the_error_for_an_existing_version_names_the_next_free_one(damaged, pipeline):
     (damaged / "saved_model" / "tiny" / "1").rename(damaged / "saved_model" / "tiny" / "7")
     before = everything(damaged.parent)
     with pytest.raises(FileExistsError, match=r"version 7; the next free one is 8"):
@@ -201,21 +201,21 @@ def test_an_existing_version_is_refused_with_the_next_free_number(damaged, pipel
 
 
 @pytest.mark.parametrize("version", [0, -1, 1.5, "2", None, True], ids=repr)
-def test_a_version_that_is_not_a_positive_integer_is_refused(quick, tmp_path, pipeline, version):
+def test_a_version_that_is_not_a_positive_integer_is_rejected(quick, tmp_path, pipeline, version):
     with pytest.raises(ValueError, match="`version` must be a positive integer. Received: version="):
         export.saved_model(pipeline, tmp_path / "new", version=version)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "..", ".hidden", "a/b", "/absolute"])
-def test_a_name_that_is_not_a_plain_folder_name_is_refused(quick, tmp_path, pipeline, name):
+def test_a_name_that_is_not_a_plain_folder_name_is_rejected(quick, tmp_path, pipeline, name):
     with pytest.raises(ValueError, match="`name` must"):
         export.saved_model(pipeline, tmp_path / "new", name=name)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_the_default_name_is_the_folders(quick, tmp_path, monkeypatch, pipeline):
+def test_the_default_model_name_is_the_folder_name(quick, tmp_path, monkeypatch, pipeline):
     monkeypatch.chdir(tmp_path)
     assert export.saved_model(pipeline, "es-en").as_posix() == "es-en/saved_model/es-en/1"
     monkeypatch.chdir(tmp_path / "es-en")
@@ -224,7 +224,7 @@ def test_the_default_name_is_the_folders(quick, tmp_path, monkeypatch, pipeline)
 
 
 @pytest.mark.slow
-def test_an_export_of_only_a_saved_model_verifies_in_a_fresh_process(damaged, pipeline):
+def test_a_saved_model_only_export_passes_verification_in_a_new_process(damaged, pipeline):
     shutil.rmtree(damaged / "onnx")
     (damaged / "saved_model" / "tiny" / ".2.temporary").mkdir()
     command = [sys.executable, "-m", "keras_transformer_cli", "generate", str(damaged), "uno dos"]

@@ -1,4 +1,4 @@
-"""The folder serving/ of an export: files that the servers parse, and requests that they answer."""
+"""The folder serving/ of an export: files that servers parse, and requests that they answer."""
 
 import pathlib
 import re
@@ -52,7 +52,7 @@ def parsed(path, message, fields):
 
 
 def served(folder):
-    """The names and paths of the models in models.config."""
+    """Return the names and paths of the models in models.config."""
     path = folder / "serving" / "tensorflow_serving" / "models.config"
     models = parsed(path, "ModelServerConfig", MODEL_SERVER_CONFIG).model_config_list.config
     assert {model.model_platform for model in models} == {"tensorflow"}
@@ -68,7 +68,7 @@ def written(folder):
 
 @pytest.fixture(scope="module")
 def requests(exported):
-    """The requests of the export: the bodies over REST, and those over gRPC, by signature."""
+    """Return the requests of the export by signature: REST bodies, and gRPC messages."""
     folder = exported / "serving" / "requests" / "tiny"
     names = {path.name.split(".")[0] for path in folder.iterdir()}
     return {
@@ -82,7 +82,7 @@ def reports(exported):
     return files.read_json(exported / "parity.json")
 
 
-def test_every_model_is_served_once_from_the_folder_that_compose_mounts(tmp_path, exported, reports):
+def test_every_model_is_served_once_from_the_folder_mounted_by_compose(tmp_path, exported, reports):
     (volume,) = yaml.safe_load((KIT / "tensorflow_serving" / "compose.yaml").read_text())["services"][
         "tensorflow-serving"
     ]["volumes"]
@@ -96,7 +96,7 @@ def test_every_model_is_served_once_from_the_folder_that_compose_mounts(tmp_path
     assert serving_files.latest_versions(dict.fromkeys(parts))["es-en"] == "saved_model/es-en/10"
 
 
-def test_batching_parameters_are_of_tensorflow_serving(exported):
+def test_batching_parameters_are_valid_for_tensorflow_serving(exported):
     path = exported / "serving" / "tensorflow_serving" / "batching_parameters.txt"
     found = parsed(path, "BatchingParameters", BATCHING_PARAMETERS)
     values = {field.name: value.value for field, value in found.ListFields()}
@@ -109,14 +109,14 @@ def test_batching_parameters_are_of_tensorflow_serving(exported):
     }
 
 
-def test_tensorflow_serving_has_metrics_for_prometheus(exported):
+def test_tensorflow_serving_exposes_prometheus_metrics(exported):
     path = exported / "serving" / "tensorflow_serving" / "monitoring.config"
     found = parsed(path, "MonitoringConfig", MONITORING)
     assert found.prometheus_config.enable
     assert found.prometheus_config.path.startswith("/")
 
 
-def test_each_server_has_files_once_its_part_is_exported(tmp_path, exported, reports):
+def test_files_of_a_server_are_written_with_the_format_it_serves(tmp_path, exported, reports):
     config = Bundle(exported).config
     for number, (part, folders) in enumerate(
         [("saved_model/tiny/1", {"tensorflow_serving", "requests"}), ("onnx", {"triton"})]
@@ -131,15 +131,15 @@ def test_each_server_has_files_once_its_part_is_exported(tmp_path, exported, rep
     assert served(tmp_path / "unknown") == {"tiny": "/models/tiny"}
 
 
-def test_an_example_that_is_not_in_the_report_has_no_request(tmp_path, exported, reports):
+def test_examples_missing_from_the_report_have_no_request(tmp_path, exported, reports):
     del reports["saved_model/tiny/1"]["signatures"]["generate"]["example"]
     serving_files.write(tmp_path, Bundle(exported).config, reports)
     assert not [name for name in written(tmp_path) if name.split("/")[-1].startswith("generate.")]
     assert "serving/requests/tiny/generate_ids.json" in written(tmp_path)
 
 
-def test_requests_over_grpc_are_the_warm_up_requests(exported, requests):
-    """Those of one row. TensorFlow has no `PredictRequest`, but its `TensorProto` with the names of types."""
+def test_grpc_requests_are_the_warm_up_requests(exported, requests):
+    """Warm-up requests of one row. TensorFlow lacks `PredictRequest`, but has its `TensorProto`."""
     expected = {
         request.model_spec.signature_name: request
         for request in reversed(warmup.requests(exported / "saved_model" / "tiny" / "1"))
@@ -151,13 +151,13 @@ def test_requests_over_grpc_are_the_warm_up_requests(exported, requests):
 
 
 def tensor(value):
-    """A `TensorProto` in JSON with the number of its type, as `messages` has it."""
+    """Return a `TensorProto` in JSON, with its type as a number as in `messages`."""
     return json_format.MessageToDict(
         json_format.ParseDict(value, tensor_pb2.TensorProto()), use_integers_for_enums=True
     )
 
 
-def test_requests_over_rest_have_the_rows_of_those_over_grpc(requests):
+def test_rest_and_grpc_requests_have_the_same_rows(requests):
     for name, (body, request) in requests.items():
         assert body.get("signature_name", "serving_default") == name
         (row,) = body["instances"]
@@ -173,7 +173,7 @@ def test_requests_over_rest_have_the_rows_of_those_over_grpc(requests):
             np.testing.assert_array_equal(value, row[key].encode() if isinstance(row[key], str) else row[key])
 
 
-def test_our_server_answers_the_requests_over_rest(exported, requests, reports):
+def test_the_server_of_this_package_answers_the_rest_requests(exported, requests, reports):
     async def send(app):
         return {
             name: await json_call(app, "POST", "/v1/models/tiny:predict", body)
@@ -191,8 +191,8 @@ def test_our_server_answers_the_requests_over_rest(exported, requests, reports):
             assert row["ids"] == ids
 
 
-def test_an_export_without_the_folder_is_read_and_extended(damaged, pipeline, reports):
-    """Exports had none before."""
+def test_an_export_without_the_serving_folder_is_read_and_extended(damaged, pipeline, reports):
+    """Earlier versions wrote no such folder."""
     entries = files.read_json(damaged / "manifest.json")["files"]
     old = {name: entry for name, entry in entries.items() if not name.startswith("serving/")}
     shutil.rmtree(damaged / "serving")

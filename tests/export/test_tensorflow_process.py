@@ -1,4 +1,4 @@
-"""Models that run on JAX are exported by a process with TensorFlow, and their exports give equal outputs."""
+"""Models on JAX are exported by a process with TensorFlow, and their exports give equal outputs."""
 
 import os
 import signal
@@ -76,7 +76,7 @@ def export_outputs(folder, signature="serving_default", **inputs):
     }
 
 
-def test_other_values_are_refused_without_a_process(monkeypatch, tmp_path):
+def test_invalid_values_are_rejected_without_starting_a_process(monkeypatch, tmp_path):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     for function in (export.saved_model, export.onnx, export.bundle):
         with pytest.raises(ValueError, match="`pipeline` must be one of"):
@@ -89,7 +89,7 @@ def test_other_values_are_refused_without_a_process(monkeypatch, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_a_call_that_cannot_be_written_is_one_clear_error(monkeypatch, tmp_path):
+def test_a_call_that_cannot_be_serialized_gives_one_clear_error(monkeypatch, tmp_path):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     lazy = (each for each in [np.ones((1, 4))])
     with pytest.raises(
@@ -114,7 +114,7 @@ def translator():
 
 
 def randomised(model):
-    """Return the model with random weights, so that rows have answers of their own."""
+    """Return the model with random weights, so that outputs differ by row."""
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
         weight.assign(weight + random.normal(size=weight.shape) * 0.3)
@@ -151,7 +151,7 @@ def test_exports_of_a_pipeline_generate_equal_ids(name, translator, tmp_path):
     ids = expected.ids if pipeline.sampler.num_return > 1 else expected.best
     assert len({*map(str, ids)}) > 1
     np.testing.assert_array_equal(found["ids"][..., : ids.shape[-1]], ids)
-    if not isinstance(pipeline.sampler, generation.Sample):  # its signature takes noise
+    if not isinstance(pipeline.sampler, generation.Sample):  # the signature takes noise as input
         found = export_outputs(folder / "saved_model" / "new" / "1", "generate_ids", text=TEXTS)
         np.testing.assert_array_equal(found["ids"][..., : ids.shape[-1]], ids)
     graphs = export.verify(folder, pipeline, TEXTS)["saved_model/new/1"]["graphs"]
@@ -178,7 +178,7 @@ FORWARD = {
 @pytest.mark.backend_neutral
 @on_jax
 @pytest.mark.parametrize("name", FORWARD)
-def test_exports_of_a_pipeline_that_runs_its_model_once_give_equal_outputs(name, tmp_path):
+def test_exports_of_a_non_generating_pipeline_give_equal_outputs(name, tmp_path):
     pipeline = FORWARD[name]()
     version = export.saved_model(pipeline, tmp_path / "new")
     export.onnx(pipeline, tmp_path / "new", precisions=["float32", "int8"])
@@ -192,7 +192,7 @@ def test_exports_of_a_pipeline_that_runs_its_model_once_give_equal_outputs(name,
     assert export.verify(tmp_path / "new", pipeline).keys() == {"saved_model/new/1", "onnx"}
 
 
-# A pipeline and a layer that are defined in the script, which has no guard against being imported.
+# A pipeline and a layer defined in a script without a `__main__` guard.
 SCRIPT = """
     import sys
     import keras
@@ -254,7 +254,7 @@ def run(code, folder, **options):
 
 
 @pytest.mark.slow
-def test_classes_of_a_script_are_exported(tmp_path):
+def test_classes_defined_in_a_script_are_exported(tmp_path):
     status, output, errors = run(SCRIPT, tmp_path)
     assert status == 0, errors
     assert output == "training\n"  # once
@@ -262,7 +262,7 @@ def test_classes_of_a_script_are_exported(tmp_path):
 
 
 @pytest.mark.slow
-def test_classes_of_a_script_need_cloudpickle(tmp_path):
+def test_classes_defined_in_a_script_need_cloudpickle(tmp_path):
     status, _, errors = run(
         "import sys; sys.modules['cloudpickle'] = None\n" + textwrap.dedent(SCRIPT), tmp_path
     )
@@ -294,7 +294,7 @@ def ends(pid):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_export_leaves_nothing(number, tmp_path):
+def test_an_interrupted_export_leaves_no_files(number, tmp_path):
     (tmp_path / "tmp").mkdir()
     with start(INTERRUPTED, tmp_path, TMPDIR=str(tmp_path / "tmp")) as process:
         while not process.stdout.readline().startswith("[1/2]"):
@@ -305,7 +305,7 @@ def test_an_interrupted_export_leaves_nothing(number, tmp_path):
     assert ends(child)
     if number == signal.SIGINT:
         assert errors.splitlines()[-1] == "KeyboardInterrupt"
-        assert "in run" not in errors  # of the process with TensorFlow
+        assert "in run" not in errors  # written by the process with TensorFlow
     assert not (tmp_path / "new").exists()
     assert not list((tmp_path / "tmp").glob("keras-transformer-export-*"))
 

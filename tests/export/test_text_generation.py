@@ -1,4 +1,4 @@
-"""Exports of decoder-only models: the whole loop, and a step with a cache for external loops."""
+"""Exports of decoder-only models: the generation loop, and a step with a cache for external loops."""
 
 import types
 
@@ -19,13 +19,13 @@ PROMPTS = ["to be", "w", "the  que "]
 
 
 def gpt2_tokenizer():
-    """One special token for start and end, and no padding."""
+    """A tokenizer with one special token for start and end, and none for padding."""
     roles = dict.fromkeys(("unknown", "start", "end"), "<|endoftext|>")
     return text.BytePairTokenizer.train(SENTENCES, 290, special_tokens=roles)
 
 
 def writer(tokenizer, sampler="greedy", constraints=(), add_start=False, special_tokens=False, **options):
-    """Its dropout must not be in an export."""
+    """A pipeline with dropout, which an export must not apply."""
     sizes = {"num_layers": 2, "num_heads": 2, "model_dim": 8, "max_length": 40, "dropout": 0.5}
     model = GPT(
         tokenizer.vocabulary_size,
@@ -54,7 +54,7 @@ def rows_of(pipeline, prompts):
 
 
 def steps(model, run, ids, split):
-    """Logits of ids (B, T), read in parts of which each sees those before it in the cache."""
+    """Return the logits of ids (B, T), run in chunks of which each attends to the earlier ones in the cache."""
     mask = (ids != model.pad_id).astype("int64")
     positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
     block = model.blocks[0].self_attention
@@ -86,8 +86,8 @@ def steps(model, run, ids, split):
     ids=str,
 )
 @pytest.mark.parametrize("split", [[], [1], [2, 3, 4]], ids=str)
-def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(options, split):
-    """Also for left-padded rows, which the model itself takes right-padded."""
+def test_the_step_gives_the_model_logits_for_any_number_of_tokens(options, split):
+    """Left-padded rows are included; the model itself needs right padding."""
     model = writer(text.ByteTokenizer(), **options).model
     random = np.random.default_rng(0)
     ids = random.integers(4, model.vocabulary_size, (3, 6))
@@ -119,7 +119,7 @@ def test_the_loop_accepts_single_tokens_and_padding_on_either_side():
         np.testing.assert_array_equal(run(tf.constant(single))["ids"].numpy(), expected[1:2])
 
 
-def test_the_graphs_are_named_as_optimum_names_them():
+def test_graphs_have_the_names_that_optimum_expects():
     found = writer(text.ByteTokenizer()).onnx_graphs()
     assert list(found) == ["generate_greedy", "model"]
     assert [spec.name for spec in found["model"].inputs] == [
@@ -130,7 +130,7 @@ def test_the_graphs_are_named_as_optimum_names_them():
     ]
 
 
-def test_speculative_pipelines_are_refused(tmp_path):
+def test_speculative_pipelines_are_rejected(tmp_path):
     pipeline = writer(text.ByteTokenizer())
     pipeline.sampler = Speculative(pipeline.model)
     for function in (export.saved_model, export.onnx):
@@ -251,8 +251,8 @@ def test_serving_recognises_special_tokens_like_the_pipeline(make):
 
 
 @pytest.mark.slow
-def test_unlimiformer_is_exported_as_its_loop(random_transformer, pipeline, texts, tmp_path):
-    """Without the XLA-only operation; its steps have no keys and values to export."""
+def test_unlimiformer_is_exported_as_a_loop_only(random_transformer, pipeline, texts, tmp_path):
+    """The graph has no XLA-only operation; step graphs are not exported, as there is no cache to pass."""
     model = random_transformer(20, 1.5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     long = TextToText(Unlimiformer(model, top_k=4, chunk_length=8), pipeline.tokenizer, max_new_tokens=6)
     folder = tmp_path / "it"

@@ -12,7 +12,7 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.layers import DecoderBlock, FeedForward, MultiHeadAttention, TokenEmbedding
 from keras_transformer.models import Transformer
 
-# On JAX every eager call compiles; there the other files run only in `make test-all`.
+# On JAX every eager call compiles, so the other files run only in `make test-all`.
 QUICK_ON_JAX = {
     "test_alignment.py",
     "test_bad_input.py",
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items):
 
 
 class Decoder(keras.Model):
-    """A decoder-only model: causal blocks of attention and feed-forward network, with the methods for generation."""
+    """A decoder-only model of causal attention blocks, with the methods for generation."""
 
     pad_id, end_id = 0, 3
 
@@ -83,13 +83,13 @@ def randomise(model, seed, scale=1.0):
 
 @pytest.fixture(scope="session")
 def decoder():
-    """decoder(seed, **options): a decoder-only model with random weights."""
+    """Return decoder(seed, **options), which creates a decoder-only model with random weights."""
     return lambda seed=0, **options: randomise(Decoder(**options), seed)
 
 
 @pytest.fixture(scope="session")
 def translator():
-    """translator(seed, vocabulary_size, **block): an encoder–decoder with any kind of decoder block."""
+    """Return translator(seed, vocabulary_size, **block), which creates an encoder–decoder with any decoder block."""
 
     def make(seed=0, vocabulary_size=6, **block):
         model = Transformer(
@@ -111,7 +111,7 @@ def translator():
 
 @pytest.fixture(scope="session")
 def forced():
-    """forced(model, source, targets): log-probabilities (n, M) of many targets of one source, by whole passes."""
+    """Return forced(model, source, targets): log-probabilities (n, M) of targets from full forward passes."""
 
     def score(model, source, targets):
         targets = np.asarray(targets)
@@ -133,7 +133,7 @@ def forced():
 
 @pytest.fixture(scope="session")
 def every_sequence():
-    """every_sequence(vocabulary, end_ids, max_length): all sequences that can be generated, padded with 0."""
+    """Return every_sequence(vocabulary, end_ids, max_length): all possible outputs, padded with 0."""
 
     def sequences(vocabulary, end_ids, max_length):
         rows = [
@@ -149,7 +149,7 @@ def every_sequence():
 
 @pytest.fixture(scope="session")
 def reference_beam(forced):
-    """A beam in plain Python: the whole model is called again for every hypothesis."""
+    """Return a beam search in Python, with a full forward pass for every hypothesis."""
 
     def search(model, source, beam, max_length, allowed):
         penalties = beam.penalties(max_length).astype(float)

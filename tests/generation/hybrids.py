@@ -1,4 +1,4 @@
-"""A language model whose blocks have recurrent layers, attention, or both in turn."""
+"""A language model whose blocks have recurrent layers, attention, or both alternately."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from keras_transformer.ops import scores
 
 @keras.saving.register_keras_serializable(package="tests")
 class Gated(layers.RecurrentMixer):
-    """The smallest recurrent layer: h = f h + (1 - f) x, with f = sigmoid(W x)."""
+    """A minimal recurrent layer: h = f h + (1 - f) x, with f = sigmoid(W x)."""
 
     def build(self, input_shape):
         self.size = input_shape[-1]
@@ -78,7 +78,7 @@ HYBRIDS = {
 
 
 def hybrid(name, seed=0, vocabulary_size=12, **kwargs):
-    """Create a model of `HYBRIDS` with random embeddings, large enough for different outputs."""
+    """Create a model of `HYBRIDS` with random embeddings, large enough for outputs to differ."""
     keras.utils.set_random_seed(seed)
     model = Hybrid(vocabulary_size, HYBRIDS[name], **kwargs)
     random = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ SOURCES = np.array([[5, 6, 7, 3], [9, 3, 0, 0], [0, 0, 0, 0]])
 TARGETS = np.array([[8, 9, 10, 11, 3], [12, 3, 0, 0, 0], [0, 0, 0, 0, 0]])
 
 
-def test_rows_sum_to_one_and_equal_model_weights(random_transformer):
+def test_alignment_rows_sum_to_one_and_equal_model_weights(random_transformer):
     model = random_transformer(3, num_layers=2)
     weights = generation.align(model, SOURCES, TARGETS)
     assert weights.shape == (3, 5, 4)
@@ -27,7 +27,7 @@ def test_rows_sum_to_one_and_equal_model_weights(random_transformer):
 
 
 @pytest.mark.slow
-def test_rows_ignore_other_rows(random_transformer):
+def test_rows_do_not_depend_on_other_rows(random_transformer):
     model = random_transformer(3)
     together = generation.align(model, SOURCES, TARGETS)
     single = generation.align(model, SOURCES[1:2, :2], TARGETS[1:2, :2])
@@ -74,13 +74,13 @@ def model(random_transformer):
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
-def test_invalid_arguments_are_refused(model, decoder, call, message):
+def test_invalid_arguments_are_rejected(model, decoder, call, message):
     with pytest.raises(ValueError, match=message):
         call(model, decoder)
 
 
 @pytest.mark.slow
-def test_nan_weights_are_refused(random_transformer):
+def test_nan_weights_are_rejected(random_transformer):
     model = random_transformer(3)
     table = ops.convert_to_numpy(model.embedding.embedding.embeddings).copy()
     table[9] = np.nan  # of the second source

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.backend_neutral
 
 SOURCES = np.array([[4, 5, 4, 3], [5, 3, 0, 0], [4, 4, 5, 5], [5, 3, 4, 0]])
 ON_JAX = keras.backend.backend() == "jax"
-# How a loop that is not compiled by TensorFlow's XLA writes: only TensorFlow's may carry what grows.
+# Cache updates of loops without TensorFlow's XLA: only TensorFlow loops support growing tensors.
 CACHE = StaticCache(in_place=False) if ON_JAX else GrowingCache()
 MODELS = {
     "plain": {},
@@ -50,7 +50,7 @@ def test_wide_beam_equals_exhaustive_search(translator, forced, every_sequence, 
         np.testing.assert_allclose(
             out.ranking_scores[row, :40], (scores / penalties)[order], rtol=1e-4, atol=1e-4
         )
-        # There are 40 sequences in all: nothing is invented to make them 45.
+        # There are only 40 sequences: the other hypotheses are empty.
         assert (out.lengths[row, 40:] == 0).all()
         assert (out.scores[row, 40:] == -np.inf).all()
 
@@ -96,7 +96,7 @@ def test_encoder_decoder_with_windows_equals_full_forward(model_class, reference
 
 @pytest.mark.slow
 @pytest.mark.parametrize("early_stopping", ["heuristic", "num_beams"])
-def test_early_stopping_heuristic_and_num_beams(translator, reference_beam, early_stopping):
+def test_early_stopping_and_num_beams_follow_their_definitions(translator, reference_beam, early_stopping):
     model, most = translator(1, 9), 9
     beam = Beam(2, 2.0, "length", early_stopping, num_return=2)
     out = run(model, beam, most)
@@ -113,7 +113,7 @@ def test_early_stopping_heuristic_and_num_beams(translator, reference_beam, earl
 @pytest.mark.parametrize(
     "options", [{}, {"relation": relations.SlidingWindow(2), "layers": 2}, {"num_kv_heads": 2}], ids=str
 )
-def test_decoder_beams_continue_prompts(decoder, reference_beam, options):
+def test_decoder_only_beams_continue_prompts(decoder, reference_beam, options):
     model, beam = decoder(3, **options), Beam(3, num_return=2)
     prompts = np.array([[0, 0, 5, 6, 7], [5, 6, 7, 0, 0], [9, 8, 7, 6, 5], [0, 4, 0, 0, 0]])
     out = run(model, beam, 6, prompts)
@@ -141,7 +141,7 @@ def test_beam_of_one_equals_greedy(random_transformer):
 
 @pytest.fixture(scope="module")
 def many(random_transformer):
-    """A model, sources, and what four beams find for them."""
+    """A model, sources, and the hypotheses of four beams."""
     model = random_transformer(6)
     sources = np.random.default_rng(0).integers(4, 40, (12, 6))
     sources[::3, 3:] = 0
@@ -166,7 +166,7 @@ def test_n_best_are_sorted_distinct_and_scored_by_the_model(many, forced):
 
 
 @pytest.mark.slow
-def test_rows_ignore_other_rows_and_padding(many):
+def test_rows_do_not_depend_on_other_rows_and_padding(many):
     model, sources, out = many
     for row in (0, 4):
         single = run(model, Beam(4, num_return=4), 8, sources[row : row + 1, : lengths_of(sources)[row]])
@@ -179,11 +179,11 @@ def test_rows_ignore_other_rows_and_padding(many):
 
 
 @pytest.mark.slow
-def test_modes_and_cache_updates_agree(many, modes):
+def test_every_mode_and_cache_update_gives_equal_beams(many, modes):
     model, sources, expected = many
     for mode, wrap in modes.items():
         if mode == "xla" and not ON_JAX:
-            continue  # that is `expected`; an export runs without it
+            continue  # the default is `expected`; exports run without XLA
         loop = wrap(lambda ids: generation.generate_ids(model, ids, 8, CACHE, sampler=Beam(4, num_return=4)))
         out = {name: ops.convert_to_numpy(value) for name, value in loop(ops.array(sources)).items()}
         np.testing.assert_array_equal(out["ids"], expected.ids, err_msg=mode)
@@ -204,7 +204,7 @@ def test_early_stopping_does_not_change_results(many, alpha, normalization):
 
 @pytest.mark.slow
 def test_early_stopping_saves_steps(many):
-    """Counted by a model whose `step` runs eagerly."""
+    """Steps are counted by a model whose `step` runs eagerly."""
     model, sources, _ = many
     if ON_JAX:
         pytest.skip("JAX traces the body once for any number of steps")
@@ -226,7 +226,7 @@ def test_early_stopping_saves_steps(many):
 
 
 @pytest.mark.slow
-def test_diversity_spreads_hypotheses_over_parents(many):
+def test_the_diversity_penalty_spreads_hypotheses_over_parents(many):
     model, sources, plain = many
     diverse = run(model, Beam(4, num_return=4, diversity=5.0), 8, sources)
 

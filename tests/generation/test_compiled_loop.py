@@ -31,4 +31,4 @@ def test_compiled_step_does_not_copy_the_cache(batch_size, beams):
     copied = [
         math.prod(map(int, shape.split(","))) for shape in re.findall(r"= f32\[([\d,]+)\]\S* copy\(", program)
     ]
-    assert max(copied, default=0) < batch_size * 16 * (8 + 120 * beams)  # the entries of one layer's keys
+    assert max(copied, default=0) < batch_size * 16 * (8 + 120 * beams)  # the size of the keys of one layer

@@ -32,7 +32,7 @@ def holds(ids, word):
     return any(ids[i : i + len(word)] == word for i in range(len(ids)))
 
 
-# Each constraint and which sequences of ids it allows, said in another way.
+# Each constraint, and a reference predicate for the id sequences that it allows.
 CASES = {
     "minimum": (MinNewTokens(2), lambda ids: 3 not in ids[:2]),
     "no repeated token": (NoRepeatNGram(1), lambda ids: len(set(ids)) == len(ids)),
@@ -77,7 +77,7 @@ def test_every_sampler_respects_the_constraint(translator, sampler, constraint, 
     out = generation.Generator(model, sampler, MOST, jit_compile=ON_JAX, constraints=[constraint])(SOURCES)
     assert out.lengths[:, 0].all()
     for ids, length in zip(out.ids.reshape(-1, MOST), out.lengths.ravel(), strict=True):
-        if length == 0:  # of a beam that has found fewer
+        if length == 0:  # if a beam has fewer hypotheses
             continue
         ids = tuple(ids[:length].tolist())
         assert allows(ids)
@@ -107,7 +107,7 @@ def test_min_new_tokens_equals_its_constraint_and_constraints_combine(translator
 @pytest.mark.slow
 @pytest.mark.backend_neutral
 def test_repetition_penalty_lowers_repeated_tokens(translator, forced):
-    """Against the same rule in NumPy."""
+    """Compare with the same rule in NumPy."""
     model, factor = translator(3), 8.0
     out = generation.Generator(
         model, "greedy", 6, jit_compile=ON_JAX, constraints=[RepetitionPenalty(factor)]
@@ -148,7 +148,7 @@ def test_beam_penalizes_log_probabilities_of_repeated_tokens(translator, forced,
 
 
 @pytest.mark.slow
-def test_forced_last_token_ends_truncated_sequences_without_cost(translator, forced, every_sequence):
+def test_a_forced_last_token_ends_truncated_sequences_at_no_cost(translator, forced, every_sequence):
     model = translator(2)
     rows = every_sequence([1, 3, 4, 5], [3], MOST)
     rows = rows[(rows[:, 0] == 5) & ((rows == 3).any(axis=1))]
@@ -197,7 +197,7 @@ def test_forced_last_token_ends_truncated_sequences_without_cost(translator, for
     ],
     ids=str,
 )
-def test_contradictory_constraints_are_refused(translator, constraints, options):
+def test_contradictory_constraints_are_rejected(translator, constraints, options):
     with pytest.raises(ValueError, match=r"`(constraints|min_new_tokens)` must .*Received: "):
         generation.generate(translator(), SOURCES, max_new_tokens=MOST, constraints=constraints, **options)
 

@@ -12,7 +12,7 @@ from keras_transformer.ops import GrowingCache, StaticCache
 pytestmark = pytest.mark.backend_neutral
 
 ON_JAX = keras.backend.backend() == "jax"
-# How a loop that is not compiled by TensorFlow's XLA writes: only TensorFlow's may carry what grows.
+# Cache updates of loops without TensorFlow's XLA: only TensorFlow loops support growing tensors.
 CACHE = StaticCache(in_place=False) if ON_JAX else GrowingCache()
 PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0], [0, 7, 7, 0, 0]])
 
@@ -129,7 +129,7 @@ def test_zero_penalty_and_one_candidate_equal_greedy_and_constraints_hold(gpt):
         assert len(set(ids[:length])) == length
 
 
-def test_models_without_hidden_states_are_refused(decoder):
+def test_models_without_hidden_states_are_rejected(decoder):
     with pytest.raises(ValueError, match="`model` must have `hidden_step` and `logits`"):
         run(decoder(), "contrastive", 5, PROMPTS)
     assert generation.get("contrastive") == generation.get(generation.samplers.serialize(Contrastive()))

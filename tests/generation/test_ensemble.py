@@ -19,7 +19,7 @@ def run(model, sampler, most, ids):
 
 
 class Mean:
-    """The same by whole passes, for `forced`."""
+    """The ensemble computed with full forward passes, for `forced`."""
 
     pad_id, start_id, end_id = 0, 2, 3
 
@@ -74,7 +74,7 @@ def test_ensemble_of_one_model_equals_the_model(translator, times):
 
 
 @pytest.mark.slow
-def test_new_member_weights_are_used(translator):
+def test_new_weights_of_members_are_used(translator):
     models = [translator(1, 9), translator(2, 9)]
     ensemble = Ensemble(models)
     before = generation.generate(ensemble, SOURCES, max_new_tokens=4)
@@ -83,7 +83,7 @@ def test_new_member_weights_are_used(translator):
     assert (before.scores != after.scores).any()
 
 
-def test_incompatible_members_are_refused(translator, decoder):
+def test_incompatible_members_are_rejected(translator, decoder):
     for models in ([translator(0, 9), translator(0, 10)], [translator(0, 12), decoder()], []):
         with pytest.raises(ValueError, match=r"`models` must .*Received: "):
             Ensemble(models)
@@ -103,5 +103,5 @@ def test_incompatible_members_are_refused(translator, decoder):
             Ensemble(members, weights)
 
 
-def test_large_weights_are_normalized(decoder):
+def test_large_ensemble_weights_are_normalized(decoder):
     assert Ensemble([decoder(), decoder()], [1e308, 1e308]).weights == [0.5, 0.5]

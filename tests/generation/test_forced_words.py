@@ -35,7 +35,7 @@ def holds(ids, words):
         ([6, 7, 9, 9, 8], 5, 1),
     ],
 )
-def test_progress_counts_whole_and_partial_words(ids, length, expected):
+def test_progress_counts_complete_and_partial_words(ids, length, expected):
     words = ForcedWords([[5, 6, 7], [8, 9]])
     assert words.total == 5
     found = words.progress(ops.convert_to_tensor([[ids]], "int32"), length)
@@ -71,14 +71,14 @@ def test_narrow_beams_contain_words_and_scores_equal_the_model(random_transforme
         assert len({tuple(ids) for ids in out.ids[row][there]}) == there.sum()
         expected = forced(model, source, out.ids[row][there])
         np.testing.assert_allclose(out.token_scores[row][there], expected, rtol=1e-4, atol=1e-4)
-    exact = run(model, Beam(beams), 6, ForcedWords(words), sources=sources)  # no room for anything else
+    exact = run(model, Beam(beams), 6, ForcedWords(words), sources=sources)  # no space for other tokens
     for ids in exact.best:
         assert holds(ids, words)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [None, [4, 5, 4, 5]], ids=str)
-def test_hypotheses_without_room_for_words_are_dropped(random_transformer, limits):
+def test_hypotheses_too_long_for_the_forced_words_are_dropped(random_transformer, limits):
     model, words = random_transformer(6), [[17, 18, 9]]
     sources = np.random.default_rng(0).integers(4, 40, (4, 6))
     generator = generation.Generator(
@@ -90,7 +90,7 @@ def test_hypotheses_without_room_for_words_are_dropped(random_transformer, limit
 
 
 @pytest.mark.slow
-def test_satisfied_words_change_nothing_and_modes_agree(random_transformer, modes):
+def test_satisfied_words_do_not_change_results_in_any_mode(random_transformer, modes):
     model = random_transformer(6)
     sources = np.random.default_rng(0).integers(4, 40, (4, 6))
     words = ForcedWords([[17, 18], [9]])
@@ -146,6 +146,6 @@ def test_forced_words_need_a_beam(translator, sampler):
     ],
     ids=str,
 )
-def test_impossible_words_are_refused(translator, constraints):
+def test_impossible_words_are_rejected(translator, constraints):
     with pytest.raises(ValueError, match=r"`constraints` must .*Received: "):
         run(translator(), Beam(3), 4, *constraints)

@@ -24,7 +24,7 @@ for _row, _length in zip(SOURCES, LENGTHS, strict=True):
 
 @pytest.fixture(scope="module")
 def make(random_transformer):
-    """make(**options): a model whose answers to `SOURCES` differ."""
+    """Return make(**options), which creates a model whose outputs for `SOURCES` differ."""
     return lambda seed=6, **options: random_transformer(seed, **options)
 
 
@@ -43,13 +43,13 @@ def trimmed(ids):
 
 
 def uncached(model, source_ids, most=MOST):
-    """Ids, lengths and scores by plain Python: the whole model is called again for every token."""
+    """Compute ids, lengths and scores in Python, with a full forward pass for every token."""
     target = np.full((len(source_ids), most + 1), model.pad_id)
     target[:, 0] = model.start_id
     scores = np.zeros(len(source_ids))
     ended = (source_ids == model.pad_id).all(axis=1)
     for column in range(most):
-        # One shape for all calls: columns after `column` are padding, hidden by causality.
+        # One shape for all calls: columns after `column` are padding, which causality masks.
         inputs = {"source_ids": source_ids, "target_ids": target[:, :-1]}
         logits = ops.convert_to_numpy(model(inputs))[:, column].astype(float)
         log_probabilities = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
@@ -67,7 +67,7 @@ def generate(model, source_ids, **options):
 
 
 def forced_scores(model, source_ids, ids):
-    """The summed log-softmax of `ids` by one full pass."""
+    """Compute the summed log-softmax of `ids` with one full forward pass."""
     shifted = np.concatenate([np.full((len(ids), 1), model.start_id), ids[:, :-1]], axis=1)
     logits = model({"source_ids": source_ids, "target_ids": shifted})
     chosen = ops.convert_to_numpy(ops.log_softmax(logits, axis=-1))
@@ -75,7 +75,7 @@ def forced_scores(model, source_ids, ids):
     return np.where(ids == model.pad_id, 0, taken).sum(axis=1)
 
 
-def test_examples_are_diverse(expected):
+def test_outputs_of_the_test_model_are_diverse(expected):
     ids, lengths, _ = expected
     assert len({tuple(row) for row in ids}) > len(ids) // 2
     assert len({*lengths.tolist()}) > 3
@@ -104,7 +104,7 @@ def test_cached_equals_uncached(model, expected):
 )
 def test_cached_equals_uncached_for_other_models(make, options):
     model = make(**options)
-    # 0 and 3, the usual ids of padding and end, become ordinary ones where the model has others.
+    # 0 and 3, the default ids of padding and end, are normal tokens if the model has other ids.
     sources = np.where(model.pad_id == SOURCES, 12, SOURCES)
     sources = np.where(SOURCES == 0, model.pad_id, sources)
     ids, lengths, scores = uncached(model, sources)
@@ -132,14 +132,14 @@ def test_ids_do_not_depend_on_the_cache(model, expected, modes, kv_cache):
     for mode, wrap in modes.items():
         run = wrap(lambda ids: generation.generate_ids(model, ids, MOST, kv_cache))
         if mode == "xla" and keras.backend.backend() == "tensorflow":
-            continue  # what is exported runs without it
+            continue  # exports run without XLA
         out = {name: ops.convert_to_numpy(value) for name, value in run(ops.array(SOURCES)).items()}
         np.testing.assert_array_equal(out["ids"][:, 0], expected[0], err_msg=mode)
         np.testing.assert_array_equal(out["lengths"][:, 0], expected[1], err_msg=mode)
         np.testing.assert_allclose(out["scores"][:, 0], expected[2], rtol=1e-4, atol=1e-4, err_msg=mode)
 
 
-def test_row_ignores_other_rows_and_padding(model, expected):
+def test_rows_do_not_depend_on_other_rows_and_padding(model, expected):
     for row in (4, 7):
         single = generate(model, trimmed(SOURCES[row : row + 1]))
         np.testing.assert_array_equal(single.best[0], expected[0][row])
@@ -160,7 +160,7 @@ def test_padding_follows_end_token_and_lengths_include_it(model):
         assert length == MOST or row[length - 1] == model.end_id
 
 
-def test_row_of_padding_generates_nothing_and_does_not_change_others(model, expected):
+def test_a_row_of_padding_generates_nothing_and_does_not_change_others(model, expected):
     with_padding_row = np.concatenate([SOURCES[:2], np.zeros((1, 12), int), SOURCES[2:]])
     out = generate(model, with_padding_row)
     assert out.lengths[2, 0] == 0
@@ -179,8 +179,8 @@ def test_empty_sources_generate_nothing(model):
 
 
 @pytest.mark.slow
-def test_loop_ends_as_soon_as_all_rows_have_ended(make):
-    """Counted by a model whose `step` runs eagerly."""
+def test_the_loop_ends_when_all_rows_have_ended(make):
+    """Steps are counted by a model whose `step` runs eagerly."""
     model = make()
     steps = []
 
@@ -217,7 +217,7 @@ def test_scores_equal_teacher_forced_log_probabilities(model):
 def test_pad_and_start_are_never_generated(make):
     model = make()
     table = model.embedding.embedding.embeddings
-    # Every hidden state is normalised last and gets this bias: an embedding along it has the highest logit.
+    # The final norm adds this bias to every hidden state: an embedding along it has the highest logit.
     direction = np.ones(16)
     model.final_norms["decoder_norm"].beta.assign(5 * direction)
     rows = ops.convert_to_numpy(table).copy()
@@ -230,7 +230,7 @@ def test_pad_and_start_are_never_generated(make):
         assert length >= 1
         assert not np.isin(row[:length], [model.pad_id, model.start_id]).any()
     np.testing.assert_array_equal(out.best, uncached(model, SOURCES)[0])
-    # The scores are log-probabilities of the model itself, which gives those two their share.
+    # Scores are log-probabilities of the model, which include the two masked tokens.
     np.testing.assert_allclose(
         out.scores[:, 0], forced_scores(model, SOURCES, out.best), rtol=1e-4, atol=1e-3
     )
@@ -262,7 +262,7 @@ def test_new_weights_are_used_by_the_next_call(make):
 
 
 @pytest.mark.slow
-def test_fit_between_two_calls_changes_the_second(make):
+def test_training_between_two_calls_changes_the_second(make):
     model = make()
     model.compile(keras.optimizers.SGD(0.5), LabelSmoothedCrossentropy(0.1))
     before = generate(model, SOURCES).best
@@ -276,7 +276,7 @@ def test_fit_between_two_calls_changes_the_second(make):
 
 
 @pytest.mark.slow
-def test_quantised_weights_are_used_by_the_next_call(make):
+def test_quantized_weights_are_used_by_the_next_call(make):
     model = make()
     before = generate(model, SOURCES)
     model.quantize("int8", filters="query|key|value|output|feed_forward")
@@ -322,7 +322,7 @@ def test_similar_sizes_compile_once(model, monkeypatch):
 
 
 @pytest.mark.slow
-def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
+def test_equal_settings_compile_once(make, monkeypatch):
     model = make()
     made = []
     original = generation.compilation.compiled
@@ -337,7 +337,7 @@ def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
     assert len(made) == 2
 
 
-def test_model_caches_most_recently_used_generators(make, monkeypatch):
+def test_models_cache_the_most_recently_used_generators(make, monkeypatch):
     monkeypatch.setattr(generation.compilation, "MAX_CACHED", 2)
     model, made = make(), []
     original = generation.Generator.of
@@ -347,7 +347,7 @@ def test_model_caches_most_recently_used_generators(make, monkeypatch):
         return original(model, settings)
 
     monkeypatch.setattr(generation.Generator, "of", counted)
-    source = np.zeros((0, 3), int)  # for which nothing is compiled
+    source = np.zeros((0, 3), int)  # an empty batch compiles nothing
     for minimum in (0, 1, 0, 2, 0, 1, 0):
         generate(model, source, min_new_tokens=minimum)
     assert made == [0, 1, 2, 1]
@@ -362,7 +362,7 @@ def test_cached_generators_do_not_keep_the_model_alive(make):
     generation.score(model, SOURCES[:1], SOURCES[:1])
     assert set(vars(model)) == attributes
     del model
-    assert len(list(tokens)) <= 2  # a stream does
+    assert len(list(tokens)) <= 2  # a stream compiles
     del tokens
     gc.collect()
     assert reference() is None
@@ -402,7 +402,7 @@ def test_results_have_the_documented_types_and_shapes(model):
     assert out.scores.shape == out.ranking_scores.shape == (3, 1)
 
 
-def test_one_token_equals_the_first_of_many(model, expected):
+def test_one_generated_token_equals_the_first_of_many(model, expected):
     out = generation.generate(model, SOURCES, max_new_tokens=1)
     np.testing.assert_array_equal(out.best[:, 0], expected[0][:, 0])
     assert (out.lengths == 1).all()
@@ -434,7 +434,7 @@ def test_numpy_numbers_equal_python_numbers(model):
 @pytest.mark.parametrize(
     ("alpha", "normalization"), [(-100.0, "length"), (100.0, "gnmt"), (-60, "gnmt"), (1e308, "length")]
 )
-def test_penalties_outside_float32_are_refused(model, alpha, normalization):
+def test_penalties_outside_float32_are_rejected(model, alpha, normalization):
     sampler = generation.Beam(2, alpha, normalization)
     with pytest.raises(ValueError, match=rf"`length_penalty` must give .*{re.escape(str(alpha))}"):
         generation.Generator(model, sampler, 64)
@@ -443,7 +443,7 @@ def test_penalties_outside_float32_are_refused(model, alpha, normalization):
     assert (sampler.penalties(1) > 0).all()
 
 
-def test_sampler_name_and_config_agree():
+def test_sampler_names_and_configs_are_equivalent():
     greedy = generation.Greedy()
     assert (
         generation.get("greedy") == generation.get(greedy) == generation.get({"sampler": "greedy"}) == greedy

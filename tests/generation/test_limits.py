@@ -1,4 +1,4 @@
-"""Limits and noise of each row: what changes from call to call without compiling again."""
+"""Per-row limits and noise, which change between calls without compiling again."""
 
 import keras
 import numpy as np
@@ -53,7 +53,7 @@ def test_per_row_limits_equal_single_row_generation(model, sampler):
     ["greedy", Beam(3), Sample(2.0, seed=0), Contrastive(3), "speculative"],
     ids=lambda value: str(value)[:11],
 )
-def test_forced_last_token_is_at_the_limit_of_each_row(model, random_transformer, sampler):
+def test_the_forced_last_token_is_at_the_limit_of_each_row(model, random_transformer, sampler):
     sampler = Speculative(random_transformer(7), 3) if sampler == "speculative" else sampler
     constraints = [ForcedLastToken([model.end_id]), BannedWords([[5, 6]])]
     out = generation.generate(model, SOURCES, sampler, max_new_tokens=LIMITS, constraints=constraints)
@@ -68,7 +68,7 @@ def test_forced_last_token_is_at_the_limit_of_each_row(model, random_transformer
 
 
 @pytest.mark.slow
-def test_other_limits_seeds_and_noise_do_not_recompile(random_transformer, monkeypatch):
+def test_different_limits_seeds_and_noise_do_not_recompile(random_transformer, monkeypatch):
     traced = []
     original = generation.generator.run_search
     monkeypatch.setattr(
@@ -102,7 +102,7 @@ def test_other_limits_seeds_and_noise_do_not_recompile(random_transformer, monke
 
 
 @pytest.mark.slow
-def test_noise_of_the_seed_equals_the_seed(model):
+def test_noise_drawn_from_a_seed_equals_the_seed(model):
     sampler = Sample(1.5, seed=11, num_return=2)
     expected = generation.generate(model, SOURCES, sampler, max_new_tokens=6)
     noise = keras.ops.convert_to_numpy(categorical.uniform(11, np.arange(5), 2, np.arange(6)))
@@ -112,25 +112,25 @@ def test_noise_of_the_seed_equals_the_seed(model):
 
 
 @pytest.mark.parametrize("limits", [[0, 5, 5, 5, 5], [5, 5], [-1] * 5, [1.5] * 5, [[5] * 5]], ids=str)
-def test_invalid_limits_are_refused(model, limits):
+def test_invalid_limits_are_rejected(model, limits):
     with pytest.raises(ValueError, match=r"`max_new_tokens` must .*Received: "):
         generation.generate(model, SOURCES, max_new_tokens=limits)
 
 
 @pytest.mark.slow
-def test_limits_must_fit_the_other_settings(model, decoder):
+def test_limits_must_be_compatible_with_other_settings(model, decoder):
     with pytest.raises(ValueError, match="`min_new_tokens` must be at most `max_new_tokens`"):
         generation.generate(model, SOURCES, max_new_tokens=LIMITS, constraints=[MinNewTokens(2)])
     with pytest.raises(ValueError, match="`limits` must be in"):
         generation.Generator(model, max_new_tokens=4)(SOURCES, limits=LIMITS)
-    bounded = decoder(max_length=8)  # a limit is what counts, not the size that was compiled
+    bounded = decoder(max_length=8)  # the limit determines the noise shape, not the compiled size
     assert generation.generate(bounded, [[5, 5, 5]], max_new_tokens=[6]).ids.shape == (1, 1, 6)
     with pytest.raises(ValueError, match="`source_ids` must have at most 3 tokens"):
         generation.generate(bounded, [[5, 5, 5, 5]], max_new_tokens=[6])
 
 
 @pytest.mark.parametrize("shape", [(5, 1, 5), (4, 1, 6), (5, 2, 6), (5, 6), (5, 1, 6, 40)], ids=str)
-def test_noise_of_wrong_shape_is_refused(model, shape):
+def test_noise_of_wrong_shape_is_rejected(model, shape):
     with pytest.raises(ValueError, match=r"`noise` must be numbers in .*Received: noise.shape="):
         generation.generate(model, SOURCES, "sample", max_new_tokens=6, noise=np.zeros(shape))
 

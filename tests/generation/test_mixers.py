@@ -1,4 +1,4 @@
-"""Models with recurrent layers generate what a search without cache does."""
+"""Models with recurrent layers generate the ids of a search without cache."""
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ def prompt_of(row):
 
 
 def next_logits(model, ids):
-    """Return the logits (V,) that follow ids, by a call of the whole model, −∞ for padding."""
+    """Return the logits (V,) after ids from a full forward pass, with −∞ for padding."""
     logits = ops.convert_to_numpy(model(ops.array([ids])))[0, -1].astype(float)
     logits[model.pad_id] = -np.inf
     return logits
@@ -94,7 +94,7 @@ def test_contrastive_choices_equal_a_search_without_cache(name):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_samples_are_scored_by_the_model_and_repeat(name, forced):
+def test_samples_are_scored_by_the_model_and_reproducible(name, forced):
     model, sampler = hybrid(name), Sample(3.0, seed=3, num_return=3)
     out = generation.generate(model, PROMPTS, sampler, max_new_tokens=MOST)
     for row, source in enumerate(PROMPTS):
@@ -106,7 +106,7 @@ def test_samples_are_scored_by_the_model_and_repeat(name, forced):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_constraints_and_limits_hold(name):
+def test_constraints_and_limits_are_respected(name):
     model, constraint = hybrid(name), generation.NoRepeatNGram(1)
 
     def without_repetition(ids, logits):
@@ -120,7 +120,7 @@ def test_constraints_and_limits_hold(name):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_scores_and_parts_of_a_sequence_equal_one_call(name):
+def test_scores_and_chunked_calls_equal_one_call(name):
     model = hybrid(name)
     ids = np.array([[5, 6, 7, 8, 9, 4, 5], [4, 5, 6, 7, 4, 4, 8]])
     expected = ops.convert_to_numpy(model(ids))
@@ -136,7 +136,7 @@ def test_scores_and_parts_of_a_sequence_equal_one_call(name):
     np.testing.assert_allclose(scores, np.take_along_axis(logs, ids[:, 3:, None], axis=-1)[..., 0], atol=1e-5)
 
 
-def test_mixed_precision_keeps_float32_states_and_a_model_is_saved_and_loaded(tmp_path):
+def test_mixed_precision_keeps_float32_states_after_loading(tmp_path):
     model = hybrid("hybrid", dtype="mixed_bfloat16")
     states = keras.tree.flatten(model.empty_cache(1, 4)[0])
     assert {keras.backend.standardize_dtype(each.dtype) for each in states} == {"float32"}
@@ -150,7 +150,7 @@ def test_mixed_precision_keeps_float32_states_and_a_model_is_saved_and_loaded(tm
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="loops that grow need TensorFlow")
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_loops_of_every_mode_agree(name):
+def test_loops_give_equal_ids_in_every_mode(name):
     import tensorflow as tf
 
     model = hybrid(name)
@@ -183,5 +183,5 @@ def test_saved_model_and_onnx_generate_the_same_texts(name, generation_settings,
     export.bundle(pipeline, tmp_path / "it", texts=texts, precisions=("float32", "float16"))
     assert export.verify(tmp_path / "it")
     assert serving.load(tmp_path / "it")(texts) == pipeline(texts)
-    # A recurrent state has no keys and values, which graphs of single steps take.
+    # A recurrent state has no keys and values, which are inputs of single-step graphs.
     assert bool(list((tmp_path / "it").rglob("model.onnx"))) == (name == "attention")

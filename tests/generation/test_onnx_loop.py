@@ -1,4 +1,4 @@
-"""The loop with every search as one ONNX graph, as exports have it."""
+"""The loop of every search as one ONNX graph, as in exports."""
 
 import keras
 import numpy as np
@@ -40,7 +40,7 @@ CASES = {
 
 @pytest.mark.parametrize(("block", "sampler", "constraints"), CASES.values(), ids=CASES)
 @pytest.mark.filterwarnings("ignore")
-def test_onnx_graph_gives_the_same_ids(translator, block, sampler, constraints):
+def test_the_onnx_graph_gives_equal_ids(translator, block, sampler, constraints):
     import onnxruntime
     import tensorflow as tf
     import tf2onnx

@@ -10,7 +10,7 @@ from keras_transformer.ops import GrowingCache, StaticCache
 pytestmark = pytest.mark.backend_neutral
 
 ON_JAX = keras.backend.backend() == "jax"
-# How a loop that is not compiled by TensorFlow's XLA writes: only TensorFlow's may carry what grows.
+# Cache updates of loops without TensorFlow's XLA: only TensorFlow loops support growing tensors.
 CACHE = StaticCache(in_place=False) if ON_JAX else GrowingCache()
 PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0], [0, 7, 7, 0, 0], [9, 0, 0, 0, 0]])
 MODELS = {
@@ -47,7 +47,7 @@ def test_padded_prompts_equal_single_rows_and_full_forward(decoder, options):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["greedy", Beam(3, num_return=2), Sample(seed=3, num_return=2)], ids=repr)
 @pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
-def test_modes_and_caches_agree(decoder, modes, sampler, options):
+def test_every_mode_and_cache_gives_equal_ids(decoder, modes, sampler, options):
     model = decoder(5, **options)
     expected = generation.Generator(model, sampler, 6, jit_compile=True)(PROMPTS).ids
     for mode, wrap in modes.items():
@@ -94,7 +94,9 @@ def test_scores_equal_forced_decoding(decoder, random_transformer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
+@pytest.mark.parametrize(
+    "start_id", [0, 2], ids="start_id={}".format
+)  # the start token of T5 has the padding id
 @pytest.mark.parametrize("sampler", ["greedy", Contrastive()], ids=repr)
 def test_prefix_continues_the_greedy_target(random_transformer, sampler, start_id):
     model = random_transformer(6, num_layers=2, start_id=start_id)
@@ -110,7 +112,7 @@ def test_prefix_continues_the_greedy_target(random_transformer, sampler, start_i
             )
 
 
-def test_target_beyond_max_length_is_refused(decoder):
+def test_target_beyond_max_length_is_rejected(decoder):
     model = decoder(max_length=8)
     fits = generation.score(model, [[5, 5, 5]], [[4] * 6 + [0] * 3])  # the last token is not read
     assert fits.lengths == 6
@@ -118,7 +120,7 @@ def test_target_beyond_max_length_is_refused(decoder):
         generation.score(model, [[5, 0, 0], [5, 5, 5]], [[4] * 7, [4] * 7])
 
 
-def test_invalid_prompts_are_refused(decoder, translator):
+def test_invalid_prompts_are_rejected(decoder, translator):
     model = decoder(max_length=8)
     with pytest.raises(ValueError, match="`source_ids` must have a token in each row.*row 1"):
         run(model, [[5, 0], [0, 0]])
@@ -136,9 +138,9 @@ def test_invalid_prompts_are_refused(decoder, translator):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("sampler", ["greedy", Beam(2), Sample(seed=0)], ids=repr)
-def test_nan_logits_error_names_row_and_step(decoder, sampler):
+def test_the_nan_logits_error_names_row_and_step(decoder, sampler):
     class Broken:
-        """After 5, 6, 7 come NaN, and after 9 nothing but 9."""
+        """A model that gives NaN logits after 5, 6, 7, and repeats 9 after 9."""
 
         vocabulary_size, pad_id, end_id, variables = 12, 0, 3, []
 
@@ -156,7 +158,7 @@ def test_nan_logits_error_names_row_and_step(decoder, sampler):
 
 
 @pytest.mark.skipif(not ON_JAX, reason="TensorFlow's loops may carry what grows")
-def test_growing_cache_is_refused_on_fixed_shape_backends(decoder):
+def test_growing_cache_is_rejected_on_fixed_shape_backends(decoder):
     with pytest.raises(
         ValueError, match=r"`kv_cache` must have a fixed size.*Received: kv_cache=GrowingCache"
     ):

@@ -18,7 +18,7 @@ ALL = set(range(8)) - {6}
 
 
 def draws(sampler, count=20_000):
-    """Ids drawn from `LOGITS`, one for each of `count` rows."""
+    """Draw ids from `LOGITS`, one for each of `count` rows."""
     noise = categorical.uniform(sampler.seed, ops.arange(count), 1, 0)
     logits = ops.broadcast_to(ops.array(LOGITS), (count, 1, 8))
     return ops.convert_to_numpy(categorical.draw(logits, sampler, sampler.temperature, noise))[:, 0]
@@ -50,7 +50,7 @@ def softmax(logits):
     ],
     ids=str,
 )
-def test_frequencies_are_those_of_the_filtered_distribution(settings, kept):
+def test_sample_frequencies_follow_the_filtered_distribution(settings, kept):
     sampler = Sample(seed=5, **settings)
     found = np.bincount(draws(sampler), minlength=8)
     filtered = np.where(np.isin(np.arange(8), [*kept]), LOGITS / sampler.temperature, -np.inf)
@@ -79,7 +79,7 @@ def test_draws_invert_the_cumulative_distribution(size):
     assert (noise <= after + 1e-5).all()
 
 
-def test_noise_is_uniform_and_the_same_in_every_mode(modes):
+def test_noise_is_uniform_and_equal_in_every_mode(modes):
     def make(rows):
         return categorical.uniform(7, rows, 30, ops.arange(25))
 
@@ -115,7 +115,7 @@ def expected(model):
 
 
 @pytest.mark.slow
-def test_seed_reproduces_rows_in_any_batch(model, expected):
+def test_a_seed_reproduces_rows_in_any_batch(model, expected):
     assert len({tuple(ids) for row in expected.ids for ids in row}) > 20
     run = generation.Generator(model, SAMPLER, 8, jit_compile=ON_JAX)
     for size in (1, 3, 9):
@@ -146,7 +146,7 @@ def test_noise_replaces_the_seed(model, expected):
 
 
 @pytest.mark.slow
-def test_minimums_temperatures_and_seeds_of_rows_equal_the_settings(model):
+def test_per_row_minimums_temperatures_and_seeds_equal_the_settings(model):
     minimums, temperatures = np.array([0, 8, 3], "int32"), np.array([0.5, 1.0, 3.0], "float32")
     seeds, sources = np.array([4, 4, 9], "int32"), ops.array(SOURCES[:3])
     same = {
@@ -178,7 +178,7 @@ def test_top_k_1_equals_greedy(model):
 
 
 @pytest.mark.slow
-def test_without_a_seed_every_call_draws_anew_and_reports_the_seed(model):
+def test_unseeded_calls_draw_a_new_seed_and_return_it(model):
     sources, sampler = SOURCES[:2], Sample(temperature=3.0, num_return=2)
 
     def run(sampler):
@@ -197,6 +197,6 @@ def test_without_a_seed_every_call_draws_anew_and_reports_the_seed(model):
     assert drawn[0] == drawn[1]
 
 
-def test_invalid_rows_are_refused(model):
+def test_invalid_rows_are_rejected(model):
     with pytest.raises(ValueError, match=r"`rows` must .*Received: "):
         generation.generate(model, SOURCES, SAMPLER, rows=[1, 2])

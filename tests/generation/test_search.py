@@ -20,13 +20,13 @@ PROMPTS = np.array([[5, 6, 7], [4, 5, 0]])
 
 @dataclasses.dataclass(frozen=True)
 class Rank(samplers.Sampler):
-    """Choose the token of rank `rank` at every step; 0 is greedy search."""
+    """Choose the token of rank `rank` at every step; rank 0 is greedy search."""
 
     rank: int = 1
 
 
 class RankSearch(GreedySearch):
-    """Keep only the token of the sampler's rank."""
+    """Mask all tokens except the one of the sampler's rank."""
 
     def _candidates(self, state, logits):
         logits = super()._candidates(state, logits)
@@ -36,13 +36,13 @@ class RankSearch(GreedySearch):
 
 @pytest.fixture
 def registered(monkeypatch):
-    """Leave the registry as it was."""
+    """Restore the registry after the test."""
     monkeypatch.setattr(samplers, "_NAMES", dict(samplers._NAMES))
     monkeypatch.setattr(samplers, "_SEARCHES", dict(samplers._SEARCHES))
 
 
 @pytest.mark.slow
-def test_sampler_registered_by_one_line_generates_and_serializes(decoder, registered):
+def test_a_registered_sampler_generates_and_serializes(decoder, registered):
     with pytest.raises(ValueError, match=r"`sampler` must be one of .*Received: sampler=Rank"):
         generation.generate(decoder(5), PROMPTS, Rank(), max_new_tokens=4)
     samplers.register("rank", Rank, RankSearch)
@@ -59,7 +59,7 @@ def test_sampler_registered_by_one_line_generates_and_serializes(decoder, regist
 
 
 @pytest.mark.slow
-def test_registered_sampler_streams_the_ids_of_generate(decoder, registered):
+def test_a_registered_sampler_streams_the_ids_of_generate(decoder, registered):
     samplers.register("rank", Rank, RankSearch)
     model = decoder(5)
     out = generation.generate(model, PROMPTS, Rank(1), max_new_tokens=4)
@@ -73,7 +73,7 @@ def test_registered_sampler_streams_the_ids_of_generate(decoder, registered):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["greedy", "beam", "one beam", "sample", "contrastive", "speculative"])
-def test_every_search_keeps_the_structure_of_its_state(name):
+def test_every_search_keeps_the_structure_of_its_loop_state(name):
     model = GPT(12, num_layers=1, num_heads=2, model_dim=8, max_length=32)
     sampler = {
         "greedy": Greedy(),
@@ -119,7 +119,7 @@ def test_arguments_are_validated_once(decoder, monkeypatch):
     assert len(validated) == 3
 
 
-def test_kind_of_a_model_does_not_depend_on_how_it_says_so(decoder):
+def test_encoder_decoders_are_recognized(decoder):
     gpt = GPT(12, num_layers=1, num_heads=2, model_dim=8)
     transformer = Transformer(12, num_layers=1, num_heads=2, model_dim=8, hidden_dim=8)
     assert gpt.encode(PROMPTS) is None

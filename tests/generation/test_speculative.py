@@ -57,7 +57,7 @@ def test_encoder_decoder_ids_equal_greedy_and_ignore_other_rows(random_transform
     model = random_transformer(6)
     expected = run(model, "greedy", 9, SOURCES)
     assert len(set(expected.lengths.ravel().tolist())) > 2
-    near = random_transformer(6)  # agrees with the model now and then
+    near = random_transformer(6)  # agrees with the model for some tokens
     for weight in near.trainable_weights:
         noise = np.random.default_rng(1).normal(size=weight.shape) * 0.1
         weight.assign(ops.convert_to_numpy(weight) * (1 + noise))
@@ -69,8 +69,10 @@ def test_encoder_decoder_ids_equal_greedy_and_ignore_other_rows(random_transform
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
-def test_last_round_past_the_limit_changes_nothing(random_transformer, start_id):
+@pytest.mark.parametrize(
+    "start_id", [0, 2], ids="start_id={}".format
+)  # the start token of T5 has the padding id
+def test_drafting_past_the_limit_does_not_change_ids(random_transformer, start_id):
     model = random_transformer(6, end_factor=0.0, start_id=start_id)
     expected = run(model, "greedy", 7, SOURCES)
     assert (expected.lengths[:, 0] == 7).sum() > 2
@@ -78,7 +80,7 @@ def test_last_round_past_the_limit_changes_nothing(random_transformer, start_id)
 
 
 @pytest.mark.slow
-def test_constraints_prefixes_and_limits_hold(random_transformer):
+def test_constraints_prefixes_and_limits_are_respected(random_transformer):
     model, draft = random_transformer(6), random_transformer(7)
     constraints = [
         NoRepeatNGram(2),
@@ -97,7 +99,7 @@ def test_constraints_prefixes_and_limits_hold(random_transformer):
 
 
 @pytest.mark.slow
-def test_correct_draft_saves_steps(random_transformer):
+def test_a_correct_draft_saves_steps(random_transformer):
     if ON_JAX:
         pytest.skip("JAX traces the body once for any number of steps")
     model = random_transformer(6)
@@ -165,6 +167,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
-def test_invalid_drafts_and_settings_are_refused(decoder, translator, call, message):
+def test_invalid_drafts_and_settings_are_rejected(decoder, translator, call, message):
     with pytest.raises(ValueError, match=message):
         call(decoder, translator)

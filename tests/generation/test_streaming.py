@@ -34,7 +34,7 @@ def test_streamed_tokens_equal_generate(random_transformer, sampler, options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
-def test_prompts_and_prefixes_are_continued(decoder, translator, options):
+def test_streams_continue_prompts_and_prefixes(decoder, translator, options):
     model = decoder(5, **options)
     expected = generation.generate(model, PROMPTS, max_new_tokens=6)
     steps = list(generation.stream(model, PROMPTS, max_new_tokens=6))
@@ -76,7 +76,7 @@ def test_similar_limits_and_other_seeds_compile_once(decoder, monkeypatch):
     assert len(traced) == 1
 
 
-def test_a_stream_refuses_its_prompt_immediately(decoder):
+def test_streams_reject_invalid_prompts_immediately(decoder):
     model = decoder(5)
     with pytest.raises(ValueError, match="`source_ids` must be in"):
         generation.stream(model, [[99]])

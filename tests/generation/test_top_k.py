@@ -1,4 +1,4 @@
-"""The best of many: the same as a sort of all."""
+"""The k largest values equal the first of a full sort."""
 
 import numpy as np
 import pytest

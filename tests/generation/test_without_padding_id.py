@@ -1,4 +1,4 @@
-"""Models without a padding id, as GPT-2: masks say what is padding, and end tokens in prompts are tokens."""
+"""Models without a padding id, like GPT-2: masks mark padding, and end tokens in prompts are normal tokens."""
 
 import keras
 import numpy as np
@@ -41,7 +41,7 @@ def padded(rows, value, left=False):
 
 
 def uncached(model, row):
-    """Greedy ids by a whole forward pass for each token."""
+    """Compute greedy ids with a full forward pass for each token."""
     ids = list(row)
     for _ in range(NEW):
         logits = keras.ops.convert_to_numpy(model(np.array([ids])))[0, -1]
@@ -148,7 +148,7 @@ def test_ensemble_of_models_without_padding_id_generates(model):
         ([[True, True], [False, False]], "a token in each row. Received: only padding in row 1"),
     ],
 )
-def test_invalid_masks_are_refused(model, mask, message):
+def test_invalid_masks_are_rejected(model, mask, message):
     with pytest.raises(ValueError, match=message):
         g.generate(model, np.array([[4, 5], [6, 7]]), max_new_tokens=2, padding_mask=mask)
 

@@ -13,7 +13,7 @@ IDS = np.array([[5, 6, 7, 3], [8, 9, 3, 0]])
 
 
 def spread(model):
-    """The model with weights large enough for attention to be far from uniform."""
+    """Return the model with weights large enough for attention to be far from uniform."""
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:
         if len(weight.shape) > 1:
@@ -30,7 +30,7 @@ def bert():
 
 
 @pytest.mark.parametrize("layer", [0, 1, -1])
-def test_weights_equal_vits_own(layer):
+def test_weights_equal_the_attention_weights_of_vit(layer):
     model = spread(models.ViT(4, 2, 3, num_layers=2, num_heads=2, model_dim=8, hidden_dim=8, num_channels=1))
     images = np.random.default_rng(0).uniform(0, 255, (2, 4, 4, 1)).astype("float32")
     own = keras.ops.convert_to_numpy(model.attention_weights(images)[layer])
@@ -63,14 +63,14 @@ def test_packed_texts_do_not_attend_to_each_other():
     np.testing.assert_allclose(weights[:, :, 2:, 2:], single, atol=1e-5)
 
 
-def test_model_with_head_uses_its_encoder():
+def test_a_model_with_a_head_uses_its_encoder():
     encoder = bert()
     classifier = models.SequenceClassifier(encoder, 3)
     inputs = {"token_ids": IDS, "segment_ids": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
     found = inspection.self_attention_weights(classifier, inputs, layer=0)
     np.testing.assert_array_equal(found, inspection.self_attention_weights(encoder, inputs, layer=0))
     without = inspection.self_attention_weights(encoder, IDS, layer=0)
-    assert np.abs(found - without).max() > 1e-3  # segments count
+    assert np.abs(found - without).max() > 1e-3  # segment ids change the weights
 
 
 def test_model_is_unchanged():
@@ -81,7 +81,7 @@ def test_model_is_unchanged():
     assert all("call" not in vars(block.self_attention) for block in model.blocks)
 
 
-def test_failing_call_leaves_the_model_unchanged():
+def test_a_failed_call_leaves_the_model_unchanged():
     model = gpt()
     with pytest.raises(ValueError, match="max_length"):
         inspection.self_attention_weights(model, np.ones((1, 7), int))
@@ -89,17 +89,17 @@ def test_failing_call_leaves_the_model_unchanged():
 
 
 @pytest.mark.parametrize("layer", [2, -3])
-def test_unknown_layer_is_refused(layer):
+def test_unknown_layer_is_rejected(layer):
     with pytest.raises(ValueError, match=f"`layer` must be in \\[-2, 2\\). Received: layer={layer}"):
         inspection.self_attention_weights(gpt(), IDS, layer)
 
 
-def test_model_without_blocks_is_refused():
+def test_model_without_blocks_is_rejected():
     with pytest.raises(ValueError, match="`model` must have `blocks`"):
         inspection.self_attention_weights(keras.Sequential([keras.layers.Dense(1)]), IDS)
 
 
-def test_lengths_equal_padding():
+def test_lengths_are_equivalent_to_a_padding_mask():
     with_lengths = inspection.self_attention_weights(gpt(), {"token_ids": IDS, "lengths": np.array([4, 3])})
     np.testing.assert_array_equal(with_lengths, inspection.self_attention_weights(gpt(), IDS))
 
@@ -167,7 +167,7 @@ def test_encoder_decoder_weights_are_zero_outside_relations_and_at_padding(pair_
 
 
 @pytest.mark.slow
-def test_cross_attention_equals_align(pair_model):
+def test_cross_attention_weights_equal_align(pair_model):
     weights = inspection.attention_weights(pair_model, pair_inputs())
     for layer in (0, 1):
         aligned = generation.align(pair_model, SOURCES, TARGETS, layer=layer)
@@ -189,7 +189,7 @@ def test_packed_pairs_attend_within_their_segment(name):
         assert all((layer[:, :, ~same] == 0).all() for layer in maps)
 
 
-def test_models_of_other_architectures_are_refused():
+def test_unsupported_architectures_are_rejected():
     with pytest.raises(ValueError, match="`model` must be an encoder or decoder; use `attention_weights`"):
         inspection.self_attention_weights(PAIRS["transformer"](), pair_inputs())
     with pytest.raises(ValueError, match="`model` must be an encoder–decoder .*use `self_attention_weights`"):

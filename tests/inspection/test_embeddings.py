@@ -25,7 +25,7 @@ def close_figures():
 
 
 class TestNearestTokens:
-    def test_sorted_by_cosine_without_the_query(self):
+    def test_neighbours_are_sorted_by_cosine_and_exclude_the_query(self):
         found = inspection.nearest_tokens(MATRIX, TOKENS, "king")
         assert [token for token, _ in found] == ["queen", "man", "<pad>", "woman", "apple"]
         similarities = dict(found)
@@ -34,7 +34,7 @@ class TestNearestTokens:
         assert similarities["<pad>"] == 0
         assert all(isinstance(similarity, float) for _, similarity in found)
 
-    def test_length_does_not_matter(self):
+    def test_vector_length_does_not_change_the_neighbours(self):
         lengths = RANDOM.uniform(0.1, 9, size=(6, 1))
         matrix = RANDOM.normal(size=(6, 3))
         plain = inspection.nearest_tokens(matrix, TOKENS, "woman")
@@ -42,13 +42,13 @@ class TestNearestTokens:
         assert [token for token, _ in plain] == [token for token, _ in scaled]
         np.testing.assert_allclose([s for _, s in plain], [s for _, s in scaled], atol=1e-6)
 
-    def test_of_id_and_of_token_are_the_same(self):
+    def test_ids_and_tokens_give_the_same_neighbours(self):
         for id_ in (2, np.int64(2)):
             assert inspection.nearest_tokens(MATRIX, TOKENS, id_) == inspection.nearest_tokens(
                 MATRIX, TOKENS, "queen"
             )
 
-    def test_vector_excludes_nothing(self):
+    def test_a_vector_query_excludes_no_token(self):
         king, man, woman = MATRIX[[1, 3, 4]]
         ((token, similarity),) = inspection.nearest_tokens(MATRIX, TOKENS, king - man + woman, k=1)
         assert (token, similarity) == ("queen", pytest.approx(1))
@@ -58,7 +58,7 @@ class TestNearestTokens:
         assert len(inspection.nearest_tokens(MATRIX, TOKENS, "king", k=99)) == 5
 
     @pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
-    def test_layers_matrix_is_taken(self, dtype):
+    def test_an_embedding_layer_is_accepted(self, dtype):
         for layer in (TokenEmbedding(6, 3, dtype=dtype), keras.layers.Embedding(6, 3, dtype=dtype)):
             layer.build((None, None))
             layer.set_weights([MATRIX])
@@ -97,7 +97,7 @@ def points_of(axes):
 
 
 class TestPlotEmbeddings:
-    def test_draws_the_two_directions_of_most_variance(self):
+    def test_points_are_the_first_two_principal_components(self):
         scores = RANDOM.normal(size=(30, 2)) * [5, 2]
         scores -= scores.mean(0)
         directions = np.linalg.qr(RANDOM.normal(size=(8, 2)))[0].T
@@ -134,14 +134,14 @@ class TestPlotEmbeddings:
         assert hidden <= 2
         assert all(axes.figure.bbox.fully_overlaps(box) for box in boxes)
 
-    def test_groups_have_colour_and_entry_each(self):
+    def test_each_group_has_a_colour_and_legend_entry(self):
         groups = ["special", "person", "person", "person", "person", "fruit"]
         axes = inspection.plot_embeddings(MATRIX, TOKENS, groups=groups)
         assert [text.get_text() for text in axes.get_legend().get_texts()] == ["special", "person", "fruit"]
         assert [len(collection.get_offsets()) for collection in axes.collections] == [1, 4, 1]
         assert len({tuple(collection.get_facecolor()[0]) for collection in axes.collections}) == 3
 
-    def test_draws_into_given_axes(self):
+    def test_existing_axes_are_used(self):
         import matplotlib.pyplot as plt
 
         figure, (left, right) = plt.subplots(1, 2)
@@ -149,7 +149,7 @@ class TestPlotEmbeddings:
         assert not left.collections
         figure.canvas.draw()
 
-    def test_equal_rows_can_be_drawn(self):
+    def test_equal_rows_are_drawn(self):
         axes = inspection.plot_embeddings(np.ones((3, 4)), "abc")
         assert axes.get_xlabel() == "component 1 (0% of the variance)"
         axes.figure.canvas.draw()

@@ -29,7 +29,7 @@ def model(request, random_transformer):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("layer", [0, 1, -1, -2])
-def test_rows_sum_to_one_and_padding_gets_nothing(model, layer):
+def test_rows_sum_to_one_and_padding_gets_zero(model, layer):
     weights = inspection.cross_attention_weights(model, SOURCES, TARGETS, layer)
     assert weights.shape == (3, 2, 4, 7)
     assert weights.dtype == np.float32
@@ -38,12 +38,12 @@ def test_rows_sum_to_one_and_padding_gets_nothing(model, layer):
     assert (weights[SOURCES.astype(bool).__invert__()[:, None, None, :].repeat(2, 1).repeat(4, 2)] == 0).all()
 
 
-def test_source_of_padding_gets_no_weight(model):
+def test_a_source_of_padding_only_gets_zero_weight(model):
     assert (inspection.cross_attention_weights(model, SOURCES, TARGETS)[2] == 0).all()
 
 
-def test_weights_reproduce_the_models_output(model, monkeypatch):
-    """Recomputed by each layer from what a plain call of the model gives it."""
+def test_weights_reproduce_the_model_output(model, monkeypatch):
+    """Weights are recomputed from the inputs of each layer in a normal call."""
     seen = []
     call = MultiHeadAttention.call
 
@@ -72,7 +72,7 @@ def test_last_layer_is_the_default(model):
 
 
 @pytest.mark.parametrize("layer", [2, -3, 100])
-def test_unknown_layer_is_refused(model, layer):
+def test_unknown_layer_is_rejected(model, layer):
     with pytest.raises(ValueError, match=f"`layer` must be in \\[-2, 2\\). Received: layer={layer}"):
         inspection.cross_attention_weights(model, SOURCES, TARGETS, layer)
 
@@ -92,7 +92,7 @@ def test_plot_attention_draws_rows_for_queries_and_columns_for_keys():
     axes.figure.canvas.draw()
 
 
-def test_plot_attention_draws_into_given_axes():
+def test_plot_attention_uses_existing_axes():
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2)
@@ -102,12 +102,12 @@ def test_plot_attention_draws_into_given_axes():
 
 
 @pytest.mark.parametrize("labels", [("ab", "xy"), ("abc", "xyz"), ("xy", "abc")])
-def test_labels_of_wrong_length_are_refused(labels):
+def test_labels_of_wrong_length_are_rejected(labels):
     with pytest.raises(ValueError, match=r"`weights` must have.*Received: weights.shape=\(3, 2\)"):
         inspection.plot_attention(WEIGHTS, *labels)
 
 
-def test_plot_attention_refuses_more_than_one_head():
+def test_plot_attention_rejects_several_heads():
     with pytest.raises(ValueError, match="weights.shape"):
         inspection.plot_attention(np.ones((2, 3, 2)), "abc", "xy")
 
@@ -163,13 +163,13 @@ HISTORY = {
 
 
 def drawn(panel):
-    """Return the points of the curves of a panel, without that of the best epoch."""
+    """Return the points of the curves of a panel, without the marker of the best epoch."""
     lines = [line for line in panel.get_lines() if not line.get_label().startswith("_")]
     return {line.get_label(): line.get_xydata().tolist() for line in lines}
 
 
 @pytest.mark.parametrize("sequence", [list, np.array])
-def test_plot_history_draws_panel_for_each_quantity_with_both_curves(sequence):
+def test_plot_history_draws_a_panel_for_each_metric_with_both_curves(sequence):
     figure = inspection.plot_history({name: sequence(values) for name, values in HISTORY.items()})
     panels = figure.get_axes()
     assert [axes.get_title() for axes in panels] == ["loss", "token accuracy", "bleu", "learning rate"]
@@ -196,7 +196,7 @@ def test_plot_history_shows_the_best_epoch(options, best, panel, note):
     ]
 
 
-def test_plot_history_of_fit_has_its_epochs():
+def test_plot_history_accepts_the_history_of_fit():
     import keras
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -210,11 +210,11 @@ def test_plot_history_of_fit_has_its_epochs():
     }
 
 
-def test_unknown_mode_is_refused():
+def test_unknown_mode_is_rejected():
     with pytest.raises(ValueError, match="`mode` must be"):
         inspection.plot_history(HISTORY, mode="auto")
 
 
-def test_empty_history_is_refused():
+def test_empty_history_is_rejected():
     with pytest.raises(ValueError, match="`history` must have at least one metric"):
         inspection.plot_history({})

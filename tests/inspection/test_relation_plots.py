@@ -31,7 +31,7 @@ def close_figures():
 
 
 def drawn(figure):
-    """The two axes, the matrix that is shown, and the graph's lines."""
+    """Return the axes of the graph, the displayed matrix, and the lines of the graph."""
     figure.canvas.draw()
     matrix_axes, graph_axes = figure.get_axes()
     (image,) = matrix_axes.get_images()
@@ -56,7 +56,7 @@ def drawn(figure):
     ],
     ids=repr,
 )
-def test_draws_the_matrix_and_line_for_each_pair_of_nodes(relation):
+def test_the_plot_has_the_matrix_and_a_line_for_each_related_pair(relation):
     graph_axes, shown, lines = drawn(inspection.plot_relation(relation, 7))
     matrix = relation.matrix(7)
     np.testing.assert_array_equal(shown, matrix)
@@ -70,7 +70,7 @@ def test_draws_the_matrix_and_line_for_each_pair_of_nodes(relation):
 
 
 def test_arrows_go_from_keys_to_queries():
-    """In a cycle 0 → 1 → 2 → 0 and a pair that goes both ways, which has no arrowhead."""
+    """A cycle 0 → 1 → 2 → 0, and a bidirectional pair, which has no arrowhead."""
     graph_axes, _, lines = drawn(inspection.plot_relation(GRAPH, 6))
     (nodes,) = graph_axes.collections
     places = nodes.get_offsets()
@@ -93,7 +93,7 @@ def test_arrows_go_from_keys_to_queries():
     ],
     ids=str,
 )
-def test_two_sets_are_two_columns(relation, num_queries, num_keys):
+def test_queries_and_keys_are_drawn_in_two_columns(relation, num_queries, num_keys):
     graph_axes, shown, lines = drawn(inspection.plot_relation(relation, num_queries, num_keys))
     assert shown.shape == (num_queries, num_keys or num_queries)
     assert len(lines) == shown.sum()
@@ -102,7 +102,7 @@ def test_two_sets_are_two_columns(relation, num_queries, num_keys):
     assert {"keys", "queries"} <= {text.get_text() for text in graph_axes.texts}
 
 
-def test_draws_into_given_axes_with_title():
+def test_existing_axes_are_used_with_the_title():
     figure, axes = plt.subplots(1, 3)
     assert inspection.plot_relation("causal", 3, axes=axes[1:], title="order") is figure
     assert not axes[0].get_images()
@@ -133,13 +133,13 @@ def test_many_positions_have_no_labels(relation):
     ],
     ids=str,
 )
-def test_invalid_arguments_are_refused(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         inspection.plot_relation(**{"relation": "causal", "num_queries": 3, **arguments})
     assert not plt.get_fignums()
 
 
-def test_single_axes_is_refused():
+def test_a_single_axes_is_rejected():
     _, axes = plt.subplots()
     with pytest.raises(ValueError, match="`axes` must be two"):
         inspection.plot_relation("causal", 3, axes=axes)

@@ -48,7 +48,7 @@ def test_each_text_is_inside_its_box_and_boxes_do_not_overlap(width):
     assert not any(one.overlaps(other) for one, other in itertools.combinations(extents, 2))
 
 
-def test_text_fits_into_given_axes():
+def test_text_fits_into_existing_axes():
     import matplotlib.pyplot as plt
 
     _, (left, right) = plt.subplots(1, 2, figsize=(4, 1))
@@ -108,6 +108,6 @@ def test_equal_values_and_no_tokens_are_drawn():
         ({"width": 5}, "`width` must be at least 6, the length of the longest token. Received: width=5"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot_tokens(TOKENS, **arguments)

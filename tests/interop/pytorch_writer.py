@@ -19,12 +19,12 @@ STORAGES = {
 
 
 class Tensor:
-    """A tensor that is pickled as PyTorch's.
+    """A tensor that is pickled like a tensor of PyTorch.
 
     Args:
         values: the values of its storage.
-        offset: the first value.
-        shape: the shape, by default that of the values.
+        offset: the index of the first value.
+        shape: the shape, by default the shape of the values.
         strides: the strides, in values.
     """
 
@@ -46,11 +46,11 @@ class Storage:
 
 @contextlib.contextmanager
 def torch_names():
-    """Define what a pickle of PyTorch names."""
+    """Define the globals that a pickle of PyTorch names."""
     torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
 
     def _rebuild_tensor_v2():
-        """Stand for PyTorch's."""
+        """Stand-in for the function of PyTorch."""
 
     _rebuild_tensor_v2.__module__, _rebuild_tensor_v2.__qualname__ = "torch._utils", "_rebuild_tensor_v2"
     utils._rebuild_tensor_v2 = _rebuild_tensor_v2
@@ -70,7 +70,7 @@ def torch_names():
 
 
 def dump(tensors, is_legacy=False):
-    """Return the content of a file of a dictionary of tensors."""
+    """Return the content of a file with a dictionary of tensors."""
     storages = {}
 
     class Pickler(pickle.Pickler):

@@ -21,7 +21,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 IDS = np.array([[2, 7, 9, 5, 3, 0], [2, 6, 3, 8, 3, 0]])
 INPUTS = {"token_ids": IDS, "segment_ids": np.array([[0] * 6, [0, 0, 0, 1, 1, 0]])}
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 3)).astype("uint8")
-# What `save_pretrained` writes, but for what makes no difference here.
+# As `save_pretrained` writes them, without settings that have no effect here.
 BERT_CONFIG = {
     "model_type": "bert",
     "vocab_size": 13,
@@ -145,7 +145,7 @@ def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
     for ours, theirs in zip(answers(model), answers(again), strict=True):
         if name not in ("BertForMaskedLM",):
             np.testing.assert_array_equal(ours, theirs)
-    # Nothing but a pooler that the class does not have keeps its random value.
+    # Only a pooler that the class lacks keeps its random value.
     unread = {w.path for w in model.trainable_weights} - {
         weight.path
         for _, parameter in next(
@@ -158,7 +158,7 @@ def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh"])
-def test_all_names_of_gelu_tanh_are_read(name, tmp_path):
+def test_all_names_of_tanh_gelu_are_read(name, tmp_path):
     tensors = random_tensors(CASES["BertForPreTraining"][1])
     read = [
         interop.from_hugging_face(write(tmp_path / each, "BertForPreTraining", tensors, hidden_act=each))
@@ -220,7 +220,7 @@ def test_legacy_norm_names_and_tied_copies_are_accepted(tmp_path):
         ({"num_hidden_layers": 3}, "missing: bert.encoder.layer.2"),
     ],
 )
-def test_unsupported_config_is_refused(changes, message, tmp_path):
+def test_unsupported_config_is_rejected(changes, message, tmp_path):
     name = "BertForSequenceClassification"
     folder = write(tmp_path / "it", name, random_tensors(CASES[name][1]), **changes)
     with pytest.raises(ValueError, match=message):
@@ -287,7 +287,7 @@ def test_bert_without_pooler_is_read_and_written(tmp_path):
 
 @pytest.mark.parametrize(("patch_size", "patches"), [([8, 4], 3), ([4, 4], 6), ([2, 6], 8)])
 @pytest.mark.parametrize("qkv_bias", [True, False])
-def test_vit_may_have_other_patches_than_squares_and_lack_biases(patch_size, patches, qkv_bias, tmp_path):
+def test_vit_may_have_rectangular_patches_and_no_biases(patch_size, patches, qkv_bias, tmp_path):
     name = "ViTForImageClassification"
     shapes = {
         **CASES[name][1],
@@ -335,7 +335,7 @@ def test_vit_may_have_other_patches_than_squares_and_lack_biases(patch_size, pat
         ({"qkv_bias": "yes"}, "must have a boolean as qkv_bias. Received: qkv_bias='yes'"),
     ],
 )
-def test_settings_of_wrong_type_are_refused(changes, message, tmp_path):
+def test_settings_of_the_wrong_type_are_rejected(changes, message, tmp_path):
     name = "ViTForImageClassification"
     folder = write(tmp_path / "it", name, random_tensors(CASES[name][1]), **changes)
     with pytest.raises(ValueError, match=message):

@@ -1,6 +1,6 @@
-"""Folders of `transformers` in `tests/interop/folders` compute here what they compute there.
+"""Models loaded from `tests/interop/folders` equal the outputs of `transformers`.
 
-`benchmarks/parity/small_folders.py` has written them, with inputs and outputs.
+`benchmarks/parity/small_folders.py` writes the folders, with inputs and outputs.
 """
 
 import json
@@ -28,10 +28,12 @@ def inputs_of(expected):
 
 
 @each_folder
-def test_outputs_equal_those_of_transformers(folder):
+def test_outputs_equal_transformers(folder):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
     found = ops.convert_to_numpy(model(inputs_of(expected)))
-    if "target" not in expected and found.shape[:2] == expected["ids"].shape:  # padding has no meaning
+    if (
+        "target" not in expected and found.shape[:2] == expected["ids"].shape
+    ):  # outputs at padding are undefined
         real = expected["ids"] != json.loads((folder / "config.json").read_text())["pad_token_id"]
         found, outputs = found[real], expected["outputs"][real]
     else:
@@ -42,7 +44,7 @@ def test_outputs_equal_those_of_transformers(folder):
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("folder", SEQ2SEQ, ids=lambda folder: folder.name)
-def test_generated_ids_equal_those_of_transformers(folder, search):
+def test_generated_ids_equal_transformers(folder, search):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
     found = generation.generate(model, expected["ids"], SEARCHES[search], max_new_tokens=8).best
     for ours, theirs in zip(np.asarray(found).tolist(), expected[search].tolist(), strict=True):
@@ -53,7 +55,7 @@ def test_generated_ids_equal_those_of_transformers(folder, search):
 @each_folder
 def test_weights_are_written_as_they_were_read(folder, tmp_path):
     model, config = interop.from_hugging_face(folder), json.loads((folder / "config.json").read_text())
-    # An mT5 is a T5 v1.1.
+    # mT5 is a T5 v1.1.
     model_type = {"mt5": "t5"}.get(config["model_type"], config["model_type"])
     written = interop.to_hugging_face(model, tmp_path / "model", model_type)
     assert interop.config_of(interop.from_hugging_face(written)) == interop.config_of(model)

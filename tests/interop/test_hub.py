@@ -35,7 +35,7 @@ def offline(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
-def test_a_model_of_the_hub_equals_that_of_its_folder(hub, model, saved):
+def test_a_model_from_the_hub_equals_the_model_of_its_folder(hub, model, saved):
     hub.add(
         NAME, {**saved, "README.md": b"", "flax_model.msgpack": b"unused", "pytorch_model.bin": b"unused"}
     )
@@ -45,7 +45,7 @@ def test_a_model_of_the_hub_equals_that_of_its_folder(hub, model, saved):
     assert asked == {"config.json", "model.safetensors"}
 
 
-def test_a_second_call_downloads_nothing(hub, saved, tmp_path):
+def test_a_second_call_does_not_download_again(hub, saved, tmp_path):
     hub.add(NAME, saved)
     first = local_folder(NAME, cache_dir=tmp_path / "mine")
     hub.requests.clear()
@@ -83,7 +83,7 @@ def pytorch_only(saved):
     return {"config.json": saved["config.json"], "pytorch_model.bin": b"unused"}
 
 
-def test_converted_weights_of_the_hub_are_preferred_to_pytorch_files(hub, saved):
+def test_safetensors_conversions_are_preferred_to_pytorch_files(hub, saved):
     hub.add(NAME, pytorch_only(saved))
     commit = hub.add_conversion(NAME, {"model.safetensors": saved["model.safetensors"]})
     assert local_folder(NAME).name == commit
@@ -91,13 +91,13 @@ def test_converted_weights_of_the_hub_are_preferred_to_pytorch_files(hub, saved)
 
 
 @pytest.mark.parametrize("settings", [{"status": "closed"}, {"parent": "c" * 40}], ids=["closed", "outdated"])
-def test_other_conversions_are_not_used(hub, saved, settings):
+def test_unofficial_or_unrelated_conversions_are_not_used(hub, saved, settings):
     commit = hub.add(NAME, pytorch_only(saved))
     hub.add_conversion(NAME, {"model.safetensors": saved["model.safetensors"]}, **settings)
     assert local_folder(NAME).name == commit
 
 
-def test_a_revision_other_than_main_has_its_own_weights(hub, saved):
+def test_revisions_other_than_main_use_their_own_weights(hub, saved):
     commit = hub.add(NAME, pytorch_only(saved))
     hub.add_conversion(NAME, {"model.safetensors": saved["model.safetensors"]})
     assert local_folder(NAME, revision=commit).name == commit
@@ -114,14 +114,14 @@ def test_a_cached_model_is_used_offline(hub, saved, monkeypatch, converted):
     interop.from_hugging_face(NAME)
 
 
-def test_a_cached_model_is_used_where_the_hub_is_not_reached(hub, saved, monkeypatch):
+def test_a_cached_model_is_used_if_the_hub_is_unreachable(hub, saved, monkeypatch):
     hub.add(NAME, saved)
     folder = local_folder(NAME)
-    use_hub_at(monkeypatch, "http://127.0.0.1:9")  # where nothing answers
+    use_hub_at(monkeypatch, "http://127.0.0.1:9")  # an address without a server
     assert local_folder(NAME) == folder
 
 
-def test_a_model_that_is_not_cached_is_an_error_offline(hub, saved, monkeypatch):
+def test_a_model_that_is_not_cached_raises_an_error_offline(hub, saved, monkeypatch):
     hub.add(NAME, saved)
     offline(monkeypatch)
     with pytest.raises(
@@ -130,14 +130,14 @@ def test_a_model_that_is_not_cached_is_an_error_offline(hub, saved, monkeypatch)
         local_folder(NAME)
 
 
-def test_a_download_that_breaks_is_tried_again(hub, saved):
+def test_an_interrupted_download_is_retried(hub, saved):
     hub.add(NAME, saved)
     hub.broken.add("model.safetensors")
     interop.from_hugging_face(NAME)
     assert sum(method == "GET" and "/cdn/" in path for method, path in hub.requests) == 2
 
 
-def test_a_damaged_download_is_an_error_and_not_kept(hub, saved):
+def test_a_corrupt_download_raises_an_error_and_is_not_kept(hub, saved):
     hub.add(NAME, saved)
     hub.damaged.add("model.safetensors")
     with pytest.raises(ValueError, match=r"`model.safetensors` of someone/small-gpt must have the sha256"):
@@ -175,7 +175,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_model_that_may_not_be_read_is_an_error(hub, saved, case):
+def test_a_model_without_access_raises_an_error(hub, saved, case):
     settings, options, error, message = REFUSED[case]
     if case != "unknown":
         hub.add(NAME, saved, **settings)
@@ -188,7 +188,7 @@ def test_a_private_model_is_read_with_its_token(hub, saved):
     interop.from_hugging_face(NAME, token="hf_secret")
 
 
-def test_a_full_disk_is_an_error(hub, saved, monkeypatch):
+def test_a_full_disk_raises_an_error(hub, saved, monkeypatch):
     hub.add(NAME, saved)
 
     def full(*_, **__):
@@ -201,7 +201,7 @@ def test_a_full_disk_is_an_error(hub, saved, monkeypatch):
         local_folder(NAME)
 
 
-def test_a_model_without_config_is_an_error(hub):
+def test_a_model_without_config_raises_an_error(hub):
     hub.add(NAME, {"README.md": b""})
     with pytest.raises(
         FileNotFoundError, match=r"with config.json. Received: 'someone/small-gpt', which has README.md"
@@ -209,7 +209,7 @@ def test_a_model_without_config_is_an_error(hub):
         local_folder(NAME)
 
 
-def test_an_index_with_a_file_elsewhere_is_an_error(hub, saved):
+def test_an_index_that_names_a_file_outside_the_folder_raises_an_error(hub, saved):
     index = json.dumps({"weight_map": {"wte.weight": "../../secret.safetensors"}}).encode()
     hub.add(NAME, {"config.json": saved["config.json"], "model.safetensors.index.json": index})
     with pytest.raises(
@@ -219,7 +219,7 @@ def test_an_index_with_a_file_elsewhere_is_an_error(hub, saved):
 
 
 @pytest.mark.parametrize("source", ["a/b/c", "../model", "/no/such/folder", "", "a b/c"])
-def test_a_source_that_is_neither_a_folder_nor_an_id_is_an_error(source):
+def test_a_source_that_is_neither_a_folder_nor_a_hub_id_raises_an_error(source):
     with pytest.raises(FileNotFoundError, match=re.escape(f"Received: {source!r}")):
         local_folder(source)
 

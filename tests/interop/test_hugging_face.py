@@ -16,7 +16,7 @@ neutral = pytest.mark.backend_neutral
 
 IDS = np.array([[5, 6, 7, 1, 9], [8, 3, 4, 2, 2]])
 GPT_SIZES = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16}
-# What `save_pretrained` writes, but for what makes no difference here.
+# As `save_pretrained` writes them, without settings that have no effect here.
 CONFIGS = {
     "gpt2": {"model_type": "gpt2", "vocab_size": 12, **GPT_SIZES, "n_inner": None, "eos_token_id": 11},
     "openai-gpt": {"model_type": "openai-gpt", "vocab_size": 12, **GPT_SIZES, "afn": "gelu"},
@@ -97,7 +97,7 @@ def write(folder, config, tensors):
 
 @pytest.fixture
 def saved(tmp_path):
-    """saved(name): a folder as `transformers` writes it, with random weights."""
+    """Return saved(name), which writes a folder as `transformers` does, with random weights."""
     return lambda name: write(tmp_path / "model", CONFIGS[name], random_tensors(name))
 
 
@@ -107,7 +107,7 @@ def logits(model, ids=IDS):
 
 
 def gpt_by_hand(w, config, ids):
-    """The papers' equations in NumPy, from the file's tensors."""
+    """Compute the papers' equations in NumPy, from the tensors of the file."""
     d, heads = config["n_embd"], config["n_head"]
     post = config["model_type"] == "openai-gpt"
     words, positions = ("tokens_embed", "positions_embed") if post else ("wte", "wpe")
@@ -157,7 +157,7 @@ def test_gpt_logits_equal_reference_implementation(saved, name):
 
 
 @pytest.mark.slow
-def test_marian_starts_from_its_padding_and_adds_its_bias(saved):
+def test_marian_starts_from_the_padding_token_and_adds_the_logits_bias(saved):
     model = interop.from_hugging_face(saved("marian"))
     tensors = random_tensors("marian")
     assert type(model) is Transformer
@@ -172,7 +172,7 @@ def test_marian_starts_from_its_padding_and_adds_its_bias(saved):
     )
     kernel = model.decoder_blocks[1].cross_attention.value_projection.kernel
     np.testing.assert_array_equal(kernel, tensors["model.decoder.layers.1.encoder_attn.v_proj.weight"].T)
-    # The start token is attended to: another embedding of it changes the second token's logits.
+    # The start token is attended to: changing its embedding changes the logits of the second token.
     ids = {"source_ids": IDS, "target_ids": np.array([[11, 4], [11, 5]])}
     before = ops.convert_to_numpy(model(ids))
     table = np.array(model.embedding.embedding.embeddings)
@@ -181,7 +181,7 @@ def test_marian_starts_from_its_padding_and_adds_its_bias(saved):
     assert not np.isclose(ops.convert_to_numpy(model(ids))[:, 1, :11], before[:, 1, :11]).all(-1).any()
     out = generation.generate(model, IDS, max_new_tokens=4)
     assert (out.best[:, 0] != 11).all()
-    # And step by step as at once.
+    # Step by step equals the full forward pass.
     target = np.concatenate([np.full((2, 1), 11), out.best[:, :-1]], axis=1)
     at_once = ops.convert_to_numpy(model({"source_ids": IDS, "target_ids": target}))
     allowed = at_once[..., :11].argmax(-1)
@@ -208,7 +208,7 @@ def test_folder_round_trip_is_the_identity(saved, name, tmp_path):
 
 
 @each
-def test_every_constructor_argument_has_a_setting(name):
+def test_every_constructor_argument_maps_to_a_config_setting(name):
     architecture = ARCHITECTURES[name]
     of_training = {"name", "dtype", "trainable", "rematerialize"}
     known = {*architecture.settings, *architecture.fixed, *of_training}
@@ -221,7 +221,7 @@ def test_every_constructor_argument_has_a_setting(name):
     ("name", "change", "pad_id"),
     [
         ("gpt2", {}, None),
-        ("gpt2", {"pad_token_id": 11}, None),  # its end token, which is no padding
+        ("gpt2", {"pad_token_id": 11}, None),  # the end token, which is not padding
         ("gpt2", {"pad_token_id": 0}, 0),
         ("openai-gpt", {}, None),
     ],
@@ -232,7 +232,7 @@ def test_pad_id_is_read_from_the_config(name, change, pad_id, tmp_path):
     assert model.pad_id == pad_id
     again = interop.from_hugging_face(interop.to_hugging_face(model, tmp_path / "again"))
     assert again.pad_id == pad_id
-    # An end token in a prompt is a token: what follows depends on it.
+    # An end token in a prompt is a normal token: later outputs depend on it.
     end_id = model.end_id
     separated, other = (model(np.array([[5, one, 6]]))[0, -1] for one in (end_id, 7))
     assert np.abs(np.asarray(separated) - np.asarray(other)).max() > 1e-3
@@ -298,7 +298,7 @@ def test_half_precision_files_are_read(tmp_path):
     ],
     ids=["missing", "unknown", "vocabulary", "another", "another still"],
 )
-def test_weights_that_do_not_match_the_config_are_refused(tmp_path, change, error, message):
+def test_weights_that_do_not_match_the_config_are_rejected(tmp_path, change, error, message):
     tensors = random_tensors("gpt2")
     change(tensors)
     folder = write(tmp_path / "model", CONFIGS["gpt2"], tensors)
@@ -306,7 +306,7 @@ def test_weights_that_do_not_match_the_config_are_refused(tmp_path, change, erro
         interop.from_hugging_face(folder)
 
 
-def test_truncated_file_is_refused(saved):
+def test_truncated_file_is_rejected(saved):
     folder = saved("gpt2")
     content = (folder / "model.safetensors").read_bytes()
     for length in (len(content) - 3, 100, 4, 0):
@@ -359,13 +359,13 @@ def test_truncated_file_is_refused(saved):
     ids=str,
 )
 @neutral
-def test_unsupported_settings_are_refused(tmp_path, name, settings, message):
+def test_unsupported_settings_are_rejected(tmp_path, name, settings, message):
     folder = write(tmp_path / "model", {**CONFIGS[name], **settings}, {"a": np.ones(1)})
     with pytest.raises(ValueError, match=message):
         interop.from_hugging_face(folder)
 
 
-def test_invalid_folder_is_refused(tmp_path):
+def test_invalid_folder_is_rejected(tmp_path):
     with pytest.raises(FileNotFoundError, match="`folder` must hold config.json"):
         interop.from_hugging_face(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["gpt2"]))
@@ -412,7 +412,7 @@ MARIANS = {"normalization": "post", "epsilon": 1e-5, "position_layout": "halves"
     ],
     ids=["rotary", "rms", "sandwich", "swiglu", "transformer", "window", "t5 window", "gat"],
 )
-def test_model_without_transformers_class_is_not_written(tmp_path, make, message):
+def test_a_model_without_a_transformers_class_is_not_written(tmp_path, make, message):
     with pytest.raises(ValueError, match=message):
         interop.to_hugging_face(make(), tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -426,7 +426,7 @@ def test_existing_folder_is_not_overwritten(saved, tmp_path):
 
 @pytest.mark.slow
 @neutral
-def test_marians_encoder_and_decoder_may_differ_in_depth_and_its_dropouts_in_rate(tmp_path):
+def test_marian_encoder_and_decoder_may_differ_in_depth_and_dropout(tmp_path):
     tensors = {
         key: tensor for key, tensor in random_tensors("marian").items() if ".decoder.layers.1" not in key
     }
@@ -442,7 +442,7 @@ def test_marians_encoder_and_decoder_may_differ_in_depth_and_its_dropouts_in_rat
 
 
 @pytest.mark.parametrize("name", ["gpt2", "openai-gpt"])
-def test_gpts_three_dropouts_are_read_and_written(name, tmp_path):
+def test_all_three_dropout_rates_of_gpt_are_read_and_written(name, tmp_path):
     rates = {"resid_pdrop": 0.1, "attn_pdrop": 0.2, "embd_pdrop": 0.0}
     model = interop.from_hugging_face(
         write(tmp_path / "model", {**CONFIGS[name], **rates}, random_tensors(name))

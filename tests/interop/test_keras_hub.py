@@ -44,7 +44,7 @@ def t5(**options):
     return hub.T5Backbone(**SIZES, key_value_dim=5, dropout=0.2, **options)
 
 
-# For each case, KerasHub's model, our class and arguments that differ from its defaults.
+# For each case, KerasHub's model, the class of this package and its arguments that are not defaults.
 CASES = {
     "BertBackbone": (bert, models.BERT, {"activation": "gelu_tanh", "dropout": 0.2, "hidden_dim": 24}),
     "BertMaskedLM": (lambda: hub.BertMaskedLM(bert()), models.MaskedLanguageModel, {"head_epsilon": 1e-5}),
@@ -113,7 +113,7 @@ CASES = {
 
 @pytest.fixture
 def converted(request):
-    """KerasHub's model with random weights, and ours; padding has the id 1."""
+    """Return KerasHub's model with random weights, and the converted model; the padding id is 1."""
     theirs = randomized(CASES[request.param][0]())
     name = type(theirs).__name__
     ids = {} if name.startswith(("GPT2", "ViT", "Roberta")) else {"pad_id": PAD}
@@ -130,7 +130,7 @@ def values_of(model):
 
 
 def outputs(theirs, ours):
-    """Return pairs of outputs of both models, without those of padding."""
+    """Return pairs of outputs of both models, without padding."""
     name = type(theirs).__name__
     if name.startswith("ViT"):
         return [(theirs(IMAGES), ours.encode(IMAGES) if name == "ViTBackbone" else ours(IMAGES))]
@@ -143,7 +143,7 @@ def outputs(theirs, ours):
                 "decoder_padding_mask": np.ones_like(TARGETS),
             }
         )
-        if name == "T5Backbone":  # as logits, which our model returns
+        if name == "T5Backbone":  # as logits, like the converted model
             expected = theirs.token_embedding(expected["decoder_sequence_output"] * 16**-0.5, reverse=True)
         return [(expected, ours({"source_ids": IDS, "target_ids": TARGETS}))]
     inputs = {"token_ids": IDS, "padding_mask": REAL}
@@ -165,8 +165,8 @@ def outputs(theirs, ours):
 
 @pytest.mark.slow_variants
 @each_case
-def test_outputs_and_weights_equal_those_of_keras_hub(converted, request):
-    """Weights without a counterpart keep their zeros."""
+def test_outputs_and_weights_equal_keras_hub(converted, request):
+    """Weights without a counterpart stay zero."""
     theirs, ours = converted
     _, expected_class, arguments = CASES[request.node.callspec.params["converted"]]
     assert type(ours) is expected_class
@@ -179,7 +179,7 @@ def test_outputs_and_weights_equal_those_of_keras_hub(converted, request):
 
 
 @pytest.mark.slow
-def test_greedy_generation_equals_that_of_keras_hub():
+def test_greedy_generation_equals_keras_hub():
     theirs = randomized(hub.GPT2CausalLM(hub.GPT2Backbone(**TEXT)))
     ours = interop.from_keras_hub(theirs)
     theirs.compile(sampler="greedy")
@@ -228,14 +228,14 @@ def test_arguments_can_be_overridden():
         (lambda: hub.ViTImageClassifier(vit(), 2, dropout=0.5), "dropout=0.*Received: dropout=0.5"),
     ],
 )
-def test_inexpressible_models_are_refused(make, message):
+def test_unsupported_models_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         interop.from_keras_hub(make())
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`:UserWarning")
-def test_quantized_models_are_refused():
+def test_quantized_models_are_rejected():
     backbone = hub.GPT2Backbone(**{**TEXT, "num_layers": 1})
     backbone.quantize("int8")
     with pytest.raises(ValueError, match="`model` must not be quantized. Received: .* of dtype int8"):

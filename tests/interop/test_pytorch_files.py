@@ -66,7 +66,9 @@ class Evaluated:
 
 @pytest.mark.parametrize(("value", "name"), [(Hostile(), "posix.system"), (Evaluated(), "__builtin__.eval")])
 @formats
-def test_other_globals_are_refused_by_name_and_never_called(tmp_path, monkeypatch, is_legacy, value, name):
+def test_unexpected_globals_are_rejected_by_name_and_never_called(
+    tmp_path, monkeypatch, is_legacy, value, name
+):
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "model.bin", {"weight": Tensor(VALUES), "other": value}, is_legacy)
     with pytest.raises(
@@ -76,7 +78,7 @@ def test_other_globals_are_refused_by_name_and_never_called(tmp_path, monkeypatc
     assert not (tmp_path / "hacked").exists()
 
 
-def test_globals_before_the_tensors_are_refused(tmp_path):
+def test_globals_before_the_tensors_are_rejected(tmp_path):
     path = tmp_path / "model.bin"
     path.write_bytes(pickle.dumps(Hostile()))
     with pytest.raises(ValueError, match=r"Received: the global posix.system"):
@@ -93,13 +95,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 @formats
-def test_other_contents_are_refused(tmp_path, message, is_legacy):
+def test_invalid_contents_are_rejected(tmp_path, message, is_legacy):
     with pytest.raises(ValueError, match=message):
         tensors_of_pytorch_file(write(tmp_path / "model.bin", REFUSED[message], is_legacy))
 
 
 @formats
-def test_every_truncated_file_is_refused(tmp_path, is_legacy):
+def test_every_truncated_file_is_rejected(tmp_path, is_legacy):
     path = write(tmp_path / "model.bin", as_tensors({"weight": VALUES}), is_legacy)
     content = path.read_bytes()
     for length in range(0, len(content) - 1, 7):
@@ -108,7 +110,7 @@ def test_every_truncated_file_is_refused(tmp_path, is_legacy):
             tensors_of_pytorch_file(path)
 
 
-def test_values_that_do_not_fit_their_sum_are_refused(tmp_path):
+def test_records_with_a_wrong_checksum_are_rejected(tmp_path):
     path = write(tmp_path / "model.bin", as_tensors({"weight": VALUES}))
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
         start = archive.getinfo("model/data/0").header_offset + 60
@@ -121,7 +123,7 @@ def test_values_that_do_not_fit_their_sum_are_refused(tmp_path):
 
 @pytest.fixture
 def saved(tmp_path):
-    """A model, its folder and its weights."""
+    """Return a model, its folder and its weights."""
     model = GPT(12, 1, 2, 8, 16, max_length=16, end_id=11)
     folder = interop.to_hugging_face(model, tmp_path / "model")
     arrays = safetensors.load_file(folder / "model.safetensors")

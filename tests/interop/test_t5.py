@@ -24,7 +24,7 @@ CONFIG = {
     "relative_attention_max_distance": 6,
     "decoder_start_token_id": 0,
 }
-# As published; newer versions of `transformers` write the second of these for what the first one says.
+# As published; newer versions of `transformers` write the second form of the first setting.
 VERSIONS = {
     "original": {},
     "v1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
@@ -97,7 +97,7 @@ def test_folder_round_trip_is_the_identity(version, tmp_path):
     assert all(config[key] == value for key, value in CONFIG.items())
 
 
-def test_linear_kernels_are_transposed_and_tables_are_not(tmp_path):
+def test_linear_kernels_are_transposed_and_embeddings_are_not(tmp_path):
     tensors = random_tensors("v1.1")
     model = interop.from_hugging_face(write(tmp_path / "model", "v1.1", tensors))
     feed_forward = model.decoder_blocks[1].feed_forward
@@ -108,7 +108,7 @@ def test_linear_kernels_are_transposed_and_tables_are_not(tmp_path):
 
 
 @pytest.mark.slow
-def test_tied_matrix_and_unused_table_are_accepted(tmp_path):
+def test_tied_embeddings_and_unused_tables_are_accepted(tmp_path):
     tensors = random_tensors("original")
     expected = logits(interop.from_hugging_face(write(tmp_path / "plain", "original", tensors)))
     for name in ("lm_head", "encoder.embed_tokens", "decoder.embed_tokens"):
@@ -145,7 +145,7 @@ def test_tied_matrix_and_unused_table_are_accepted(tmp_path):
     ],
     ids=str,
 )
-def test_unsupported_settings_and_weights_are_refused(tmp_path, settings, message):
+def test_unsupported_settings_and_weights_are_rejected(tmp_path, settings, message):
     folder = write(tmp_path / "model", "original", random_tensors("original"), **settings)
     with pytest.raises(ValueError, match=message):
         interop.from_hugging_face(folder)

@@ -1,4 +1,4 @@
-"""A layer or model to test laws on: how it is made, and inputs to call it with."""
+"""A layer or model on which laws are tested: how to create it, and inputs of a call."""
 
 import dataclasses
 import inspect
@@ -14,16 +14,16 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def normal(*shape, seed=0):
-    """Random numbers, the same for each shape and seed."""
+    """Return random numbers that depend on shape and seed."""
     return np.random.default_rng([seed, *shape]).normal(size=shape).astype("float32")
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Arguments of a class or function that makes a layer or model, and inputs of a call by name.
+    """A function that creates a layer or model, its arguments, and inputs of a call by name.
 
     `padding_mask` hides positions of `value`, or of the first input if there is none; `memory_padding_mask` those of
-    `memory`. `shapes` are those of symbolic inputs, where other axes are known than the last of vectors.
+    `memory`. `shapes` are shapes of symbolic inputs with more static axes than the last axes of vectors.
     """
 
     make: Callable[..., Any]
@@ -36,7 +36,7 @@ class Case:
         return self.make(**{**self.options, **options})
 
     def built(self, **options):
-        """Return a layer whose every weight, biases too, is random: no law holds by luck."""
+        """Return a layer in which every weight, including biases, is random, so that no law holds by chance."""
         layer = self.new(**options)
         call(layer, self.inputs)
         return randomise(layer)
@@ -67,10 +67,10 @@ class Case:
 
 
 def cases(make, options, inputs, variants, shapes=None, quick=(), everyday=True):
-    """Return a case for each variant: arguments beyond `options`.
+    """Return a case for each variant, whose arguments extend `options`.
 
     The first variant runs among the quick tests and on JAX, where every new shape compiles for seconds; others are
-    slow tests unless they are `quick`, and so is the first one if not `everyday`.
+    slow tests unless they are `quick`, and so is the first one if `everyday` is False.
     """
     name = make.__name__.title().replace("_", "") if make.__name__.islower() else make.__name__
     found = {}
@@ -84,7 +84,7 @@ def cases(make, options, inputs, variants, shapes=None, quick=(), everyday=True)
 
 
 def over(table, where=lambda case: True, slow=()):
-    """Parametrize a law over the cases of a table that it speaks of, slow for names that begin with one of `slow`."""
+    """Parametrize a law over the cases that satisfy `where`; names that begin with one of `slow` are slow."""
     return pytest.mark.parametrize(
         "case",
         [
@@ -98,7 +98,7 @@ def over(table, where=lambda case: True, slow=()):
 
 
 def unknown_lengths(name, value):
-    """Return the shape of a symbolic input: of vectors, the last axes are known."""
+    """Return the shape of a symbolic input; only the last axes of vectors are static."""
     if value.dtype.kind == "f":
         return (None, *value.shape[2:])
     return (None, 2) if name == "edges" else (None,) * (value.ndim - 1)
@@ -126,12 +126,12 @@ def numbers(output):
 
 
 def takes(layer, name):
-    """Tell if a call takes an argument."""
+    """Return whether the call of a layer accepts an argument."""
     return name in inspect.signature(layer.call).parameters
 
 
 def training(layer):
-    """Return the arguments of a call while training."""
+    """Return the arguments of a call in training."""
     return {"training": True} if takes(layer, "training") else {}
 
 
@@ -143,7 +143,7 @@ def randomise(layer, scale=0.5, seed=1):
 
 
 def stateless(layer, inputs, **options):
-    """Return the output of a layer as a function of its weights, its inputs and the state of its seeds."""
+    """Return the output of a layer as a function of its weights and inputs, with fixed seed state."""
     state = [ops.copy(variable) for variable in layer.non_trainable_variables]
     first, *others = inputs
 

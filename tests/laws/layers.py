@@ -1,4 +1,4 @@
-"""The layers that laws are tested on: a variant of a layer is a line, a layer is a call of `cases`."""
+"""The layers on which laws are tested: a call of `cases` for each layer, a line for each variant."""
 
 import keras
 import numpy as np
@@ -44,7 +44,7 @@ INITIALIZERS = {
     "output_initializer": keras.initializers.RandomNormal(stddev=0.3),
 }
 
-# Position encodings, scores and heads that share keys.
+# Position encodings, scores and grouped heads.
 ATTENTION = {
     "rotary": {"position_encoding": "rotary"},
     "alibi": {"position_encoding": "alibi"},

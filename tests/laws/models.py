@@ -1,4 +1,4 @@
-"""The models that laws are tested on: a variant of a model is a line, a model is a call of `cases`."""
+"""The models on which laws are tested: a call of `cases` for each model, a line for each variant."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from keras_transformer.relations import Causal, GlobalTokens, SlidingWindow, Str
 
 from .cases import cases, normal
 
-# Rows with padding; the last of nothing else.
+# Rows with padding; the last row is only padding.
 IDS = np.array([[5, 6, 7, 3, 0], [8, 9, 10, 4, 3], [0, 0, 0, 0, 0]])
 TARGET = np.array([[2, 9, 4], [2, 7, 0], [2, 5, 6]])
 SEQUENCE = {"token_ids": IDS}
@@ -44,7 +44,7 @@ IDENTIFIERS = {"pad_id": 1, "end_id": 6, "name": "mine"}
 
 
 def head(kind, pretrained=BERT):
-    """Return a maker of a model with a head on an encoder or decoder."""
+    """Return a function that creates a model with a head on an encoder or decoder."""
 
     def make(dtype=None, **options):
         return kind(pretrained(**LIMITED, dtype=dtype), dtype=dtype, **options)
@@ -245,7 +245,7 @@ MODELS = {
         everyday=False,
     ),
 }
-# The models whose layers together are those of all: where a law takes seconds for each model.
+# Models that together have all layers, for laws that take seconds for each model.
 DIFFERENT = {
     name: MODELS[name]
     for name in (

@@ -1,4 +1,4 @@
-"""Laws of every layer: a new layer or variant is a case in `layers.py`."""
+"""Laws of every layer; add new layers and variants as cases in `layers.py`."""
 
 import inspect
 import json
@@ -28,7 +28,7 @@ each_sequence = over(LAYERS, lambda case: case.first().dtype.kind == "f" and cas
 
 
 @each_layer
-def test_config_has_every_argument_and_makes_an_equal_layer(case):
+def test_config_has_every_argument_and_creates_an_equal_layer(case):
     layer = case.new(dtype="mixed_float16")
     config, kind = layer.get_config(), type(layer)
     arguments = set(inspect.signature(kind).parameters) - {"kwargs"}
@@ -42,7 +42,7 @@ def test_config_has_every_argument_and_makes_an_equal_layer(case):
 
 
 @each_layer
-def test_outputs_after_loading_are_equal(case, tmp_path):
+def test_outputs_are_equal_after_loading(case, tmp_path):
     model = case.functional()
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
@@ -51,7 +51,7 @@ def test_outputs_after_loading_are_equal(case, tmp_path):
 
 
 @each_layer
-def test_symbolic_output_has_the_shape_and_type_of_the_output(case):
+def test_symbolic_outputs_have_the_shapes_and_dtypes_of_the_outputs(case):
     layer = case.built()
     output = call(layer, case.inputs)
     fixed = {name: keras.KerasTensor(x.shape, x.dtype) for name, x in case.inputs.items()}
@@ -64,21 +64,21 @@ def test_symbolic_output_has_the_shape_and_type_of_the_output(case):
 
 
 @each_layer
-def test_each_example_is_computed_by_itself(case):
+def test_examples_of_a_batch_do_not_affect_each_other(case):
     layer = case.built()
     output = numbers(call(layer, case.inputs))
     for row in range(len(output)):
         single = {name: value[row : row + 1] for name, value in case.inputs.items()}
         np.testing.assert_allclose(call(layer, single)[0], output[row], **CLOSE)
     if case.options.get("kernel") == "chunked":
-        return  # has no form for an empty batch
+        return  # does not support an empty batch
     nothing = {name: value[:0] for name, value in case.inputs.items()}
     assert call(layer, nothing).shape == (0, *output.shape[1:])
 
 
 @over(LAYERS, slow=("EncoderBlock", "DecoderBlock", "S4D", "Mamba2"))
 @pytest.mark.parametrize("mode", [pytest.param("graph", marks=pytest.mark.slow), "xla"])
-def test_compiled_equals_eager_with_dropout_too(case, mode, modes):
+def test_compiled_outputs_equal_eager_outputs_with_dropout(case, mode, modes):
     if mode not in modes:
         pytest.skip("no such mode on this backend")
     layer, inputs = case.built(), tensors(case.inputs)
@@ -92,13 +92,13 @@ def test_every_weight_has_a_gradient(case):
     layer = case.built()
     for path, gradient in weight_gradients(layer, case.inputs).items():
         assert np.isfinite(gradient).all(), path
-        # A bias of the keys moves all scores of a query alike.
+        # A key bias changes all scores of a query equally.
         assert np.abs(gradient).max() > 1e-5 or path.endswith("key/bias"), path
 
 
 @each_layer
 @pytest.mark.parametrize("precision", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
-def test_mixed_precision_is_close_and_finite_with_padded_rows(case, precision):
+def test_mixed_precision_is_accurate_and_finite_with_padded_rows(case, precision):
     exact = case.built()
     layer = case.new(dtype=f"mixed_{precision}")
     found = call(layer, case.inputs)
@@ -117,7 +117,7 @@ def test_mixed_precision_is_close_and_finite_with_padded_rows(case, precision):
 
 
 @each_dropping
-def test_dropout_is_only_while_training_and_repeated_by_its_seed(case):
+def test_dropout_applies_only_during_training_and_is_reproducible(case):
     calls = []
     for _ in range(2):
         keras.utils.set_random_seed(7)
@@ -132,7 +132,7 @@ def test_dropout_is_only_while_training_and_repeated_by_its_seed(case):
 
 
 def hidden_noise(case, name):
-    """Return the inputs with large noise where a mask is False."""
+    """Return the inputs with large noise at positions that a mask hides."""
     covered, mask = case.masks()[name], case.inputs[name]
     value = case.inputs[covered]
     noise = 50 * normal(*value.shape, seed=5)
@@ -148,7 +148,7 @@ def visible(case, output):
 
 
 @each_masked
-def test_padding_changes_no_other_output(case):
+def test_padding_does_not_change_other_outputs(case):
     layer = case.built()
     expected = visible(case, call(layer, case.inputs))
     for name in case.masks():
@@ -162,7 +162,7 @@ def with_mask_of_keras(value, mask):
 
 
 @each_masked
-def test_a_mask_of_keras_equals_the_argument(case):
+def test_an_implicit_keras_mask_equals_the_mask_argument(case):
     layer = case.built()
     masked, bare = dict(case.inputs), dict(case.inputs)
     for name, covered in case.masks().items():
@@ -171,7 +171,7 @@ def test_a_mask_of_keras_equals_the_argument(case):
     implicit = {name: value for name, value in masked.items() if name not in case.masks()}
     expected = call(layer, bare)
     np.testing.assert_allclose(call(layer, implicit), expected, rtol=1e-6, atol=1e-6)
-    # A mask of Keras and one that is given hide together.
+    # An implicit Keras mask and an explicit mask are combined.
     both, given = dict(bare), dict(masked)
     for name in case.masks():
         other = np.arange(case.inputs[name].shape[1]) != [[1], [0]]
@@ -180,7 +180,7 @@ def test_a_mask_of_keras_equals_the_argument(case):
 
 
 @each_sequence
-def test_the_mask_of_the_first_input_is_that_of_the_output(case):
+def test_the_output_has_the_mask_of_the_first_input(case):
     layer, pool = case.built(), keras.layers.GlobalAveragePooling1D()
     first, *others = case.inputs
     mask = np.arange(case.inputs[first].shape[1]) < [[3], [2]]
@@ -188,13 +188,13 @@ def test_the_mask_of_the_first_input_is_that_of_the_output(case):
     inputs = {name: case.inputs[name] for name in others if name not in case.masks()}
     output = call(layer, {first: masked, **inputs})
     np.testing.assert_allclose(pool(output), pool(numbers(output), mask=mask), **CLOSE)
-    if "value" in case.inputs:  # the mask of the queries hides no keys
+    if "value" in case.inputs:  # the query mask does not hide keys
         np.testing.assert_array_equal(output, call(layer, {first: numbers(masked), **inputs}))
 
 
 @pytest.mark.slow_variants
 @each_layer
-def test_fit_lowers_the_loss_and_changes_every_weight(case):
+def test_fit_decreases_the_loss_and_updates_every_weight(case):
     model = case.functional()
     weights = [weight for weight in model.trainable_weights if not weight.path.endswith("key/bias")]
     if not weights:

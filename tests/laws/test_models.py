@@ -16,7 +16,7 @@ from .models import DIFFERENT, HEADS, IDS, MODELS, unlimiformer
 
 
 def words(case):
-    """Return the names of the inputs that are ids of words."""
+    """Return the names of the inputs that are token ids."""
     return [name for name in ("token_ids", "source_ids", "target_ids") if name in case.inputs]
 
 
@@ -29,7 +29,7 @@ each_decoder = over(MODELS, lambda case: case.make in (GPT, Llama, Transformer, 
 
 
 def tiny(case, **options):
-    """Return a model whose every weight, biases too, is random."""
+    """Return a model in which every weight, including biases, is random."""
     return randomise(case.new(**options), 0.3)
 
 
@@ -46,7 +46,7 @@ def assert_close(found, expected, **options):
 
 
 @each_model
-def test_config_has_every_argument_and_makes_an_equal_model(case):
+def test_config_has_every_argument_and_creates_an_equal_model(case):
     model = case.new()
     config, kind = model.get_config(), type(model)
     assert set(inspect.signature(kind).parameters) - {"kwargs"} <= set(config)
@@ -59,7 +59,7 @@ def test_config_has_every_argument_and_makes_an_equal_model(case):
 
 
 @each_model
-def test_outputs_after_loading_are_equal(case, tmp_path):
+def test_outputs_are_equal_after_loading(case, tmp_path):
     model = tiny(case)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
@@ -71,7 +71,7 @@ def test_outputs_after_loading_are_equal(case, tmp_path):
 
 
 @each_model
-def test_outputs_have_the_announced_shapes_in_float32(case):
+def test_outputs_have_the_symbolic_shapes_in_float32(case):
     model = tiny(case)
     given = case.inputs.get("inputs", case.inputs)
     shapes = keras.tree.map_structure(lambda array: array.shape, given)
@@ -82,7 +82,7 @@ def test_outputs_have_the_announced_shapes_in_float32(case):
 
 
 @each_dropping
-def test_dropout_is_only_while_training(case):
+def test_dropout_applies_only_during_training(case):
     model = tiny(case)
     expected = answers(model, case.inputs)
     assert_close(answers(model, case.inputs, training=False), expected, rtol=0, atol=0)
@@ -92,12 +92,12 @@ def test_dropout_is_only_while_training(case):
 
 
 def padding_id(model):
-    """Return the padding id of a model, of its encoder or of its decoder."""
+    """Return the padding id of a model, or of its encoder or decoder."""
     return getattr(model, "encoder", getattr(model, "decoder", getattr(model, "model", model))).pad_id
 
 
 @each_on_tokens
-def test_padding_changes_no_output(case):
+def test_padding_does_not_change_outputs(case):
     model = tiny(case)
     pad, expected = padding_id(model) or 0, answers(model, case.inputs)
     of_words = dict.fromkeys(words(case), pad)
@@ -111,7 +111,7 @@ def test_padding_changes_no_output(case):
 
 
 @each_on_tokens
-def test_each_example_is_computed_by_itself(case):
+def test_examples_of_a_batch_do_not_affect_each_other(case):
     model = tiny(case)
     pad, expected = padding_id(model) or 0, answers(model, case.inputs)
     for row in range(2):  # the last one is padding
@@ -125,7 +125,7 @@ def test_each_example_is_computed_by_itself(case):
 
 
 @over(MODELS, lambda case: inspect.isclass(case.make))
-def test_an_empty_batch_has_empty_outputs(case):
+def test_an_empty_batch_gives_empty_outputs(case):
     model = case.new()
     nothing = {name: value[:0] for name, value in case.inputs.items()}
     for found, expected in zip(answers(model, nothing), answers(model, case.inputs), strict=True):
@@ -135,7 +135,7 @@ def test_an_empty_batch_has_empty_outputs(case):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 @over({**DIFFERENT, **HEADS})
-def test_mixed_precision_is_close_and_finite_with_padded_rows(case, precision):
+def test_mixed_precision_is_accurate_and_finite_with_padded_rows(case, precision):
     expected, model = answers(tiny(case), case.inputs), tiny(case, dtype=f"mixed_{precision}")
     for found, exact in zip(answers(model, case.inputs), expected, strict=True):
         assert found.dtype == "float32"
@@ -156,7 +156,7 @@ def test_mixed_precision_trains_with_finite_weights(case):
 
 @pytest.mark.slow
 @over(DIFFERENT)
-def test_compiled_equals_eager(case, modes):
+def test_compiled_outputs_equal_eager_outputs(case, modes):
     model, expected = tiny(case), answers(tiny(case), case.inputs)
     inputs = tensors(case.inputs)
     for mode, wrap in modes.items():
@@ -164,7 +164,7 @@ def test_compiled_equals_eager(case, modes):
 
 
 @each_model
-def test_a_model_is_a_layer_of_a_functional_model(case):
+def test_a_model_can_be_a_layer_of_a_functional_model(case):
     core = tiny(case)
     symbols = case.symbols()
     model = keras.Model(symbols, core(symbols.get("inputs", symbols)))
@@ -172,7 +172,7 @@ def test_a_model_is_a_layer_of_a_functional_model(case):
 
 
 def steps(model, case, lengths, kv_cache, room, **options):
-    """Return the logits of a step for each part of the target, or of the sequence."""
+    """Return the logits of one step for each part of the target or sequence."""
     ids = case.inputs.get("target_ids", case.inputs.get("token_ids"))
     context = model.encode(case.inputs["source_ids"]) if "source_ids" in case.inputs else None
     cache, outputs, start = model.empty_cache(len(ids), room, kv_cache=kv_cache), [], 0
@@ -200,7 +200,7 @@ def steps(model, case, lengths, kv_cache, room, **options):
     ids=["in place", "compared", "rolling", "growing"],
 )
 @each_decoder
-def test_steps_equal_one_call(case, kv_cache, parts, room):
+def test_decoding_step_by_step_equals_one_call(case, kv_cache, parts, room):
     model = tiny(case)
     length = case.inputs.get("target_ids", IDS).shape[1]
     lengths = (1,) * length if parts == "one by one" else (2, *(1,) * (length - 2))
@@ -210,7 +210,7 @@ def test_steps_equal_one_call(case, kv_cache, parts, room):
 
 
 def layers(model, method):
-    """Return all layers, at any depth, that have the method and weights."""
+    """Return all layers, at any depth, that have the method and have weights."""
     types = keras.layers.Dense | keras.layers.EinsumDense | keras.layers.Embedding
     found = flatten_layers(model)
     return [layer for layer in found if isinstance(layer, types) and hasattr(layer, method)]
@@ -236,7 +236,7 @@ def test_lora_starts_as_identity_and_trains_few_weights(case, tmp_path):
     adapters = [weight for weight in model.trainable_weights if weight.name.startswith("lora_")]
     learning = [
         weight for weight in adapters if weight.name.endswith("_b")
-    ]  # the others: of zero times something
+    ]  # the others are multiplied by zero
     assert len(learning) == len(adapters) / 2 == len(adapted)
     model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=keras.backend.backend() == "tensorflow")
     fit_to_ones(model, case.inputs)
@@ -246,21 +246,21 @@ def test_lora_starts_as_identity_and_trains_few_weights(case, tmp_path):
             np.testing.assert_array_equal(weight, frozen[weight.path])
     after = answers(model, case.inputs)
     assert not all(np.allclose(a, b, atol=1e-5) for a, b in zip(after, before, strict=True))
-    model.save(tmp_path / "model.keras")  # with what was learned added to the weights
+    model.save(tmp_path / "model.keras")  # with the adapters added to the weights
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert_close(answers(loaded, case.inputs), after)
 
 
 def fit_to_ones(model, inputs):
-    """Train a step towards outputs of one."""
+    """Train for one step towards outputs of one."""
     given = inputs.get("inputs", inputs)
     model.fit(given, keras.tree.map_structure(ops.ones_like, model(given)), verbose=0)
 
 
-# Quantizing is slow: the model with the fewest weights every day.
+# Quantization is slow: the quick tests have only the smallest model.
 @over(DIFFERENT, slow=ALL_BUT_GAT)
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_int8_is_close_and_survives_a_file(case, tmp_path):
+def test_int8_is_accurate_and_saved(case, tmp_path):
     model = tiny(case)
     before = answers(model, case.inputs)
     model.quantize("int8")
@@ -276,7 +276,7 @@ def test_int8_is_close_and_survives_a_file(case, tmp_path):
 
 @pytest.mark.slow_variants
 @over(DIFFERENT)
-def test_summary_shows_every_parameter(case):
+def test_summary_counts_every_parameter(case):
     model, lines = tiny(case), []
     model.summary(print_fn=lambda line, **_: lines.append(line), expand_nested=True)
     text = "\n".join(lines)
@@ -287,7 +287,7 @@ def test_summary_shows_every_parameter(case):
 
 @each_model
 def test_every_layer_is_built_with_its_model(case):
-    """So that it can be summed up, quantised and given to LoRA before its first call."""
+    """This allows `summary`, quantization and LoRA before the first call."""
     assert [layer.name for layer in flatten_layers(case.new()) if not layer.built] == []
 
 
@@ -301,7 +301,7 @@ def test_every_layer_is_built_with_its_model(case):
 @pytest.mark.parametrize(
     "trained", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["new", "trained"]
 )
-def test_exports_of_keras_equal_the_model(case, trained, tmp_path):
+def test_keras_exports_equal_the_model(case, trained, tmp_path):
     tensorflow = pytest.importorskip("tensorflow")
     model = tiny(case)
     signature = model.input_signature()
@@ -324,7 +324,7 @@ def test_exports_of_keras_equal_the_model(case, trained, tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
 @pytest.mark.parametrize("name", ["Transformer-pre", "GAT-gat"])
-def test_onnx_of_keras_equals_the_model(name, tmp_path):
+def test_keras_onnx_exports_equal_the_model(name, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     case, _ = MODELS[name]
     model = tiny(case)
@@ -336,8 +336,8 @@ def test_onnx_of_keras_equals_the_model(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
-def test_onnx_of_keras_without_a_form_is_refused(tmp_path):
-    """Keras writes a file that ONNX Runtime cannot load: exact GELU becomes an operation that ONNX lacks."""
+def test_keras_onnx_export_of_an_unsupported_operation_raises_an_error(tmp_path):
+    """Keras would write a file that ONNX Runtime cannot load: exact GELU has no ONNX operation."""
     pytest.importorskip("tf2onnx")
     case, _ = MODELS["ViT-class token"]
     with pytest.raises(ValueError, match=r"kt\.export\.onnx_model.*Received: Erfc"):

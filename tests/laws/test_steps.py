@@ -57,7 +57,7 @@ LAYERS = {
     **cases(S4D, {}, {"inputs": X}, {"small": {"state_dim": 4}}),
     **cases(Mamba2, {"num_heads": 4}, {"inputs": X}, {"grouped": {"state_dim": 8, "num_groups": 2}}),
 }
-# Kinds of cache, with the room that they are given for more tokens.
+# Caches, and the number of tokens for which space is allocated.
 CACHES = {
     "in place": (StaticCache(), T + 3),
     "compared": (StaticCache(in_place=False), T),
@@ -68,7 +68,7 @@ PARTS = {"one by one": (1,) * T, "prompt first": (4, 1, 4), "whole": (T,), "in p
 
 
 def decoded(*ways):
-    """Parametrize over caches and parts, the first of them quick."""
+    """Parametrize over caches and parts; only the first are quick."""
     return pytest.mark.parametrize(
         ("cache", "parts"),
         [
@@ -79,7 +79,7 @@ def decoded(*ways):
 
 
 def steps(layer, inputs, cache, parts, **options):
-    """Return the outputs of a step for each part of the first input, and the last cache."""
+    """Return the outputs of one step for each part of the first input, and the last cache."""
     x, *memory = inputs.values()
     kv_cache, room = CACHES[cache]
     mixer = getattr(layer, "self_attention", layer)
@@ -112,7 +112,7 @@ def steps(layer, inputs, cache, parts, **options):
     ("growing, rolling", "one by one"),
     ("growing, rolling", "in parts"),
 )
-def test_steps_equal_one_call(case, cache, parts):
+def test_decoding_step_by_step_equals_one_call(case, cache, parts):
     layer = case.built()
     found, _ = steps(layer, case.inputs, cache, parts)
     np.testing.assert_allclose(found, call(layer, case.inputs), **CLOSE)
@@ -121,7 +121,7 @@ def test_steps_equal_one_call(case, cache, parts):
 @over(LAYERS, slow=("DecoderBlock", "S4D", "Mamba2"))
 @decoded(("growing", "prompt first"), ("in place", "one by one"), ("growing, rolling", "in parts"))
 @pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.slow), -T], ids=["clipped", "negative"])
-def test_rows_padded_on_the_left_equal_unpadded_rows(case, cache, parts, before):
+def test_left_padded_rows_equal_unpadded_rows(case, cache, parts, before):
     layer, lengths = case.built(), (T, 4)
     positions = np.arange(T) - [[T - length] for length in lengths]
     real = positions >= 0
@@ -138,7 +138,7 @@ def test_rows_padded_on_the_left_equal_unpadded_rows(case, cache, parts, before)
 
 @over(WINDOWS)
 @decoded(("in place", "prompt first"), ("compared", "in parts"), ("growing, rolling", "one by one"))
-def test_a_window_needs_a_cache_of_its_own_size(case, cache, parts):
+def test_a_window_needs_a_cache_of_its_size(case, cache, parts):
     layer = case.built()
     kv_cache, _ = CACHES[cache]
     size = layer.relation.bandwidth()[0] + 1

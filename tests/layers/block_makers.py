@@ -1,4 +1,4 @@
-"""Blocks with the options of their parts given together."""
+"""Create blocks from the options of their sublayers."""
 
 from keras_transformer.layers import DecoderBlock, EncoderBlock, FeedForward, MultiHeadAttention
 
@@ -19,7 +19,7 @@ def _parts(hidden_dim, activation, dropout, **options):
 
 
 def encoder_block(num_heads=2, hidden_dim=12, relation=None, *, activation="relu", dropout=0.0, **options):
-    """An EncoderBlock."""
+    """Return an EncoderBlock."""
     attention, feed_forward, block = _parts(hidden_dim, activation, dropout, num_heads=num_heads, **options)
     return EncoderBlock(attention("attention", relation=relation), feed_forward, **block)
 
@@ -35,7 +35,7 @@ def decoder_block(
     dropout=0.0,
     **options,
 ):
-    """A DecoderBlock, with cross-attention unless `cross` is False."""
+    """Return a DecoderBlock, with cross-attention unless `cross` is False."""
     attention, feed_forward, block = _parts(hidden_dim, activation, dropout, num_heads=num_heads, **options)
     own = attention("self_attention", relation=relation, position_encoding=position_encoding)
     return DecoderBlock(own, feed_forward, attention("cross_attention") if cross else None, **block)

@@ -44,7 +44,7 @@ X = normal(2, LENGTH, 16)
 
 
 def make(seed=1, **options):
-    """A layer with weights, biases too, for which no law holds by luck."""
+    """Return a layer with random weights and biases, so that no law holds by chance."""
     config = {"num_heads": 4, "key_dim": 4, **options}
     layer = MultiHeadAttention(**MultiHeadAttention(**config).get_config())
     layer.build(X.shape)
@@ -64,7 +64,7 @@ def test_every_kernel_gives_the_same_output(options):
 
 @neutral
 @pytest.mark.parametrize("in_place", [True, False], ids="in_place={}".format)
-def test_rolling_keeps_the_last_entries(in_place):
+def test_a_rolling_cache_keeps_the_last_entries(in_place):
     state = {"positions": np.zeros((1, 4), "float32")}
     for start, end in ((0, 2), (2, 3), (3, 9), (9, 10), (10, 14)):
         new = {"positions": np.arange(start, end, dtype="float32")[None] + 1}
@@ -76,7 +76,7 @@ def test_rolling_keeps_the_last_entries(in_place):
 
 
 @neutral
-def test_edges_and_adjacency_are_one_relation():
+def test_edges_and_adjacency_give_equal_outputs():
     pairs = [(i, (3 * i + 1) % LENGTH) for i in range(LENGTH)] + [(2, 4), (5, 4)]
     edges = np.array([pairs, pairs], "int32")
     fixed = make(relation=Adjacency(pairs, LENGTH))
@@ -86,7 +86,7 @@ def test_edges_and_adjacency_are_one_relation():
 
 
 @pytest.mark.parametrize("name", ["rotary", "alibi", "relative_bias"])
-def test_cross_attention_by_single_queries_uses_their_positions(name):
+def test_single_query_cross_attention_uses_query_positions(name):
     layer, memory = make(position_encoding=name), normal(2, 5, 16)
     expected = layer(X, memory)
     projected = layer.project(memory)
@@ -95,7 +95,7 @@ def test_cross_attention_by_single_queries_uses_their_positions(name):
 
 
 @pytest.mark.parametrize("name", ["rotary", "alibi", "relative_bias"])
-def test_moving_all_positions_changes_nothing(name):
+def test_translating_all_positions_does_not_change_outputs(name):
     layer = make(position_encoding=name, relation=Causal())
     moved = layer(X, positions=np.arange(LENGTH) + 40)
     np.testing.assert_allclose(moved, layer(X), **CLOSE)

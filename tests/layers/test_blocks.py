@@ -10,7 +10,7 @@ from keras_transformer.layers import (
 
 from .block_makers import decoder_block, encoder_block
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -36,7 +36,7 @@ def built(kind, **options):
 
 
 def wired(normalization, residual, x, sublayer):
-    """Pre: x + f(norm(x)); post: norm(x + f(x)), with a normalisation written here."""
+    """Compute pre-norm x + f(norm(x)) or post-norm norm(x + f(x)), with a reference norm."""
     gamma, beta = residual.norm.get_weights()
 
     def norm(x):
@@ -49,7 +49,7 @@ def wired(normalization, residual, x, sublayer):
 
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_an_encoder_block_is_attention_then_feed_forward_each_in_a_residual(normalization):
+def test_an_encoder_block_is_attention_and_feed_forward_with_residuals(normalization):
     block = built("encoder", normalization=normalization)
     hidden = wired(
         normalization, block.attention_residual, X, lambda x: block.attention(x, padding_mask=PADDING)
@@ -97,7 +97,7 @@ def test_a_decoder_block_is_causal_and_an_encoder_block_only_on_request():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_without_a_memory_a_decoder_block_is_a_causal_encoder_block(normalization):
+def test_a_decoder_block_without_memory_is_a_causal_encoder_block(normalization):
     options = {"normalization": normalization, "position_encoding": "rotary"}
     encoder = built("encoder", relation="causal", **options)
     decoder = decoder_block(cross=False, **options)
@@ -109,7 +109,7 @@ def test_without_a_memory_a_decoder_block_is_a_causal_encoder_block(normalizatio
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_sizes_biases_and_norms_are_the_blocks_too(kind):
+def test_sizes_biases_and_norms_can_be_set(kind):
     block = built(kind, key_dim=3, use_bias=False, norm="rms", epsilon=0.1, hidden_dropout=0.5)
     attentions = [layer for layer in (getattr(block, "cross_attention", None),) if layer is not None]
     attentions.append(block.attention if kind == "encoder" else block.self_attention)
@@ -126,7 +126,7 @@ def test_sizes_biases_and_norms_are_the_blocks_too(kind):
     assert again.get_config() == block.get_config()
 
 
-def test_parts_that_are_built_keep_their_weights():
+def test_built_sublayers_keep_their_weights():
     attention = MultiHeadAttention(2, name="attention")
     attention.build(X.shape)
     weights = attention.get_weights()

@@ -10,21 +10,21 @@ pytestmark = pytest.mark.backend_neutral
 ONES = np.ones((20, 30), "float32")
 
 
-def test_the_identity_unless_training():
+def test_dropout_is_the_identity_in_inference():
     layer = Dropout(0.5)
     for training in (None, False):
         np.testing.assert_array_equal(layer(ONES, training=training), ONES)
     np.testing.assert_array_equal(Dropout(0.0)(ONES, training=True), ONES)
 
 
-def test_drops_a_share_and_scales_the_rest_while_training():
+def test_dropout_drops_a_fraction_and_scales_the_rest_in_training():
     output = np.asarray(Dropout(0.25, seed=1)(np.ones((200, 300), "float32"), training=True))
     assert set(np.unique(output)) == {0, np.float32(1 / 0.75)}
     assert abs((output == 0).mean() - 0.25) < 0.01
 
 
 @pytest.mark.parametrize("seed", [0, 1, None])
-def test_every_call_drops_other_elements(seed):
+def test_every_call_drops_different_elements(seed):
     layer = Dropout(0.5, seed=seed)
     masks = [np.asarray(layer(ONES, training=True)) != 0 for _ in range(4)]
     for i, a in enumerate(masks):
@@ -33,7 +33,7 @@ def test_every_call_drops_other_elements(seed):
             assert 0.35 < (a[1:] == b[:-1]).mean() < 0.65
 
 
-def test_two_layers_without_a_seed_drop_apart_and_the_global_seed_repeats_them():
+def test_unseeded_layers_differ_and_follow_the_global_seed():
     outputs = []
     for _ in range(2):
         keras.utils.set_random_seed(7)
@@ -42,7 +42,7 @@ def test_two_layers_without_a_seed_drop_apart_and_the_global_seed_repeats_them()
     assert not np.array_equal(*outputs[0])
 
 
-def test_one_seed_gives_the_same_in_every_mode(modes):
+def test_one_seed_drops_the_same_elements_in_every_mode(modes):
     expected = np.asarray(Dropout(0.5, seed=3)(ONES, training=True))
     if keras.config.backend() == "jax":
         pytest.skip("a seed generator inside jax.jit needs stateless_call")

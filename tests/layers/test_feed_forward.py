@@ -22,13 +22,13 @@ def built(*arguments, **options):
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 6), (4, 6), (2, 3, 2, 6), (0, 5, 6)], ids=str)
-def test_two_maps_with_an_activation_between(shape):
+def test_feed_forward_is_two_dense_maps_with_an_activation(shape):
     layer, x = built(10), normal(*shape)
     w1, b1, w2, b2 = layer.get_weights()
     np.testing.assert_allclose(layer(x), np.maximum(x @ w1 + b1, 0) @ w2 + b2, **CLOSE)
 
 
-def test_any_keras_activation_and_no_bias():
+def test_any_keras_activation_is_accepted_and_biases_are_optional():
     layer, x = built(10, "tanh", use_bias=False), normal(2, 5, 6)
     w1, w2 = layer.get_weights()
     np.testing.assert_allclose(layer(x), np.tanh(x @ w1) @ w2, **CLOSE)
@@ -47,7 +47,7 @@ GATED = {
 
 
 @pytest.mark.parametrize("activation", GATED)
-def test_gated_hidden_units_are_multiplied_with_a_third_map(activation):
+def test_gated_units_are_multiplied_by_a_third_map(activation):
     layer, x = built(10, activation, use_bias=False), normal(2, 5, 6)
     w, v, w2 = layer.get_weights()
     assert (w.shape, v.shape, w2.shape) == ((6, 10), (6, 10), (10, 6))
@@ -58,7 +58,7 @@ def test_gated_hidden_units_are_multiplied_with_a_third_map(activation):
     np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_shut_gate_shuts_the_unit():
+def test_a_gate_of_zero_suppresses_the_unit():
     layer, x = built(3, "swiglu"), normal(4, 6)
     layer.gate.set_weights([np.zeros((6, 3)), np.array([1.0, 0.0, 1.0])])
     before = np.asarray(layer(x))
@@ -68,19 +68,19 @@ def test_a_shut_gate_shuts_the_unit():
     np.testing.assert_array_equal(layer(x), before)
 
 
-def test_the_weights_of_an_ungated_network_are_named_as_ever():
+def test_weight_names_of_an_ungated_network_are_stable():
     names = [weight.path.split("/", 1)[1] for weight in built(10, name="feed").trainable_weights]
     assert names == ["hidden/kernel", "hidden/bias", "output/kernel", "output/bias"]
     names = [weight.path.split("/", 1)[1] for weight in built(10, "geglu", use_bias=False).trainable_weights]
     assert names == ["hidden/kernel", "gate/kernel", "output/kernel"]
 
 
-def test_each_position_is_on_its_own():
+def test_positions_are_processed_independently():
     layer, x = built(10), normal(2, 5, 6)
     np.testing.assert_allclose(layer(x[:, 3:4]), layer(x)[:, 3:4], **CLOSE)
 
 
-def test_dropout_is_on_the_hidden_units_while_training():
+def test_dropout_applies_to_hidden_units_in_training():
     layer = FeedForward(400, dropout=0.5)
     layer.build((None, 1))
     layer.hidden.set_weights([np.zeros((1, 400)), np.ones(400)])
@@ -89,4 +89,4 @@ def test_dropout_is_on_the_hidden_units_while_training():
     assert (np.asarray(layer(x)) == 400).all()
     output = np.asarray(layer(x, training=True))
     assert abs(output.mean() - 400) < 5 * 20 / 1000**0.5
-    assert 10 < output.std() < 30  # 2·√(400·¼): every unit by itself
+    assert 10 < output.std() < 30  # 2·√(400·¼): units are dropped independently

@@ -4,7 +4,7 @@ from keras import ops
 
 from keras_transformer.layers import AdditiveScore, GATScore, GraphAttention
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -19,7 +19,7 @@ def normal(*shape):
 
 
 def random_edges(count=12, num_nodes=NODES - 1, batch=BATCH):
-    """Edges (B, count + 3, 2) with a self-loop, an edge listed twice and padding in any place; the last node of
+    """Return edges (B, count + 3, 2) with a self-loop, a duplicate and padding in any place; the last node of
     each graph is isolated.
     """
     edges = RANDOM.integers(0, num_nodes, (batch, count + 3, 2))
@@ -55,7 +55,7 @@ def leaky(x):
 
 
 def reference(layer, nodes, edges, padding=()):
-    """The papers' equations for one graph, edge by edge: the output, before the activation."""
+    """Compute the papers' equations for one graph, edge by edge, without the activation."""
     pairs = {(int(source), int(target)) for source, target in edges if source >= 0}
     pairs |= {(i, i) for i in range(len(nodes))} if layer.self_loops else set()
     projected = []
@@ -89,7 +89,7 @@ def reference(layer, nodes, edges, padding=()):
 @pytest.mark.parametrize(
     "options", [{}, {"concat": False, "self_loops": False}, {"use_bias": False, "self_loops": False}], ids=str
 )
-def test_the_output_is_that_of_the_equations_edge_by_edge(score, options):
+def test_the_output_equals_the_equations_edge_by_edge(score, options):
     nodes, edges, layer = normal(BATCH, NODES, SIZE), random_edges(), built(score, **options)
     padding_mask = np.ones((BATCH, NODES), bool)
     padding_mask[1, 2] = False
@@ -103,7 +103,7 @@ def test_the_output_is_that_of_the_equations_edge_by_edge(score, options):
 
 
 @pytest.mark.parametrize("score", ON_JAX_TOO)
-def test_lists_of_edges_and_adjacency_give_equal_outputs_and_gradients(gradients, score):
+def test_edge_lists_and_adjacency_give_equal_outputs_and_gradients(gradients, score):
     nodes, edges, upstream = (
         normal(BATCH, NODES, SIZE),
         random_edges(),
@@ -141,7 +141,7 @@ class TestSymmetries:
         np.testing.assert_allclose(layer(nodes[:, order], moved), expected[:, order], **CLOSE)
         assert not np.allclose(layer(nodes[:, order], edges), expected[:, order], **CLOSE)
 
-    def test_the_order_and_number_of_listings_of_an_edge_do_not_matter(self):
+    def test_edge_order_and_duplicates_do_not_matter(self):
         nodes, edges, layer = normal(BATCH, NODES, SIZE), random_edges(), built(self_loops=False)
         twice = np.concatenate([edges[:, ::-1], edges], axis=1)
         np.testing.assert_allclose(layer(nodes, twice), layer(nodes, edges), **CLOSE)
@@ -159,7 +159,7 @@ class TestSymmetries:
         for row, (graph_nodes, its_edges) in enumerate(graphs):
             np.testing.assert_allclose(found[row, : sizes[row]], layer(graph_nodes, its_edges)[0], **CLOSE)
 
-    def test_padded_nodes_are_not_attended_to_even_where_edges_lead_from_them(self):
+    def test_padded_nodes_are_not_attended_to_despite_edges(self):
         nodes, edges, layer = normal(BATCH, NODES, SIZE), random_edges(), built()
         mask = np.arange(NODES) != 2
         without = np.where((edges[..., :1] == 2), -1, edges)
@@ -181,7 +181,7 @@ class TestRelation:
 
     @pytest.mark.parametrize("kernel", ["edges", "dense"])
     @pytest.mark.parametrize("training", [False, True])
-    def test_a_node_changes_those_it_has_an_edge_to_and_no_others(self, kernel, training):
+    def test_a_node_changes_only_the_nodes_it_has_an_edge_to(self, kernel, training):
         nodes, edges = normal(BATCH, NODES, SIZE), random_edges()
         layer = built(kernel=kernel, dropout=0.1, seed=3)
         seed = layer.non_trainable_variables[0]
@@ -194,7 +194,7 @@ class TestRelation:
         reached = to_adjacency(edges)[:, :, 3]
         np.testing.assert_array_equal((before == after).all(-1), ~reached)
 
-    def test_weights_are_row_stochastic_along_edges_and_make_the_output(self):
+    def test_weights_sum_to_one_along_edges_and_reproduce_the_output(self):
         nodes, edges = normal(BATCH, NODES, SIZE), random_edges()
         layer = built(self_loops=False, use_bias=False)
         weights = np.asarray(layer.attention_weights(nodes, edges))
@@ -211,8 +211,8 @@ class TestRelation:
         np.testing.assert_allclose(layer(nodes, edges), expected, **CLOSE)
 
 
-def test_gat_orders_neighbours_alike_for_all_nodes_and_gatv2_does_not():
-    """Static against dynamic attention: Brody et al. (2022), theorem 1."""
+def test_gat_ranks_neighbours_equally_for_all_nodes_and_gatv2_does_not():
+    """Static and dynamic attention: Brody et al. (2022), theorem 1."""
     nodes = normal(1, 20, SIZE)
     complete = np.ones((1, 20, 20), bool)
     favourites = {}

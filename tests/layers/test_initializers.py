@@ -22,7 +22,7 @@ def normal(stddev):
 
 
 def layer_of(kind, **options):
-    """A built layer."""
+    """Return a built layer."""
     sizes = {
         MultiHeadAttention: {"num_heads": 4, "key_dim": 16},
         FeedForward: {"hidden_dim": 128, "activation": "swiglu"},
@@ -40,7 +40,7 @@ LAYERS = [MultiHeadAttention, FeedForward]
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_each_projection_has_the_std_of_its_initializer(kind):
+def test_each_projection_has_the_standard_deviation_of_its_initializer(kind):
     own = {"output": 0.3} if kind is FeedForward else {"output": 0.3, "query": 0.2}
     options = {f"{name}_initializer": normal(std) for name, std in own.items()}
     layer = layer_of(kind, kernel_initializer=normal(0.1), **options)
@@ -51,7 +51,7 @@ def test_each_projection_has_the_std_of_its_initializer(kind):
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_default_is_glorot_uniform(kind):
+def test_the_default_initializer_is_glorot_uniform(kind):
     for path, kernel in kernels(layer_of(kind)).items():
         limit = np.sqrt(6 / sum(kernel.shape))
         assert 0.98 * limit < np.abs(kernel).max() <= limit, path
@@ -71,7 +71,7 @@ def test_weights_of_one_initializer_differ_and_are_reproducible(kind):
         assert not any(np.array_equal(first, other) for other in drawn[0][:i])
 
 
-def test_embeddings_have_the_std_of_their_initializer():
+def test_embeddings_have_the_standard_deviation_of_their_initializer():
     for options, std in (({}, 1 / 8), ({"embeddings_initializer": normal(3.0)}, 3.0)):
         layer = TokenEmbedding(500, 64, **options)
         layer.build((None, None))
@@ -80,7 +80,7 @@ def test_embeddings_have_the_std_of_their_initializer():
 
 
 @pytest.mark.parametrize("score", [GATScore, AdditiveScore, BilinearScore])
-def test_graph_attention_regularizes_projections_and_its_score_those_of_its_own(score):
+def test_graph_attention_and_its_score_regularize_their_weights(score):
     layer = GraphAttention(
         2, 4, score=score(kernel_regularizer=keras.regularizers.L2(0.5)), kernel_regularizer="l1"
     )

@@ -1,4 +1,4 @@
-"""Arguments of `keras.layers.MultiHeadAttention` give the same outputs, scores and losses here."""
+"""Arguments of `keras.layers.MultiHeadAttention` give equal outputs, scores and losses."""
 
 import keras
 import numpy as np
@@ -14,8 +14,8 @@ HEADS = {"num_heads": 2, "key_dim": 3, "value_dim": 4}
 QUERY, MEMORY = (RANDOM.normal(size=(2, length, 6)).astype("float32") for length in (5, 4))
 KEEP = np.array([[True, True, True, False], [True, False, False, False]])
 ALLOWED = RANDOM.random((2, 5, 4)) < 0.6
-ALLOWED[..., 0] = True  # without any key, Keras averages over all
-# Inputs, call arguments of Keras' layer and of ours.
+ALLOWED[..., 0] = True  # for queries without keys, Keras averages over all
+# Inputs, call arguments of Keras' layer and of this package's layer.
 CALLS = {
     "self": ((QUERY, QUERY), {}, {}),
     "causal": ((QUERY, QUERY), {"use_causal_mask": True}, {"use_causal_mask": True}),
@@ -30,7 +30,7 @@ REGULARIZERS = {"kernel_regularizer": "l2", "bias_regularizer": "l1", "activity_
 
 
 def both(*inputs, **options):
-    """Keras' layer with random weights, and ours with the same."""
+    """Return Keras' layer with random weights, and the layer of this package with the same weights."""
     theirs = keras.layers.MultiHeadAttention(**HEADS, **options)
     ours = MultiHeadAttention(**HEADS, **options)
     for layer in (theirs, ours):
@@ -45,7 +45,7 @@ def both(*inputs, **options):
 @pytest.mark.slow_variants
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("name", CALLS)
-def test_outputs_and_scores_equal_those_of_keras(name):
+def test_outputs_and_scores_equal_keras(name):
     inputs, their_arguments, our_arguments = CALLS[name]
     theirs, ours = both(*inputs)
     expected = theirs(*inputs, **their_arguments, return_attention_scores=True)
@@ -55,18 +55,18 @@ def test_outputs_and_scores_equal_those_of_keras(name):
     np.testing.assert_array_equal(ours(*inputs, **our_arguments), found[0])
 
 
-def test_masks_of_an_embedding_equal_those_of_keras():
+def test_masks_of_an_embedding_act_as_in_keras():
     ids = np.array([[3, 4, 5, 0], [6, 7, 0, 0]])
     embedding = keras.layers.Embedding(8, 6, embeddings_initializer="normal", mask_zero=True)
     outputs = []
     for layer in both(embedding(ids), embedding(ids)):
-        embedded = embedding(ids)  # Keras' layer removes the mask of its inputs
+        embedded = embedding(ids)  # the layer of Keras removes the mask of its inputs
         outputs.append(np.asarray(layer(embedded, embedded)))
     expected, found = outputs
     np.testing.assert_allclose(found[ids > 0], expected[ids > 0], **CLOSE)
 
 
-def test_causal_mask_restricts_the_relation():
+def test_use_causal_mask_restricts_the_relation():
     layer = MultiHeadAttention(2, 3, relation=relations.SlidingWindow(1, 1))
     same = MultiHeadAttention(2, 3, relation=relations.SlidingWindow(1, 0))
     layer.build(QUERY.shape)
@@ -75,7 +75,7 @@ def test_causal_mask_restricts_the_relation():
     np.testing.assert_allclose(layer(QUERY, use_causal_mask=True), same(QUERY), **CLOSE)
 
 
-def test_functional_model_returns_scores():
+def test_a_functional_model_returns_scores():
     inputs = keras.Input((None, 6))
     layer = MultiHeadAttention(**HEADS)
     output, scores = layer(inputs, return_attention_scores=True)
@@ -86,17 +86,17 @@ def test_functional_model_returns_scores():
 
 
 @pytest.mark.backend_neutral
-def test_regularization_losses_equal_those_of_keras():
+def test_regularization_losses_equal_keras():
     losses = []
     for layer in both(QUERY, QUERY, **REGULARIZERS):
         layer(
             QUERY, QUERY, return_attention_scores=True
-        )  # without, Keras on JAX refuses value_dim != key_dim
+        )  # without it, Keras on JAX does not support value_dim != key_dim
         losses.append(float(sum(layer.losses)))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_constraints_hold_after_an_update():
+def test_weight_constraints_hold_after_an_update():
     layer = MultiHeadAttention(**HEADS, kernel_constraint="non_neg", bias_constraint="non_neg")
     layer.build(QUERY.shape)
     gradients = [ops.ones(weight.shape) for weight in layer.trainable_weights]
@@ -104,7 +104,7 @@ def test_constraints_hold_after_an_update():
     assert all(np.asarray(weight).min() == 0 for weight in layer.trainable_weights)
 
 
-def test_options_of_projections_survive_a_configuration():
+def test_projection_options_round_trip_through_the_config():
     options = {
         **REGULARIZERS,
         "bias_initializer": keras.initializers.RandomNormal(stddev=2.0),

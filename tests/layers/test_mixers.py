@@ -42,7 +42,7 @@ def inputs():
     return np.random.default_rng(0).normal(size=(3, 21, 16)).astype("float32")
 
 
-def test_chunks_equal_the_recurrence_and_parts_equal_the_whole(mixer, inputs):
+def test_chunked_computation_and_partial_calls_equal_the_recurrence(mixer, inputs):
     zero = mixer.zero_state(3)
     outputs, state = arrays(mixer.scan(inputs, zero, None, False))
     stepped, states = arrays(mixer.scan(inputs, zero, None, True))
@@ -73,7 +73,7 @@ def test_outputs_do_not_depend_on_later_tokens(mixer, inputs):
     assert np.abs(mixer(changed)[:, 10:] - mixer(inputs)[:, 10:]).max() > 1e-3
 
 
-def test_hypotheses_continue_the_states_that_are_selected(mixer, inputs):
+def test_reordered_hypotheses_continue_from_their_states(mixer, inputs):
     _, cache = mixer.step(inputs[:, :5], mixer.empty_cache(3))
     cache = mixer.select(cache, np.zeros((3, 2), "int32"))
     _, both = mixer.step(inputs[:, 5:7], cache)  # one token for each of two hypotheses
@@ -93,13 +93,13 @@ def test_a_trace_has_the_state_after_each_token(mixer, inputs):
         close(arrays(found), arrays(expected))
 
 
-def test_blocks_take_mixers(mixer):
+def test_blocks_accept_recurrent_mixers(mixer):
     block = DecoderBlock(mixer, FeedForward(8))
     assert type(DecoderBlock.from_config(block.get_config()).self_attention) is type(mixer)
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_loop_over_tokens_equals_the_unrolled_one(inputs, masked, monkeypatch):
+def test_a_token_loop_equals_the_unrolled_computation(inputs, masked, monkeypatch):
     mask = np.arange(21) < np.array([[21], [5], [9]]) if masked else None
 
     def update(token, state):

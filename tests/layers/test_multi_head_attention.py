@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer import relations
 from keras_transformer.layers import MultiHeadAttention
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -23,7 +23,7 @@ def normal(*shape):
 
 
 def randomise(layer):
-    """Give every weight, biases too, a value that no law holds for by luck."""
+    """Set every weight, including biases, to random values, so that no law holds by chance."""
     layer.set_weights([normal(*weight.shape) * 0.5 for weight in layer.weights])
     return layer
 
@@ -35,7 +35,7 @@ def built(*shapes, **options):
 
 
 def copied_to_keras(layer, *shapes):
-    """`keras.layers.MultiHeadAttention`, a reference that nobody here wrote, with our layer's weights."""
+    """Return `keras.layers.MultiHeadAttention` as a reference, with the weights of the layer."""
     theirs = keras.layers.MultiHeadAttention(
         layer.num_heads, layer.key_dim, layer.value_dim, use_bias=layer.use_bias
     )
@@ -54,31 +54,31 @@ def copied_to_keras(layer, *shapes):
 
 class TestAgainstKeras:
     @pytest.mark.parametrize("options", [{}, {"value_dim": 5}, {"use_bias": False}], ids=str)
-    def test_self_attention_is_the_same(self, options):
+    def test_self_attention_equals_keras(self, options):
         x = normal(2, 5, 8)
         layer = built(x.shape, **options)
         theirs = copied_to_keras(layer, x.shape, x.shape)
         np.testing.assert_allclose(layer(x), theirs(x, x), **CLOSE)
 
     @neutral
-    def test_causal_self_attention_is_the_same(self):
+    def test_causal_self_attention_equals_keras(self):
         x = normal(2, 5, 8)
         layer = built(x.shape, relation="causal")
         theirs = copied_to_keras(layer, x.shape, x.shape)
         np.testing.assert_allclose(layer(x), theirs(x, x, use_causal_mask=True), **CLOSE)
 
     @pytest.mark.parametrize("options", [{}, {"value_dim": 5}], ids=str)
-    def test_cross_attention_with_its_own_key_and_a_mask_is_the_same(self, options):
+    def test_cross_attention_with_a_separate_key_and_mask_equals_keras(self, options):
         query, value, key = normal(2, 4, 8), normal(2, 6, 7), normal(2, 6, 5)
         shapes = query.shape, value.shape, key.shape
         layer = built(*shapes, **options)
         mask = RANDOM.random((2, 4, 6)) < 0.6
-        mask[..., 0] = True  # where nothing is related, theirs averages over all
+        mask[..., 0] = True  # for queries without keys, Keras averages over all
         theirs = copied_to_keras(layer, *shapes)
         expected = theirs(query, value, key, attention_mask=mask)
         np.testing.assert_allclose(layer(query, value, key, attention_mask=mask), expected, **CLOSE)
 
-    def test_weights_are_the_same(self):
+    def test_attention_weights_equal_keras(self):
         x = normal(2, 5, 8)
         layer = built(x.shape)
         _, expected = copied_to_keras(layer, x.shape, x.shape)(x, x, return_attention_scores=True)
@@ -100,7 +100,7 @@ def test_cross_attention_is_invariant_under_permutations_of_the_memory():
     np.testing.assert_allclose(layer(query, memory[:, [4, 2, 0, 1, 3]]), layer(query, memory), **CLOSE)
 
 
-def test_heads_share_keys_as_if_the_keys_were_repeated():
+def test_grouped_heads_equal_repeated_keys():
     x = normal(2, 5, 8)
     grouped = built(x.shape, num_kv_heads=2)
     whole = MultiHeadAttention(4, 3)
@@ -117,7 +117,7 @@ def test_heads_share_keys_as_if_the_keys_were_repeated():
 
 
 class TestMasks:
-    def test_of_three_and_four_axes_agree(self):
+    def test_masks_of_three_and_four_axes_agree(self):
         x = normal(2, 4, 8)
         layer = built(x.shape)
         mask = RANDOM.random((2, 4, 4)) < 0.5
@@ -133,14 +133,14 @@ class TestMasks:
             layer(x, attention_mask=mask[0])[0], layer(x[:1], attention_mask=mask[:1])[0]
         )
 
-    def test_a_row_of_padding_attends_to_nothing(self):
+    def test_rows_of_padding_give_zeros(self):
         x = normal(2, 5, 8)
         layer = built(x.shape, use_bias=False)
         output = np.asarray(layer(x, padding_mask=np.array([[True] * 5, [False] * 5])))
         assert (output[1] == 0).all()
         assert output[0].any()
 
-    def test_packed_segments_do_not_see_each_other(self):
+    def test_packed_segments_do_not_attend_to_each_other(self):
         a, b = normal(1, 3, 8), normal(1, 4, 8)
         layer = built(a.shape, relation="causal")
         packed = layer(np.concatenate([a, b], axis=1), segment_ids=np.array([[0] * 3 + [1] * 4], "int32"))
@@ -148,13 +148,13 @@ class TestMasks:
         np.testing.assert_allclose(packed[:, 3:], layer(b), **CLOSE)
 
     @pytest.mark.parametrize("dtype", ["int32", "int64"])
-    def test_causal_attention_follows_given_positions(self, dtype):
+    def test_causal_attention_compares_the_passed_positions(self, dtype):
         x, order = normal(2, 4, 8), np.array([2, 0, 3, 1])
         layer = built(x.shape, relation="causal")
         found = layer(x[:, order], positions=order.astype(dtype))
         np.testing.assert_allclose(found, np.asarray(layer(x))[:, order], **CLOSE)
 
-    def test_weights_and_call_see_the_same(self):
+    def test_attention_weights_reproduce_the_call(self):
         x = normal(2, 4, 8)
         layer = built(x.shape, use_bias=False, num_heads=1, num_kv_heads=1, relation="causal", value_dim=8)
         layer.value_projection.set_weights([np.eye(8, dtype="float32")])
@@ -171,7 +171,7 @@ class TestMasks:
 
 class TestSteps:
     @neutral
-    def test_steps_under_xla_with_a_traced_cache_index_are_equal(self, modes):
+    def test_steps_under_xla_with_a_traced_cache_index_equal_eager_steps(self, modes):
         x = normal(2, 4, 8)
         layer = built(x.shape, relation="causal")
         expected = layer(x)
@@ -188,7 +188,7 @@ class TestSteps:
             )
             np.testing.assert_allclose(output[:, 0], expected[:, t], **CLOSE)
 
-    def test_the_cache_is_empty_at_first_and_left_as_it_was(self):
+    def test_a_new_cache_is_empty_and_steps_do_not_modify_it(self):
         layer = built((2, 5, 8), relation="causal", num_kv_heads=2, value_dim=5)
         cache = layer.empty_cache(2, 6)
         assert {name: tuple(part.shape) for name, part in cache.items()} == {
@@ -213,7 +213,7 @@ class TestSteps:
 
 
 @pytest.mark.parametrize("heads", HEADS)
-def test_projecting_once_and_attending_equals_the_cross_call(heads):
+def test_attending_to_projected_memory_equals_cross_attention(heads):
     query, memory = normal(2, 4, 8), normal(2, 6, 7)
     layer = built(query.shape, memory.shape, value_dim=5, **HEADS[heads])
     mask = np.arange(6) < np.array([[6], [2]])
@@ -224,7 +224,7 @@ def test_projecting_once_and_attending_equals_the_cross_call(heads):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_weights_and_caches_have_the_type_of_the_policy(dtype):
+def test_weights_and_caches_have_the_dtype_of_the_policy(dtype):
     if dtype == "float64" and keras.config.backend() == "jax":
         pytest.skip("JAX has float64 only where a global flag is set")
     layer = MultiHeadAttention(4, 3, dtype=dtype if dtype == "float64" else f"mixed_{dtype}")

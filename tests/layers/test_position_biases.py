@@ -6,7 +6,7 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.layers import ALiBi, RelativeBias
 from keras_transformer.ops.biases import BucketBias, LinearBias, buckets, slopes
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 LAYERS = {"alibi": (ALiBi, {}), "relative": (RelativeBias, {"num_buckets": 8, "max_distance": 20})}
@@ -21,7 +21,7 @@ def built(kind, **options):
 
 
 @neutral
-def test_alibi_is_minus_slope_times_distance():
+def test_alibi_bias_is_minus_slope_times_distance():
     expected = -np.array(slopes(4))[:, None, None] * np.abs(np.arange(3)[:, None] - np.arange(5))
     np.testing.assert_allclose(ALiBi(4)(np.arange(3), np.arange(5)), expected)
     assert ALiBi(4).weights == []
@@ -29,7 +29,7 @@ def test_alibi_is_minus_slope_times_distance():
 
 @neutral
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_relative_bias_is_the_tables_row_of_each_bucket(bidirectional):
+def test_relative_bias_is_the_table_row_of_the_bucket(bidirectional):
     layer = built("relative", bidirectional=bidirectional, initializer="random_normal")
     (table,) = layer.get_weights()
     relative = np.arange(-6, 34) - np.arange(30)[:, None]
@@ -49,7 +49,7 @@ def test_relative_bias_is_the_tables_row_of_each_bucket(bidirectional):
     ],
     ids=["self", "cross", "each", "each query", "each key"],
 )
-def test_shapes_are_as_announced(kind, arguments, shape):
+def test_symbolic_shapes_equal_output_shapes(kind, arguments, shape):
     layer = built(kind)
     assert layer(*arguments).shape == shape
     assert layer.compute_output_shape(*(given.shape for given in arguments)) == shape
@@ -80,7 +80,7 @@ def test_the_bias_is_float32_in_every_dtype_policy(kind, policy):
 
     @keras.saving.register_keras_serializable(package="tests")
     class Wrapper(keras.layers.Layer):
-        """Calls `bias` where Keras casts variables."""
+        """A layer that calls `bias` within Keras' autocast scope."""
 
         def call(self, inputs):
             bias = layer.bias()

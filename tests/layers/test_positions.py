@@ -8,7 +8,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 def paper(positions, size, wavelength=10000.0):
-    """Section 3.5, feature by feature."""
+    """Compute the encodings of section 3.5, feature by feature."""
     encoding = np.zeros((*np.shape(positions), size))
     for i in range(size // 2):
         angle = np.asarray(positions) / wavelength ** (2 * i / size)
@@ -18,12 +18,12 @@ def paper(positions, size, wavelength=10000.0):
 
 
 @pytest.mark.parametrize(("length", "size"), [(1, 2), (5, 8), (300, 6), (7, 64)])
-def test_adds_the_papers_sines_and_cosines(length, size):
+def test_sines_and_cosines_of_the_paper_are_added(length, size):
     x = np.random.default_rng(0).normal(size=(2, length, size)).astype("float32")
     np.testing.assert_allclose(SinusoidalPositions()(x), x + paper(np.arange(length), size), atol=1e-4)
 
 
-def test_has_no_max_length_and_no_weights():
+def test_sinusoidal_positions_have_no_weights_and_no_max_length():
     layer = SinusoidalPositions()
     for length in (3, 1000, 10):
         found = layer(np.zeros((1, length, 4), "float32"))
@@ -31,13 +31,13 @@ def test_has_no_max_length_and_no_weights():
     assert layer.weights == []
 
 
-def test_the_wavelength_is_an_argument():
+def test_the_maximum_wavelength_can_be_set():
     found = SinusoidalPositions(max_wavelength=100)(np.zeros((1, 9, 8), "float32"))
     np.testing.assert_allclose(found[0], paper(np.arange(9), 8, 100.0), atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_positions_may_be_given_for_all_rows_or_each(dtype):
+def test_positions_can_be_set_for_all_rows_or_per_row(dtype):
     layer, x = SinusoidalPositions(), np.zeros((2, 3, 8), "float32")
     shared = np.array([5, 0, 17], dtype)
     np.testing.assert_allclose(layer(x, positions=shared), [paper(shared, 8)] * 2, atol=1e-5)
@@ -46,8 +46,8 @@ def test_positions_may_be_given_for_all_rows_or_each(dtype):
     np.testing.assert_array_equal(layer(x, positions=np.arange(3)), layer(x))
 
 
-def test_a_shift_is_a_rotation_of_every_pair():
-    # What lets a model attend by relative position: PE(p + m) is a rotation of PE(p) that depends on m alone.
+def test_shifting_positions_rotates_every_pair():
+    # A model can attend by relative position, as PE(p + m) is a rotation of PE(p) that depends only on m.
     layer = SinusoidalPositions()
     encoded = {p: np.asarray(layer.encode(np.array([p]), 8))[0].reshape(4, 2) for p in (2, 5, 20, 23)}
 
@@ -71,7 +71,7 @@ def encoded(positions, size, **options):
     return np.asarray(SinusoidalPositions(**options).encode(np.asarray(positions), size))
 
 
-def test_halves_are_the_same_features_sines_first():
+def test_halves_layout_has_the_same_features_with_sines_first():
     interleaved, halves = (encoded(np.arange(50), 12, layout=layout) for layout in LAYOUTS)
     np.testing.assert_array_equal(
         halves, np.concatenate([interleaved[:, ::2], interleaved[:, 1::2]], axis=-1)
@@ -85,7 +85,7 @@ def test_encodings_are_unique():
     assert distances[~np.eye(2000, dtype=bool)].min() > 0.1
 
 
-def test_the_first_rows_do_not_depend_on_the_length():
+def test_encodings_do_not_depend_on_the_length():
     np.testing.assert_array_equal(encoded(np.arange(10), 16), encoded(np.arange(5000), 16)[:10])
 
 
@@ -100,7 +100,7 @@ def test_dot_product_depends_only_on_the_distance(distance):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_position_100000_is_as_exact_as_position_0(layout):
+def test_position_100000_is_as_accurate_as_position_0(layout):
     positions = np.arange(99_990, 100_001)
     expected = paper(positions, 64)
     if layout == "halves":
@@ -111,14 +111,14 @@ def test_position_100000_is_as_exact_as_position_0(layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 class TestShiftMatrix:
     @pytest.mark.parametrize("offset", [0, 1, 5, -3, 1000])
-    def test_moves_every_encoding(self, layout, offset):
+    def test_the_shift_matrix_shifts_every_encoding(self, layout, offset):
         layer, positions = SinusoidalPositions(50.0, layout), np.array([0, 3, 17, 4000])
         matrix = layer.shift_matrix(offset, 12)
         assert matrix.dtype == np.float32
         moved = np.asarray(layer.encode(positions, 12)) @ matrix.T
         np.testing.assert_allclose(moved, layer.encode(positions + offset, 12), atol=1e-5)
 
-    def test_shifts_form_a_group_of_rotations(self, layout):
+    def test_shift_matrices_form_a_group_of_rotations(self, layout):
         layer = SinusoidalPositions(layout=layout)
         two, three, five, back = (layer.shift_matrix(k, 8) for k in (2, 3, 5, -5))
         np.testing.assert_allclose(two @ three, five, atol=1e-6)
@@ -133,13 +133,13 @@ class TestLearnedPositions:
         layer.build((None, None, 4))
         return layer, layer.get_weights()[0]
 
-    def test_adds_the_tables_rows(self):
+    def test_table_rows_are_added(self):
         layer, table = self.built()
         x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
         np.testing.assert_allclose(layer(x), x + table[:3], rtol=1e-6)
         for positions in (np.array([5, 0, 2]), np.array([[5, 0, 2], [1, 1, 4]])):
             np.testing.assert_allclose(layer(x, positions=positions), x + table[positions], rtol=1e-6)
 
-    def test_full_length_fits(self):
+    def test_sequences_of_the_maximum_length_are_accepted(self):
         layer, table = self.built()
         np.testing.assert_allclose(layer(np.zeros((1, 6, 4), "float32"))[0], table)

@@ -3,7 +3,7 @@ import pytest
 
 from keras_transformer.layers import Positions2D, SinusoidalPositions
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 
@@ -12,7 +12,7 @@ def normal(*shape):
 
 
 @neutral
-def test_half_of_the_features_encode_the_row_and_half_the_column():
+def test_features_encode_row_and_column_in_halves():
     encoding = np.asarray(Positions2D()(np.zeros((1, 3, 5, 8), "float32")))[0]
     lines = np.asarray(SinusoidalPositions().encode(np.arange(5), 4))
     for row in range(3):
@@ -32,7 +32,7 @@ def test_dot_product_depends_only_on_the_offset():
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
-def test_a_sequence_of_cells_is_the_grid_row_by_row(kind):
+def test_sequences_are_the_grid_in_row_major_order(kind):
     layer, x = Positions2D(kind, grid_shape=(3, 5)), normal(2, 3, 5, 8)
     grid, sequence = np.asarray(layer(x)), np.asarray(layer(x.reshape(2, 15, 8)))
     np.testing.assert_array_equal(grid.reshape(2, 15, 8), sequence)
@@ -40,7 +40,7 @@ def test_a_sequence_of_cells_is_the_grid_row_by_row(kind):
 
 
 @neutral
-def test_a_learned_encoding_is_a_table_with_a_vector_for_each_cell():
+def test_a_learned_encoding_has_one_vector_per_cell():
     layer, x = Positions2D("learned", initializer="random_normal"), normal(2, 3, 5, 7)
     output = layer(x)
     (table,) = layer.get_weights()
@@ -49,7 +49,7 @@ def test_a_learned_encoding_is_a_table_with_a_vector_for_each_cell():
     assert Positions2D().weights == []
 
 
-def test_a_learned_table_takes_no_other_grid():
+def test_a_learned_table_rejects_other_grid_sizes():
     layer = Positions2D("learned")
     layer(np.zeros((1, 3, 5, 8), "float32"))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Rematerialized models equal models that keep their activations, and take less memory."""
+"""Rematerialized models equal models that keep their activations, and need less memory."""
 
 import keras
 import numpy as np
@@ -43,7 +43,7 @@ CASES = {
 
 
 def trained(case, rematerialize, **fit):
-    """Return all variables, seeds included, before and after training with dropout by the gradients themselves."""
+    """Return all variables, including seeds, before and after a step of plain gradient descent with dropout."""
     make, inputs = CASES[case]
     keras.utils.set_random_seed(0)
     model = make(rematerialize=rematerialize)
@@ -67,7 +67,7 @@ def values(model):
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[] if case == "gpt" else pytest.mark.slow) for case in CASES]
 )
-def test_gradients_and_dropout_equal_those_without(case):
+def test_rematerialization_does_not_change_gradients_and_dropout(case):
     before, expected = trained(case, None)
     _, found = trained(case, "blocks")
     assert any(np.abs(after - start).max() > 0.01 for start, after in zip(before, expected, strict=True))
@@ -87,7 +87,7 @@ def test_frozen_weights_keep_their_precision_in_mixed_precision():
     np.testing.assert_array_equal(*outputs)
 
 
-def test_configuration_round_trip():
+def test_the_config_round_trips():
     make, _ = CASES["gpt"]
     model = make(rematerialize="blocks")
     assert model.get_config()["rematerialize"] == "blocks"
@@ -97,7 +97,7 @@ def test_configuration_round_trip():
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX reports the memory of a compiled function")
-def test_compiled_memory_falls():
+def test_rematerialization_reduces_compiled_memory():
     import jax
 
     ids, sizes = (
@@ -116,7 +116,7 @@ def test_compiled_memory_falls():
             [variable.value for variable in group]
             for group in (model.trainable_variables, model.non_trainable_variables)
         ]
-        # XLA on a CPU, not on a GPU, would drop the barriers and merge what is computed twice.
+        # XLA on a CPU, unlike on a GPU, would drop the barriers and merge repeated computations.
         options = {"xla_disable_hlo_passes": "cse_barrier_expander"}
         compiled = jax.jit(jax.grad(loss)).lower(*variables).compile(options)
         return compiled.memory_analysis().temp_size_in_bytes

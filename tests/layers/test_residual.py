@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.layers.residual import Residual
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def normalised(x, layer, kind):
 @neutral
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_wires_the_sublayer_as_the_formula_says(normalization, norm):
+def test_the_residual_connection_follows_the_formula(normalization, norm):
     layer = built(normalization, norm=norm)
     entered = X if normalization == "post" else normalised(X, layer.norm, norm)
     np.testing.assert_allclose(layer.normalize_input(X), entered, rtol=1e-4, atol=1e-4)
@@ -47,13 +47,13 @@ def test_wires_the_sublayer_as_the_formula_says(normalization, norm):
     np.testing.assert_allclose(layer.add_residual(X, Y), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_sublayers_scale_is_lost_in_a_sandwich_and_kept_without():
+def test_sandwich_normalization_removes_the_scale_of_the_sublayer():
     for normalization, same in (("sandwich", True), ("pre", False)):
         layer = built(normalization)
         assert np.allclose(layer.add_residual(X, Y), layer.add_residual(X, 100 * Y), atol=1e-3) == same
 
 
-def test_rms_is_blind_to_scale_and_layer_to_scale_and_shift():
+def test_rms_norm_ignores_scale_and_layer_norm_scale_and_shift():
     for norm, blind_to_shift in (("rms", False), ("layer", True)):
         layer = built(norm=norm)
         np.testing.assert_allclose(layer.normalize_input(X * 7), layer.normalize_input(X), atol=1e-4)
@@ -65,8 +65,8 @@ def test_rms_is_blind_to_scale_and_layer_to_scale_and_shift():
 @neutral
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_statistics_are_float32_in_mixed_precision(policy, norm):
-    # Squares of 3,000 overflow float16, and a mean over 4,096 of them has no digits left in bfloat16.
+def test_statistics_are_computed_in_float32_in_mixed_precision(policy, norm):
+    # Squares of 3,000 overflow float16, and a mean over 4,096 of them has no precision left in bfloat16.
     layer = Residual("sandwich", norm=norm, dtype=policy)
     layer.build((1, 1, 4096))
     assert {weight.dtype for weight in layer.trainable_weights} == {"float32"}
@@ -91,7 +91,7 @@ def test_statistics_are_float32_in_mixed_precision(policy, norm):
     ],
     ids=str,
 )
-def test_weights_are_named_after_their_place(options, names):
+def test_weight_names_show_their_role(options, names):
     found = [weight.path.split("/", 1)[1] for weight in built(**options).trainable_weights]
     assert found == names
 

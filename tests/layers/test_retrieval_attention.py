@@ -3,7 +3,7 @@ import pytest
 
 from keras_transformer.layers import MultiHeadAttention, RetrievalAttention
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -16,7 +16,7 @@ def normal(*shape):
 
 
 def inputs():
-    """Queries (B, T, D) and a memory (B, S, D')."""
+    """Return queries (B, T, D) and a memory (B, S, D')."""
     return tuple(normal(*shape) for shape in SHAPES)
 
 
@@ -43,7 +43,7 @@ def built(k=4, kind=RetrievalAttention, weights=None, **options):
     ],
     ids=str,
 )
-def test_with_k_as_large_as_the_memory_it_is_cross_attention(options):
+def test_k_of_the_memory_size_equals_cross_attention(options):
     (query, memory), mask = inputs(), np.arange(11) < np.array([[11], [4]])
     theirs = built(kind=MultiHeadAttention, **options)
     ours = built(11, weights=theirs.trainable_weights, **options)
@@ -54,7 +54,7 @@ def test_with_k_as_large_as_the_memory_it_is_cross_attention(options):
     )
 
 
-def test_a_trained_cross_attention_gives_its_weights():
+def test_weights_of_a_trained_cross_attention_are_loaded():
     theirs = built(kind=MultiHeadAttention)
     ours = built()
     ours.set_weights(theirs.get_weights())
@@ -64,8 +64,8 @@ def test_a_trained_cross_attention_gives_its_weights():
     np.testing.assert_array_equal(ours(query, memory), theirs(query, memory))
 
 
-def test_heads_and_queries_see_k_keys_each_and_no_others():
-    """A token that changes moves the output of those queries of which some head has chosen it."""
+def test_each_head_and_query_attends_to_exactly_k_keys():
+    """Changing a token changes the outputs of exactly the queries with a head that selects it."""
     (query, memory), layer = inputs(), built(2)
     weights = np.asarray(
         built(kind=MultiHeadAttention, weights=layer.trainable_weights).attention_weights(query, memory)
@@ -81,20 +81,20 @@ def test_heads_and_queries_see_k_keys_each_and_no_others():
 
 
 class TestSymmetries:
-    def test_invariant_under_permutations_of_the_memory(self):
+    def test_outputs_are_invariant_under_memory_permutations(self):
         (query, memory), layer = inputs(), built()
         mask, order = np.arange(11) < np.array([[11], [4]]), RANDOM.permutation(11)
         found = layer(query, memory[:, order], padding_mask=mask[:, order])
         np.testing.assert_allclose(found, layer(query, memory, padding_mask=mask), **CLOSE)
 
-    def test_equivariant_under_permutations_of_the_queries(self):
+    def test_outputs_are_equivariant_under_query_permutations(self):
         (query, memory), layer = inputs(), built()
         found = layer(query[:, [2, 0, 1]], memory)
         np.testing.assert_allclose(found, np.asarray(layer(query, memory))[:, [2, 0, 1]], **CLOSE)
 
 
 class TestPadding:
-    def test_everywhere_leaves_the_bias_of_the_output(self):
+    def test_only_padding_gives_the_output_bias(self):
         (query, memory), layer = inputs(), built()
         found = layer(query, memory, padding_mask=np.zeros((2, 11), bool))
         np.testing.assert_array_equal(
@@ -102,7 +102,7 @@ class TestPadding:
         )
 
 
-def test_projecting_once_and_attending_equals_the_call():
+def test_attending_to_projected_memory_equals_the_call():
     (query, memory), layer = inputs(), built(num_kv_heads=2, value_dim=5)
     mask = np.arange(11) < np.array([[11], [4]])
     projected, expected = layer.project(memory), np.asarray(layer(query, memory, padding_mask=mask))

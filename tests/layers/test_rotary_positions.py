@@ -13,7 +13,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.positions import rotary_scaling
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def normal(*shape):
 
 
 def rotated(x, positions, frequencies, layout):
-    """Pair by pair, as complex numbers."""
+    """Rotate pair by pair, as complex numbers."""
     half = len(frequencies)
     pairs = (
         (slice(0, half), slice(half, 2 * half))
@@ -45,7 +45,7 @@ def rotated(x, positions, frequencies, layout):
 @neutral
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("positions", [None, [9, 0, 100_000], [[0, 1, 2], [7, 7, 3]]], ids=str)
-def test_rotates_each_pair_by_its_frequency_times_the_position(layout, positions):
+def test_each_pair_is_rotated_by_frequency_times_position(layout, positions):
     x, frequencies = normal(2, 3, 4, 8), 100.0 ** (-np.arange(4) / 4)
     found = RotaryPositions(100.0, layout=layout)(
         x, positions=None if positions is None else np.array(positions)
@@ -73,21 +73,21 @@ def test_scores_depend_only_on_the_distance(layout, scaling):
 
 
 @pytest.mark.parametrize("scaling", [None, *SCALINGS], ids=str)
-def test_norms_are_kept_but_for_yarns_temperature(scaling):
+def test_norms_are_preserved_up_to_the_temperature_of_yarn(scaling):
     x = normal(2, 50, 3, 16)
     found = RotaryPositions(scaling=SCALINGS.get(scaling))(x)
     factor = 0.1 * math.log(8) + 1 if scaling == "yarn" else 1
     np.testing.assert_allclose(np.linalg.norm(found, axis=-1), factor * np.linalg.norm(x, axis=-1), rtol=1e-5)
 
 
-def test_position_zero_is_unchanged():
+def test_position_zero_is_not_rotated():
     x = normal(1, 4, 2, 8)
     np.testing.assert_allclose(RotaryPositions()(x, positions=np.zeros(4, "int32")), x, rtol=1e-6)
 
 
 @neutral
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_rest_of_a_partly_rotated_head_is_unchanged(layout):
+def test_partial_rotation_leaves_the_other_features_unchanged(layout):
     x = normal(2, 5, 3, 12)
     found = RotaryPositions(layout=layout, rotary_dim=8)(x)
     np.testing.assert_array_equal(found[..., 8:], x[..., 8:])
@@ -96,9 +96,9 @@ def test_the_rest_of_a_partly_rotated_head_is_unchanged(layout):
 
 @neutral
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_half_precision_rotates_in_float32_and_keeps_the_type(policy):
+def test_half_precision_inputs_are_rotated_in_float32(policy):
     layer, x = RotaryPositions(dtype=policy), ops.cast(normal(1, 3, 2, 8), policy.removeprefix("mixed_"))
-    positions = np.array([0, 30_000, 65_519])  # float16 ends at 65,504
+    positions = np.array([0, 30_000, 65_519])  # the float16 maximum is 65,504
     found = layer(x, positions=positions)
     assert keras.backend.standardize_dtype(found.dtype) == policy.removeprefix("mixed_")
     expected = RotaryPositions()(ops.cast(x, "float32"), positions=positions)
@@ -106,12 +106,12 @@ def test_half_precision_rotates_in_float32_and_keeps_the_type(policy):
 
 
 class TestScalings:
-    def test_linear_divides_the_positions(self):
+    def test_linear_scaling_divides_positions(self):
         x, positions = normal(1, 3, 2, 8), np.array([0, 8, 400])
         found = RotaryPositions(scaling=LinearScaling(4.0))(x, positions=positions)
         np.testing.assert_allclose(found, RotaryPositions()(x, positions=positions // 4), atol=1e-5)
 
-    def test_ntk_keeps_the_highest_frequency_and_divides_the_lowest(self):
+    def test_ntk_scaling_keeps_the_highest_and_divides_the_lowest_frequency(self):
         plain, scaled = (
             RotaryPositions(scaling=scaling).frequencies(64) for scaling in (None, NTKScaling(4.0))
         )
@@ -121,7 +121,7 @@ class TestScalings:
         np.testing.assert_allclose(scaled, (10000.0 * 4 ** (64 / 62)) ** (-np.arange(0, 64, 2) / 64))
         assert NTKScaling(4.0).frequencies(10000.0, 2) == [1.0]
 
-    def test_yarn_keeps_waves_that_turned_often_and_divides_those_that_never_turned(self):
+    def test_yarn_keeps_high_frequencies_and_divides_low_ones(self):
         scaling = YaRNScaling(**YARN)
         plain, scaled = RotaryPositions().frequencies(128), scaling.frequencies(10000.0, 128)
         rotations = 2048 * plain / (2 * math.pi)
@@ -129,31 +129,31 @@ class TestScalings:
         np.testing.assert_allclose(ratios[rotations > 40], 1)
         np.testing.assert_allclose(ratios[rotations < 0.8], 8)
         assert (np.diff(ratios) >= -1e-9).all()
-        # The authors' code, number by number: the ramp is between these two indices.
+        # From the authors' code: the ramp is between these two indices.
         first = math.floor(128 * math.log(2048 / (32 * 2 * math.pi)) / (2 * math.log(10000)))
         last = math.ceil(128 * math.log(2048 / (2 * math.pi)) / (2 * math.log(10000)))
         for i in range(64):
             ramp = min(max((i - first) / (last - first), 0), 1)
             assert scaled[i] == pytest.approx(plain[i] / 8 * ramp + plain[i] * (1 - ramp))
 
-    def test_yarns_temperature_is_an_argument(self):
+    def test_the_temperature_of_yarn_can_be_set(self):
         assert YaRNScaling(**YARN).magnitude() == pytest.approx(0.1 * math.log(8) + 1)
         assert YaRNScaling(**YARN, attention_factor=1.0).magnitude() == 1.0
 
     @pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
-    def test_of_factor_one_changes_nothing(self, scaling):
+    def test_scaling_by_one_changes_nothing(self, scaling):
         scaling = type(scaling)(**{**scaling.get_config(), "factor": 1.0})
         np.testing.assert_allclose(scaling.frequencies(10000.0, 64), RotaryPositions().frequencies(64))
         assert scaling.magnitude() == 1.0
 
     @pytest.mark.parametrize("length", [1, 5, 10**9])
-    def test_yarn_at_extreme_lengths_stays_between_the_two_frequencies(self, length):
+    def test_yarn_frequencies_stay_within_their_bounds_at_extreme_lengths(self, length):
         plain = RotaryPositions().frequencies(16)
         ratios = plain / YaRNScaling(8.0, length).frequencies(10000.0, 16)
         assert ((ratios >= 1 - 1e-9) & (ratios <= 8 + 1e-9)).all()
 
     @pytest.mark.parametrize("name", SCALINGS)
-    def test_may_be_named_serialised_or_given(self, name):
+    def test_get_accepts_names_configs_and_objects(self, name):
         scaling = SCALINGS[name]
         serialised = keras.saving.serialize_keras_object(scaling)
         named = {"name": name, **scaling.get_config()}

@@ -9,7 +9,7 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.layers import AdditiveScore, BilinearScore, GATScore, MultiHeadAttention, score_layers
 from keras_transformer.ops import scores
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def leaky(x, slope=0.2):
 
 
 def log_kernel(kind, weights, query, key):
-    """One query and one key of one pair of heads, from the papers' equations."""
+    """Compute log κ of one query and one key of one head, from the papers' equations."""
     if kind == "gat":
         return leaky(weights[0] @ query + weights[1] @ key, 0.3)
     if kind == "bilinear":
@@ -56,7 +56,7 @@ def log_kernel(kind, weights, query, key):
 
 @neutral
 @pytest.mark.parametrize("kind", LAYERS)
-def test_weights_are_those_of_the_equation(kind):
+def test_weights_equal_the_equation(kind):
     layer = built(kind)
     query, key = normal(2, 3, 4, 3), normal(2, 5, 2, 3)
     found = kt_ops.attention_weights(query, key, score=layer)
@@ -74,7 +74,7 @@ def test_weights_are_those_of_the_equation(kind):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_bilinear_begins_as_the_scaled_dot_product():
+def test_bilinear_scores_are_initialized_as_scaled_dot_product():
     layer = BilinearScore()
     layer.build((4, 2, 3))
     query, key = normal(2, 3, 4, 3), normal(2, 5, 2, 3)
@@ -83,7 +83,7 @@ def test_bilinear_begins_as_the_scaled_dot_product():
 
 
 @pytest.mark.parametrize("kind", ["additive", "gat"])
-def test_vectors_begin_as_glorot_and_bengio_say_of_each_head(kind):
+def test_vectors_have_glorot_initialization_per_head(kind):
     layer, _ = LAYERS[kind]
     layer = layer()
     layer.build((200, 200, 5))
@@ -94,7 +94,7 @@ def test_vectors_begin_as_glorot_and_bengio_say_of_each_head(kind):
 
 class TestBuilding:
     @pytest.mark.parametrize("kind", LAYERS)
-    def test_again_with_the_same_sizes_changes_nothing(self, kind):
+    def test_rebuilding_with_the_same_sizes_keeps_weights(self, kind):
         layer = built(kind)
         before = layer.get_weights()
         layer.build(list(SIZES))
@@ -102,14 +102,14 @@ class TestBuilding:
             np.testing.assert_array_equal(found, expected)
 
     @pytest.mark.parametrize("kind", LAYERS)
-    def test_with_other_sizes_is_refused(self, kind):
+    def test_rebuilding_with_other_sizes_raises_an_error(self, kind):
         layer = built(kind, name="shared")
         with pytest.raises(ValueError, match=r"`score` must be .*'shared'.*\(4, 2, 3\).*sizes=\(4, 2, 5\)"):
             layer.build((4, 2, 5))
 
 
 @pytest.mark.parametrize("kind", ON_JAX_TOO)
-def test_gradients_by_the_weights_are_those_of_every_kernel(gradients, kind):
+def test_weight_gradients_are_equal_in_every_kernel(gradients, kind):
     layer = built(kind)
     query, key, value, upstream = (
         normal(1, 3, 4, 3),
@@ -131,7 +131,7 @@ def test_gradients_by_the_weights_are_those_of_every_kernel(gradients, kind):
         np.testing.assert_allclose(chunked, dense, rtol=1e-4, atol=1e-5)
 
 
-def test_two_layers_may_share_one():
+def test_two_layers_may_share_one_score():
     layers = [MultiHeadAttention(2, 4, score=shared) for shared in [GATScore()] * 2]
     for layer in layers:
         layer.build((None, None, 8))
@@ -139,13 +139,13 @@ def test_two_layers_may_share_one():
 
 
 class TestIdentifiers:
-    def test_every_name_of_a_value_is_one_here(self):
+    def test_get_accepts_every_score_name(self):
         for name in scores._NAMES:
             assert score_layers.get(name) == scores.get(name)
         assert score_layers.get(None) == scores.ScaledDotProduct()
 
     @pytest.mark.parametrize("name", LAYERS)
-    def test_a_name_gives_a_new_layer_each_time(self, name):
+    def test_get_creates_a_new_layer_for_each_name(self, name):
         layer = score_layers.get(name)
         assert type(layer) is LAYERS[name][0]
         assert score_layers.get(name) is not layer
@@ -156,16 +156,16 @@ class TestIdentifiers:
         [GATScore(), scores.RBF(2.0), scores.Additive(np.ones((2, 3)))],
         ids=lambda s: type(s).__name__,
     )
-    def test_a_score_is_itself(self, score):
+    def test_get_returns_a_score_unchanged(self, score):
         assert score_layers.get(score) is score
 
     @pytest.mark.parametrize("score", [scores.RBF(2.0), scores.ScaledDotProduct(soft_cap=3.0)], ids=str)
-    def test_values_come_back_equal(self, score):
+    def test_serialized_scores_are_equal_after_loading(self, score):
         assert score_layers.get(keras.saving.serialize_keras_object(score)) == score
 
     @pytest.mark.parametrize("kind", LAYERS)
     @pytest.mark.parametrize("is_built", [False, True])
-    def test_layers_come_back_with_their_configuration_and_unbuilt(self, kind, is_built):
+    def test_serialized_layers_keep_their_config_and_are_unbuilt(self, kind, is_built):
         layer, options = LAYERS[kind]
         layer = built(kind) if is_built else layer(**options)
         config = keras.saving.serialize_keras_object(layer)

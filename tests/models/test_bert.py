@@ -12,7 +12,7 @@ from keras_transformer.models import (
 )
 from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -38,7 +38,7 @@ HEADS = {
 
 
 def randomised(model):
-    """The model with every weight, biases too, random."""
+    """Return the model with random weights, including biases."""
     random = np.random.default_rng(0)
     for weight in model.weights:
         if "seed" not in weight.name:
@@ -57,13 +57,13 @@ def answer(model, inputs=INPUTS):
 
 @pytest.mark.slow
 def test_parameter_count_equals_published():
-    """One layer of BERT-base is built, and eleven more are counted."""
+    """One layer of BERT-base is built, eleven more are counted."""
     base, block = BERT.from_size("base", num_layers=1), 7_087_872
     embeddings, pooler = (30522 + 512 + 2 + 2) * 768, 768 * 768 + 768
     assert base.count_params() == embeddings + block + pooler
     assert base.count_params() + 11 * block == 109_482_240
     assert sum(int(np.prod(w.shape)) for w in base.blocks[0].trainable_weights) == block
-    # A masked language model adds a transformation, its norm and the output's bias.
+    # A masked language model adds a dense layer, its norm and the output bias.
     assert MaskedLanguageModel(base).count_params() - base.count_params() == 768 * 768 + 3 * 768 + 30522
 
 
@@ -86,7 +86,7 @@ def test_attention_is_bidirectional_unless_causal():
 
 
 @pytest.mark.slow
-def test_positions_and_segments_matter_and_segments_are_zero_by_default():
+def test_positions_and_segments_change_outputs_and_segments_default_to_zero():
     model = tiny()
     np.testing.assert_array_equal(
         answer(model, IDS), answer(model, {"token_ids": IDS, "segment_ids": IDS * 0})
@@ -100,12 +100,12 @@ def test_positions_and_segments_matter_and_segments_are_zero_by_default():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("head", HEADS)
-def test_the_pooler_learns_where_it_is_read(head):
+def test_the_pooler_is_trained_only_if_it_is_used(head):
     trained = any("pooler" in weight.path for weight in tiny(head).trainable_weights)
     assert trained == (head in ("pretraining", "sequence"))
 
 
-def test_pooler_reads_the_first_token():
+def test_the_pooler_uses_the_first_token():
     model = tiny()
     hidden = answer(model)
     kernel, bias = model.pooler.get_weights()
@@ -142,7 +142,7 @@ def gelu_tanh(x):
         (None, lambda x: x),
     ],
 )
-def test_masked_language_model_uses_the_encoders_activation(head, activation, function, tmp_path):
+def test_the_masked_language_model_uses_the_activation_of_the_encoder(head, activation, function, tmp_path):
     model = tiny(head, activation=activation)
     masked = getattr(model, "masked_language_model", model)
     kernel, bias = (np.asarray(weight) for weight in masked.transform.weights)
@@ -160,7 +160,7 @@ def test_output_matrix_is_tied_to_the_embeddings():
     before = answer(model)
     table = model.encoder.embedding.embedding.embeddings
     changed = np.asarray(table).copy()
-    changed[11] += 1  # in no input
+    changed[11] += 1  # not in any input
     table.assign(changed)
     differs = ~np.isclose(answer(model), before, **CLOSE)
     assert differs[..., 11].all()
@@ -168,7 +168,7 @@ def test_output_matrix_is_tied_to_the_embeddings():
 
 
 def sentences(count, seed=0):
-    """Rows of two kinds of words; what a word is follows from the one before it: w, w + 4."""
+    """Return rows of two kinds of words, where each word w is followed by w + 4."""
     random = np.random.default_rng(seed)
     words = random.integers(5, 9, (count, 3))
     rows = np.stack([words, words + 4], axis=-1).reshape(count, 6)
@@ -177,7 +177,7 @@ def sentences(count, seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_learns_masked_tokens(jit_compile):
+def test_masked_tokens_are_learned(jit_compile):
     keras.utils.set_random_seed(0)
     model = MaskedLanguageModel(BERT(13, 1, 2, 32, max_length=8, dropout=0.0, normalization="pre"))
     rows = sentences(256)
@@ -220,7 +220,7 @@ def test_initialization_equals_the_paper():
     for weight in model.trainable_weights:
         value = np.asarray(weight)
         if weight.name in ("kernel", "embeddings", "table"):
-            # A normal of standard deviation 0.02, cut off at twice that, has one of 0.0176.
+            # A normal distribution with standard deviation 0.02, truncated at 0.04, has standard deviation 0.0176.
             assert value.std() == pytest.approx(0.0176, rel=0.25), weight.path
             assert np.abs(value).max() <= 0.04
             assert all(not np.array_equal(value, other) for other in drawn.values()), weight.path
@@ -231,8 +231,8 @@ def test_initialization_equals_the_paper():
 
 
 @pytest.mark.slow
-def test_pair_classifier_learns_by_fit():
-    """Labels of pairs: 1 if the second segment contains the word 5."""
+def test_a_pair_classifier_learns_by_fit():
+    """The label of a pair is 1 if the second segment contains word 5."""
     keras.utils.set_random_seed(1)
     words = np.random.default_rng(0).integers(5, 7, (512, 2))
     ids = np.stack([np.full(512, 2), words[:, 0], np.full(512, 3), words[:, 1], np.full(512, 3)], axis=1)
@@ -262,7 +262,7 @@ def test_attention_dropout_is_separate():
 
 
 @pytest.mark.slow
-def test_model_without_pooler_encodes_but_does_not_pool(tmp_path):
+def test_a_model_without_pooler_encodes_but_does_not_pool(tmp_path):
     model = tiny(pooler=False)
     assert tiny().count_params() - model.count_params() == 8 * 8 + 8
     assert not [weight.path for weight in model.weights if "pooler" in weight.path]

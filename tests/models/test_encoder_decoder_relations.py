@@ -10,7 +10,7 @@ from keras_transformer.models import T5, Transformer
 from keras_transformer.ops import GrowingCache, StaticCache
 from keras_transformer.relations import Causal, Full, GlobalTokens, SlidingWindow, Strided
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 SIZES = {"vocabulary_size": 14, "num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
@@ -34,7 +34,7 @@ each = pytest.mark.parametrize(("encoder_relation", "decoder_relation"), RELATIO
 
 
 def tiny(name, encoder_relation=None, decoder_relation="causal", **options):
-    """A small model whose every weight is random, and large enough for attention to be far from uniform."""
+    """Return a small model with random weights, large enough for attention to be far from uniform."""
     model = MODELS[name](encoder_relation=encoder_relation, decoder_relation=decoder_relation, **options)
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
@@ -50,7 +50,7 @@ def logits(model, source=SOURCE, target=TARGET):
 @each
 @models
 @neutral
-def test_attention_is_zero_outside_the_relations(name, encoder_relation, decoder_relation):
+def test_attention_weights_are_zero_outside_the_relations(name, encoder_relation, decoder_relation):
     model = tiny(name, encoder_relation, decoder_relation)
     weights = inspection.attention_weights(model, {"source_ids": SOURCE, "target_ids": TARGET})
     for maps, relation, ids in (
@@ -65,7 +65,7 @@ def test_attention_is_zero_outside_the_relations(name, encoder_relation, decoder
 @pytest.mark.slow_variants
 @models
 @neutral
-def test_full_and_causal_are_the_default(name):
+def test_the_default_relations_are_full_and_causal(name):
     model, named = tiny(name), tiny(name, "full", "causal")
     assert (model.encoder_relation, model.decoder_relation) == (Full(), Causal())
     np.testing.assert_array_equal(logits(named), logits(model))
@@ -76,7 +76,7 @@ def test_full_and_causal_are_the_default(name):
 
 
 @models
-def test_windowed_decoder_caches_its_window(name):
+def test_a_windowed_decoder_caches_only_its_window(name):
     model = tiny(name, decoder_relation=SlidingWindow(3))
     for length, kv_cache in ((100, StaticCache()), (0, GrowingCache())):
         cache = model.empty_cache(2, length, kv_cache=kv_cache)
@@ -85,7 +85,7 @@ def test_windowed_decoder_caches_its_window(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "case"), [*(("Transformer", case) for case in RELATIONS), ("T5", "window")])
-def test_generation_equals_uncached(name, case):
+def test_cached_generation_equals_uncached(name, case):
     model, prefix = tiny(name, *RELATIONS[case]), [[7, 0], [5, 9]]
     out = generation.generate(model, SOURCE, max_new_tokens=8, prefix_ids=prefix)
     for row, source in enumerate(SOURCE):

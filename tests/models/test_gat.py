@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.models import GAT
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -16,7 +16,7 @@ EDGES = np.array([[[0, 1], [1, 2], [3, 1], [4, 3], [-1, -1]]])  # node 5 is isol
 
 
 def tiny(**options):
-    """A small model whose every weight, biases too, is random."""
+    """Return a small model with random weights, including biases."""
     model = GAT(**{**TINY, **options})
     random = np.random.default_rng(1)
     for weight in model.trainable_weights:
@@ -36,7 +36,7 @@ def to_adjacency(edges, num_nodes):
     return adjacency
 
 
-def test_named_sizes_equal_the_papers_program():
+def test_named_sizes_equal_the_program_of_the_paper():
     def size(features, heads, head_dim, concat=True):  # W, two vectors a for each head, and b
         return (features + 2) * heads * head_dim + (heads * head_dim if concat else head_dim)
 
@@ -49,7 +49,7 @@ def test_named_sizes_equal_the_papers_program():
 
 
 @pytest.mark.parametrize("score", ["gat", pytest.param("gatv2", marks=neutral), "scaled_dot_product"])
-def test_lists_of_edges_and_adjacency_give_equal_logits(score):
+def test_edge_lists_and_adjacency_give_equal_logits(score):
     model = tiny(score=score, residual=True)
     dense = model({"nodes": NODES, "adjacency": to_adjacency(EDGES, 6)})
     assert keras.backend.standardize_dtype(dense.dtype) == "float32"
@@ -57,7 +57,7 @@ def test_lists_of_edges_and_adjacency_give_equal_logits(score):
 
 
 def test_output_equals_the_equations():
-    """One head a layer, and a graph without edges: each node attends only to itself, with weight 1."""
+    """With one head per layer and no edges, each node attends only to itself, with weight 1."""
     model = tiny(num_heads=(1, 1))
     hidden = NODES
     for i, layer in enumerate(model.attention_layers):
@@ -73,7 +73,7 @@ def test_permuting_nodes_and_edges_together_permutes_logits():
     np.testing.assert_allclose(logits(model, NODES[:, order], moved), logits(model)[:, order], **CLOSE)
 
 
-def test_change_travels_one_edge_per_layer():
+def test_changes_propagate_one_edge_per_layer():
     model = tiny()
     changed = NODES.copy()
     changed[0, 0] += 3  # an edge leads to 1, and from there to 2
@@ -98,7 +98,9 @@ def test_padded_batch_of_graphs_equals_single_graphs():
 
 def test_invalid_edges_are_ignored_and_duplicates_count_once():
     model = tiny()
-    odd = np.concatenate([EDGES, EDGES, [[[9, 1], [1, 9], [2, 2]]]], axis=1)  # outside, and a self-loop
+    odd = np.concatenate(
+        [EDGES, EDGES, [[[9, 1], [1, 9], [2, 2]]]], axis=1
+    )  # an edge to a node outside the graph, and a self-loop
     np.testing.assert_allclose(logits(model, edges=odd), logits(model), **CLOSE)
     without = tiny(self_loops=False)
     assert not np.allclose(logits(without, edges=odd), logits(without), **CLOSE)
@@ -106,7 +108,7 @@ def test_invalid_edges_are_ignored_and_duplicates_count_once():
     np.testing.assert_allclose(logits(without)[0, 5], bias, **CLOSE)  # an isolated node
 
 
-def test_residual_adds_the_input_through_map_only_where_sizes_differ():
+def test_residual_connections_project_the_input_only_if_sizes_differ():
     model = tiny(residual=True, num_features=8, num_heads=(2, 2, 1))
     assert set(model.skips) == {"2"}
     skipped = [*model.attention_layers]
@@ -117,7 +119,7 @@ def test_residual_adds_the_input_through_map_only_where_sizes_differ():
     np.testing.assert_allclose(logits(model, nodes), nodes @ model.skips["2"].get_weights()[0], **CLOSE)
 
 
-def test_attention_weights_of_every_layer_are_row_stochastic():
+def test_attention_weights_of_every_layer_sum_to_one():
     weights = tiny().attention_weights({"nodes": NODES, "edges": EDGES})
     assert [tuple(w.shape) for w in weights] == [(1, 2, 6, 6), (1, 1, 6, 6)]
     for each in weights:
@@ -125,7 +127,7 @@ def test_attention_weights_of_every_layer_are_row_stochastic():
 
 
 def communities(num_nodes=40, seed=0):
-    """Two groups of nodes that cite their own kind; features are noise with a hint."""
+    """Return a graph of two groups of nodes that cite their group; features are noisy class indicators."""
     random = np.random.default_rng(seed)
     labels = np.arange(num_nodes) % 2
     same = labels[:, None] == labels
@@ -142,7 +144,7 @@ def compiled(model, rate=0.02, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_learns_node_labels_from_known_nodes(jit_compile):
+def test_node_labels_are_learned_from_labelled_nodes(jit_compile):
     keras.utils.set_random_seed(0)
     nodes, edges, labels = communities()
     known = np.arange(40)[None] < 8
@@ -155,7 +157,7 @@ def test_learns_node_labels_from_known_nodes(jit_compile):
 
 
 @pytest.mark.slow
-def test_nodes_of_zero_weight_have_no_gradient():
+def test_nodes_of_zero_weight_give_no_gradient():
     nodes, edges, labels = communities()
     known = np.arange(40)[None] < 8
     other = np.where(known, labels, 1 - labels)
@@ -169,7 +171,7 @@ def test_nodes_of_zero_weight_have_no_gradient():
     assert losses[0] == losses[1]
 
 
-def test_regularizer_applies_to_all_weights_but_biases():
+def test_the_regularizer_applies_to_all_weights_except_biases():
     model = tiny(regularizer=keras.regularizers.L2(0.1), residual=True)
     names = [weight.name for weight in model.trainable_weights if weight.name != "bias"]
     assert len(names) == len(model.losses) == 8
@@ -179,8 +181,8 @@ def test_regularizer_applies_to_all_weights_but_biases():
 
 
 @pytest.mark.slow
-def test_learns_from_batches_of_padded_graphs_and_their_adjacency():
-    """Inductive: the class of every node of graphs of several sizes; padded nodes weigh nothing."""
+def test_batches_of_padded_graphs_are_learned():
+    """Inductive learning of node classes on graphs of several sizes; padded nodes have weight zero."""
     keras.utils.set_random_seed(0)
     sizes = [40, 30, 24, 36]
     graphs = [communities(size, seed) for seed, size in enumerate(sizes)]

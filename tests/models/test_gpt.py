@@ -7,7 +7,7 @@ from keras_transformer import generation, relations
 from keras_transformer.models import GPT
 from keras_transformer.training import LabelSmoothedCrossentropy
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -32,7 +32,7 @@ each = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 
 def tiny(**options):
-    """A small model whose every weight, biases too, is random."""
+    """Return a small model with random weights, including biases."""
     model = GPT(**{**TINY, **options})
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
@@ -46,7 +46,7 @@ def logits(model, ids=IDS, **more):
 
 
 def count(vocabulary_size, num_layers, model_dim, max_length, normalization="pre", **_):
-    """The papers' blocks: four projections, a feed-forward network of 4 D, two norms."""
+    """Return the number of weights of the papers' blocks: four projections, a feed-forward of 4 D, two norms."""
     d = model_dim
     block = 4 * (d * d + d) + 8 * d * d + 5 * d + 2 * 2 * d
     return (vocabulary_size + max_length) * d + num_layers * block + (0 if normalization == "post" else 2 * d)
@@ -116,7 +116,7 @@ def test_logits_are_float32_and_causal(options):
 
 
 @pytest.mark.parametrize("options", [{}, MODERN], ids=["gpt2", "modern"])
-def test_pad_id_is_argument(options):
+def test_pad_id_can_be_set(options):
     model, other = tiny(**options), tiny(**options, pad_id=11)
     renamed = logits(other, np.where(IDS == 0, 11, IDS))
     np.testing.assert_allclose(renamed[IDS != 0], logits(model)[IDS != 0], **CLOSE)
@@ -135,7 +135,7 @@ def test_packed_texts_equal_separate_texts(options):
 
 
 class Uncached:
-    """The same model with a cache of ids only: every step is one `call` on all of them."""
+    """The same model with a cache of ids only: every step is a full forward pass."""
 
     def __init__(self, model):
         self.model = model
@@ -206,7 +206,7 @@ def test_tiny_model_learns_to_count(jit_compile):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_quantized_model_decodes():
+def test_a_quantized_model_generates():
     model = tiny(num_layers=1)
     expected = logits(model)[0]
     model.quantize("int8")

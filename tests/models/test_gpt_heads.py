@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.models import GPT, GPTClassifier, GPTMultipleChoice
 from keras_transformer.training import LabelSmoothedCrossentropy
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -26,7 +26,7 @@ def decoder(**options):
 
 
 def randomised(model):
-    """The model with every weight, biases too, random."""
+    """Return the model with random weights, including biases."""
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
         weight.assign(random.normal(size=weight.shape) * 0.5)
@@ -50,7 +50,7 @@ def answer(model, ids):
 
 
 @neutral
-def test_classes_are_read_from_the_extract_token_at_any_position():
+def test_classes_are_computed_from_the_extract_token_at_any_position():
     model = tiny()
     hidden = ops.convert_to_numpy(model.decoder.hidden(ONE))
     kernel, bias = model.head.get_weights()
@@ -66,7 +66,7 @@ def test_similarity_is_symmetric():
     model = tiny("similarity")
     expected = answer(model, BOTH)["classes"]
     np.testing.assert_allclose(answer(model, BOTH[:, ::-1])["classes"], expected, **CLOSE)
-    once = randomised(GPTClassifier(model.decoder, 3))  # one order does
+    once = randomised(GPTClassifier(model.decoder, 3))  # without symmetry, the order matters
     assert not np.allclose(answer(once, BOTH[:, 0])["classes"], answer(once, BOTH[:, 1])["classes"], **CLOSE)
 
 
@@ -89,7 +89,7 @@ LOSSES = {
 
 
 def step(weight, ids=ONE, kind="classifier"):
-    """The weights after a step of gradient descent, `weight` that of the auxiliary loss."""
+    """Return the weights after a step of gradient descent, with the weight `weight` of the auxiliary loss."""
     model = tiny(kind)
     following = np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 1)])[..., 1:]
     losses = {"classes": LOSSES["classes"]} if weight is None else LOSSES
@@ -111,7 +111,7 @@ def test_gradients_are_linear_in_the_auxiliary_loss_weight():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", INPUTS)
-def test_padding_has_no_gradient(kind):
+def test_padding_gives_no_gradient(kind):
     ids = INPUTS[kind]
     longer = np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 2)])
     for found, expected in zip(step(0.5, longer, kind), step(0.5, ids, kind), strict=True):
@@ -120,8 +120,8 @@ def test_padding_has_no_gradient(kind):
 
 @pytest.mark.slow
 @neutral
-def test_tiny_model_learns_task_and_language_model():
-    """Right answers hold other words than wrong ones, and the context's second word is its first."""
+def test_a_tiny_model_learns_task_and_language_model():
+    """Right and wrong answers have different words, and a context repeats its first word."""
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(0)
     labels = random.integers(0, 2, 64)
@@ -149,9 +149,9 @@ def test_larger_vocabulary_keeps_embeddings():
     ids = np.array([[5, 6, 7]])
     np.testing.assert_array_equal(larger(ids)[..., :10], model(ids))
     rows = ops.convert_to_numpy(larger.embedding.embedding.embeddings)[10:]
-    assert 0 < np.abs(rows).max() < 0.1  # drawn, not trained
+    assert 0 < np.abs(rows).max() < 0.1  # drawn at random, not trained
     larger.positions.table.assign(np.zeros((16, 8)))
-    assert np.abs(ops.convert_to_numpy(model.positions.table)).max() > 0.1  # nothing is shared
+    assert np.abs(ops.convert_to_numpy(model.positions.table)).max() > 0.1  # the models share no weights
 
 
 @neutral

@@ -22,7 +22,7 @@ def with_value(array, value, row=9, column=2):
 
 
 class Bigrams(Model):
-    """The smallest language model: the logits of the next token given the last."""
+    """A minimal language model: logits of the next token from the last one."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ def compiled(loss, jit_compile=False):
 
 @pytest.fixture(scope="module")
 def language_model():
-    # XLA trains on ids and labels out of range without an error.
+    # XLA does not raise errors for ids and labels out of range.
     return compiled(LabelSmoothedCrossentropy(), jit_compile=True)
 
 
@@ -77,7 +77,7 @@ def generator(*arrays):
     return (tuple(array[i : i + B] for array in arrays) for i in range(0, ROWS, B))
 
 
-# The arguments of `fit`, and the row of the ninth example in its batch.
+# Arguments of `fit`, and the row of the ninth example in its batch.
 SOURCES = {
     "arrays": (lambda x, y: (x, y), 9),
     "dictionary": (lambda x, y: ({"token_ids": x}, y), 9),
@@ -107,7 +107,7 @@ def fit(model, *data, **options):
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("source", SOURCES)
-def test_fit_refuses_ids_and_labels_out_of_range_from_any_source(language_model, source, wrong):
+def test_fit_rejects_ids_and_labels_out_of_range_from_any_source(language_model, source, wrong):
     data, row = SOURCES[source]
     x, y, message = WRONG[wrong]
     with pytest.raises(ValueError, match=message.format(row=row)):
@@ -124,14 +124,14 @@ def test_fit_reads_every_batch_once(language_model, source):
 
 
 @pytest.mark.slow
-def test_epochs_of_a_py_dataset_end(language_model):
+def test_input_checks_keep_the_epochs_of_a_py_dataset(language_model):
     checked, unchecked = Batches(IDS, LABELS), Batches(IDS, LABELS)
     fit(language_model, checked, epochs=2)
     fit(language_model, unchecked, epochs=2, check_inputs=False)
     assert checked.epochs == unchecked.epochs > 0
 
 
-def test_check_inputs_false_trains_on_anything(language_model):
+def test_check_inputs_false_skips_validation(language_model):
     x, y, _ = WRONG["label"]
     fit(language_model, x, y, check_inputs=False)
     language_model.evaluate(x, y, verbose=0, check_inputs=False)
@@ -147,7 +147,7 @@ def test_validation_data_is_checked_before_training(language_model, validation):
     fit(language_model, IDS, LABELS, validation_data=(IDS, LABELS))
 
 
-def test_evaluate_and_predict_check_their_inputs(language_model):
+def test_evaluate_and_predict_validate_inputs(language_model):
     x, _, message = WRONG["id"]
     for run in (
         lambda: language_model.evaluate(x, LABELS, verbose=0),
@@ -195,7 +195,7 @@ def sequence_classifier():
 
 
 @pytest.mark.parametrize("case", REFUSED_LABELS)
-def test_labels_that_do_not_fit_the_loss_are_refused(sequence_classifier, case):
+def test_labels_that_do_not_match_the_loss_are_rejected(sequence_classifier, case):
     loss, labels, message = REFUSED_LABELS[case]
     sequence_classifier.compile("sgd", loss, jit_compile=False)
     with pytest.raises(ValueError, match=message):
@@ -212,12 +212,12 @@ def test_labels_that_do_not_fit_the_loss_are_refused(sequence_classifier, case):
     ],
     ids=["(B, 1)", "float32", "ignore_class", "a function"],
 )
-def test_labels_that_fit_the_loss_are_accepted(sequence_classifier, loss, labels):
+def test_labels_that_match_the_loss_are_accepted(sequence_classifier, loss, labels):
     sequence_classifier.compile("sgd", loss)
     InputCheck(sequence_classifier).batch(IDS, labels)
 
 
-def test_labels_of_several_outputs_are_named():
+def test_errors_name_the_output_of_invalid_labels():
     model = models.GPTClassifier(models.GPT(V, 1, 2, 8, max_length=T), 2)
     model.compile("sgd", {"classes": SPARSE, "tokens": LabelSmoothedCrossentropy()}, jit_compile=False)
     with pytest.raises(
@@ -269,13 +269,13 @@ CALLS = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_calls_refuse_other_inputs(language_model, case):
+def test_calls_reject_invalid_inputs(language_model, case):
     call, message = CALLS[case]
     with pytest.raises(ValueError, match=message):
         call(language_model)
 
 
-def test_encoder_decoders_refuse_other_inputs():
+def test_encoder_decoders_reject_invalid_inputs():
     model = models.Transformer(V, 1, 2, 8, 8)
     with pytest.raises(TypeError, match=r"`inputs` must be a dictionary with \['source_ids', 'target_ids'\]"):
         model(IDS)
@@ -290,7 +290,7 @@ def test_dtype_and_rank_are_checked_while_tracing(language_model, modes):
                 wrap(language_model)(keras.ops.convert_to_tensor(ids))
 
 
-def test_images_are_sent_to_the_check_as_shapes():
+def test_image_validation_uses_only_shapes():
     model = models.ViT(4, 2, 3, 1, 2, 8, 8, num_channels=1)
     model.compile("sgd", SPARSE)
     images, check = RANDOM.random((ROWS, 4, 4, 1)).astype("float32"), InputCheck(model)
@@ -301,7 +301,7 @@ def test_images_are_sent_to_the_check_as_shapes():
         list(check.data(dataset(images, labels_with(3))))
 
 
-def test_keras_handles_datasets_of_ragged_tensors(language_model):
+def test_ragged_datasets_are_not_validated(language_model):
     tf = pytest.importorskip("tensorflow")
     ragged = tf.data.Dataset.from_tensors((tf.ragged.constant([[1], [2, 3]]), tf.constant([0, 1])))
     assert InputCheck(language_model).data(ragged) is ragged

@@ -19,7 +19,7 @@ def row(parts, length):
 
 
 def batch(pairs, length, packed):
-    """Inputs and labels of a row with all `pairs`."""
+    """Return inputs and labels of one row with all `pairs`, or of one row per pair."""
     sources = [[*source, END] for source, _ in pairs]
     labels = [[*target, END] for _, target in pairs]
     targets = [[START, *target] for _, target in pairs]
@@ -49,7 +49,7 @@ def logits(model, pairs, length, packed=False):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_packed_row_has_the_logits_of_its_pairs(name):
+def test_a_packed_row_has_the_logits_of_separate_pairs(name):
     keras.utils.set_random_seed(0)
     model = MODELS[name]()
     found = logits(model, PAIRS, 20, packed=True)
@@ -62,8 +62,8 @@ def test_a_packed_row_has_the_logits_of_its_pairs(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_a_packed_row_has_the_loss_and_the_gradient_of_its_pairs(name):
-    """After an update of plain gradient descent, weights differ by the gradient of the sum of losses."""
+def test_a_packed_row_has_the_loss_and_gradient_of_separate_pairs(name):
+    """A step of plain gradient descent changes the weights by the gradient of the sum of losses."""
     weights, losses = [], []
     for packed in (True, False):
         keras.utils.set_random_seed(0)
@@ -82,7 +82,7 @@ def test_a_packed_row_has_the_loss_and_the_gradient_of_its_pairs(name):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5, err_msg=weight.path)
 
 
-def test_segments_of_one_side_are_refused():
+def test_segment_ids_of_one_side_only_are_rejected():
     inputs, _ = batch(PAIRS, 20, packed=True)
     del inputs["target_segment_ids"]
     with pytest.raises(ValueError, match="both or neither of 'source_segment_ids' and 'target_segment_ids'"):

@@ -1,4 +1,4 @@
-"""Problem types: one value that every classifier takes, saves and checks alike."""
+"""Problem types, which every classifier accepts, saves and validates equally."""
 
 import keras
 import numpy as np
@@ -37,9 +37,7 @@ each = pytest.mark.parametrize("name", MAKERS)
         (3, "regression", "regression"),
     ],
 )
-def test_default_is_single_label_for_several_classes_and_regression_for_one(
-    name, num_classes, given, expected
-):
+def test_the_default_is_single_label_or_regression_for_one_output(name, num_classes, given, expected):
     model = MAKERS[name][0](num_classes, given)
     assert model.problem_type == expected
     assert type(model).from_config(model.get_config()).problem_type == expected
@@ -66,7 +64,7 @@ def test_vit_without_head_has_no_problem_type():
         ("regression", np.array([[1.5, -2, 0], [3, 0, 1]], "float32"), keras.losses.MeanSquaredError()),
     ],
 )
-def test_documented_losses_fit_the_logits(problem_type, labels, loss):
+def test_documented_losses_match_the_logits(problem_type, labels, loss):
     keras.utils.set_random_seed(0)
     model = SequenceClassifier(BERT(13, **SIZES, max_length=8), 3, "mean", problem_type=problem_type)
     model.compile(keras.optimizers.Adam(0.02), loss, jit_compile=False)

@@ -1,4 +1,4 @@
-"""Pooling of sentence encoders, compared with NumPy, and the layers after it."""
+"""Pooling and later layers of sentence encoders, compared with NumPy."""
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ def encoder(**options):
 
 
 def reference(hidden, pooling, encoder):
-    """The pooled vector (D,) of the hidden states (T, D) of a row without padding."""
+    """Return the pooled vector (D,) of the hidden states (T, D) of a row without padding."""
     places = np.arange(1, len(hidden) + 1)
     return {
         "mean": lambda: hidden.mean(0),

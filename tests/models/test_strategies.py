@@ -1,4 +1,4 @@
-"""Strategies of tf.distribute that fail are refused before training; the others equal one device."""
+"""Unsupported strategies of tf.distribute raise an error before training; the others equal one device."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ class MirroredStrategy(types.SimpleNamespace):
         ),
     ],
 )
-def test_strategies_that_fail_are_refused(monkeypatch, strategy, options, error):
+def test_unsupported_strategies_are_rejected(monkeypatch, strategy, options, error):
     model = models.GPT(8, 1, 1, 4, max_length=4, dtype=options.pop("dtype", None))
     optimizer = keras.optimizers.SGD(gradient_accumulation_steps=options.pop("steps", None))
     model.compile(optimizer, "mse", **options)
@@ -45,11 +45,11 @@ def test_strategies_that_fail_are_refused(monkeypatch, strategy, options, error)
         model.fit(IDS, IDS, verbose=0)
 
 
-# The classifier's embeddings are not tied to an output matrix, which has a dense gradient.
+# The embeddings of the classifier are not tied to an output matrix, whose gradient would be dense.
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("case", sorted(several_devices.CASES, key=lambda case: case != "classifier"))
-def test_gradients_are_dense(case):
-    """Keras' optimizers square the gradients of a row that is read several times one by one, unless they are summed."""
+def test_embedding_gradients_are_dense(case):
+    """Keras optimizers square sparse gradients of a repeated row separately, instead of their sum."""
     tf = pytest.importorskip("tensorflow")
     model = several_devices.new(case, "sgd")
     _, inputs, labels, _ = several_devices.CASES[case]

@@ -7,7 +7,7 @@ from keras_transformer import generation
 from keras_transformer.models import T5
 from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -24,13 +24,13 @@ TINY = {
 }
 VARIANTS = {"original": {}, "v1.1": {"activation": "geglu_tanh", "tied": False}}
 each = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-# The decoder starts from the padding's id.
+# The decoder starts from the padding id.
 SOURCE = np.array([[5, 6, 7, 1, 0], [8, 1, 0, 0, 0]])
 TARGET = np.array([[0, 9, 4, 5], [0, 7, 0, 0]])
 
 
 def tiny(**options):
-    """A small model whose every weight is random."""
+    """Return a small model with random weights."""
     model = T5(**{**TINY, **options})
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
@@ -44,7 +44,7 @@ def logits(model, source=SOURCE, target=TARGET):
 
 
 def count(vocabulary_size, num_layers, num_heads, model_dim, hidden_dim, key_dim, **options):
-    """Three attentions and two feed-forward networks a layer, five norms, a table and a norm a stack."""
+    """Count the weights: three attentions, two feed-forwards, five norms per layer; table and norm per stack."""
     attention = 4 * model_dim * num_heads * key_dim
     feed_forward = (2 if options.get("activation", "relu") == "relu" else 3) * model_dim * hidden_dim
     layer = 3 * attention + 2 * feed_forward + 5 * model_dim
@@ -93,7 +93,9 @@ def test_from_size_accepts_overrides():
 
 
 def test_initialization_equals_the_paper():
-    keras.utils.set_random_seed(0)  # the deviation of 128 draws differs by more than 15 % in one of 60 tables
+    keras.utils.set_random_seed(
+        0
+    )  # the standard deviation of 128 draws is off by more than 15 % in one of 60 cases
     model = T5(500, num_layers=1, num_heads=4, model_dim=64, hidden_dim=128, key_dim=32, tied=False)
     for weight in model.trainable_weights:
         found = float(np.std(ops.convert_to_numpy(weight)))
@@ -104,7 +106,7 @@ def test_initialization_equals_the_paper():
 
 
 def by_hand(model, source, target):
-    """The paper's equations in NumPy, for rows without padding; the distances are all shorter than exact buckets."""
+    """Compute the paper's equations in NumPy, for rows without padding; all distances have exact buckets."""
     w = {weight.path: ops.convert_to_numpy(weight) for weight in model.weights}
 
     def norm(name, x):
@@ -163,7 +165,7 @@ def test_logits_equal_reference_implementation(options):
     np.testing.assert_allclose(logits(model)[0], expected, rtol=1e-3, atol=1e-3)
 
 
-def test_stack_shares_one_relative_bias():
+def test_layers_of_a_stack_share_one_relative_bias():
     for model in (tiny(), T5.from_config(tiny().get_config())):
         paths = [weight.path for weight in model.weights if weight.name == "table"]
         assert paths == ["encoder_bias/table", "decoder_bias/table"]

@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.models import Transformer
 from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -17,7 +17,7 @@ NORMALIZATIONS = ("pre", "post", "sandwich")
 
 
 def tiny(**options):
-    """A small model whose every weight, biases too, is random."""
+    """Return a small model with random weights, including biases."""
     model = Transformer(**{**TINY, **options})
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
@@ -74,14 +74,14 @@ def test_named_sizes_equal_the_paper_and_accept_overrides():
     assert (model.normalization, model.model_dim, model.dropout) == ("pre", 256, 0.0)
 
 
-def test_pad_id_is_argument():
+def test_pad_id_can_be_set():
     model, other = tiny(), tiny(pad_id=11)
     found = logits(other, np.where(SOURCE == 0, 11, SOURCE), np.where(TARGET == 0, 11, TARGET))
     valid = TARGET != 0
     np.testing.assert_allclose(found[valid], logits(model)[valid], **CLOSE)
 
 
-def test_target_tokens_change_only_later_logits_and_source_tokens_all():
+def test_target_tokens_change_later_logits_and_source_tokens_all_logits():
     model = tiny()
     before = logits(model)
     target = TARGET.copy()
@@ -98,7 +98,7 @@ def test_target_tokens_change_only_later_logits_and_source_tokens_all():
 
 
 @pytest.mark.slow
-def test_word_order_matters():
+def test_source_order_changes_the_output():
     model = tiny()
     assert not np.allclose(
         logits(model, SOURCE[:, [1, 0, 2, 3]])[0], logits(model, SOURCE[:, :4])[0], **CLOSE
@@ -141,7 +141,7 @@ def test_compiled_model_reloads_compiled_and_continues_training(tmp_path):
     np.testing.assert_allclose(theirs["loss"], ours["loss"], rtol=1e-5)
     np.testing.assert_allclose(
         logits(again), logits(model), rtol=1e-3, atol=1e-4
-    )  # Adam's moments came back too
+    )  # the moments of Adam are restored too
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_weights_save_and_load(tmp_path):
 
 
 def reversals(count, length=6, vocabulary=12):
-    """Sources of ids 4…, and the same reversed as targets and labels."""
+    """Return sources of ids from 4, and their reversals as targets and labels."""
     random = np.random.default_rng(0)
     words = random.integers(4, vocabulary, (count, length))
     lengths = random.integers(2, length + 1, (count, 1))
@@ -182,7 +182,7 @@ def test_tiny_model_learns_to_reverse(jit_compile):
     inputs, labels = reversals(128)
     history = model.fit(inputs, labels, batch_size=32, epochs=70, verbose=0)
     assert history.history["token_accuracy"][-1] > 0.98
-    # By its own output too, token by token: a look ahead in training would not survive this.
+    # Free-running generation also succeeds, which excludes leaks of later tokens in training.
     ids = np.zeros((128, labels.shape[1] + 1), int)
     ids[:, 0] = 2
     for t in range(labels.shape[1]):
@@ -192,7 +192,7 @@ def test_tiny_model_learns_to_reverse(jit_compile):
 
 
 @pytest.mark.slow
-def test_integer_types_of_ids_agree():
+def test_ids_of_every_integer_type_give_equal_outputs():
     model = tiny()
     expected = logits(model)
     for dtype in ("int32", "int64", "uint8"):
@@ -203,7 +203,7 @@ def test_integer_types_of_ids_agree():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_quantizes_before_its_first_call():
+def test_models_can_be_quantized_before_their_first_call():
     model = Transformer(20, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
     model.quantize("int8")
     ids = np.array([[4, 5, 3]])

@@ -8,7 +8,7 @@ from keras_transformer.models import GPT, T5, Transformer, Unlimiformer
 from keras_transformer.ops import retrieval, scores
 from keras_transformer.training import LabelSmoothedCrossentropy
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -19,7 +19,7 @@ TARGET = np.array([[2, 9, 4, 5], [2, 7, 0, 0], [2, 5, 6, 7]])
 
 
 def tiny(kind=Transformer, **options):
-    """A small model whose every weight, biases too, is random."""
+    """Return a small model with random weights, including biases."""
     sizes = {"vocabulary_size": 12, "num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
     model = kind(**{**sizes, **options})
     random = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def logits(model, source=SOURCE, target=TARGET):
 
 
 def states_by_hand(model, row, chunk_length, overlap):
-    """The states (n, D) of one row without padding: each chunk encoded separately, its middle kept."""
+    """Return the states (n, D) of one row without padding: encode each chunk, keep its middle."""
     stride, left = chunk_length - overlap, overlap // 2
     kept = np.zeros((len(row), model.model_dim), np.float32)
     start = 0
@@ -101,14 +101,14 @@ def test_blockwise_search_equals_full_search(monkeypatch, block):
 
 
 @neutral
-def test_source_of_one_chunk_equals_the_model():
+def test_a_source_of_one_chunk_equals_the_model():
     model = tiny()
     np.testing.assert_allclose(logits(Unlimiformer(model, 40, 40)), logits(model), **CLOSE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 8])
-def test_right_padding_changes_nothing(count):
+def test_right_padding_does_not_change_outputs(count):
     long = Unlimiformer(tiny(), top_k=5, chunk_length=8, overlap=4)
     source = np.pad(SOURCE, [(0, 0), (0, count)])
     np.testing.assert_allclose(logits(long, source), logits(long), **CLOSE)
@@ -116,7 +116,7 @@ def test_right_padding_changes_nothing(count):
     np.testing.assert_allclose(logits(long, SOURCE[1:2, :17], TARGET[1:2]), logits(long)[1:2], **CLOSE)
 
 
-def test_row_of_padding_equals_the_model():
+def test_a_row_of_padding_equals_the_model():
     model = tiny()
     expected = logits(model, SOURCE[2:, :8], TARGET[2:])
     assert np.isfinite(expected).all()
@@ -125,7 +125,7 @@ def test_row_of_padding_equals_the_model():
         np.testing.assert_allclose(found, expected, **CLOSE)
 
 
-def test_each_head_attends_to_its_top_k_keys_only():
+def test_each_head_attends_only_to_its_top_k_keys():
     model = tiny(num_layers=1)
     attention = model.decoder_blocks[0].cross_attention
     random = np.random.default_rng(3)
@@ -137,7 +137,7 @@ def test_each_head_attends_to_its_top_k_keys_only():
 
     weights = np.asarray(attention.attention_weights(query, store))  # (1, N, T, S)
     chosen = np.argsort(-weights, axis=-1)[..., :3]
-    # A softmax over the chosen keys equals the full softmax's weights, renormalized.
+    # A softmax over the selected keys equals the renormalized full softmax.
     kept = np.where((np.arange(20) == chosen[..., None]).any(-2), weights, 0)
     kept /= kept.sum(-1, keepdims=True)
     values = np.asarray(attention.project(store)["value"])  # (1, N, S, V)
@@ -146,7 +146,7 @@ def test_each_head_attends_to_its_top_k_keys_only():
     np.testing.assert_array_equal(RetrievalMemory(store, 3).attend(attention, query), retrieved(store))
     others = np.setdiff1d(np.arange(20), chosen)
     changed = store.copy()
-    changed[:, others] *= 0.999  # no longer the same, yet chosen no more than before
+    changed[:, others] *= 0.999  # changed, but not selected more often
     np.testing.assert_array_equal(retrieved(changed), retrieved(store))
     changed[:, chosen.ravel()[:1]] *= 0.999
     assert np.abs(retrieved(changed) - retrieved(store)).max() > 1e-6
@@ -154,7 +154,7 @@ def test_each_head_attends_to_its_top_k_keys_only():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [20, 29])  # at least the number of real tokens, without and with padding
-def test_source_of_one_chunk_drops_the_same_weights_as_the_model(k):
+def test_dropout_for_one_chunk_equals_the_model(k):
     def training_logits(wrap):
         keras.utils.set_random_seed(1)
         model = wrap(tiny(T5, key_dim=3, dropout=0.4))
@@ -168,13 +168,13 @@ def test_source_of_one_chunk_drops_the_same_weights_as_the_model(k):
 def test_only_retrieved_tokens_change_the_output():
     long = Unlimiformer(
         tiny(vocabulary_size=30), top_k=1, chunk_length=1, overlap=0
-    )  # states are of one token each
+    )  # each state is one token
     source = np.arange(4, 30)[None]  # no token twice
     before = logits(long, source, TARGET[:1])
     others = np.stack([np.delete(source[0], position) for position in range(source.shape[1])])
     found = logits(long, others, np.repeat(TARGET[:1], len(others), axis=0))
     changed = np.abs(found - before).max(axis=(1, 2)) > 1e-5
-    # No more tokens matter than there are layers, heads and queries to ask for one each.
+    # At most one token per layer, head and query has an effect.
     assert 0 < changed.sum() <= 2 * 2 * 4
 
 
@@ -222,7 +222,7 @@ def test_fit_trains_through_retrieval():
         for old, weight in zip(before, model.trainable_weights, strict=True)
         if np.array_equal(old, np.asarray(weight))
     ]
-    # A key's bias adds the same to all scores: attention does not depend on it.
+    # A key bias adds a constant to all scores, so attention does not depend on it.
     assert all("key/bias" in path for path in still)
 
 
@@ -254,7 +254,7 @@ def test_quantized_key_projection_is_used():
 
 
 @pytest.mark.slow
-def test_pipeline_answers_long_texts(pipeline):
+def test_a_pipeline_processes_long_texts(pipeline):
     from keras_transformer.pipelines import TextToText
 
     short = pipeline.model
@@ -276,7 +276,7 @@ def test_pipeline_answers_long_texts(pipeline):
         ({"model": scores.ScaledDotProduct(soft_cap=2.0)}, "without soft cap.* Received: .*soft_cap=2.0"),
     ],
 )
-def test_invalid_arguments_are_refused(options, message):
+def test_invalid_arguments_are_rejected(options, message):
     model = options.get("model")
     if model == "gpt":
         model = GPT(12, num_layers=1, num_heads=2, model_dim=8, max_length=8)
@@ -290,7 +290,7 @@ def test_invalid_arguments_are_refused(options, message):
 
 @neutral
 @pytest.mark.slow
-def test_memory_beyond_the_store_grows_only_by_ids_and_mask():
+def test_memory_besides_the_store_grows_only_by_ids_and_mask():
     if keras.config.backend() != "jax":
         pytest.skip("XLA's count of bytes is JAX's to ask for")
     import jax

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.models import ViT
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -22,7 +22,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 3)).astype("uint8"
 
 
 def tiny(**options):
-    """A small model whose every weight, biases too, is random."""
+    """Return a small model with random weights, including biases."""
     model = ViT(**{**TINY, **options})
     random = np.random.default_rng(1)
     for weight in model.trainable_weights:
@@ -55,7 +55,7 @@ def test_parameter_count_equals_formula():
 
     assert tiny().count_params() == count(2, 8, 16, 6, 48, 3, token=1)
     assert tiny(pooling="mean").count_params() == count(2, 8, 16, 6, 48, 3, token=0)
-    # The same formula gives the paper's ViT-B/16; one layer is built, eleven more are counted.
+    # The formula also holds for ViT-B/16 of the paper: one layer is built, eleven more are counted.
     size, block = ViT.from_size("b16", num_layers=1), 7_087_872
     assert size.count_params() + 11 * block == count(12, 768, 3072, 196, 768, 1000, token=1) == 86_567_656
     assert 86_567_656 - (768 * 1000 + 1000) == 85_798_656
@@ -74,7 +74,7 @@ def test_patches_are_row_major_and_values_scaled_to_minus_one_to_one():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("patch_size", [pytest.param((8, 4), marks=neutral), [4, 6], (2, 3)])
-def test_patches_may_be_higher_than_wide_or_wider_than_high(patch_size, tmp_path):
+def test_patches_may_be_rectangular(patch_size, tmp_path):
     model = tiny(pooling="mean", patch_size=patch_size)
     height, width = patch_size
     assert model.grid_shape == (8 // height, 12 // width)
@@ -99,7 +99,7 @@ def test_number_and_pair_sizes_agree():
 
 
 @pytest.mark.slow
-def test_projections_to_queries_keys_and_values_may_lack_biases():
+def test_query_key_and_value_projections_may_lack_biases():
     model = tiny(qkv_bias=False)
     attention = model.blocks[1].attention
     biased = [layer.use_bias for layer in (attention.query_projection, attention.output_projection)]
@@ -142,7 +142,7 @@ def test_only_positions_break_permutation_invariance(pooling):
     np.testing.assert_allclose(logits(model, swapped), logits(model), **CLOSE)
 
 
-def test_images_ignore_other_images_of_the_batch():
+def test_images_do_not_depend_on_other_images_of_the_batch():
     model = tiny()
     np.testing.assert_allclose(logits(model)[:1], logits(model, IMAGES[:1]), **CLOSE)
     assert logits(model, IMAGES[:0]).shape == (0, 3)
@@ -158,20 +158,22 @@ def test_model_without_head_returns_pooled_features():
 
 
 class TestWindow:
-    def test_window_over_the_whole_image_equals_none(self):
+    def test_a_window_over_the_full_image_equals_no_window(self):
         np.testing.assert_allclose(logits(tiny(window=2)), logits(tiny()), **CLOSE)
         assert not np.allclose(logits(tiny(window=1)), logits(tiny()), **CLOSE)
 
-    def test_patches_attend_to_rows_and_columns_near_them_and_to_the_class_token(self):
+    def test_patches_attend_to_near_rows_and_columns_and_the_class_token(self):
         weights = tiny(window=1).attention_weights(IMAGES)
         assert [tuple(each.shape) for each in weights] == [(2, 2, 7, 7)] * 2
         seen = np.asarray(weights[0])[0, 0] > 0
         assert seen[0].all()
         assert seen[:, 0].all()
-        np.testing.assert_array_equal(seen[1, 1:], [1, 1, 0, 1, 1, 0])  # the corner: its row, and the next
+        np.testing.assert_array_equal(
+            seen[1, 1:], [1, 1, 0, 1, 1, 0]
+        )  # the corner attends to its row and the next
         np.testing.assert_array_equal(seen[2, 1:], [1, 1, 1, 1, 1, 1])
 
-    def test_patch_outside_the_window_changes_nothing(self):
+    def test_patches_outside_the_window_do_not_change_outputs(self):
         model = tiny(window=0, pooling="mean", num_layers=1)
         changed = IMAGES.copy()
         changed[:, :4, :4] = 255 - changed[:, :4, :4]
@@ -181,19 +183,19 @@ class TestWindow:
 
 class TestResized:
     @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-    def test_to_its_own_size_is_the_same_model(self, positions):
+    def test_resizing_to_the_same_size_gives_an_equal_model(self, positions):
         model = tiny(positions=positions)
         again = model.resized((8, 12))
         np.testing.assert_allclose(logits(again), logits(model), **CLOSE)
 
-    def test_interpolates_positions_and_copies_all_else(self):
+    def test_resizing_interpolates_positions_and_copies_other_weights(self):
         model = tiny()
         larger = model.resized((16, 24))
         assert logits(larger, np.zeros((1, 16, 24, 3))).shape == (1, 3)
         for old, new in zip(model.weights, larger.weights, strict=True):
             if "table" in old.path:
                 assert tuple(new.shape) == (4, 6, 8)
-                # A grid twice as fine keeps means nearly, and a constant table wholly.
+                # A grid twice as fine approximately keeps means, and keeps a constant table exactly.
                 np.testing.assert_allclose(ops.mean(new, (0, 1)), ops.mean(old, (0, 1)), atol=0.05)
             else:
                 np.testing.assert_array_equal(old, new)
@@ -201,7 +203,7 @@ class TestResized:
         np.testing.assert_allclose(model.resized((16, 24)).positions.table, np.ones((4, 6, 8)), rtol=1e-5)
 
     @pytest.mark.slow
-    def test_sinusoidal_positions_are_those_of_the_new_grid(self):
+    def test_resizing_recomputes_sinusoidal_positions(self):
         model = tiny(positions="sinusoidal")
         larger, fresh = model.resized((16, 24)), tiny(positions="sinusoidal", image_size=(16, 24))
         images = np.ones((1, 16, 24, 3))
@@ -209,7 +211,7 @@ class TestResized:
 
 
 def stripes(count, seed=0):
-    """Images of horizontal or vertical stripes, and which."""
+    """Return images of horizontal or vertical stripes, and their labels."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 2, count)
     phase = random.integers(0, 2, (count, 1, 1)) + np.arange(8)[None, None] // 2 % 2
@@ -220,7 +222,7 @@ def stripes(count, seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_learns_to_classify_stripes(jit_compile):
+def test_a_tiny_model_learns_to_classify_stripes(jit_compile):
     keras.utils.set_random_seed(0)
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32, "dropout": 0.1}
     model = ViT(8, 4, 2, num_channels=1, **sizes)

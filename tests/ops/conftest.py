@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks so small that a few dozen positions have many, some of them partial."""
+    """Use blocks so small that a few dozen positions have many blocks, some of them partial."""
     from keras_transformer.ops import linear
     from keras_transformer.ops.blockwise import schedule
 
@@ -17,10 +17,10 @@ def small_blocks(monkeypatch):
 
 @pytest.fixture(scope="session")
 def pull_back(modes):
-    """pull_back(mode, function, inputs, arguments, upstream): outputs, and gradients of ⟨outputs, upstream⟩ by inputs.
+    """Return pull_back(mode, function, inputs, arguments, upstream): outputs, and gradients of ⟨outputs, upstream⟩.
 
-    `inputs` and `arguments` are dicts of tensors, the two arguments of `function`. A mode that the backend lacks is
-    its compiled one.
+    `inputs` and `arguments` are dicts of tensors, the two arguments of `function`. If the backend lacks a mode, the
+    compiled mode is used.
     """
 
     def on_tensorflow(function):
@@ -55,6 +55,6 @@ def pull_back(modes):
 
 
 def _numbers(tensor):
-    """As NumPy's, halves as float32."""
+    """Convert to NumPy, half precision as float32."""
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     return np.asarray(tensor if dtype == "float64" else keras.ops.cast(tensor, "float32"))

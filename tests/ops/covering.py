@@ -1,4 +1,4 @@
-"""Which cases of attention the tests compute: axes, what may stand together, and covering sets of cases."""
+"""The attention cases that are tested: axes, legal combinations, and covering sets of cases."""
 
 import itertools
 import random
@@ -35,7 +35,7 @@ AXES = {
 
 
 def legal(case):
-    """Whether what is known of a case may stand together."""
+    """Return whether the values of a partial case can be combined."""
     has = case.get
     sides = has("lengths", "").split("x")
     if has("segments") and sides[0] != sides[-1]:
@@ -60,13 +60,13 @@ def legal(case):
 
 
 def pairwise(axes, legal, wanted, seed=0):
-    """Cases, as few as a greedy choice finds, in which every wanted pair of values occurs that is legal.
+    """Choose few cases greedily, in which every wanted legal pair of values occurs.
 
     Args:
         axes: the values of each axis.
-        legal: of a case of which some axes may be missing.
-        wanted: stages, each a predicate on two axes' names; later stages go on from the cases of earlier ones.
-        seed: of the choice between equals.
+        legal: a predicate on cases in which axes may be missing.
+        wanted: stages, each a predicate on the names of two axes; later stages extend the cases of earlier ones.
+        seed: the seed of random choices between equal candidates.
 
     Returns:
         The cases of each stage.
@@ -78,7 +78,7 @@ def pairwise(axes, legal, wanted, seed=0):
         return set(itertools.combinations(sorted(case.items()), 2)) & uncovered
 
     def complete(case):
-        """A legal case with a pair that is wanted, or None."""
+        """Return a legal case with a wanted pair, or None."""
         missing = [axis for axis in axes if axis not in case]  # not a set, whose order differs by process
         for axis in choice.sample(missing, len(missing)):
             options = [{**case, axis: value} for value in axes[axis] if legal({**case, axis: value})]
@@ -100,7 +100,7 @@ def pairwise(axes, legal, wanted, seed=0):
             pair = min(uncovered)
             found = [case for case in (complete(dict(pair)) for _ in range(8)) if case]
             if not found:
-                uncovered.remove(pair)  # nothing legal has both
+                uncovered.remove(pair)  # no legal case has both
                 continue
             case = max(found, key=lambda case: len(pairs(case)))
             uncovered -= pairs(case)
@@ -110,7 +110,7 @@ def pairwise(axes, legal, wanted, seed=0):
 
 
 def random_cases(axes, legal, product, seed=0):
-    """One case for each legal combination of some axes, the others drawn by chance from what is legal."""
+    """Return one case for each legal combination of some axes, with random legal values of the others."""
     choice = random.Random(seed)
     cases = []
     for values in itertools.product(*(axes[axis] for axis in product)):
@@ -125,5 +125,5 @@ def random_cases(axes, legal, product, seed=0):
 
 
 def name(case):
-    """A readable test id, of letters and digits that every worker writes alike."""
+    """Return a readable test id of letters and digits, equal in every worker."""
     return ",".join(case[axis].replace(" ", "-") for axis in AXES if case[axis])

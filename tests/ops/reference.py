@@ -1,4 +1,4 @@
-"""Attention pair by pair, in NumPy's float64 from the definitions, and the problems that the tests give it.
+"""Reference attention, computed pair by pair from the definitions in NumPy float64, and its test inputs.
 
 Axes: B batch, T queries, S keys, N query heads, K key/value heads, H head size, V value size.
 """
@@ -83,7 +83,7 @@ SCORES = {
 
 
 def weights_of_a_score(name, heads, kv_heads):
-    """The shapes of a score's weights."""
+    """Return the shapes of the weights of a score."""
     return {
         "additive": [(heads, H)],
         "gatv2": [(heads, H)],
@@ -93,7 +93,7 @@ def weights_of_a_score(name, heads, kv_heads):
 
 
 def rounded(array, dtype):
-    """The nearest numbers that `dtype` has."""
+    """Round to the nearest numbers of `dtype`."""
     if dtype == "float64":
         return np.asarray(array, dtype)
     return np.asarray(ops.cast(ops.cast(array, dtype), "float32"), "float64")
@@ -101,16 +101,16 @@ def rounded(array, dtype):
 
 @dataclasses.dataclass
 class ReferenceInputs:
-    """The inputs of one case: differentiable and auxiliary ones, and the masks and biases that they stand for.
+    """The inputs of one case, differentiable and auxiliary, and the masks and biases that they define.
 
     Args:
         inputs: query, key, value, and if there are any, bias or table, and the score's weights; as numbers that
-            the case's type has, in float64.
+            the dtype of the case can represent, in float64.
         arguments: masks, segments, edges, positions and the seed of dropout.
-        allowed: which pairs may attend, (B, N, T, S).
-        bias_of_pairs: the bias that `inputs` gives, (B, N, T, S).
+        allowed: the pairs that may attend, (B, N, T, S).
+        bias_of_pairs: the bias that `inputs` define, (B, N, T, S).
         bucket_of_pairs: T5's bucket, (B, T, S), or None.
-        keep: what dropout multiplies with, (B, N, T, S).
+        keep: the factors of dropout, (B, N, T, S).
     """
 
     case: dict[str, str]
@@ -123,14 +123,14 @@ class ReferenceInputs:
     keep: Any
 
     def tensors(self):
-        """The inputs in the case's type, but a table, which is float32."""
+        """Return the inputs in the dtype of the case, except a table, which is float32."""
         return {
             name: ops.cast(array, "float32" if name == "table" else self.dtype)
             for name, array in self.inputs.items()
         }
 
     def options(self, inputs):
-        """`attention`'s arguments that have no gradient, or have it through an object."""
+        """Return the arguments of `attention` without a gradient, or with a gradient through an object."""
         weights = [inputs[name] for name in inputs if name.startswith("weight")]
         bias = inputs.get("bias")
         if "table" in inputs:
@@ -212,7 +212,7 @@ def build(case, dtype=None, seed=0):
 
 
 def _positions(kind, random, B, T, S):  # noqa: N803
-    """What is given, and the positions that it means, (B, T) and (B, S)."""
+    """Return the position arguments, and the positions that they define, (B, T) and (B, S)."""
     q, k, given = np.arange(T), np.arange(S), {}
     if kind == "shared positions":
         q, k = 2 * q + 1, 2 * k
@@ -228,7 +228,7 @@ def _positions(kind, random, B, T, S):  # noqa: N803
 
 
 def _edges(random, B, T, S):  # noqa: N803
-    """Edges, some twice and some −1, and the pairs that they are, (B, T, S)."""
+    """Return edges, with duplicates and −1 as padding, and the related pairs (B, T, S)."""
     edges = np.stack([random.integers(0, S, (B, 4 * T)), random.integers(0, T, (B, 4 * T))], axis=-1)
     edges[:, 1] = edges[:, 0]
     edges[random.random((B, 4 * T)) < 0.2] = -1
@@ -240,9 +240,9 @@ def _edges(random, B, T, S):  # noqa: N803
 
 
 def solve(reference_inputs, upstream):
-    """By name: the output (B, T, N, V), and the gradients of ⟨output, upstream⟩ by each input.
+    """Return by name the output (B, T, N, V) and the gradients of ⟨output, upstream⟩ with respect to each input.
 
-    Twice: what they are, and the sizes of what is summed up to them, which rounding errors are relative to.
+    They are returned twice: the values, and sums of absolute values, to which rounding errors are relative.
     """
     inputs, allowed = reference_inputs.inputs, reference_inputs.allowed
     query, key, value, upstream = (
@@ -268,7 +268,7 @@ def solve(reference_inputs, upstream):
 
 
 def _sums(reference_inputs, kept, by_logit, value, upstream, slopes_of):
-    """What `solve` gives, from weights and gradients of pairs (B, N, T, S)."""
+    """Return the results of `solve` from weights and gradients of pairs (B, N, T, S)."""
     inputs = reference_inputs.inputs
 
     def by_kv_head(tensor, axis=1):
@@ -299,7 +299,7 @@ def _sums(reference_inputs, kept, by_logit, value, upstream, slopes_of):
 
 
 class _LogKernel:
-    """log κ of every pair (B, N, T, S), and its slopes by central differences."""
+    """log κ of every pair (B, N, T, S), and its derivatives by central differences."""
 
     def __init__(self, reference_inputs, query, key):
         self.definition = SCORES[reference_inputs.case["score"]][1]
@@ -313,7 +313,7 @@ class _LogKernel:
         return self.definition(*(self.inputs | changed).values())
 
     def slopes(self, name):
-        """By each component of a pair's query, key or weight, in order."""
+        """Return the derivatives with respect to each component of a pair's query, key or weight."""
         inner = self.inputs[name].shape[4 if name in ("query", "key") else 3 :]
         for index in np.ndindex(inner):
             step = np.zeros(inner)

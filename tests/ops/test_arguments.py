@@ -1,4 +1,4 @@
-"""What attention is given: refused by name where it does not fit, and right at the edges of what does."""
+"""Arguments of attention: mask conventions, extreme values, empty batches and tracing."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ X = np.random.default_rng(0).normal(size=(2, 5, 4, 8)).astype("float32")
 
 
 @neutral
-def test_masks_of_other_conventions_may_be_lists_arrays_tensors_or_symbolic():
+def test_other_mask_conventions_accept_lists_arrays_and_tensors():
     hidden = [[True, False], [False, False]]
     for given in (hidden, np.array(hidden), ops.array(hidden), np.array(hidden).astype("int32")):
         np.testing.assert_array_equal(relations.from_hidden(given), ~np.array(hidden))
@@ -31,7 +31,7 @@ def test_masks_of_other_conventions_may_be_lists_arrays_tensors_or_symbolic():
 
 @pytest.mark.parametrize("low", [-1e4, -1e9, -np.inf])
 @neutral
-def test_rows_of_nothing_but_a_very_low_bias_have_the_same_gradients_everywhere(low, gradients):
+def test_rows_with_only_very_low_biases_have_equal_gradients_in_every_kernel(low, gradients):
     query, key, value = np.random.default_rng(1).normal(size=(3, 1, 8, 1, 4)).astype("float32")
     bias = np.zeros((8, 8), "float32")
     bias[3:] = low
@@ -45,7 +45,7 @@ def test_rows_of_nothing_but_a_very_low_bias_have_the_same_gradients_everywhere(
 
 
 @neutral
-def test_linear_attention_hides_padding_that_is_not_a_number():
+def test_linear_attention_masks_nan_padding():
     padding = np.arange(5) < np.array([[3], [5]])
     clean = attention(X, X, X, score="linear", padding_mask=padding, kernel="linear")
     dirty = np.where(padding[:, :, None, None], X, np.nan)
@@ -53,13 +53,13 @@ def test_linear_attention_hides_padding_that_is_not_a_number():
     np.testing.assert_allclose(found, clean, rtol=1e-6)
 
 
-def test_an_empty_batch_is_computed_at_once():
+def test_an_empty_batch_uses_the_dense_kernel():
     x = np.zeros((0, 2000, 2, 4), "float32")
     assert explain(x, x, x).kernel == "dense"
     assert attention(x, x, x).shape == x.shape
 
 
-def test_few_queries_and_many_rows_choose_their_kernels():
+def test_kernel_choice_depends_on_queries_and_batch_size():
     def chosen(batch, queries, keys, heads=4):
         query, key = (keras.KerasTensor((batch, length, heads, 64)) for length in (queries, keys))
         return explain(query, key, key, "causal").kernel
@@ -77,8 +77,8 @@ def test_a_window_wider_than_the_sequence_schedules_only_the_sequence():
     assert planned.bytes <= 4 * 3 * 128 * 128
 
 
-def test_the_export_runs_without_xla():
-    """TensorFlow Serving has no operations of XLA's."""
+def test_exported_attention_runs_without_xla():
+    """TensorFlow Serving does not run XLA operations."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("graphs of TensorFlow")
     import tensorflow as tf
@@ -97,7 +97,7 @@ def test_the_export_runs_without_xla():
 
 
 @pytest.mark.backend_neutral
-def test_jax_may_transform_it_in_any_order(monkeypatch):
+def test_jax_transformations_compose_in_any_order(monkeypatch):
     if keras.backend.backend() != "jax":
         pytest.skip("transformations of JAX")
     import jax

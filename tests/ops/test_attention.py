@@ -9,7 +9,7 @@ from keras_transformer.ops import attention, attention_weights
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.relations import Causal, Full
 
-# On JAX every new shape compiles for seconds: one case of each law runs there.
+# JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 # JAX has float64 only where a global flag is set.
@@ -18,7 +18,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5} if FLOAT == "float32" else {"rtol": 1e-9, "
 
 
 def reference(query, key, value, allowed, bias, scale, upstream):
-    """Attention pair by pair in float64: output, weights, gradients of ⟨output, upstream⟩ by query, key, value."""
+    """Compute attention pair by pair in float64: output, weights, gradients for query, key and value."""
     query, key, value = (array.astype("float64") for array in (query, key, value))
     (B, T, N, _), (_, S, K, _) = query.shape, key.shape  # noqa: N806
     output, weights = np.zeros((B, T, N, value.shape[-1])), np.zeros((B, N, T, S))
@@ -42,7 +42,7 @@ def reference(query, key, value, allowed, bias, scale, upstream):
 
 
 def attention_inputs(*extras, B=2, T=4, S=4, N=4, K=4, H=3, V=3, relation=None, scale=None):  # noqa: N803
-    """Random tensors, `attention`'s arguments, and what they say by definition: `allowed`, `bias`, `scale`."""
+    """Return random tensors, the arguments of `attention`, and their definitions `allowed`, `bias` and `scale`."""
     random = np.random.default_rng(sum(map(ord, "".join(extras))) + 7 * T + S)
 
     def normal(*shape):
@@ -136,7 +136,7 @@ CASES_ON_JAX = ("few keys", "one key", "grouped, values of another size", "paddi
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=neutral if case in CASES_ON_JAX else ()) for case in CASES]
 )
-def test_outputs_weights_and_gradients_are_the_definitions(case, gradients):
+def test_outputs_weights_and_gradients_equal_the_definition(case, gradients):
     extras, sizes = CASES[case]
     tensors, arguments, definition = attention_inputs(*extras, **sizes)
     upstream = (
@@ -156,7 +156,7 @@ def test_outputs_weights_and_gradients_are_the_definitions(case, gradients):
     np.testing.assert_allclose(ours.sum(-1), allowed.any(-1), rtol=1e-6)
 
 
-def test_the_gradient_of_the_bias_is_that_of_the_scores(gradients):
+def test_the_bias_gradient_equals_the_score_gradient(gradients):
     (query, key, value), _, (allowed, bias, scale) = attention_inputs("bias")
     found = gradients(
         lambda b: ops.sum(attention(query, key, value, "causal", bias=b)[..., 0]), bias.astype(FLOAT)
@@ -175,12 +175,12 @@ def test_the_gradient_of_the_bias_is_that_of_the_scores(gradients):
 
 
 @pytest.mark.parametrize("relation", [None, "full", Full(), Full() | Causal(), ~(~Full())], ids=str)
-def test_full_is_the_default_however_it_is_said(relation):
+def test_every_form_of_full_attention_equals_the_default(relation):
     tensors, *_ = attention_inputs(T=3)
     np.testing.assert_allclose(attention(*tensors, relation), attention(*tensors), **CLOSE)
 
 
-def test_nobody_related_gives_zeros_and_zero_gradients(gradients):
+def test_an_empty_relation_gives_zeros_and_zero_gradients(gradients):
     tensors, *_ = attention_inputs(T=3)
     assert (np.asarray(attention(*tensors, ~Full())) == 0).all()
     for gradient in gradients(lambda q, k, v: ops.sum(attention(q, k, v, ~Full())), *tensors):
@@ -196,7 +196,7 @@ def test_permuting_keys_changes_nothing_and_permuting_queries_permutes_the_outpu
     np.testing.assert_allclose(attention(query[:, order], key, value), expected[:, order], **CLOSE)
 
 
-def test_translating_positions_changes_nothing_and_a_permutation_does():
+def test_outputs_are_invariant_to_position_translation_but_not_permutation():
     tensors, *_ = attention_inputs(T=4)
     expected = attention(*tensors, "causal")
     moved = np.arange(4, dtype="int32") + 11
@@ -211,8 +211,8 @@ def test_translating_positions_changes_nothing_and_a_permutation_does():
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("given", ["query_positions", "key_positions"])
 @neutral
-def test_positions_of_one_side_may_be_of_any_integer_type(given, dtype):
-    # NumPy's default is int64, and the positions not given are int32.
+def test_query_or_key_positions_may_have_any_integer_type(given, dtype):
+    # NumPy integers are int64, and default positions are int32.
     tensors, *_ = attention_inputs(T=4)
     found = attention(*tensors, "causal", **{given: np.arange(4).astype(dtype)})
     np.testing.assert_allclose(found, attention(*tensors, "causal"), **CLOSE)
@@ -245,8 +245,8 @@ def test_masked_keys_do_not_change_the_output(dtype, dropout):
 
 
 @pytest.mark.parametrize("lowest", ["-1e9", "lowest float32", "-inf"])
-def test_a_bias_used_as_an_additive_mask_gives_nothing_to_unrelated_keys(lowest):
-    # As other libraries mask. The second query is hidden from both keys that the mask leaves it.
+def test_an_additive_mask_gives_no_weight_to_unrelated_keys(lowest):
+    # An additive mask as in other libraries. The second query cannot attend to any key.
     (query, key, value), *_ = attention_inputs(T=3, S=4)
     hidden = {"-1e9": -1e9, "lowest float32": np.finfo("float32").min, "-inf": -np.inf}[lowest]
     bias = np.zeros((3, 4), FLOAT)
@@ -260,7 +260,7 @@ def test_a_bias_used_as_an_additive_mask_gives_nothing_to_unrelated_keys(lowest)
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @neutral
-def test_half_precision_is_finite_with_rows_that_are_all_padding(dtype, gradients):
+def test_half_precision_is_finite_with_rows_of_padding(dtype, gradients):
     tensors, arguments, (allowed, *_) = attention_inputs("padding", B=3, S=5, K=2, relation="causal")
     tensors = [half(tensor, dtype) for tensor in tensors]
     output = attention(*tensors, **arguments)
@@ -274,7 +274,7 @@ def test_half_precision_is_finite_with_rows_that_are_all_padding(dtype, gradient
         assert (gradient[-1] == 0).all()  # the row of padding
 
 
-def test_the_softmax_of_half_precision_is_computed_in_float32():
+def test_half_precision_softmax_is_computed_in_float32():
     weights = attention_weights(
         half(np.ones((1, 1, 1, 1)), "float16"), half(np.ones((1, 3000, 1, 1)), "float16")
     )
@@ -283,11 +283,11 @@ def test_the_softmax_of_half_precision_is_computed_in_float32():
 
 
 @neutral
-def test_every_mode_gives_the_same_and_drops_the_same_pairs(modes):
+def test_every_mode_gives_equal_outputs_and_drops_equal_pairs(modes):
     (query, key, _), arguments, (allowed, *_) = attention_inputs(
         "bias", "padding", "positions of each row", B=3, T=6, S=5, K=2, relation="causal"
     )
-    # The values are a basis, so that the output is the matrix of dropped weights.
+    # With basis vectors as values, the output is the matrix of weights after dropout.
     value = np.broadcast_to(np.eye(5)[:, None], (3, 5, 2, 5)).astype(FLOAT)
 
     def function(query, key, value, seed):
@@ -304,7 +304,7 @@ def test_every_mode_gives_the_same_and_drops_the_same_pairs(modes):
 
 
 @pytest.mark.slow
-def test_lengths_may_be_unknown_when_traced():
+def test_sequence_lengths_may_be_unknown_when_traced():
     if keras.config.backend() != "tensorflow":
         pytest.skip("JAX has static shapes")
     import tensorflow as tf
@@ -326,7 +326,7 @@ def test_lengths_may_be_unknown_when_traced():
 
 
 class TestDropout:
-    """On uniform scores and a basis of values the output is the matrix of dropped weights, times S."""
+    """With uniform scores and basis vectors as values, the output is the dropout mask divided by S."""
 
     sizes = (4, 30, 2, 50)  # B, T, N, S
 
@@ -338,20 +338,20 @@ class TestDropout:
         return np.asarray(attention(zeros, key, basis, dropout=rate, seed=np.array(seed))) * keys
 
     @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
-    def test_keeps_one_minus_the_rate_and_the_expectation(self, rate):
+    def test_dropout_preserves_the_rate_and_the_expectation(self, rate):
         weights = self.weights(rate, (3, 4))
         deviation = (rate * (1 - rate) / weights.size) ** 0.5
         assert abs((weights != 0).mean() - (1 - rate)) < 5 * deviation
         np.testing.assert_allclose(weights[weights != 0], 1 / (1 - rate), rtol=1e-5)
         assert abs(weights.mean() - 1) < 5 * deviation / (1 - rate)
 
-    def test_one_seed_gives_one_pattern_and_another_seed_another(self):
+    def test_the_dropout_pattern_depends_on_the_seed(self):
         first = self.weights(0.5, (3, 4))
         np.testing.assert_array_equal(first, self.weights(0.5, (3, 4)))
         for other in ((3, 5), (4, 4), (4, 3)):
             assert 0.45 < ((first != 0) == (self.weights(0.5, other) != 0)).mean() < 0.55
 
-    def test_grouped_heads_drop_apart(self):
+    def test_grouped_heads_drop_independently(self):
         (query, key, _), *_ = attention_inputs(T=30, S=30, K=1)
         basis = np.broadcast_to(np.eye(30, dtype=FLOAT)[:, None], (2, 30, 1, 30))
         kept = np.asarray(attention(query, key, basis, dropout=0.5, seed=np.array([1, 2]))) != 0
@@ -365,7 +365,7 @@ def test_an_empty_batch_gives_an_empty_batch():
         assert attention(query[:0], key[:0], value[:0], "causal").shape == (0, 3, 4, 3)
 
 
-def test_no_keys_are_no_neighbours():
+def test_attention_without_keys_gives_zeros():
     (query, key, value), *_ = attention_inputs()
     np.testing.assert_array_equal(attention(query, key[:, :0], value[:, :0]), np.zeros_like(query))
 

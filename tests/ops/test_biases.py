@@ -20,13 +20,13 @@ POSITIONS = {
 
 
 def in_block(positions, dtype="int32"):
-    """Queries (…, T, 1) and keys (…, 1, S)."""
+    """Return query positions (…, T, 1) and key positions (…, 1, S)."""
     queries, keys = (np.asarray(given, dtype) for given in POSITIONS[positions])
     return queries[..., None], keys[..., None, :]
 
 
 def published_bucket(relative, num_buckets, max_distance, bidirectional):
-    """Raffel et al.'s function for one relative position, in exact arithmetic where there is a logarithm."""
+    """Compute the bucket of Raffel et al. for one relative position, with exact arithmetic for the logarithm."""
     bucket, distance = 0, relative
     if bidirectional:
         num_buckets //= 2
@@ -47,7 +47,7 @@ def published_bucket(relative, num_buckets, max_distance, bidirectional):
 @pytest.mark.parametrize(
     ("num_buckets", "max_distance"), [(32, 128), (32, 256), (8, 20), (64, 100), (16, 1000)]
 )
-def test_buckets_are_t5s(num_buckets, max_distance, bidirectional):
+def test_buckets_equal_t5(num_buckets, max_distance, bidirectional):
     relative = np.arange(-2 * max_distance, 2 * max_distance + 1)
     found = buckets(relative, num_buckets, max_distance, bidirectional)
     expected = [published_bucket(int(r), num_buckets, max_distance, bidirectional) for r in relative]
@@ -55,14 +55,14 @@ def test_buckets_are_t5s(num_buckets, max_distance, bidirectional):
     assert set(found) == set(range(num_buckets)) - ({num_buckets // 2} if bidirectional else set())
 
 
-def test_buckets_of_t5s_defaults():
+def test_default_buckets_equal_t5():
     relative = [0, -1, 1, -7, -8, 8, -15, -16, -127, -128, -5000, 5000]
     assert buckets(relative, 32, 128).tolist() == [0, 1, 17, 7, 8, 24, 9, 10, 15, 15, 15, 31]
     assert buckets([5, 0, -15, -16, -128], 32, 128, bidirectional=False).tolist() == [0, 0, 15, 16, 31]
 
 
 def naive(bias, queries, keys):
-    """Entry by entry."""
+    """Compute the bias entry by entry."""
 
     def entry(head, i, j):
         if isinstance(bias, LinearBias):
@@ -90,7 +90,7 @@ BIASES = {
 
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-def test_a_block_is_the_definition_entry_by_entry(bias, positions):
+def test_a_bias_block_equals_the_definition_entry_by_entry(bias, positions):
     assert isinstance(bias, PositionBias)
     queries, keys = in_block(positions)
     found = np.asarray(bias.block(bias.parameters, queries, keys))
@@ -99,7 +99,7 @@ def test_a_block_is_the_definition_entry_by_entry(bias, positions):
 
 
 @pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-def test_blocks_cover_the_whole_bias(bias):
+def test_blocks_together_are_the_full_bias(bias):
     queries, keys = np.arange(6)[:, None], np.arange(8)[None]
     whole = bias.block(bias.parameters, queries, keys)
     rows = [
@@ -110,7 +110,7 @@ def test_blocks_cover_the_whole_bias(bias):
 
 
 @pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-def test_is_invariant_under_translations(bias):
+def test_biases_are_invariant_under_translations(bias):
     queries, keys = in_block("index")
     shifted = bias.block(bias.parameters, queries + 1000, keys + 1000)
     np.testing.assert_array_equal(shifted, bias.block(bias.parameters, queries, keys))
@@ -118,7 +118,7 @@ def test_is_invariant_under_translations(bias):
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 @pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-def test_every_mode_agrees_forward_and_backward(modes, mode, bias):
+def test_forward_and_backward_are_equal_in_every_mode(modes, mode, bias):
     if mode not in modes:
         pytest.skip("no such mode on this backend")
     queries, keys = (ops.convert_to_tensor(x) for x in in_block("each row its own"))
@@ -134,7 +134,7 @@ def test_every_mode_agrees_forward_and_backward(modes, mode, bias):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_backward_is_the_backends_gradient(gradients, positions, bidirectional):
+def test_backward_equals_automatic_differentiation(gradients, positions, bidirectional):
     queries, keys = in_block(positions)
     bias = BucketBias(TABLE, 20, bidirectional)
     upstream = RANDOM.normal(size=naive(bias, queries, keys).shape).astype("float32")
@@ -149,8 +149,8 @@ def test_backward_is_the_backends_gradient(gradients, positions, bidirectional):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_backward_is_the_finite_difference():
-    # The bias is linear in its table, so the difference is exact: no small step needed.
+def test_backward_equals_finite_differences():
+    # The bias is linear in its table, so the difference is exact for any step.
     queries, keys = in_block("offset")
     bias = BucketBias(TABLE, 20)
     upstream = RANDOM.normal(size=(3, 5, 7)).astype("float32")
@@ -169,18 +169,18 @@ def test_backward_of_a_linear_bias_has_no_gradients():
     assert bias.backward((), *in_block("index"), np.ones((3, 5, 7))) == ()
 
 
-def test_half_precision_tables_and_gradients_sum_in_float32():
+def test_half_precision_tables_and_gradients_are_summed_in_float32():
     queries, keys = np.zeros((100, 1), int), np.zeros((1, 100), int)
     bias = BucketBias(ops.cast(TABLE, "float16"), 20)
     assert np.asarray(bias.block(bias.parameters, queries, keys)).dtype == np.float32
     (found,) = bias.backward(bias.parameters, queries, keys, ops.ones((3, 100, 100), "float16"))
-    np.testing.assert_allclose(np.asarray(found)[0], 10_000)  # float16 sums would stop at 2,048
+    np.testing.assert_allclose(np.asarray(found)[0], 10_000)  # float16 sums of ones would stop at 2,048
 
 
 class TestSlopes:
     @pytest.mark.parametrize("num_heads", range(1, 13))
-    def test_are_the_papers(self, num_heads):
-        """The authors' code, by recursion."""
+    def test_alibi_slopes_equal_the_paper(self, num_heads):
+        """The reference is the recursive code of the authors."""
 
         def of_power(n):
             start = 2 ** (-(2 ** -(math.log2(n) - 3)))
@@ -195,16 +195,16 @@ class TestSlopes:
         np.testing.assert_allclose(slopes(num_heads), authors(num_heads), rtol=1e-12)
 
     @pytest.mark.parametrize("num_heads", range(1, 13))
-    def test_differ_and_are_between_zero_and_one(self, num_heads):
+    def test_alibi_slopes_differ_and_are_between_zero_and_one(self, num_heads):
         found = slopes(num_heads)
         assert len(set(found)) == num_heads
         assert all(0 < slope < 1 for slope in found)
 
-    def test_of_eight_heads(self):
+    def test_alibi_slopes_of_eight_heads_are_powers_of_two(self):
         assert slopes(8) == tuple(2.0**-n for n in range(1, 9))
 
 
-def test_a_linear_bias_is_symmetric_zero_here_and_falls_with_the_distance():
+def test_a_linear_bias_is_symmetric_and_decreases_with_the_distance():
     bias = LinearBias(6)
     found = np.asarray(bias.block((), np.arange(9)[:, None], np.arange(9)[None]))
     np.testing.assert_array_equal(found, found.transpose(0, 2, 1))
@@ -224,6 +224,6 @@ def test_a_linear_bias_is_symmetric_zero_here_and_falls_with_the_distance():
         (lambda: buckets(3, 8, 4, False), "`max_distance` must be greater than 4, .*max_distance=4"),
     ],
 )
-def test_errors_name_the_argument_and_its_value(make, message):
+def test_errors_name_the_argument_and_value(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Kernel choice, block schedules, and equality of the answers of every choice."""
+"""Kernel choice, block schedules, and equality of the outputs of every choice."""
 
 import contextlib
 import functools
@@ -36,7 +36,7 @@ EDGES = np.zeros((2, 3, 2), "int32")
 
 
 def label(value):
-    """A short test id."""
+    """Return a short test id."""
     return "+".join(value) if isinstance(value, dict) else str(value)[:40]
 
 
@@ -50,7 +50,7 @@ def attention_inputs(relation, num_queries, num_keys, score=None, batch=1, heads
 
 
 def scheduled_pairs(block_schedule, num_queries, num_keys):
-    """The number of blocks, and of full blocks, that compute each pair: (T, S) twice."""
+    """Return the numbers of blocks and of full blocks that compute each pair, (T, S) each."""
     size, count = block_schedule.block_size, block_schedule.num_parallel
     padding = block_schedule.num_leading_key_blocks * size
     shape = block_schedule.num_query_blocks * size, block_schedule.num_key_blocks * size
@@ -94,14 +94,14 @@ bandwidths = st.integers(0, 12)
 
 
 def block_sizes(patch, **sizes):
-    """Change sizes of blocks."""
+    """Patch the block sizes."""
     device = schedule.device_type()
     patch.setitem(schedule.BLOCK_SIZES, device, schedule.BLOCK_SIZES[device]._replace(**sizes))
 
 
 @contextlib.contextmanager
 def constants(**sizes):
-    """Sizes of blocks, where hypothesis runs a test many times."""
+    """Patch the block sizes within tests that hypothesis repeats."""
     with pytest.MonkeyPatch.context() as patch:
         block_sizes(patch, **sizes)
         yield
@@ -111,7 +111,7 @@ class TestBlockSchedule:
     @pytest.mark.slow
     @given(RELATIONS, lengths, lengths, st.integers(1, 20), st.sampled_from([1, 4]))
     @settings(max_examples=150, deadline=None)
-    def test_chunks_hold_every_related_pair_once(self, relation, num_queries, num_keys, size, width):
+    def test_chunks_contain_every_related_pair_once(self, relation, num_queries, num_keys, size, width):
         score = scores.Additive(np.zeros((1, width))) if width > 1 else None
         with constants(largest=size * width):
             block_schedule = schedule.chunked(attention_inputs(relation, num_queries, num_keys, score))
@@ -119,7 +119,7 @@ class TestBlockSchedule:
 
     @given(RELATIONS, bandwidths, bandwidths, lengths, lengths, st.integers(1, 20), st.integers(1, 3000))
     @settings(max_examples=150, deadline=None)
-    def test_bands_hold_every_related_pair_once(
+    def test_bands_contain_every_related_pair_once(
         self, relation, left, right, num_queries, num_keys, size, pairs
     ):
         relation = SlidingWindow(left, right) & relation
@@ -139,7 +139,7 @@ class TestBlockSchedule:
     @pytest.mark.parametrize(
         "relation", [Causal(), SlidingWindow(20), SlidingWindow(3, 5), Strided(40), ~Full()], ids=str
     )
-    def test_chunks_are_the_blocks_that_are_not_empty(self, relation, length, small_blocks):
+    def test_chunks_are_the_non_empty_blocks(self, relation, length, small_blocks):
         block_schedule = schedule.chunked(attention_inputs(relation, length, length))
         blocks = relation.blocks(block_schedule.block_size, length, length)
         assert block_schedule.num_pairs == (blocks != EMPTY).sum() * block_schedule.block_size**2
@@ -152,7 +152,7 @@ class TestBlockSchedule:
         pairs = [
             schedule.banded(attention_inputs(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)
         ]
-        assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # a query's own block and the one before
+        assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # the block of the query and the previous one
         assert schedule.banded(attention_inputs(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
 
     @pytest.mark.parametrize("length", [2**15, 2**17, 2**20])
@@ -192,7 +192,7 @@ class TestBlockSchedule:
             return value
 
         def scan_step(step, carry):
-            # One computation does not depend on the carry, one does. TensorFlow itself orders stateful functions.
+            # One computation depends on the carry, the other does not. TensorFlow orders stateful functions.
             python = functools.partial(tf.numpy_function, Tout=tf.float32, stateful=False)
             begun = python(lambda step: note("begin", step, np.float32(0)), [step])
             ended = python(lambda step, *values: note("end", step, sum(values)), [step, begun, carry[0]])
@@ -215,7 +215,7 @@ class TestBlockSchedule:
 
 @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded"])
 @pytest.mark.parametrize("left", [36, 37, 1000])
-def test_a_window_as_long_as_the_sequence_is_causal(kernel, left, small_blocks):
+def test_a_window_of_the_sequence_length_equals_causal_attention(kernel, left, small_blocks):
     tensors = [normal(2, 37, 2, 4, seed=seed) for seed in range(3)]
     expected = attention(*tensors, "causal", kernel="dense")
     np.testing.assert_allclose(attention(*tensors, SlidingWindow(left), kernel=kernel), expected, **CLOSE)
@@ -223,7 +223,7 @@ def test_a_window_as_long_as_the_sequence_is_causal(kernel, left, small_blocks):
 
 @pytest.fixture
 def eager_to_choose(small_blocks, monkeypatch):
-    """ "auto" takes the special kernels for short sequences too."""
+    """ "auto" chooses the special kernels for short sequences too."""
     monkeypatch.setattr(dispatch, "MAX_DENSE_LENGTH", 12)
     monkeypatch.setattr(dispatch, "MAX_DENSE_BAND_LENGTH", 12)
     monkeypatch.setattr(dispatch, "FEW_TOKENS", 4)
@@ -233,7 +233,7 @@ def eager_to_choose(small_blocks, monkeypatch):
 
 @pytest.fixture
 def used(monkeypatch):
-    """The kernels that `attention` used, in order."""
+    """Record the kernels that `attention` used, in order."""
     names = []
     for key, function in list(dispatch._ATTEND.items()):
         record = lambda *given, key=key, function=function: names.append(key) or function(*given)  # noqa: E731
@@ -241,7 +241,7 @@ def used(monkeypatch):
     return names
 
 
-# Every relation with every score; quick is each with some.
+# Every relation with every score; the quick tests combine each with some.
 ANY = [
     pytest.param(
         case | {"dtype": "float32"},
@@ -257,7 +257,7 @@ ANY = [
 class TestAuto:
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("case", ANY)
-    def test_equals_dense_and_uses_the_explained_kernel(self, case, eager_to_choose, used):
+    def test_auto_equals_dense_and_uses_the_explained_kernel(self, case, eager_to_choose, used):
         given = build(case)
         inputs = given.tensors()
         tensors = inputs["query"], inputs["key"], inputs["value"]
@@ -287,26 +287,26 @@ class TestAuto:
         ],
         ids=label,
     )
-    def test_takes_the_kernel_that_fits(self, relation, options, kernel, eager_to_choose, used):
+    def test_auto_chooses_a_suitable_kernel(self, relation, options, kernel, eager_to_choose, used):
         x = normal(2, 64, 2, 4)
         attention(x, x, x, relation, **options)
         assert used == [kernel] == [explain(x, x, x, relation, **options).kernel]
         assert dispatch.MAX_DENSE_LENGTH == 12
 
-    def test_short_sequences_are_dense(self, used):
+    def test_auto_chooses_dense_for_short_sequences(self, used):
         attention(X, X, X, SlidingWindow(2))
         assert used == ["dense"]
 
     @pytest.mark.parametrize("relation", [None, "causal", SlidingWindow(1)], ids=str)
     @pytest.mark.parametrize("lengths", [(0, 3), (3, 0), (0, 0)], ids=str)
-    def test_takes_no_queries_and_no_keys(self, lengths, relation):
+    def test_auto_accepts_zero_queries_and_keys(self, lengths, relation):
         query, key = normal(2, lengths[0], 2, 4), normal(2, lengths[1], 2, 4)
         for score in ("linear", None):
             found = attention(query, key, key, relation, score=score)
             np.testing.assert_array_equal(found, np.zeros_like(query))
 
 
-def test_gpus_have_larger_blocks(monkeypatch):
+def test_blocks_are_larger_on_gpus(monkeypatch):
     x = keras.KerasTensor((8, 4096, 8, 64))
 
     def blocks(relation, kernel):
@@ -320,7 +320,7 @@ def test_gpus_have_larger_blocks(monkeypatch):
 
 
 class TestExplain:
-    def test_counts_operations_and_bytes(self, small_blocks):
+    def test_explain_counts_operations_and_bytes(self, small_blocks):
         x, y = np.zeros((3, 32, 4, 4), "float32"), np.zeros((3, 32, 2, 6), "float32")
         key = np.zeros((3, 32, 2, 4), "float32")
         rows = 3 * 4
@@ -339,7 +339,7 @@ class TestExplain:
         additive = scores.Additive(np.zeros((4, 4), "float32"))
         assert costs(None, "dense", score=additive) == (32 * 32, 4 * 32 * 32)
 
-    def test_looks_at_shapes_only(self):
+    def test_explain_needs_only_shapes(self):
         x = keras.KerasTensor((1, 100_000, 8, 64))
         found = explain(x, x, x, SlidingWindow(128))
         assert found.kernel == "banded"
@@ -347,7 +347,7 @@ class TestExplain:
         assert explain(x, x, x, "causal").kernel == "chunked"
         assert explain(x, x, x, score="linear").kernel == "linear"
 
-    def test_nothing_to_do_costs_nothing(self):
+    def test_an_empty_relation_has_no_operations(self):
         assert explain(X, X, X, ~Full(), kernel="chunked").flops == 0
 
 
@@ -375,7 +375,7 @@ class TestExplain:
     ids=label,
 )
 @neutral
-def test_an_unsupported_kernel_raises_the_reason(kernel, relation, options, reason):
+def test_explain_names_the_reasons_against_a_kernel(kernel, relation, options, reason):
     for function in (attention, explain):
         with pytest.raises(ValueError, match=f"`kernel` .*{kernel!r}|`kernel`.*{reason}") as error:
             function(X, X, X, relation, **options, kernel=kernel)
@@ -386,7 +386,7 @@ def test_an_unsupported_kernel_raises_the_reason(kernel, relation, options, reas
 
 
 @neutral
-def test_a_linear_causal_kernel_needs_as_many_queries_as_keys():
+def test_the_causal_linear_kernel_needs_equally_many_queries_and_keys():
     with pytest.raises(ValueError, match="`kernel`.*unequal numbers of queries and keys"):
         attention(X[:, :3], X, X, "causal", score="linear", kernel="linear")
 
@@ -407,9 +407,7 @@ class TestUnknownShapes:
         "compiled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"]
     )
     @pytest.mark.parametrize("kernel", STACKS)
-    def test_gradients_of_a_stack_with_an_unknown_batch_equal_eager_ones(
-        self, kernel, compiled, small_blocks
-    ):
+    def test_gradients_with_an_unknown_batch_size_equal_eager_gradients(self, kernel, compiled, small_blocks):
         import tensorflow as tf
 
         relation, score = STACKS[kernel]
@@ -440,7 +438,7 @@ class TestUnknownShapes:
         [("causal", {}), (SlidingWindow(3), {}), ("causal", {"score": "linear"})],
         ids=label,
     )
-    def test_unknown_lengths_are_dense(self, relation, options, eager_to_choose, used):
+    def test_auto_chooses_dense_for_unknown_lengths(self, relation, options, eager_to_choose, used):
         import tensorflow as tf
 
         signature = [tf.TensorSpec((2, None, 2, 4))] * 2
@@ -462,7 +460,7 @@ class TestUnknownShapes:
     @pytest.mark.slow
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("compiled", [False, True], ids=["graph", "xla"])
-    def test_edges_of_unknown_lengths(self, compiled):
+    def test_edges_of_unknown_length_are_supported(self, compiled):
         import tensorflow as tf
 
         signature = [tf.TensorSpec((None, None, 2, 4)), tf.TensorSpec((None, None, 2), tf.int32)]
@@ -488,7 +486,7 @@ def test_an_empty_batch_gives_an_empty_batch(kernel, eager_to_choose):
 
 @pytest.mark.parametrize("kernel", ["dense", "chunked", "edges"])
 @neutral
-def test_nobody_related_gives_zeros_and_zero_gradients(kernel, gradients):
+def test_an_empty_relation_gives_zeros_and_zero_gradients(kernel, gradients):
     edges = {"edges": np.full((2, 1, 2), -1, "int32")} if kernel == "edges" else {}
     x = normal(2, 6, 2, 4)
     assert (np.asarray(attention(x, x, x, ~Full(), **edges, kernel=kernel)) == 0).all()
@@ -507,7 +505,7 @@ def test_an_additive_score_of_large_heads_can_be_chunked():
 
 @neutral
 @pytest.mark.parametrize("num_nodes", [7, 60_000], ids="{} nodes".format)
-def test_edges_are_ordered_by_target_however_many_nodes_there_are(num_nodes):
+def test_edges_are_sorted_by_target_for_any_number_of_nodes(num_nodes):
     pairs = np.random.default_rng(0).integers(num_nodes - 5, num_nodes, (2, 40, 2)).astype("int32")
     source, target = edges._by_target(pairs[..., 0], pairs[..., 1], num_nodes, num_nodes + 1)
     found = np.stack([ops.convert_to_numpy(target), ops.convert_to_numpy(source)], axis=-1)

@@ -1,4 +1,4 @@
-"""The fused kernel: the laws of all kernels, by its definition on any device, and its choice on GPUs."""
+"""The fused kernel: the laws of all kernels with an XLA implementation, and its choice on GPUs."""
 
 import types
 
@@ -27,13 +27,13 @@ def tensors(queries=12, keys=12, heads=4, kv_heads=2, size=8, batch=3):
 
 @pytest.fixture
 def on_any_device(monkeypatch):
-    """Compute by the definition of the same operation, which needs no GPU."""
+    """Use the XLA implementation of the same operation, which needs no GPU."""
     monkeypatch.setattr(fused, "IMPLEMENTATION", "xla")
 
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """on_gpu(name, capability): JAX seems to compute on that GPU."""
+    """Return on_gpu(name, capability), which simulates a JAX GPU."""
 
     def use(name="NVIDIA A100-SXM4-40GB", capability="8.0", platform="gpu"):
         device = types.SimpleNamespace(platform=platform, device_kind=name, compute_capability=capability)
@@ -62,7 +62,7 @@ CASES = {
 
 @on_jax
 class TestLaws:
-    """Half precision is only computed in bfloat16: JAX has no float16 matrix multiplications on a CPU."""
+    """Half precision is tested only in bfloat16: JAX has no float16 matrix multiplications on a CPU."""
 
     @pytest.mark.parametrize("case", CASES)
     def test_outputs_and_gradients_equal_dense(self, case, on_any_device):
@@ -103,7 +103,7 @@ class TestLaws:
 
     @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
     def test_padding_does_not_change_the_output(self, left, on_any_device):
-        # Lengths are never derived from a mask: a mask of left padding has the same sum.
+        # Lengths are never derived from a mask, as a left-padding mask has the same sum.
         query, key, value = (ops.cast(each, "bfloat16") for each in tensors())
         real = np.arange(12) >= 4 if left else np.arange(12) < 8
         options = {"padding_mask": np.tile(real, (3, 1))} if left else {"key_lengths": np.full(3, 8)}
@@ -112,14 +112,14 @@ class TestLaws:
         found, expected = (attention(query, each, value, **options) for each in (changed, key))
         np.testing.assert_array_equal(found, expected)
 
-    def test_functional_models_are_made_of_operations_of_keras(self, on_any_device):
+    def test_functional_models_consist_of_keras_operations(self, on_any_device):
         x = keras.Input((12, 4, 8), dtype="bfloat16")
         y = attention(x, x, x, "causal", kernel="fused")
         assert (y.shape, y.dtype) == (x.shape, x.dtype)
 
 
 def results(function, given):
-    """The output, and the gradients of its product with fixed numbers, as float32."""
+    """Return the output and the gradients of its product with fixed numbers, as float32."""
     import jax
 
     @jax.jit
@@ -133,7 +133,7 @@ def results(function, given):
 
 IDS = np.where(np.arange(6) < [[6], [2], [0]], np.arange(4, 22).reshape(3, 6), 0).astype("int32")
 SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 16, "dropout": 0.0}
-# The model, its inputs, and the number of its attentions.
+# The model, its inputs, and its number of attention layers.
 MODELS = {
     "Transformer": (lambda **options: models.Transformer(30, **SIZES, **options), ("source", "target"), 3),
     "GPT": (lambda **options: models.GPT(30, **SIZES, **options), ("token",), 1),
@@ -148,7 +148,7 @@ def with_lengths(sides):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", MODELS)
-def test_lengths_of_a_model_equal_its_padding_mask(name, modes):
+def test_lengths_in_a_model_equal_the_padding_mask(name, modes):
     make, sides, _ = MODELS[name]
     inputs, lengths = with_lengths(sides)
     model = make()
@@ -159,7 +159,7 @@ def test_lengths_of_a_model_equal_its_padding_mask(name, modes):
 
 @on_jax
 @pytest.mark.parametrize("name", MODELS)
-def test_models_use_it_where_their_inputs_have_lengths(name, on_any_device, monkeypatch):
+def test_models_use_the_fused_kernel_if_inputs_have_lengths(name, on_any_device, monkeypatch):
     import jax
 
     make, sides, count = MODELS[name]
@@ -175,7 +175,7 @@ def test_models_use_it_where_their_inputs_have_lengths(name, on_any_device, monk
 
 
 @on_jax
-def test_a_gpt_without_padding_uses_it_without_lengths(on_any_device, monkeypatch):
+def test_a_gpt_without_padding_uses_the_fused_kernel_without_lengths(on_any_device, monkeypatch):
     import jax
 
     used = []
@@ -214,7 +214,7 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize("case", UNSUPPORTED)
-def test_each_condition_is_named(case, on_gpu):
+def test_each_unsatisfied_condition_is_named(case, on_gpu):
     options, message = UNSUPPORTED[case]
     options = {"queries": 12, "keys": 12, "size": 8, "value_size": None, "dtype": "float16", **options}
     queries, keys, size, value_size, dtype = (
@@ -243,7 +243,7 @@ def test_each_condition_is_named(case, on_gpu):
     ],
     ids=lambda value: value.get("name", "A100") if isinstance(value, dict) else "",
 )
-def test_auto_chooses_it_on_nvidia_gpus_from_ampere_on(device, reason, on_gpu):
+def test_auto_chooses_the_fused_kernel_on_nvidia_gpus_since_ampere(device, reason, on_gpu):
     x = keras.KerasTensor((2, 64, 4, 64), "float16")
     on_gpu(**device)
     found = explain(x, x, x, "causal")
@@ -257,7 +257,7 @@ def test_auto_chooses_it_on_nvidia_gpus_from_ampere_on(device, reason, on_gpu):
 
 
 @on_jax
-def test_the_device_is_the_one_that_keras_computes_on():
+def test_the_kernel_choice_uses_the_device_of_keras():
     with keras.device("cpu:0"):
         assert fused._device().platform == "cpu"
     assert fused._device().platform in ("cpu", "gpu")
@@ -295,7 +295,7 @@ def test_key_lengths_equal_the_padding_mask_in_every_kernel(kernel, small_blocks
     ],
     ids=["shape", "dtype"],
 )
-def test_lengths_that_do_not_fit_are_refused(lengths, message):
+def test_invalid_lengths_are_rejected(lengths, message):
     x = normal(3, 5, 2, 8)
     with pytest.raises(ValueError, match=message):
         attention(x, x, x, key_lengths=lengths)

@@ -1,4 +1,4 @@
-"""The laws of kernels: each gives what the definition gives, and visits what it must and no more."""
+"""Laws of kernels: outputs and gradients equal the definition, and masked keys have no effect."""
 
 import keras
 import numpy as np
@@ -14,12 +14,12 @@ from .reference import RELATIONS, build, rounded, solve
 neutral = pytest.mark.backend_neutral
 on_tensorflow = pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow only")
 
-# A rounding of a number of size one (float64: of the reference's difference quotients), and how many are allowed.
+# The rounding error of one (in float64, of the reference's difference quotients), and the allowed multiple.
 UNIT = {"float64": 1e-10, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 ROUNDINGS = {"float64": 64, "float32": 64, "float16": 16, "bfloat16": 16}
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 
-# First what runs on JAX too, where a case compiles for a second: all that a kernel meets, but not with every score.
+# The first cases also run on JAX, where each compiles for a second: every feature, but not with every score.
 ON_JAX, MORE = pairwise(
     AXES, legal, (lambda a, b: "kernel" in (a, b) and "score" not in (a, b), lambda a, b: True)
 )
@@ -28,7 +28,7 @@ COVERING = [
     *(pytest.param(case, id=name(case), marks=(neutral, pytest.mark.slow)) for case in ON_JAX[1::2]),
     *(pytest.param(case, id=name(case), marks=pytest.mark.slow) for case in MORE),
 ]
-# Every kernel with every relation, score and mode that it takes, the other axes by chance.
+# Every kernel with every supported relation, score and mode; other axes are random.
 GRID = [
     pytest.param(case, id=name(case), marks=(neutral, pytest.mark.slow))
     for case in random_cases(AXES, legal, ("kernel", "relation", "score", "mode"))
@@ -41,19 +41,19 @@ def attend(reference_inputs, kernel, inputs, arguments):
 
 
 def check(case, pull_back, dtype=None):
-    """A case against the reference: finite, zeros where nobody is related, and no farther off than rounding.
+    """Compare a case with the reference: finite, zero for queries without keys, equal up to rounding errors.
 
-    Errors are measured in roundings of the sizes of all that is summed: those of the entry, and, because a rounded
-    logit moves every weight of its row and a slope such as tanh's is the difference of near numbers, their mean.
-    The reference has the same rounded inputs. In the half types logits, weights and upstream gradients are rounded
-    too, now and then over the kink of a LeakyReLU: their errors count together, as root mean squares.
+    Errors are relative to sums of absolute values: to the sum of the entry, and, as a rounded logit changes every
+    weight of its row and derivatives such as of tanh cancel, to the mean of the sums.
+    The reference has the same rounded inputs. In half precision, logits, weights and upstream gradients are rounded
+    too, sometimes across the kink of a LeakyReLU: errors are compared as root mean squares.
     """
     reference_inputs = build(case, dtype)
     query, value = reference_inputs.inputs["query"], reference_inputs.inputs["value"]
     upstream = np.random.default_rng(3).normal(size=(*query.shape[:3], value.shape[-1]))
     upstream = rounded(upstream, reference_inputs.dtype)
     expected, sizes = solve(reference_inputs, upstream)
-    # JAX runs single operations by compiling each for each shape; those of graphs are the same.
+    # JAX compiles single operations for each shape; compiled graphs run the same operations.
     mode = "xla" if keras.config.backend() == "jax" else case["mode"]
     output, found = pull_back(
         mode,
@@ -72,25 +72,23 @@ def check(case, pull_back, dtype=None):
         error = abs(ours - expected[key])
         if "16" in reference_inputs.dtype:
             size, error = ((array**2).mean() ** 0.5 for array in (size, error))
-        tiniest = (
-            6e-8 if reference_inputs.dtype == "float16" else 1e-30
-        )  # the step of numbers that are nearly zero
+        tiniest = 6e-8 if reference_inputs.dtype == "float16" else 1e-30  # the spacing of numbers near zero
         allowed = ROUNDINGS[reference_inputs.dtype] * (UNIT[reference_inputs.dtype] * size + tiniest)
         assert np.all(error <= allowed), f"{key}: {np.max(error / allowed):.1f} times what is allowed"
 
 
 @pytest.mark.parametrize("case", COVERING)
-def test_every_pair_of_features_equals_the_definition(case, small_blocks, pull_back):
+def test_every_pair_of_options_equals_the_definition(case, small_blocks, pull_back):
     check(case, pull_back)
 
 
 @pytest.mark.parametrize("case", GRID)
 def test_every_score_in_every_kernel_equals_the_definition(case, small_blocks, pull_back):
-    """Kernel × relation × score × mode, some 900 cases; dtype, lengths, heads and features are drawn by chance."""
+    """Kernel × relation × score × mode, about 900 cases; dtype, lengths, heads and features are random."""
     check(case, pull_back)
 
 
-# What each kernel takes that is easiest to get wrong.
+# The most error-prone supported options of each kernel.
 PLAIN = dict.fromkeys(AXES, "") | {
     "mode": "eager",
     "dtype": "float32",
@@ -112,7 +110,7 @@ def typical(kernel, **changed):
     return PLAIN | TYPICAL[kernel] | {"kernel": kernel} | changed
 
 
-# Masks, a short sequence or a half type may hide a fault.
+# Masks, a short sequence or half precision may hide an error.
 LENGTHS = ("37x37", "37x21", "21x37")
 BARE = [
     PLAIN | {"kernel": kernel, "relation": relation, "lengths": lengths, "score": score}
@@ -127,21 +125,21 @@ BARE = [
 
 
 def bare(case):
-    """Quick are each kernel with each relation, each with lengths of its own, each score, and the linear kernel."""
+    """Quick tests: each kernel with each relation (with other lengths), each score, and the linear kernel."""
     place = AXES["relation"].index(case["relation"]) + LENGTHS.index(case["lengths"])
     quick = place % 3 == 0 or case["score"] != "dot product"
     return pytest.param(case, id=name(case), marks=() if quick else pytest.mark.slow)
 
 
 @pytest.mark.parametrize("case", [bare(case) for case in BARE if legal(case)])
-def test_each_relation_and_each_score_bare(case, small_blocks, pull_back):
+def test_each_relation_and_score_without_other_options_equals_the_definition(case, small_blocks, pull_back):
     check(case, pull_back)
 
 
 @on_tensorflow
 @pytest.mark.slow_variants
 @each_kernel
-def test_float64_stays_float64(kernel, small_blocks, pull_back):
+def test_float64_inputs_give_float64_outputs(kernel, small_blocks, pull_back):
     for score in ("linear features",) if kernel == "linear" else ("soft cap", "cosine", "gatv2", "gat"):
         check(typical(kernel, score=score), pull_back, "float64")
 
@@ -154,7 +152,7 @@ def test_float64_stays_float64(kernel, small_blocks, pull_back):
         for kernel in AXES["kernel"]
     ],
 )
-def test_every_mode_gives_the_same(kernel, small_blocks, modes):
+def test_every_mode_gives_equal_outputs(kernel, small_blocks, modes):
     reference_inputs = build(typical(kernel, dropout="" if kernel == "linear" else "dropout"))
     arguments = {key: ops.convert_to_tensor(argument) for key, argument in reference_inputs.arguments.items()}
     found = {
@@ -168,7 +166,7 @@ def test_every_mode_gives_the_same(kernel, small_blocks, modes):
 
 
 class TestLeakage:
-    """Changing a key and its value changes no bit of the output of a query that may not see it."""
+    """Changing a key and its value does not change a bit of the output of queries that do not attend to it."""
 
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("dropout", ["", "dropout"])
@@ -180,13 +178,15 @@ class TestLeakage:
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
     @neutral
-    def test_nor_on_another_backend(self, kernel, small_blocks, modes):
+    def test_masked_keys_do_not_change_the_output_on_any_backend(self, kernel, small_blocks, modes):
         self.check(typical(kernel, dtype="float16", dropout="dropout"), modes)
 
     @pytest.mark.parametrize("dtype", AXES["dtype"])
     @pytest.mark.parametrize("relation", ["full", "causal"])
     @neutral
-    def test_nor_by_the_linear_kernel(self, relation, dtype, small_blocks, modes):
+    def test_masked_keys_do_not_change_the_output_of_the_linear_kernel(
+        self, relation, dtype, small_blocks, modes
+    ):
         self.check(typical("linear", relation=relation, dtype=dtype), modes)
 
     @staticmethod
@@ -223,7 +223,9 @@ def test_a_bias_may_be_an_additive_mask(kernel, hidden, small_blocks, pull_back)
     lowest = {"-1e9": -1e9, "lowest float32": np.finfo("float32").min, "-inf": -np.inf}[hidden]
     mask = np.random.default_rng(1).random(reference_inputs.allowed.shape) < 0.6
     masked = reference_inputs.allowed & mask
-    mask |= ~masked.any(-1, keepdims=True)  # a query keeps someone: with no one left all would be equally low
+    mask |= ~masked.any(
+        -1, keepdims=True
+    )  # each query keeps a key, as otherwise all biases would be equally low
     inputs = reference_inputs.tensors()
     additive = np.where(mask, reference_inputs.inputs["bias"], lowest).astype("float32")
     upstream = ops.ones_like(inputs["query"])
@@ -238,7 +240,7 @@ def test_a_bias_may_be_an_additive_mask(kernel, hidden, small_blocks, pull_back)
 
 @pytest.mark.parametrize("kernel", ["chunked", "banded", "edges"])
 @pytest.mark.parametrize("size", [-300.0, 300.0])
-def test_logits_may_be_huge_and_grow_from_block_to_block(kernel, size, small_blocks):
+def test_logits_may_be_large_and_increase_from_block_to_block(kernel, size, small_blocks):
     reference_inputs = build(typical(kernel, mask="", padding="", segments="", edges=""))
     bias = (size * np.arange(37.0)).astype("float32")
     tensors = [reference_inputs.inputs[key].astype("float32") for key in ("query", "key", "value")]
@@ -249,8 +251,8 @@ def test_logits_may_be_huge_and_grow_from_block_to_block(kernel, size, small_blo
 
 class TestDropout:
     @pytest.mark.slow
-    def test_every_kernel_drops_the_same_pairs_in_every_mode(self, small_blocks, modes):
-        # The values are a basis, so that the output is the matrix of dropped weights.
+    def test_every_kernel_drops_equal_pairs_in_every_mode(self, small_blocks, modes):
+        # With basis vectors as values, the output is the matrix of weights after dropout.
         window = SlidingWindow(7, 3)
         matrix = window.matrix(37)
         graph = Adjacency(np.argwhere(matrix.T), 37)
@@ -280,7 +282,7 @@ class TestDropout:
 
 
 class TestEdges:
-    """`edges` lists who may attend to whom, for each row of the batch."""
+    """`edges` lists the related pairs of each row of the batch."""
 
     either = pytest.mark.parametrize("kernel", ["dense", "edges"])
 
@@ -300,13 +302,13 @@ class TestEdges:
         return found
 
     @either
-    def test_edges_are_the_mask_that_they_list(self, kernel):
+    def test_edges_are_equivalent_to_their_mask(self, kernel):
         edges = self.listed()
         expected = attention(*self.tensors(), mask=self.matrix(edges)[:, None], kernel="dense")
         np.testing.assert_allclose(attention(*self.tensors(), edges=edges, kernel=kernel), expected, **CLOSE)
 
     @either
-    def test_an_edge_counts_once_and_in_any_order(self, kernel, gradients):
+    def test_duplicate_edges_count_once_in_any_order(self, kernel, gradients):
         edges = self.listed()
         again = np.concatenate([edges, edges[:, ::-1], edges[:, :30]], axis=1)
         for run in (
@@ -327,7 +329,7 @@ class TestEdges:
 
     @either
     @neutral
-    def test_minus_one_fills_up(self, kernel):
+    def test_edges_may_be_padded_with_minus_one(self, kernel):
         self.ignored(kernel, [(-1, -1), (-1, 3), (5, -1), (-7, 2)])
 
     @pytest.mark.parametrize("edge", [(37, 3), (5, 37), (40, 45)], ids=str)
@@ -338,7 +340,7 @@ class TestEdges:
 
     @pytest.mark.parametrize("kernel", ["auto", "dense", "edges"])
     @neutral
-    def test_no_edges_give_zeros(self, kernel):
+    def test_attention_without_edges_gives_zeros(self, kernel):
         for edges in (np.zeros((2, 0, 2), "int32"), np.full((2, 4, 2), -1, "int32")):
             assert (np.asarray(attention(*self.tensors(), edges=edges, kernel=kernel)) == 0).all()
 
@@ -355,7 +357,7 @@ class TestEdges:
     @pytest.mark.parametrize("lengths", [(37, 0), (0, 37)], ids=str)
     @pytest.mark.parametrize("kernel", ["auto", "edges"])
     @neutral
-    def test_there_may_be_no_queries_or_no_keys(self, kernel, lengths):
+    def test_zero_queries_or_keys_are_accepted(self, kernel, lengths):
         query, key, value = self.tensors()
         query, key, value = query[:, : lengths[0]], key[:, : lengths[1]], value[:, : lengths[1]]
         found = attention(query, key, value, edges=self.listed(), kernel=kernel)

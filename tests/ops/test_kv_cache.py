@@ -34,7 +34,7 @@ def some(shape, length=None):
 
 
 def tokens(start, end, batch_size=2):
-    """New entries whose numbers stand for their tokens."""
+    """Return new cache entries whose values encode their token index."""
     positions = np.broadcast_to(np.arange(start, end, dtype="int32"), (batch_size, end - start))
     values = positions[:, :, None, None] + np.zeros((1, 1, 2, 1), "float32") + [[[[0.25], [0.5]]]]
     return {
@@ -51,7 +51,7 @@ def allocated(kv_cache, size, window=None):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("index", [0, 2, 4])
 @pytest.mark.parametrize("kv_cache", STATIC, ids=str)
-def test_static_cache_inserts_one_token_at_the_index_only(kv_cache, shape, index):
+def test_a_static_cache_inserts_one_token_only_at_the_index(kv_cache, shape, index):
     cache, new = some(shape), some(shape, 1)
     for at in (index, ops.convert_to_tensor(index, "int32")):
         np.testing.assert_array_equal(kv_cache.insert(cache, new, at), written(cache, new, index))
@@ -60,7 +60,7 @@ def test_static_cache_inserts_one_token_at_the_index_only(kv_cache, shape, index
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("index", "length"), [(0, 3), (2, 3), (0, 5), (1, 2)])
 @pytest.mark.parametrize("kv_cache", STATIC, ids=str)
-def test_static_cache_inserts_several_tokens(kv_cache, shape, index, length):
+def test_a_static_cache_inserts_several_tokens(kv_cache, shape, index, length):
     cache, new = some(shape), some(shape, length)
     for at in (index, ops.convert_to_tensor(index, "int32")):
         np.testing.assert_array_equal(kv_cache.insert(cache, new, at), written(cache, new, index))
@@ -78,7 +78,7 @@ def test_static_caches_agree_in_every_mode(modes, length):
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_growing_cache_appends(length):
+def test_a_growing_cache_appends_tokens(length):
     kv_cache = GrowingCache()
     state = allocated(kv_cache, 0)
     for start, end in ((0, length), (length, length + 1)):
@@ -97,7 +97,7 @@ def test_read_returns_the_written_tokens(kv_cache):
 
 
 @pytest.mark.parametrize("kv_cache", CACHES, ids=str)
-def test_cache_keeps_its_dtype(kv_cache):
+def test_caches_keep_their_dtype(kv_cache):
     state = kv_cache.allocate(2, 0 if isinstance(kv_cache, GrowingCache) else 4, **SIZES, dtype="float16")
     for count in (1, 2):
         _, new = kv_cache.write(state, tokens(0, count), 0)
@@ -108,7 +108,7 @@ def test_cache_keeps_its_dtype(kv_cache):
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("window", [None, 2], ids="window={}".format)
 @pytest.mark.parametrize("kv_cache", [*STATIC, GrowingCache(), GrowingCache(rolling=False)], ids=str)
-def test_new_tokens_find_those_in_their_window_in_any_cache(kv_cache, window, count):
+def test_every_cache_contains_the_tokens_of_the_window(kv_cache, window, count):
     total = 12
     state = allocated(kv_cache, 0 if isinstance(kv_cache, GrowingCache) else total, window)
     layer = kv_cache.for_window(window, state["positions"].shape[1])
@@ -135,7 +135,7 @@ def test_token_indices_follow_from_the_number_of_tokens_written():
 
 
 @pytest.mark.parametrize("kv_cache", STATIC, ids=str)
-def test_full_cache_is_refused(kv_cache):
+def test_writing_to_a_full_cache_raises_an_error(kv_cache):
     with pytest.raises(
         ValueError,
         match=r"`cache_index` must be at most 1 to write 2 entries into a cache of 3.*cache_index=2",
@@ -143,7 +143,7 @@ def test_full_cache_is_refused(kv_cache):
         kv_cache.write(allocated(kv_cache, 3), tokens(2, 4), 2)
 
 
-def test_strategies_are_frozen_hashable_values():
+def test_cache_strategies_are_frozen_and_hashable():
     for cls in (StaticCache, RollingCache, GrowingCache):
         assert issubclass(cls, KVCache)
         assert cls() == cls()
@@ -153,7 +153,7 @@ def test_strategies_are_frozen_hashable_values():
     assert len({*CACHES, *CACHES}) == len(CACHES)
 
 
-def test_strategy_of_a_bounded_window_keeps_the_layout():
+def test_a_bounded_window_keeps_the_cache_layout():
     for kv_cache in (*STATIC, GrowingCache()):
         assert kv_cache.for_window(None, 9) == kv_cache
         assert kv_cache.for_window(2, 9) == RollingCache(kv_cache.in_place)
@@ -162,7 +162,7 @@ def test_strategy_of_a_bounded_window_keeps_the_layout():
 
 
 @pytest.mark.parametrize("kv_cache", [*STATIC, RollingCache(), RollingCache(in_place=False)], ids=str)
-def test_state_passes_through_while_loop(modes, kv_cache):
+def test_cache_state_passes_through_a_while_loop(modes, kv_cache):
     def loop(inputs):
         def step(count, state):
             new = {
@@ -182,7 +182,7 @@ def test_state_passes_through_while_loop(modes, kv_cache):
         np.testing.assert_array_equal(keys[1, :, 0, 0], [2, 3, 4, 5], err_msg=name)
 
 
-def test_growing_state_passes_through_a_tensorflow_loop():
+def test_growing_cache_state_passes_through_a_tensorflow_loop():
     kv_cache = GrowingCache()
     inputs = ops.convert_to_tensor([1.0, 2.0])
     if keras.backend.backend() != "tensorflow":

@@ -16,7 +16,7 @@ def kept(rate, seed, shape):
 
 
 def assert_share(mask, rate):
-    """The share kept is 1 − rate within five standard deviations."""
+    """Check that the fraction kept is 1 − rate within five standard deviations."""
     assert abs(mask.mean() - (1 - rate)) < 5 * (rate * (1 - rate) / mask.size) ** 0.5
 
 
@@ -26,7 +26,7 @@ def correlation(a, b):
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("seed", [(0, 0), (1, 0), (123456789, 7), (2**32 - 1, 2**32 - 1)], ids=str)
-def test_the_share_kept_is_one_minus_the_rate(rate, seed):
+def test_the_fraction_kept_is_one_minus_the_rate(rate, seed):
     assert_share(kept(rate, seed, (40, 500)), rate)
 
 
@@ -46,7 +46,7 @@ def test_kept_elements_are_scaled_to_keep_the_expectation():
     assert abs(output.mean() - inputs.mean()) < 0.02
 
 
-def test_rate_zero_keeps_everything():
+def test_a_rate_of_zero_keeps_everything():
     inputs = np.random.default_rng(0).normal(size=(20, 50)).astype("float32")
     np.testing.assert_array_equal(dropout(inputs, 0.0, np.array([3, 4])), inputs)
 
@@ -57,12 +57,12 @@ def test_a_higher_rate_drops_a_superset_of_a_lower_one():
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4, 5), (0, 4)], ids=str)
-def test_every_rank_keeps_its_shape(shape):
+def test_inputs_of_every_rank_keep_their_shape(shape):
     assert dropout(np.ones(shape, "float32"), 0.5, np.array([1, 2])).shape == shape
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_the_type_stays_and_decides_nothing(dtype):
+def test_the_dtype_is_kept_and_does_not_change_the_mask(dtype):
     output = dropout(ops.ones((20, 30), dtype), 0.5, np.array([1, 2]))
     assert dtype in str(output.dtype)
     np.testing.assert_array_equal(ops.cast(output, "float32") != 0, kept(0.5, (1, 2), (20, 30)))
@@ -78,7 +78,7 @@ def test_eager_graph_and_xla_drop_the_same_elements(modes):
         np.testing.assert_array_equal(found[expected], np.float32(1 / 0.6), err_msg=name)
 
 
-def test_the_same_pattern_on_every_backend_and_in_every_version():
+def test_the_pattern_is_equal_on_every_backend_and_in_every_version():
     # A golden value: recomputation on another backend, or after an upgrade, must drop the same elements.
     packed = np.packbits(kept(0.5, (2024, 3), (8, 8)))
     assert packed.tolist() == [250, 245, 208, 94, 101, 189, 81, 129]
@@ -95,7 +95,7 @@ def test_consecutive_steps_are_uncorrelated_at_every_shift(first):
             assert abs(correlation(rows_a, rows_b)) < 5 / rows_a.size**0.5, message
 
 
-def test_neighbouring_seeds_are_uncorrelated():
+def test_consecutive_seeds_are_uncorrelated():
     masks = [kept(0.5, (seed, 0), (40, 300)) for seed in range(5)]
     for a, b in itertools.combinations(masks, 2):
         assert abs(correlation(a, b)) < 5 / a.size**0.5
@@ -112,24 +112,26 @@ def test_rows_columns_and_heads_are_uncorrelated(seed):
         assert abs(correlation(a, b)) < 5 / 60**0.5
     assert abs(correlation(mask[..., 1:, :], mask[..., :-1, :])) < 5 / mask.size**0.5
     assert abs(correlation(mask[..., :, 1:], mask[..., :, :-1])) < 5 / mask.size**0.5
-    assert abs(correlation(mask[0, 0], mask[0, 0].T)) < 6 / 60  # the diagonal is its own transpose
+    assert (
+        abs(correlation(mask[0, 0], mask[0, 0].T)) < 6 / 60
+    )  # the diagonal is invariant under transposition
 
 
 def test_the_mask_depends_on_coordinates_not_on_the_shape():
-    # So a kernel may compute any block of it.
+    # Kernels may therefore compute any block of the mask.
     whole = kept(0.5, (3, 9), (4, 10, 12))
     queries, keys = np.arange(5, 9)[:, None], np.arange(2, 12)[None, :]
     block = keep_mask(0.5, np.array([3, 9]), [np.array(2), queries, keys])
     np.testing.assert_array_equal(block, whole[2, 5:9, 2:12])
 
 
-def test_gradients_pass_where_elements_stay_and_nowhere_else(gradients):
+def test_gradients_pass_only_through_kept_elements(gradients):
     inputs = np.ones((10, 10), "float32")
     (gradient,) = gradients(lambda x: ops.sum(dropout(x, 0.5, np.array([1, 2]))), inputs)
     np.testing.assert_array_equal(gradient, np.asarray(dropout(inputs, 0.5, np.array([1, 2]))))
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
-def test_a_rate_outside_0_1_is_refused(rate):
+def test_a_rate_outside_0_1_is_rejected(rate):
     with pytest.raises(ValueError, match=r"`rate` must be in \[0, 1\). Received: rate="):
         dropout(np.ones((2, 3), "float32"), rate, np.array([1, 2]))

@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.ops import attention, attention_weights, retrieval, retrieval_attention
 from keras_transformer.ops.scores import RBF, Additive, Cosine
 
-# On JAX every new shape compiles: one case of each law runs there.
+# JAX compiles every new shape: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
@@ -19,12 +19,12 @@ def normal(*shape):
 
 
 def tensors(keys=9, kv_heads=2):
-    """(B, T, N, H), (B, S, K, H) and (B, S, K, V)."""
+    """Return queries (B, T, N, H), keys (B, S, K, H) and values (B, S, K, V)."""
     return normal(2, 3, 4, 5), normal(2, keys, kv_heads, 5), normal(2, keys, kv_heads, 6)
 
 
 def reference(query, key, value, k, padding_mask):
-    """Query by query; also which keys were chosen, (B, N, T, S)."""
+    """Compute the output query by query; return it and the selected keys (B, N, T, S)."""
     batch, queries, heads, size = query.shape
     output = np.zeros((batch, queries, heads, value.shape[-1]))
     chosen = np.zeros((batch, heads, queries, key.shape[1]), bool)
@@ -54,7 +54,9 @@ def test_each_head_of_each_query_attends_to_its_k_best_keys(kv_heads, k):
 
 @pytest.mark.parametrize("dropout", [0.0, pytest.param(0.4, marks=neutral)])
 @pytest.mark.parametrize("score", ["scaled_dot_product", Cosine(2.0)], ids=["dot", "cosine"])
-def test_it_is_attention_to_the_chosen_keys_gradients_and_dropout_too(gradients, score, dropout):
+def test_retrieval_equals_attention_to_the_selected_keys_with_gradients_and_dropout(
+    gradients, score, dropout
+):
     arrays, upstream = tensors(), normal(2, 3, 4, 6)
     padding_mask = np.arange(9) < np.array([[9], [2]])
     query, key, _ = arrays
@@ -102,20 +104,20 @@ def test_search_in_blocks_equals_attention_to_the_k_best_keys(monkeypatch, gradi
 
 
 @pytest.mark.parametrize("k", [9, 50])
-def test_with_k_as_large_as_the_memory_it_is_attention(k):
+def test_k_of_the_memory_size_equals_attention(k):
     arrays = tensors()
     options = {"padding_mask": np.arange(9) < np.array([[9], [6]]), "dropout": 0.3, "seed": SEED}
     np.testing.assert_array_equal(retrieval_attention(*arrays, k, **options), attention(*arrays, **options))
 
 
 class TestSymmetries:
-    def test_invariant_under_permutations_of_the_memory(self):
+    def test_outputs_are_invariant_under_memory_permutations(self):
         query, key, value = tensors()
         order = RANDOM.permutation(9)
         found = retrieval_attention(query, key[:, order], value[:, order], 4)
         np.testing.assert_allclose(found, retrieval_attention(query, key, value, 4), **CLOSE)
 
-    def test_equivariant_under_permutations_of_the_queries(self):
+    def test_outputs_are_equivariant_under_query_permutations(self):
         query, key, value = tensors()
         found = retrieval_attention(query[:, [2, 0, 1]], key, value, 4)
         np.testing.assert_allclose(
@@ -125,7 +127,7 @@ class TestSymmetries:
 
 class TestPadding:
     @neutral
-    def test_is_never_chosen(self):
+    def test_padding_is_never_selected(self):
         query, key, value = tensors()
         padding_mask = np.arange(9) < np.array([[6], [2]])
         expected = np.asarray(retrieval_attention(query, key, value, 3, padding_mask=padding_mask))
@@ -133,7 +135,7 @@ class TestPadding:
         found = retrieval_attention(query, key, value, 3, padding_mask=padding_mask)
         np.testing.assert_array_equal(found, expected)
 
-    def test_rows_with_fewer_real_keys_than_k_use_those(self):
+    def test_rows_with_fewer_valid_keys_than_k_use_all_of_them(self):
         query, key, value = tensors()
         padding_mask = np.arange(9) < np.array([[2], [1]])
         found = np.asarray(retrieval_attention(query, key, value, 4, padding_mask=padding_mask))
@@ -141,7 +143,7 @@ class TestPadding:
 
     @pytest.mark.parametrize("k", [1, 4])
     @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-    def test_rows_of_padding_give_zeros_and_finite_gradients(self, gradients, dtype, k):
+    def test_padded_rows_give_zeros_and_finite_gradients(self, gradients, dtype, k):
         arrays = tensors()
         padding_mask = np.arange(9) < np.array([[9], [0]])
 
@@ -157,7 +159,7 @@ class TestPadding:
             assert not gradient[1].any()
 
 
-def test_one_best_key_is_copied():
+def test_k_of_one_copies_the_value_of_the_best_key():
     query, key, value = tensors(kv_heads=4)
     found = np.asarray(retrieval_attention(query, key, value, 1))
     best = np.einsum("btnh,bsnh->btns", query, key).argmax(-1)
@@ -168,7 +170,7 @@ def test_one_best_key_is_copied():
 @pytest.mark.slow_variants
 @neutral
 @pytest.mark.parametrize("mode", ["graph", "xla"])
-def test_every_mode_agrees(modes, mode):
+def test_outputs_are_equal_in_every_mode(modes, mode):
     if mode not in modes:
         pytest.skip("no such mode on this backend")
     arrays = [ops.convert_to_tensor(array) for array in tensors()]
@@ -191,6 +193,6 @@ def test_every_mode_agrees(modes, mode):
         ),
     ],
 )
-def test_errors_name_the_argument_and_its_value(make, message):
+def test_errors_name_the_argument_and_value(make, message):
     with pytest.raises(ValueError, match=message):
         make(*tensors())

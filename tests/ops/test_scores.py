@@ -33,18 +33,18 @@ def normal(*shape, seed=0):
 
 
 def weights_of(score, query, key, relation=None):
-    """(T, S), from queries (T, H) and keys (S, H)."""
+    """Return the weights (T, S) of queries (T, H) and keys (S, H)."""
     found = attention_weights(query[None, :, None], key[None, :, None], relation, score=score)
     return np.asarray(found)[0, 0]
 
 
 class TestDefinitions:
-    """log κ up to a constant for each query, which attention does not see."""
+    """log κ equals its definition up to a constant for each query, which does not change attention."""
 
     @pytest.mark.parametrize("kv_heads", [4, 2, 1])
     @pytest.mark.parametrize("score", AXES["score"])
     @neutral
-    def test_weights_are_the_definition_normalised(self, score, kv_heads):
+    def test_weights_equal_the_normalized_definition(self, score, kv_heads):
         query, key = normal(2, 5, 4, 4), normal(2, 6, kv_heads, 4)
         parameters = [
             normal(*shape, seed=number) for number, shape in enumerate(weights_of_a_score(score, 4, kv_heads))
@@ -76,7 +76,7 @@ class TestDefinitions:
             )
 
     @pytest.mark.parametrize("score", ["additive", "gatv2", "bilinear", "gat"])
-    def test_weights_of_one_head_are_another_heads_business(self, score):
+    def test_weights_of_one_head_do_not_affect_other_heads(self, score):
         query, key = normal(1, 5, 4, 4), normal(1, 5, 4, 4, seed=1)
         parameters = [normal(*shape) for shape in weights_of_a_score(score, 4, 4)]
         moved = [parameter.copy() for parameter in parameters]
@@ -91,7 +91,7 @@ class TestDefinitions:
 
 
 class TestStepsOfAScore:
-    """What kernels build on: gradients by hand, and the same for single pairs."""
+    """The methods that kernels use: manual gradients, and scores of single pairs."""
 
     @pytest.mark.slow_variants
     @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ class TestStepsOfAScore:
             for name in AXES["score"]
         ],
     )
-    def test_pairs_are_entries_and_gradients_are_those_of_the_function(self, name, gradients):
+    def test_pair_scores_are_entries_and_gradients_equal_autodiff(self, name, gradients):
         parameters = tuple(normal(*shape) for shape in weights_of_a_score(name, 4, 2))
         score = SCORES[name][0](*parameters)
         query, key = score.features(
@@ -138,27 +138,27 @@ class TestStepsOfAScore:
 
 
 class TestSoftCap:
-    def test_scores_stay_within_the_cap(self):
+    def test_scores_stay_within_the_soft_cap(self):
         query, key = 100 * normal(4, 3), 100 * normal(6, 3, seed=1)
         weights = weights_of(scores.ScaledDotProduct(soft_cap=2.0), query, key)
         assert (np.log(weights.max(-1) / weights.min(-1)) <= 4.0001).all()
         assert (np.log(weights.max(-1) / weights.min(-1)) > 3.9).any()
 
-    def test_a_cap_far_away_does_nothing(self):
+    def test_a_large_soft_cap_has_no_effect(self):
         query, key = normal(4, 3), normal(6, 3, seed=1)
         capped = weights_of(scores.ScaledDotProduct(soft_cap=1e4), query, key)
         np.testing.assert_allclose(capped, weights_of(None, query, key), rtol=1e-4)
 
 
 class TestCosine:
-    def test_lengths_do_not_count(self):
+    def test_cosine_scores_ignore_vector_lengths(self):
         query, key = normal(4, 5), normal(6, 5, seed=1)
         lengths = np.random.default_rng(2).uniform(0.01, 100, (10, 1)).astype("float32")
         found = weights_of("cosine", query * lengths[:4], key * lengths[4:])
         np.testing.assert_allclose(found, weights_of("cosine", query, key), rtol=1e-4, atol=1e-6)
 
     @neutral
-    def test_vectors_of_length_zero_are_finite_and_weigh_all_alike(self, gradients):
+    def test_zero_vectors_give_finite_and_uniform_weights(self, gradients):
         query, key = np.zeros((1, 2, 1, 4), "float32"), normal(1, 3, 1, 4)
         np.testing.assert_allclose(attention_weights(query, key, score="cosine"), 1 / 3, rtol=1e-6)
         for gradient in gradients(lambda q, k: ops.sum(attention(q, k, k, score="cosine") ** 2), query, key):
@@ -166,7 +166,7 @@ class TestCosine:
 
 
 class TestRBF:
-    def test_is_scaled_dot_product_attention_where_keys_have_one_length(self):
+    def test_rbf_equals_scaled_dot_product_for_keys_of_equal_length(self):
         query, key = normal(4, 5), normal(6, 5, seed=1)
         key *= 3 / np.linalg.norm(key, axis=-1, keepdims=True)
         found = weights_of("rbf", query, key)
@@ -174,14 +174,14 @@ class TestRBF:
         other = weights_of("rbf", query, key * np.arange(1, 7, dtype="float32")[:, None])
         assert not np.allclose(other, found)
 
-    def test_moving_queries_and_keys_together_changes_nothing(self):
+    def test_rbf_is_invariant_under_translation_of_queries_and_keys(self):
         query, key = normal(4, 5), normal(6, 5, seed=1)
         moved = np.float32([1, -2, 0.5, 3, 0])
         found = weights_of(scores.RBF(1.3), query + moved, key + moved)
         np.testing.assert_allclose(found, weights_of(scores.RBF(1.3), query, key), rtol=1e-4, atol=1e-6)
 
     @on_tensorflow
-    def test_float64_is_as_exact_as_float64(self):
+    def test_rbf_in_float64_has_float64_accuracy(self):
         query, key = (normal(5, 4, seed=seed).astype("float64") for seed in range(2))
         kernel = np.exp(-((query[:, None] - key) ** 2).sum(-1) / 2 / 2)
         found = np.asarray(
@@ -191,7 +191,7 @@ class TestRBF:
 
 
 class TestPolynomial:
-    def test_squares_by_hand(self):
+    def test_squared_scores_equal_a_manual_computation(self):
         query = np.float32([[1, 0], [2, 1]])
         key = np.float32([[1, 5], [3, 1], [-2, 0]])
         found = weights_of(scores.Polynomial(2, offset=1.0, scale=1.0), query, key)
@@ -200,7 +200,7 @@ class TestPolynomial:
 
     @pytest.mark.parametrize("kernel", ["dense", "chunked"])
     @neutral
-    def test_a_dot_product_of_minus_the_offset_weighs_nothing(self, kernel, gradients):
+    def test_a_dot_product_of_minus_the_offset_gives_zero_weight(self, kernel, gradients):
         score = scores.Polynomial(2, offset=1.0, scale=1.0)
         query = np.float32([[1, 0]]).reshape(1, 1, 1, 2)
         key = np.float32([[-1, 5], [3, 1], [1, 2]]).reshape(1, 3, 1, 2)
@@ -217,7 +217,7 @@ class TestPolynomial:
         np.testing.assert_allclose(found[1][0, 0], 0, atol=1e-6)
 
     @pytest.mark.parametrize("kernel", ["dense", "chunked"])
-    def test_kernels_that_are_all_zero_are_finite(self, kernel, gradients):
+    def test_all_zero_kernels_are_finite(self, kernel, gradients):
         score, zeros, value = scores.Polynomial(2), np.zeros((1, 3, 1, 2), "float32"), normal(1, 3, 1, 2)
         found = attention(zeros, zeros, value, score=score, kernel=kernel)
         np.testing.assert_allclose(found, np.broadcast_to(value.mean(1, keepdims=True), value.shape), **CLOSE)
@@ -252,7 +252,9 @@ class TestLinear:
     @pytest.mark.parametrize(
         ("relation", "lengths"), [(None, (5, 19)), (None, (9, 1)), ("causal", (17, 17))], ids=str
     )
-    def test_the_linear_kernel_is_the_dense_one(self, relation, lengths, heads, feature_map, gradients):
+    def test_the_linear_kernel_equals_the_dense_kernel(
+        self, relation, lengths, heads, feature_map, gradients
+    ):
         tensors = (
             normal(2, lengths[0], heads[0], 4),
             normal(2, lengths[1], heads[1], 4, seed=1),
@@ -278,7 +280,7 @@ class TestLinear:
             np.testing.assert_allclose(ours, theirs, **CLOSE)
 
     @pytest.mark.parametrize("length", [1, 7, 8, 9, 16, pytest.param(30, marks=neutral)])
-    def test_the_causal_form_is_the_recurrence(self, length):
+    def test_the_causal_linear_kernel_equals_the_recurrence(self, length):
         """Katharopoulos et al., equations 16 to 20."""
         query, key, value = (normal(length, 3, seed=seed) for seed in range(3))
         state, normaliser, expected = np.zeros((3, 3)), np.zeros(3), []
@@ -290,7 +292,7 @@ class TestLinear:
         np.testing.assert_allclose(found[0, :, 0], expected, **CLOSE)
 
 
-def test_gat_ranks_keys_alike_for_every_query_and_gatv2_does_not():
+def test_gat_ranks_keys_equally_for_every_query_and_gatv2_does_not():
     """Brody et al. (2022), theorem 1: GAT's attention is static."""
     query, key = normal(1, 30, 1, 4), normal(1, 8, 1, 4, seed=1)
     a, b = normal(1, 4), normal(1, 4, seed=1)
@@ -302,7 +304,7 @@ def test_gat_ranks_keys_alike_for_every_query_and_gatv2_does_not():
     assert len(orders[1]) > 5
 
 
-def test_bilinear_by_the_identity_is_scaled_dot_product():
+def test_a_bilinear_score_with_identity_equals_scaled_dot_product():
     query, key = normal(4, 5), normal(6, 5, seed=1)
     found = weights_of(scores.Bilinear(np.eye(5, dtype="float32")[None] / 5**0.5), query, key)
     np.testing.assert_allclose(found, weights_of(None, query, key), **CLOSE)
@@ -310,7 +312,7 @@ def test_bilinear_by_the_identity_is_scaled_dot_product():
 
 class TestValues:
     @pytest.mark.parametrize("score", WEIGHTLESS.values(), ids=WEIGHTLESS)
-    def test_come_back_from_their_config(self, score):
+    def test_scores_round_trip_through_their_config(self, score):
         assert type(score).from_config(score.get_config()) == score
         config = keras.saving.serialize_keras_object(score)
         again = keras.saving.deserialize_keras_object(json.loads(json.dumps(config)))
@@ -320,11 +322,11 @@ class TestValues:
         assert config["registered_name"] == f"keras_transformer>{type(score).__name__}"
 
     @pytest.mark.parametrize("score", WEIGHTLESS.values(), ids=WEIGHTLESS)
-    def test_are_frozen(self, score):
+    def test_scores_are_frozen(self, score):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(score, dataclasses.fields(score)[0].name, 1)
 
-    def test_get_takes_names_values_and_none(self):
+    def test_get_accepts_names_values_and_none(self):
         assert scores.get(None) == scores.get("scaled_dot_product") == scores.get("exponential")
         assert scores.get(None) == scores.ScaledDotProduct()
         for name, kind in {
@@ -337,7 +339,7 @@ class TestValues:
         given = scores.GAT(normal(2, 3), normal(2, 3))
         assert scores.get(given) is given
 
-    def test_get_refuses_the_config_of_something_else(self):
+    def test_get_rejects_configs_of_other_classes(self):
         config = keras.saving.serialize_keras_object(Causal())
         with pytest.raises(ValueError, match="`score` must be .*Received: score="):
             scores.get(config)

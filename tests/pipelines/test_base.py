@@ -1,4 +1,4 @@
-"""The definition that calls and exports of a pipeline share."""
+"""The definition that pipeline calls and exports share."""
 
 import keras
 import numpy as np
@@ -47,7 +47,7 @@ PIPELINES = {
 RANDOM = np.random.default_rng(1)
 NODES, EDGES = RANDOM.normal(size=(3, 4, 5)).astype("float32"), RANDOM.integers(0, 4, (3, 6, 2))
 IMAGES = RANDOM.uniform(0, 255, (3, 8, 8, 3)).astype("float32")
-# Three inputs each, of which the second is refused.
+# Three inputs each, of which the second is invalid.
 INPUTS = {
     "text": (np.array(["ab", LONG, "c"]),),
     "token": (np.array(["ab c", LONG, "c d"]),),
@@ -59,7 +59,7 @@ INPUTS = {
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_refused_input_has_an_error_and_changes_no_other_answer(name):
+def test_an_invalid_input_gives_an_error_and_does_not_change_other_outputs(name):
     pipeline = PIPELINES[name]()
     batch = pipeline.preprocess(*map(tf.constant, INPUTS[name]))
     assert [bool(error) for error in batch.error.numpy()] == [False, True, False]
@@ -84,14 +84,14 @@ def test_a_refused_input_has_an_error_and_changes_no_other_answer(name):
     assert all((all_refused[key].numpy() == answers[key][1]).all() for key in ("error", *accepted))
     none = pipeline.serve(*(tf.constant(values[:0]) for values in INPUTS[name]))
     assert all(len(values) == 0 for values in none.values())
-    if name != "nodes":  # a call takes one graph
+    if name != "nodes":  # a call accepts one graph
         inputs = (values.tolist() if values.dtype.kind == "U" else values for values in INPUTS[name])
         with pytest.raises(ValueError, match=r"in \w+\[1\]"):
             pipeline(*inputs)
 
 
 @pytest.mark.parametrize("name", ["text", "token", "span"])
-def test_text_that_is_not_utf8_is_refused(name):
+def test_text_that_is_not_utf8_is_rejected(name):
     pipeline = PIPELINES[name]()
     texts = tf.constant([b"a b", b"hola\xffque", b"\xed\xa0\x80", "\ufffd\u2603".encode(), b"\x00"])
     error = pipeline.serve(*[texts] * (1 + (name == "span")))["error"].numpy()

@@ -22,7 +22,7 @@ def randomised(model):
 def vit():
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
     model = randomised(ViT(8, 4, num_classes=3, **sizes))
-    model.head.bias.assign_sub(np.asarray(model(IMAGES)).mean(0))  # so that no class is always the best
+    model.head.bias.assign_sub(np.asarray(model(IMAGES)).mean(0))  # so that no class always wins
     return model
 
 
@@ -41,14 +41,14 @@ class TestImages:
         for batch_size in (1, 2, 64):
             np.testing.assert_allclose(classifier.probabilities(IMAGES, batch_size), expected, rtol=1e-4)
 
-    def test_a_single_image_and_no_images(self, vit):
+    def test_a_single_image_and_an_empty_list_are_accepted(self, vit):
         classifier = ImageClassification(vit)
         assert classifier(IMAGES[2]) == classifier(IMAGES)[2]
         assert classifier(IMAGES[:0]) == []
 
     @pytest.mark.slow
     def test_images_are_resized_only_on_request(self, vit):
-        plain = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)  # of one colour each
+        plain = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)  # each image has one colour
         larger = plain.repeat(2, axis=1).repeat(3, axis=2)
         with pytest.raises(ValueError, match=r"`images` must be of the size \(8, 8\).*Received: .*16, 24"):
             ImageClassification(vit)(larger)
@@ -66,7 +66,7 @@ class TestImages:
             (IMAGES[0, 0], r"`images` must be .*Received: .*\(8, 3\)"),
         ],
     )
-    def test_refuses_other_ranges_and_shapes(self, vit, images, message):
+    def test_invalid_ranges_and_shapes_are_rejected(self, vit, images, message):
         with pytest.raises(ValueError, match=message):
             ImageClassification(vit)(images)
 
@@ -77,7 +77,7 @@ class TestImages:
             ImageClassification(vit).probabilities(black.astype("uint8")),
         )
 
-    def test_saves_and_loads(self, vit, tmp_path):
+    def test_a_loaded_pipeline_gives_equal_outputs(self, vit, tmp_path):
         classifier = ImageClassification(vit, ["a", "b", "c"], resize=True)
         classifier.save(tmp_path / "it")
         again = pipelines.load(tmp_path / "it")
@@ -89,7 +89,7 @@ class TestImages:
         with pytest.raises(ValueError, match=r"model.keras` is damaged: its sha256"):
             pipelines.load(tmp_path / "it")
 
-    def test_the_number_of_labels_is_that_of_classes(self, vit):
+    def test_the_number_of_labels_must_equal_the_number_of_classes(self, vit):
         with pytest.raises(ValueError, match="`labels` must name each of the model's 3 classes. Received: 2"):
             ImageClassification(vit, ["a", "b"])
         headless = ViT(8, 4, None, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
@@ -123,12 +123,12 @@ class TestNodes:
             (NODES * np.inf, EDGES, "`nodes` must be finite. Received: 20 values"),
         ],
     )
-    def test_refuses_invalid_graphs(self, gat, nodes, edges, message):
+    def test_invalid_graphs_are_rejected(self, gat, nodes, edges, message):
         with pytest.raises(ValueError, match=message):
             NodeClassification(gat)(nodes, edges)
 
     @pytest.mark.slow
-    def test_saves_and_loads(self, gat, tmp_path):
+    def test_a_loaded_pipeline_gives_equal_outputs(self, gat, tmp_path):
         classifier = NodeClassification(gat, ["a", "b", "c"])
         classifier.save(tmp_path / "it")
         again = pipelines.load(tmp_path / "it")

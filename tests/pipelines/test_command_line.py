@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def load(monkeypatch, loaded):
-    """A folder is loaded once: what its model has compiled is not compiled again."""
+    """Load each folder once, so that models are compiled once."""
     monkeypatch.setattr(pipelines, "load", loaded)
 
 
@@ -119,19 +119,19 @@ def test_generation_settings_are_options(saved, beam, translator, capsys):
     ],
     ids=" ".join,
 )
-def test_errors_of_settings_are_one_line(saved, capsys, arguments):
+def test_errors_about_settings_are_one_line(saved, capsys, arguments):
     assert commands.main(["generate", str(saved), "uno", *arguments]) == 2
     assert "keras-transformer: error: `" in capsys.readouterr().err
 
 
-def test_unknown_samplers_are_refused_by_their_option(saved, capsys):
+def test_errors_of_unknown_samplers_name_the_option(saved, capsys):
     with pytest.raises(SystemExit) as stopped:
         commands.main(["generate", str(saved), "uno", "--sampler", "bean"])
     assert stopped.value.code == 2
     assert "argument --sampler: invalid choice: 'bean'" in capsys.readouterr().err
 
 
-def test_settings_of_an_export_cannot_be_changed(exported, capsys):
+def test_settings_fixed_at_export_cannot_be_changed(exported, capsys):
     assert commands.main(["generate", str(exported), "uno", "--scores"]) == 2
     assert "`path` must be a pipeline if settings are given" in capsys.readouterr().err
 
@@ -150,7 +150,7 @@ def test_prefixes_and_limits_apply_per_text(greedy, translator, capsys):
 
 
 @pytest.mark.slow
-def test_other_pipelines_can_be_draft_and_ensemble(greedy, other, folder, translator, capsys):
+def test_other_pipelines_can_be_draft_or_ensemble_members(greedy, other, folder, translator, capsys):
     drafted = run(
         capsys, greedy, *TEXTS, "--sampler", "speculative", "--draft", folder / "other", "--num-tokens", 2
     )
@@ -160,7 +160,7 @@ def test_other_pipelines_can_be_draft_and_ensemble(greedy, other, folder, transl
 
 
 @pytest.mark.slow
-def test_additional_end_tokens(greedy, translator, capsys):
+def test_additional_end_tokens_end_the_output(greedy, translator, capsys):
     first = translator.generate(TEXTS).best[:, 0]
     piece = translator.tokenizer.id_to_piece(int(first[0]))
     (found, _) = (json.loads(line) for line in run(capsys, greedy, *TEXTS, "--end", piece, "--json"))
@@ -169,14 +169,14 @@ def test_additional_end_tokens(greedy, translator, capsys):
 
 
 @pytest.mark.slow
-def test_a_beam_without_early_stopping(saved, beam, capsys):
+def test_beam_search_can_run_without_early_stopping(saved, beam, capsys):
     whole = beam.with_settings(Beam(3, num_return=2, early_stopping=False))
     expected = [one.text for of in whole.answers(TEXTS) for one in of]
     assert run(capsys, saved, *TEXTS, "--no-early-stopping") == expected
 
 
 @pytest.mark.slow
-def test_max_new_tokens_limits_the_length_of_prompts(writer, capsys):
+def test_max_new_tokens_limits_the_prompt_length(writer, capsys):
     (longer,) = run(capsys, writer, "abc", "--max-new-tokens", 16, "--json")
     assert len(json.loads(longer)["ids"]) == 16
     assert len(run(capsys, writer, "a" * 24, "--max-new-tokens", 8)) == 1
@@ -213,7 +213,7 @@ def test_errors_are_one_line(greedy, writer, embedding, folder, capsys, argument
 @pytest.mark.parametrize(
     "arguments", [["generate", "a"], ["generate", "a", "--scores"], ["score", "a", "b"], ["align", "a"]]
 )
-def test_a_pipeline_that_does_not_generate_is_refused(embedding, capsys, arguments):
+def test_a_pipeline_that_does_not_generate_is_rejected(embedding, capsys, arguments):
     name, *rest = arguments
     assert commands.main([name, str(embedding), *rest]) == 2
     assert "`path` must be a generating pipeline. Received: " in capsys.readouterr().err
@@ -257,7 +257,7 @@ def test_align_prints_a_line_per_piece_and_plots(greedy, translator, tmp_path, c
 def test_average_saves_a_pipeline_with_the_mean_of_weights(
     greedy, other, translator, loaded, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(pipelines, "load", loaded.__wrapped__)  # a model of its own, for it changes
+    monkeypatch.setattr(pipelines, "load", loaded.__wrapped__)  # a separate model, as it changes
     files = [str(tmp_path / name) for name in ("a.weights.h5", "b.weights.h5")]
     for file, model in zip(files, (translator.model, other.model), strict=True):
         model.save_weights(file)

@@ -59,7 +59,7 @@ MAKERS = {
 
 
 class TestTextClassification:
-    def test_answers_equal_the_models_for_any_batch_size(self):
+    def test_outputs_equal_the_model_for_any_batch_size(self):
         classifier = MAKERS["text"](labels=["x", "y", "z"])
         expected = np.concatenate([softmax(classifier.model(row(text))) for text in TEXTS])
         for batch_size in (1, 2, 32):
@@ -84,7 +84,7 @@ class TestTextClassification:
             classifier(["a"], ["b", "c"])
 
     @pytest.mark.slow
-    def test_long_texts_are_refused_or_averaged_over_windows(self):
+    def test_long_texts_are_rejected_or_averaged_over_windows(self):
         with pytest.raises(
             ValueError, match=r"`text` must have at most 14 .*Received: 32 tokens in text\[1\]"
         ):
@@ -104,7 +104,7 @@ class TestTextClassification:
 
 class TestTokenClassification:
     @pytest.mark.slow
-    def test_words_have_the_class_of_their_first_token_and_their_offsets(self):
+    def test_words_have_their_offsets_and_the_class_of_their_first_token(self):
         classifier = MAKERS["token"](labels=["x", "y", "z"])
         text = "  ax \n byy. c?"
         probabilities = softmax(classifier.model(row(text)))[0, 1:-1]
@@ -156,7 +156,7 @@ class TestQuestionAnswering:
         np.testing.assert_allclose(answer.probability, share, rtol=1e-3)
 
     @pytest.mark.slow
-    def test_a_long_context_is_refused_or_split_into_windows(self):
+    def test_a_long_context_is_rejected_or_split_into_windows(self):
         with pytest.raises(ValueError, match="`context` must have at most 12 tokens"):
             MAKERS["span"]()("g", LONG)
         answerer = MAKERS["span"](long_texts="window")
@@ -188,7 +188,7 @@ class TestFillMask:
         assert other("a ___ b ___") == [first, second]
 
     @pytest.mark.slow
-    def test_texts_without_mask_or_too_long_are_refused(self):
+    def test_texts_without_mask_or_too_long_are_rejected(self):
         with pytest.raises(
             ValueError, match=r"`text` must contain .*'\[MASK\]'. Received: none in text\[1\]"
         ):
@@ -200,7 +200,7 @@ class TestFillMask:
 class TestEmbedding:
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("pooling", ["mean", "first", "pooler"])
-    def test_vectors_are_pooled_outputs_of_the_encoder(self, pooling):
+    def test_embeddings_are_pooled_encoder_outputs(self, pooling):
         embedder = MAKERS["embed"](pooling=pooling, normalize=False)
         for text, vector in zip(TEXTS, embedder(TEXTS, batch_size=4), strict=True):
             hidden = embedder.model(row(text))
@@ -214,13 +214,13 @@ class TestEmbedding:
         np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
     @pytest.mark.slow
-    def test_a_single_string_and_no_texts(self):
+    def test_a_single_string_and_an_empty_list_are_accepted(self):
         embedder = MAKERS["embed"]()
         np.testing.assert_allclose(embedder("a b c"), embedder(TEXTS)[0], **CLOSE)
         assert embedder([]).shape == (0, 8)
 
     @pytest.mark.slow
-    def test_a_long_text_is_the_mean_of_its_windows(self):
+    def test_the_embedding_of_a_long_text_is_the_mean_over_its_windows(self):
         with pytest.raises(ValueError, match="`text` must have at most 14 tokens"):
             MAKERS["embed"]()([LONG])
         embedder = MAKERS["embed"](long_texts="window", normalize=False)
@@ -240,7 +240,7 @@ class TestEmbedding:
         ("embed", {"pooling": "first", "normalize": False}, ("a b",)),
     ],
 )
-def test_saves_and_loads(kind, options, arguments, tmp_path):
+def test_a_loaded_pipeline_gives_equal_outputs(kind, options, arguments, tmp_path):
     pipeline = MAKERS[kind](**options)
     pipeline.save(tmp_path / "it")
     again = pipelines.load(tmp_path / "it")
@@ -273,6 +273,6 @@ def test_saves_and_loads(kind, options, arguments, tmp_path):
         ),
     ],
 )
-def test_invalid_arguments_are_refused(make, message):
+def test_invalid_arguments_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -11,7 +11,7 @@ REFERENCES = [
 
 
 class Answering:
-    """A pipeline that knows its answers, and remembers what it was asked."""
+    """A pipeline with fixed outputs, which records its inputs."""
 
     def __init__(self, **answers):
         self.answers = answers
@@ -31,13 +31,13 @@ def test_correct_answers_have_the_maximum_score():
     assert scores["sentences"] == 3
 
 
-def test_any_of_several_references_matches():
+def test_any_of_several_references_counts_as_a_match():
     scores = pipelines.evaluate(Answering(uno="one", dos="a pair", tres="three black cats here"), REFERENCES)
     assert scores["exact_match"] == 1
     assert scores["bleu"] == pytest.approx(100)
 
 
-def test_a_source_is_answered_once_in_order():
+def test_each_source_is_answered_once_and_in_order():
     pipeline = Answering(uno="one", dos="two", tres="")
     pipelines.evaluate(pipeline, REFERENCES)
     assert pipeline.asked == ["uno", "dos", "tres gatos negros aquí"]
@@ -50,12 +50,12 @@ def test_wrong_answers_have_score_zero():
     assert scores["chrf"] < 1
 
 
-def test_exact_match_is_the_share_of_equal_answers():
+def test_exact_match_is_the_fraction_of_equal_answers():
     scores = pipelines.evaluate(Answering(uno="One", dos="two", tres="three black cats here "), REFERENCES)
     assert scores["exact_match"] == pytest.approx(1 / 3)
 
 
-def test_bleu_and_chrf_equal_sacrebleus():
+def test_bleu_and_chrf_equal_sacrebleu():
     from sacrebleu import corpus_bleu, corpus_chrf
 
     pairs = [("a", "the black cat sat on the mat"), ("b", "it rains today in the city")]
@@ -67,7 +67,7 @@ def test_bleu_and_chrf_equal_sacrebleus():
     assert 20 < scores["bleu"] < scores["chrf"] < 95
 
 
-def test_signatures_are_sacrebleus():
+def test_signatures_equal_sacrebleu():
     scores = pipelines.evaluate(Answering(uno="one", dos="two", tres=""), iter(REFERENCES))
     assert "tok:13a" in scores["signatures"]["bleu"]
     assert "version:" in scores["signatures"]["bleu"]
@@ -83,12 +83,12 @@ def test_signatures_are_sacrebleus():
     ],
     ids=["no pairs", "missing answers"],
 )
-def test_unusable_pairs_and_answers_are_refused(answers, pairs, message):
+def test_invalid_pairs_and_answers_are_rejected(answers, pairs, message):
     with pytest.raises(ValueError, match=message):
         pipelines.evaluate(answers, pairs)
 
 
-def test_without_sacrebleu_the_extra_is_named(monkeypatch):
+def test_the_error_without_sacrebleu_names_the_extra(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)

@@ -1,4 +1,4 @@
-"""Samplers, constraints, n-best answers and streams of a pipeline, and supported models."""
+"""Samplers, constraints, n-best outputs and streams of a pipeline, and supported models."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def saved(beam, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_answers_equal_generate(beam, texts):
+def test_outputs_equal_generate(beam, texts):
     texts = texts[:5]
     out = beam.generate(texts)
     answers = beam.answers(texts)
@@ -61,7 +61,7 @@ def test_samples_do_not_depend_on_the_batch_size(pipeline, texts):
 
 
 @pytest.mark.slow
-def test_similar_lengths_share_one_compilation(random_transformer, pipeline, monkeypatch):
+def test_similar_lengths_are_compiled_once(random_transformer, pipeline, monkeypatch):
     traced = []
     original = generation.generator.run_search
     monkeypatch.setattr(
@@ -104,7 +104,7 @@ def test_settings_of_a_speculative_pipeline_can_be_changed(pipeline):
     assert isinstance(drafting.with_settings("greedy").sampler, generation.Greedy)
 
 
-def test_contradictory_settings_are_refused_by_the_constructor(pipeline):
+def test_the_constructor_rejects_contradictory_settings(pipeline):
     with pytest.raises(ValueError, match="`sampler` must be a `Beam`"):
         pipeline.with_settings("greedy", constraints=[ForcedWords([[5]])])
     with pytest.raises(ValueError, match="`constraints` must not contradict"):
@@ -122,7 +122,7 @@ def decoder(pipeline):
 
 
 @pytest.mark.parametrize("kind", [TextToText, TextGeneration])
-def test_a_model_of_another_type_is_refused(pipeline, decoder, kind):
+def test_a_model_of_another_type_is_rejected(pipeline, decoder, kind):
     bert = BERT(pipeline.model.vocabulary_size, 1, 2, 8, hidden_dim=8, max_length=32)
     other = decoder if kind is TextToText else pipeline.model
     for model in (other, Ensemble([other]), bert):
@@ -131,7 +131,7 @@ def test_a_model_of_another_type_is_refused(pipeline, decoder, kind):
 
 
 @pytest.mark.slow
-def test_an_ensemble_generates_and_is_not_saved(pipeline, texts, tmp_path):
+def test_an_ensemble_generates_but_cannot_be_saved(pipeline, texts, tmp_path):
     both = pipeline.with_settings(model=Ensemble([pipeline.model, pipeline.model]))
     assert both(texts[:3]) == pipeline(texts[:3])
     (ours,), (theirs,) = (each.score(["uno"], ["one"]) for each in (both, pipeline))

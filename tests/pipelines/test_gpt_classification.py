@@ -23,7 +23,7 @@ def tiny(symmetric=False, **options):
 
 
 def expected(model, examples, task):
-    """The probabilities by the batches that the model is trained on, one example at a time."""
+    """Return the probabilities from training batches, one example at a time."""
     batches = data.fine_tuning(
         examples, [0] * len(examples), TOKENIZER, 1, task=task, shuffle=False, max_length=24
     )
@@ -33,7 +33,7 @@ def expected(model, examples, task):
 @pytest.mark.slow
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("batch_size", [1, 32])
-def test_answers_equal_the_models_on_training_batches(batch_size):
+def test_predictions_equal_the_model_outputs_on_training_batches(batch_size):
     classifier = pipelines.TextClassification(tiny(), TOKENIZER, ["no", "yes"])
     found = classifier.probabilities(TEXTS, batch_size=batch_size)
     np.testing.assert_allclose(found, expected(classifier.model, TEXTS, "classification"), **CLOSE)
@@ -56,7 +56,7 @@ def test_a_symmetric_model_is_invariant_to_the_order_of_texts():
 
 
 @pytest.mark.slow
-def test_long_texts_are_refused_or_averaged_over_windows():
+def test_long_texts_are_rejected_or_averaged_over_windows():
     long = "x" * 23
     with pytest.raises(ValueError, match=r"`text` must have at most 22 .*Received: 23 tokens in text\[1\]"):
         pipelines.TextClassification(tiny(), TOKENIZER)(["a", long])
@@ -68,7 +68,7 @@ def test_long_texts_are_refused_or_averaged_over_windows():
 
 
 @pytest.mark.slow
-def test_trains_saves_and_loads(tmp_path):
+def test_the_pipeline_trains_saves_and_loads(tmp_path):
     keras.utils.set_random_seed(0)
     texts = [f"{a}{b}" for a in "abcd" for b in "efgh"]
     labels = [text[0] in "ab" for text in texts]
@@ -90,7 +90,7 @@ def test_trains_saves_and_loads(tmp_path):
     np.testing.assert_array_equal(again.probabilities(texts), classifier.probabilities(texts))
 
 
-def test_the_tokenizer_has_all_ids_except_the_special_tokens():
+def test_a_mismatched_vocabulary_size_is_rejected():
     decoder = GPT(TOKENIZER.vocabulary_size + 4, 1, 2, 8, max_length=8, end_id=TOKENIZER.end_id)
     with pytest.raises(
         ValueError, match="must have the same vocabulary_size, including the special tokens .*Received: "

@@ -31,7 +31,7 @@ def asked_files(hub):
     }
 
 
-def test_a_pipeline_of_the_hub_equals_that_of_its_folder(hub, encoder, tmp_path):
+def test_a_pipeline_from_the_hub_equals_the_pipeline_of_its_folder(hub, encoder, tmp_path):
     folder = tmp_path / "model"
     files = files_of(folder, MaskedLanguageModel(encoder))
     unused = {"rust_model.ot": b"", "tf_model.h5": b"", "onnx/model.onnx": b"", "pytorch_model.bin": b""}
@@ -41,7 +41,7 @@ def test_a_pipeline_of_the_hub_equals_that_of_its_folder(hub, encoder, tmp_path)
     assert asked_files(hub) == {*files, "README.md"}
 
 
-def test_a_sentence_transformer_of_the_hub_has_the_files_of_its_modules(hub, encoder, tmp_path):
+def test_a_sentence_transformer_is_downloaded_with_the_files_of_its_modules(hub, encoder, tmp_path):
     folder = tmp_path / "model"
     files = files_of(folder, encoder)
     modules = [
@@ -62,7 +62,7 @@ def test_a_sentence_transformer_of_the_hub_has_the_files_of_its_modules(hub, enc
     assert asked_files(hub) == files.keys()
 
 
-def test_a_pipeline_is_of_the_asked_revision(hub, encoder, tmp_path):
+def test_a_pipeline_is_downloaded_at_the_requested_revision(hub, encoder, tmp_path):
     files = files_of(tmp_path / "model", MaskedLanguageModel(encoder))
     hub.add(NAME, {})
     hub.models[NAME].commits["a" * 40] = files

@@ -55,7 +55,7 @@ def sentence_piece(texts, **options):
 
 
 def write_t5(folder, size, **options):
-    """T5, whose model has more rows than the tokenizer has pieces."""
+    """Write a T5 folder whose model has more embedding rows than the tokenizer has pieces."""
     model = randomised(T5(size, **SMALL, key_dim=4, **options))
     interop.to_hugging_face(model, folder)
     (folder / "spiece.model").write_bytes(sentence_piece(TEXTS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
@@ -86,7 +86,7 @@ def test_t5_reads_sentinels_and_round_trips(options, tmp_path):
 
 
 @pytest.mark.slow
-def test_outputs_follow_the_folders_generation_config(tmp_path):
+def test_outputs_follow_the_generation_config_of_the_folder(tmp_path):
     write_t5(tmp_path / "t5", 60)
     settings = {"num_beams": 3, "max_length": 7, "no_repeat_ngram_size": 2, "forced_eos_token_id": 1}
     (tmp_path / "t5" / "generation_config.json").write_text(json.dumps(settings))
@@ -110,7 +110,7 @@ def test_outputs_follow_the_folders_generation_config(tmp_path):
 
 
 @pytest.mark.slow
-def test_marian_has_the_ids_of_its_vocabulary(tmp_path):
+def test_marian_uses_the_ids_of_its_vocabulary(tmp_path):
     models = sentence_piece(TEXTS[1::2]), sentence_piece(TEXTS[::2])
     pieces = set()
     folder = tmp_path / "marian"
@@ -211,7 +211,7 @@ def test_the_head_of_bert_determines_the_pipeline(name, tmp_path):
         assert repr(found(given)) == repr(expected(given))
 
 
-def test_a_vocabulary_of_another_size_is_refused(tmp_path):
+def test_a_vocabulary_of_the_wrong_size_is_rejected(tmp_path):
     write_bert(tmp_path / "bert", pieces=[*PIECES, "more"])
     with pytest.raises(
         ValueError, match="`model` and `tokenizer` must have the same vocabulary_size. Received: 15 and 16"
@@ -243,12 +243,12 @@ def write_vit(folder, patch_size=4, **preprocessor):
     ],
     ids=["default", "mean and deviation", "neither"],
 )
-def test_vit_normalises_images_as_its_preprocessor(patch_size, preprocessor, mean, deviation, tmp_path):
+def test_vit_normalizes_images_as_its_preprocessor_does(patch_size, preprocessor, mean, deviation, tmp_path):
     model = write_vit(tmp_path / "vit", patch_size, **preprocessor)
     found = pipelines.from_hugging_face(tmp_path / "vit")
     assert found.labels == list(LABELS.values())
     normalised = (IMAGES / 255 - np.array(mean)) / np.array(deviation)
-    logits = model((normalised + 1) * 127.5)  # which maps to [−1, 1] itself
+    logits = model((normalised + 1) * 127.5)  # the model maps to [−1, 1] itself
     expected = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
     np.testing.assert_allclose(found.probabilities(IMAGES), expected, rtol=1e-3, atol=1e-5)
     assert found(IMAGES[0]) == list(LABELS.values())[expected[0].argmax()]
@@ -256,7 +256,7 @@ def test_vit_normalises_images_as_its_preprocessor(patch_size, preprocessor, mea
 
 
 @pytest.mark.slow
-def test_vit_resizes_only_as_its_preprocessor_does(tmp_path):
+def test_vit_preprocessors_that_do_not_match_the_model_are_rejected(tmp_path):
     write_vit(tmp_path / "bicubic", resample=3, size=8)
     assert not pipelines.from_hugging_face(tmp_path / "bicubic").resize
     assert pipelines.from_hugging_face(tmp_path / "bicubic", resize=True).resize
@@ -272,7 +272,7 @@ def test_vit_resizes_only_as_its_preprocessor_does(tmp_path):
             pipelines.from_hugging_face(tmp_path / name)
 
 
-def test_another_architecture_is_refused(tmp_path):
+def test_unsupported_architectures_are_rejected(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     with pytest.raises(ValueError, match="must have a model_type among .*Received: model_type='mamba'"):
         pipelines.from_hugging_face(tmp_path)

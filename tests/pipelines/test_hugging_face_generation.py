@@ -27,7 +27,7 @@ DECODER = types.SimpleNamespace(pad_id=1, end_id=2)
 
 @pytest.fixture
 def read(tmp_path):
-    """read(settings, model, config=…, **given): the pipeline's arguments for a folder with these settings."""
+    """Return read(settings, model, config=…, **arguments), which gives the pipeline arguments for a folder."""
 
     def call(settings, model=TRANSLATOR, config=None, **given):
         (tmp_path / "config.json").write_text(json.dumps(config or {}))
@@ -57,7 +57,7 @@ def read(tmp_path):
     ],
     ids=str,
 )
-def test_the_sampler_has_the_folders_settings(read, settings, sampler):
+def test_the_sampler_has_the_settings_of_the_folder(read, settings, sampler):
     found = read({**settings, "temperature": settings.get("temperature"), "transformers_version": "5"})
     assert found == {"generation": sampler, "constraints": []}
 
@@ -81,7 +81,7 @@ def test_the_sampler_has_the_folders_settings(read, settings, sampler):
     ],
     ids=str,
 )
-def test_the_constraints_are_the_folders(read, settings, constraints):
+def test_constraints_have_the_settings_of_the_folder(read, settings, constraints):
     assert read(settings)["constraints"] == constraints
 
 
@@ -89,7 +89,7 @@ def test_lengths_of_an_encoder_decoder_count_the_start_token(read):
     assert read({"max_length": 512})["max_new_tokens"] == 511
     assert read({"max_length": 512, "max_new_tokens": 9})["max_new_tokens"] == 9
     assert "max_new_tokens" not in read({})
-    # A minimum beyond the limit never ends; what is forced at the limit ends even so.
+    # A minimum length beyond the limit never ends; a forced end token still ends the output.
     assert read({"max_length": 5, "min_length": 9})["constraints"] == [MinNewTokens(4)]
     found = read({"min_length": 9, "forced_eos_token_id": END}, max_new_tokens=4)
     assert found["constraints"] == [MinNewTokens(3), ForcedLastToken([END])]
@@ -110,7 +110,7 @@ def test_config_json_is_the_fallback(read, tmp_path):
     }
 
 
-def test_arguments_override_the_folders_settings(read):
+def test_arguments_override_the_settings_of_the_folder(read):
     settings = {"num_beams": 4, "max_length": 9, "repetition_penalty": 1.2, "diversity_penalty": 0.5}
     given = {"generation": "greedy", "constraints": [], "max_new_tokens": 3, "max_source_tokens": 7}
     assert read(settings, **given) == given
@@ -137,9 +137,9 @@ def test_unsupported_settings_are_listed_in_one_warning(read):
         read({"num_beams": 2, "do_sample": True, "renormalize_logits": True, "typical_p": 1.0})
 
 
-def test_settings_that_change_nothing_are_not_named(read):
+def test_settings_without_effect_do_not_warn(read):
     neutral = {
-        "typical_p": 0.9,  # of sampling
+        "typical_p": 0.9,  # settings of sampling
         "diversity_penalty": 0.0,
         "num_beam_groups": 1,
         "encoder_no_repeat_ngram_size": 0,
@@ -153,7 +153,7 @@ def test_settings_that_change_nothing_are_not_named(read):
         read(neutral)
 
 
-def test_settings_that_count_a_prompt_are_named(read):
+def test_settings_that_count_prompt_tokens_warn(read):
     settings = {"max_length": 30, "min_length": 3, "no_repeat_ngram_size": 2, "bad_words_ids": [[5], [6, 7]]}
     with pytest.warns(UserWarning, match="generation settings that are not fully supported") as caught:
         found = read(settings, DECODER)
@@ -192,6 +192,6 @@ def test_an_end_token_that_is_padding_too_may_be_part_of_a_banned_word(read):
     ],
     ids=str,
 )
-def test_settings_out_of_range_are_refused(read, settings):
+def test_settings_out_of_range_are_rejected(read, settings):
     with pytest.raises(ValueError, match=r"` must be .*Received: "):
         read(settings)

@@ -1,4 +1,4 @@
-"""Pipelines of KerasHub's task models answer as the models do."""
+"""Pipelines converted from KerasHub's task models give equal outputs."""
 
 import io
 
@@ -86,7 +86,7 @@ def randomized(model):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_ids_and_texts_equal_those_of_keras_hub(name):
+def test_ids_and_texts_equal_keras_hub(name):
     theirs = TOKENIZERS[name]()
     ours = tokenizer_from_keras_hub(theirs)
     found = ours.tokenize(LINES).to_list()
@@ -116,13 +116,13 @@ def test_special_tokens_are_recognised_in_texts_as_in_keras_hub():
         ),
     ],
 )
-def test_inexpressible_tokenizers_are_refused(make, message):
+def test_unsupported_tokenizers_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         tokenizer_from_keras_hub(make())
 
 
 @pytest.mark.slow
-def test_text_classification_equals_that_of_keras_hub():
+def test_text_classification_equals_keras_hub():
     backbone = hub.BertBackbone(vocabulary_size=len(WORDS), max_sequence_length=16, **SIZES)
     preprocessor = hub.BertTextClassifierPreprocessor(bert_tokenizer(), sequence_length=16)
     theirs = randomized(hub.BertTextClassifier(backbone, 3, preprocessor, activation="softmax"))
@@ -150,7 +150,7 @@ def t5():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [gpt2, t5])
-def test_greedy_texts_equal_those_of_keras_hub(make):
+def test_greedy_texts_equal_keras_hub(make):
     theirs = make()
     theirs.compile(sampler="greedy")
     prompts = ["the dog", "the blue house"]
@@ -170,7 +170,7 @@ def test_greedy_texts_equal_those_of_keras_hub(make):
 
 
 @pytest.mark.slow
-def test_fill_mask_knows_the_mask_of_roberta():
+def test_fill_mask_supports_the_mask_token_of_roberta():
     tokenizer = TOKENIZERS["RoBERTa"]()
     backbone = hub.RobertaBackbone(
         vocabulary_size=tokenizer.vocabulary_size(), max_sequence_length=24, **SIZES
@@ -193,7 +193,7 @@ def test_fill_mask_knows_the_mask_of_roberta():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [1 / 127.5, [0.01, 0.02, 0.03]])
-def test_image_classification_scales_images_as_keras_hub(scale):
+def test_image_classification_scales_images_as_keras_hub_does(scale):
     backbone = hub.ViTBackbone((8, 8, 3), 4, num_layers=1, num_heads=2, hidden_dim=16, mlp_dim=24)
     offset = -1 if isinstance(scale, float) else [-1, 0, 0.5]
     converter = hub.ViTImageClassifierPreprocessor.image_converter_cls(scale=scale, offset=offset)
@@ -207,7 +207,7 @@ def test_image_classification_scales_images_as_keras_hub(scale):
 
 
 @pytest.mark.slow
-def test_converted_model_is_exported_with_generation(tmp_path, served_without_tensorflow):
+def test_a_converted_model_is_exported_with_generation(tmp_path, served_without_tensorflow):
     writer = pipelines.from_keras_hub(gpt2(), generation="beam", max_new_tokens=4)
     export.onnx(writer, tmp_path / "it")
     found = served_without_tensorflow(tmp_path / "it", ["the dog"])

@@ -1,4 +1,4 @@
-"""Long texts: refused, or split into parts whose outputs are joined."""
+"""Long texts raise an error, or are split into parts whose outputs are joined."""
 
 import types
 
@@ -19,7 +19,7 @@ TEXTS = ["la casa", LONG, "", "Uno.\nDos.", "uno dos. Tres."]
 
 @pytest.fixture(scope="module")
 def splitting(pipeline):
-    """A pipeline that splits texts of more than 24 tokens."""
+    """Return a pipeline that splits texts of more than 24 tokens."""
     return TextToText(
         pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=24, long_texts="split"
     )
@@ -27,7 +27,7 @@ def splitting(pipeline):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The texts, prefixes and limits for which pipelines generate, which return the texts."""
+    """Record the texts, prefixes and limits of calls; pipelines return the texts."""
     found = []
 
     def copied(self, texts, batch_size, prefixes, max_new_tokens, errors, truncate):
@@ -38,7 +38,7 @@ def calls(monkeypatch):
     return found
 
 
-def test_copied_parts_are_the_text(splitting, calls):
+def test_copied_parts_concatenate_to_the_text(splitting, calls):
     assert splitting(TEXTS, prefixes=["a", "b", "c", "d", "e"], max_new_tokens=[1, 2, 3, 4, 5]) == TEXTS
     ((parts, prefixes, limits),) = calls
     first, *others = splitting.split_texts([LONG])[0].parts
@@ -49,7 +49,7 @@ def test_copied_parts_are_the_text(splitting, calls):
 
 
 @pytest.mark.slow
-def test_the_output_of_a_long_text_is_that_of_its_parts(splitting):
+def test_the_output_of_a_long_text_joins_the_outputs_of_its_parts(splitting):
     outputs = splitting(TEXTS)
     splits = splitting.split_texts(TEXTS)
     assert [len(split.parts) for split in splits][0::2] == [1, 1, 1]
@@ -63,7 +63,7 @@ def test_the_output_of_a_long_text_is_that_of_its_parts(splitting):
 
 
 @pytest.mark.slow
-def test_a_text_that_fits_has_the_output_of_a_pipeline_that_refuses(splitting, pipeline):
+def test_texts_that_fit_are_not_split(splitting, pipeline):
     texts = ["la casa", "", "uno dos. Tres."]
     for sampler in ("greedy", Sample(seed=3)):
         one, other = (each.with_settings(sampler) for each in (splitting, pipeline))
@@ -71,7 +71,7 @@ def test_a_text_that_fits_has_the_output_of_a_pipeline_that_refuses(splitting, p
 
 
 @pytest.mark.slow
-def test_prefixes_and_limits_of_parts(splitting):
+def test_the_first_part_gets_the_prefix_and_every_part_the_limit(splitting):
     split = splitting.split_texts([LONG])[0]
     outputs = splitting(["uno", LONG], prefixes=["the", "one"], max_new_tokens=[3, 5])
     first, *others = split.parts
@@ -91,7 +91,7 @@ def test_a_stream_of_a_long_text_equals_a_call(splitting, sampler):
     assert "".join(pipeline.stream(LONG, "one", max_new_tokens=4)) == expected
 
 
-def test_ids_scores_and_streams_of_long_texts_are_refused(splitting, pipeline):
+def test_long_texts_are_rejected_for_ids_scores_and_streams(splitting, pipeline):
     refused = r"`texts` must have at most 24 tokens each \(max_source_tokens\).* tokens in texts\[1\]"
     for call in (splitting.generate, splitting.answers, lambda texts: splitting(texts, long_texts="refuse")):
         with pytest.raises(ValueError, match=refused):
@@ -107,7 +107,7 @@ def test_ids_scores_and_streams_of_long_texts_are_refused(splitting, pipeline):
 
 
 @pytest.mark.slow
-def test_an_error_is_that_of_its_row(splitting):
+def test_an_error_names_the_row_of_its_text(splitting):
     texts = ["uno", None, LONG + "\ud800", b"\xff", LONG]
     prefixes = ["the", "", "", "", None]
     outputs = splitting(texts, prefixes=prefixes, errors="return")
@@ -117,7 +117,7 @@ def test_an_error_is_that_of_its_row(splitting):
     assert "prefixes[4]" in str(outputs[4])
 
 
-def test_the_setting_is_kept(splitting, pipeline, tmp_path):
+def test_long_texts_is_saved_and_exported(splitting, pipeline, tmp_path):
     assert pipeline.long_texts == "refuse"
     assert splitting.with_settings(Beam(2)).long_texts == "split"
     splitting.save(tmp_path / "saved")
@@ -133,7 +133,7 @@ def test_the_setting_is_kept(splitting, pipeline, tmp_path):
             call()
 
 
-def test_serving_splits_as_the_pipeline(splitting):
+def test_serving_splits_texts_as_the_pipeline_does(splitting):
     config = config_of(splitting)
     tokenizer = serving.tokenizer_of(splitting.tokenizer.model_bytes, config)
     served = serving.TextToText(types.SimpleNamespace(**config), tokenizer, config)

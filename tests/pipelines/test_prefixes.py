@@ -1,4 +1,4 @@
-"""Prefixes and limits of a pipeline, for each text."""
+"""Prefixes and length limits of a pipeline for each text."""
 
 import numpy as np
 import pytest
@@ -42,13 +42,13 @@ def test_prefixes_and_limits_apply_per_row(pipeline, sampler):
 
 
 @pytest.mark.slow
-def test_a_stream_follows_its_prefix_and_limit(pipeline):
+def test_a_stream_respects_its_prefix_and_limit(pipeline):
     expected = pipeline(TEXTS, prefixes=PREFIXES, max_new_tokens=LIMITS)
     for row, answer in enumerate(expected):
         assert "".join(pipeline.stream(TEXTS[row], PREFIXES[row], max_new_tokens=LIMITS[row])) == answer
 
 
-def test_no_texts_give_no_outputs(pipeline):
+def test_no_texts_give_empty_outputs(pipeline):
     assert pipeline([], prefixes=[], max_new_tokens=[]) == []
     assert pipeline.answers([], max_new_tokens=3) == []
 
@@ -74,13 +74,13 @@ def test_no_texts_give_no_outputs(pipeline):
     ],
     ids=str,
 )
-def test_invalid_arguments_are_refused(pipeline, options, error):
+def test_invalid_arguments_are_rejected(pipeline, options, error):
     for ask in (pipeline, pipeline.answers, pipeline.generate):
         with pytest.raises((TypeError, ValueError), match=error):
             ask(**{"texts": ["uno", "dos"], **options})
 
 
-def test_a_prefix_has_no_special_tokens(random_transformer):
+def test_special_tokens_in_a_prefix_are_rejected(random_transformer):
     tokenizer = text.ByteTokenizer(special_tokens_in_text=True)
     model = random_transformer(
         0,
@@ -92,7 +92,7 @@ def test_a_prefix_has_no_special_tokens(random_transformer):
 
 
 @pytest.mark.slow
-def test_a_decoder_only_model_has_no_prefixes():
+def test_decoder_only_models_reject_prefixes():
     tokenizer = text.ByteTokenizer()
     model = GPT(tokenizer.vocabulary_size, 1, 2, 8, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
     writer = TextGeneration(model, tokenizer, max_new_tokens=6)

@@ -1,4 +1,4 @@
-"""Answers of classifiers with several labels for an input, and of regressions."""
+"""Outputs of multi-label classifiers and regressions."""
 
 import json
 
@@ -58,12 +58,12 @@ def logits_of(classifier, given):
 
 
 def centred(classifier, given):
-    """The pipeline with logits around 0, so that its inputs have answers of their own."""
+    """Return the pipeline with logits centred at 0, so that outputs differ by input."""
     classifier.model.head.bias.assign_sub(logits_of(classifier, given).mean(0))
     return classifier
 
 
-# Makers of pipelines, and what they are given.
+# Functions that create pipelines, and their inputs.
 MAKERS = {
     "vit": (lambda *of, **options: centred(ImageClassification(vit(*of), **options), IMAGES), IMAGES),
     "bert": (lambda *of, **options: centred(TextClassification(bert(*of), WORDS, **options), TEXTS), TEXTS),
@@ -83,7 +83,7 @@ def test_multi_label_probabilities_are_sigmoids(name, tmp_path):
     np.testing.assert_array_equal(classifier.probabilities(given), classifier.scores(given))
     answers = classifier(given)
     assert answers == [[label for label, p in zip(LABELS, row, strict=True) if p > 0.5] for row in expected]
-    assert len({len(labels) for labels in answers}) > 1  # so that they are no argmax
+    assert len({len(labels) for labels in answers}) > 1  # so that the labels differ from an argmax
     assert classifier(given[0]) == answers[0]
     np.testing.assert_allclose(classifier.scores(given[0]), expected[0], **CLOSE)
     strict = make(3, "multi_label_classification", labels=LABELS, threshold=0.9)
@@ -106,7 +106,7 @@ def test_a_regression_returns_a_number(name, tmp_path):
     np.testing.assert_allclose(classifier.scores(given), numbers, **CLOSE)
     np.testing.assert_allclose(classifier(given), numbers[:, 0], **CLOSE)
     assert isinstance(classifier(given[0]), float)
-    assert numbers.min() < 0  # so that they are no probabilities
+    assert numbers.min() < 0  # so that the values are not probabilities
     with pytest.raises(ValueError, match="`probabilities` needs a classifier; .*problem_type='regression'"):
         classifier.probabilities(given)
     classifier.save(tmp_path / "it")
@@ -124,7 +124,7 @@ def test_a_regression_of_several_numbers_returns_a_list(name):
 
 @pytest.mark.slow
 @each
-def test_no_inputs_give_no_outputs(name):
+def test_empty_inputs_give_empty_outputs(name):
     make, given = MAKERS[name]
     for of in ((3, "multi_label_classification"), (1, None), (3, None)):
         assert make(*of)(given[:0]) == []
@@ -148,7 +148,7 @@ def test_probabilities_of_extreme_logits_are_finite():
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5])
-def test_a_threshold_is_a_probability(threshold):
+def test_a_threshold_must_be_a_probability(threshold):
     for make, _ in MAKERS.values():
         with pytest.raises(
             ValueError, match=rf"`threshold` must be in \[0, 1\]. Received: threshold={threshold}"
@@ -226,7 +226,7 @@ def test_problem_types_of_transformers_folders_round_trip(name, num_classes, set
         ),
     ],
 )
-def test_another_problem_type_in_a_folder_is_refused(settings, message, tmp_path):
+def test_an_unknown_problem_type_in_a_folder_is_rejected(settings, message, tmp_path):
     pytest.importorskip("safetensors")
     folder = interop.to_hugging_face(bert(3, None), tmp_path / "it")
     config = json.loads((folder / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""`errors="return"` and `truncate=True`: one bad row costs only its own row, and long texts are cut."""
+"""`errors="return"`: an invalid row fails only its own row. `truncate=True`: long texts are truncated."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def error_of(call, *arguments):
 
 
 def assert_same(found, expected):
-    """Compare errors by type and message, and other answers to six digits."""
+    """Compare errors by type and message, and other outputs to six digits."""
     if isinstance(expected, Exception):
         assert (type(found), str(found)) == (type(expected), str(expected))
     elif isinstance(expected, float | np.ndarray):
@@ -82,7 +82,7 @@ def assert_same(found, expected):
 
 
 def check_rows(call, good, bad, **options):
-    """Good rows have their answers, bad rows the errors that a call raises for them."""
+    """Check that valid rows have their outputs, and invalid rows the errors that a call raises for them."""
     rows = [good[0], *bad, *good[1:]]
     found = call(rows, errors="return", **options)
     assert_same([found[0], *found[len(bad) + 1 :]], list(call(good)))
@@ -94,7 +94,7 @@ def check_rows(call, good, bad, **options):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["embedding", "token", "fill", "text"])
-def test_a_bad_text_costs_only_its_own_row(name):
+def test_an_invalid_text_fails_only_its_own_row(name):
     pipeline = MAKERS[name]()
     good, bad = ["a b [MASK]", "[MASK]", "c [MASK] d e"], [*BAD, LONG]
     check_rows(pipeline, good, bad, batch_size=2)
@@ -106,7 +106,7 @@ def test_a_bad_text_costs_only_its_own_row(name):
 
 
 @pytest.mark.slow
-def test_a_bad_text_of_a_pair_costs_only_its_pair():
+def test_an_invalid_text_of_a_pair_fails_only_its_pair():
     answer = MAKERS["span"]()
     questions = ["a", None, "b", LETTERS, "c", "d"]
     contexts = ["b c d", "a", "", "a", LETTERS, "e f"]
@@ -130,7 +130,7 @@ def test_scores_with_returned_errors_are_a_list():
 
 
 @pytest.mark.slow
-def test_an_image_out_of_range_costs_only_its_own_row():
+def test_an_image_out_of_range_fails_only_its_own_row():
     classifier = ImageClassification(randomised(ViT(8, 4, num_classes=3, **SIZES, hidden_dim=16)))
     images = np.random.default_rng(0).uniform(0, 255, (3, 8, 8, 3)).astype("float32")
     bad = images.copy()
@@ -143,7 +143,7 @@ def test_an_image_out_of_range_costs_only_its_own_row():
     assert_same(classifier(bad[1], errors="return"), error_of(classifier, bad[1]))
 
 
-def test_a_bad_prompt_costs_only_its_own_row(writer):
+def test_an_invalid_prompt_fails_only_its_own_row(writer):
     check_rows(writer, ["ab", "c", "defg"], [*BAD, "", "x" * 9], batch_size=2)
     found = writer.answers(["ab", "", "c"], errors="return")
     assert [each if isinstance(each, Exception) else each[0].text for each in found] == [
@@ -156,7 +156,7 @@ def test_a_bad_prompt_costs_only_its_own_row(writer):
 
 
 @pytest.mark.slow
-def test_a_bad_text_or_prefix_of_a_translator_costs_only_its_own_row(pipeline):
+def test_an_invalid_text_or_prefix_of_a_translator_fails_only_its_own_row(pipeline):
     check_rows(pipeline, ["uno", "la casa azul", ""], [*BAD, "o" * 10_000], batch_size=2)
     texts, prefixes = ["uno", "dos", "la casa", None], ["the", None, "a\ud800", "a"]
     found = pipeline(texts, prefixes=prefixes, max_new_tokens=[3, 4, 5, 6], errors="return")
@@ -167,7 +167,7 @@ def test_a_bad_text_or_prefix_of_a_translator_costs_only_its_own_row(pipeline):
 
 
 @pytest.mark.slow
-def test_a_bad_text_or_target_costs_only_its_own_score(pipeline):
+def test_an_invalid_text_or_target_fails_only_its_own_score(pipeline):
     texts, targets = ["uno", "", None, "dos", "la casa"], ["one", "two", "a", 5, "the house"]
     found = pipeline.score(texts, targets, errors="return")
     assert [isinstance(each, Exception) for each in found] == [False, True, True, True, False]
@@ -180,7 +180,7 @@ def test_a_bad_text_or_target_costs_only_its_own_score(pipeline):
 
 
 @pytest.mark.slow
-def test_a_sample_does_not_depend_on_refused_rows(writer):
+def test_samples_do_not_depend_on_invalid_rows(writer):
     sampled = writer.with_settings(Sample(seed=3))
     expected = sampled(["ab"] * 8)
     assert len(set(expected)) > 1
@@ -189,14 +189,14 @@ def test_a_sample_does_not_depend_on_refused_rows(writer):
     assert [expected[row] if texts[row] else each for row, each in enumerate(found)] == found
 
 
-def test_pairs_are_cut_as_in_transformers():
+def test_pairs_are_truncated_as_in_transformers():
     counts = np.arange(16)
     for room in range(1, 14):
         found = first_lengths(tf.constant(counts[:, None]), tf.constant(counts), room).numpy()
         for first, second in np.ndindex(found.shape):
             kept = first_length(first, second, room)
             assert kept == found[first, second]
-            # The longer text is cut until both fit, or are equally long.
+            # The longer text is truncated until both fit, or are equally long.
             left = min(second, room - kept)
             assert kept + left == min(first + second, room)
             assert kept == first or left <= kept + (room % 2)
@@ -205,7 +205,7 @@ def test_pairs_are_cut_as_in_transformers():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["text", "token", "fill", "embedding"])
-def test_a_text_is_cut_to_its_first_tokens(name):
+def test_a_text_is_truncated_to_its_first_tokens(name):
     pipeline = MAKERS[name]()
     long = LONG if name == "fill" else LETTERS
     cut = " ".join(long.split()[:10])
@@ -225,7 +225,7 @@ def test_a_text_is_cut_to_its_first_tokens(name):
 
 
 @pytest.mark.slow
-def test_a_word_that_is_cut_is_classified_by_its_first_tokens():
+def test_a_truncated_word_is_classified_by_its_first_tokens():
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc", "##b", "##c"]
     tokenizer = WordPieceTokenizer(pieces)
     model = randomised(TokenClassifier(BERT(len(pieces), **SIZES, hidden_dim=16, max_length=6), 3))
@@ -242,7 +242,7 @@ def test_a_word_that_is_cut_is_classified_by_its_first_tokens():
 
 
 @pytest.mark.slow
-def test_of_a_question_and_its_context_the_context_is_cut():
+def test_questions_are_kept_and_contexts_truncated():
     answer = MAKERS["span"]()
     assert_same(answer("a b", LETTERS, truncate=True), answer("a b", " ".join(LETTERS.split()[:7])))
     with pytest.raises(ValueError, match="`context` must have at most 0 tokens each beside its `question`"):
@@ -250,7 +250,7 @@ def test_of_a_question_and_its_context_the_context_is_cut():
 
 
 @pytest.mark.slow
-def test_of_a_pair_the_longer_text_is_cut_first():
+def test_the_longer_text_of_a_pair_is_truncated_first():
     classifier = MAKERS["text"]()
     words = LETTERS.split()
     for first, second, kept in ((12, 12, (4, 5)), (12, 2, (7, 2)), (3, 12, (3, 6)), (12, 0, (9, 0))):
@@ -259,7 +259,7 @@ def test_of_a_pair_the_longer_text_is_cut_first():
         assert_same(classifier.scores(*pair, truncate=True), classifier.scores(*cut))
 
 
-def test_a_prompt_is_cut_to_its_last_tokens(writer):
+def test_a_prompt_is_truncated_to_its_last_tokens(writer):
     assert writer(["abcdefghijkl", "ab"], truncate=True) == writer(["efghijkl", "ab"])
     assert writer("abcdefghijkl", truncate=True) == writer("efghijkl")
     assert "".join(writer.stream("abcdefghijkl", truncate=True)) == writer("efghijkl")
@@ -273,7 +273,7 @@ def test_a_prompt_is_cut_to_its_last_tokens(writer):
     assert ids == [writer.tokenizer.start_id, *writer.tokenizer.tokenize("def").numpy().tolist()]
 
 
-def test_a_source_is_cut_to_its_first_tokens_and_the_end_token(pipeline):
+def test_a_source_is_truncated_to_its_first_tokens_and_the_end_token(pipeline):
     long = "la casa azul " * 200
     rows = pipeline.preprocess(tf.constant([long, "uno", ""]), truncate=True)
     assert (rows.error.numpy() == b"").all()
@@ -284,7 +284,7 @@ def test_a_source_is_cut_to_its_first_tokens_and_the_end_token(pipeline):
     assert rows.inputs["source_ids"].numpy()[1][: len(whole)].tolist() == whole.tolist()
 
 
-def test_returned_errors_hold_no_traceback():
+def test_returned_errors_have_no_traceback():
     errors = RowErrors("return")
     with errors.of(0):
         raise TypeError("`texts` must be strings")

@@ -1,4 +1,4 @@
-"""Scores of given outputs and alignments."""
+"""Scores of given targets, and alignments."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SOURCES = ["la casa azul", "uno", "¿dónde está el perro?", "uno dos"]
 
 @pytest.fixture(scope="module")
 def ended(pipeline):
-    """Answers that end by themselves, whose ids their texts give."""
+    """Return outputs with an end token whose texts tokenize to the same ids."""
     answers = [of[0] for of in pipeline.answers(SOURCES)]
     ids = pipeline.tokenizer.encode([one.text for one in answers], add_end=True).numpy()
     kept = [
@@ -26,7 +26,7 @@ def ended(pipeline):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("batch_size", [1, 64])
-def test_scores_equal_those_of_generation(pipeline, ended, batch_size):
+def test_scores_equal_the_scores_of_generation(pipeline, ended, batch_size):
     sources, answers = ended
     assert answers
     found = pipeline.score(sources, [one.text for one in answers], batch_size)
@@ -61,13 +61,13 @@ def test_scores_do_not_depend_on_the_batch(pipeline):
         ((["uno"], ["one"], 0), "`batch_size` must be positive"),
     ],
 )
-def test_invalid_arguments_are_refused(pipeline, arguments, error):
+def test_invalid_arguments_are_rejected(pipeline, arguments, error):
     with pytest.raises((TypeError, ValueError), match=error):
         pipeline.score(*arguments)
 
 
 @pytest.mark.slow
-def test_an_alignment_is_that_of_the_answer(pipeline):
+def test_alignments_equal_generation_align(pipeline):
     found = pipeline.align("la casa azul")
     out = pipeline.generate(["la casa azul"])
     weights = generation.align(pipeline.model, pipeline.encode(["la casa azul"]), out.best)[0]

@@ -1,4 +1,4 @@
-"""Folders in the layout of `sentence-transformers`, made by hand, as pipelines; the vectors compared with NumPy."""
+"""Hand-made folders in the layout of `sentence-transformers` as pipelines, compared with NumPy."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def transformer(encoder, tmp_path_factory):
-    """The folder of `encoder` and its tokenizer."""
+    """Return the folder of `encoder` and its tokenizer."""
     folder = interop.to_hugging_face(encoder, tmp_path_factory.mktemp("bert") / "it")
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     return folder
@@ -50,7 +50,7 @@ def write_json(path, content):
 
 
 def write_layers(folder, layers, first, type_=OLD.format):
-    """Write the modules after the transformer: pairs of a name, and settings and tensors; return their list."""
+    """Write the modules after the transformer, as (name, (settings, tensors)); return their list."""
     modules = []
     for number, (name, settings, tensors) in enumerate(layers, first):
         part = f"{number}_{name}"
@@ -62,7 +62,7 @@ def write_layers(folder, layers, first, type_=OLD.format):
 
 
 def write(transformer, folder, pooling=MEAN, layers=(), of_model=None, of_transformer=None, old=True):
-    """Write a folder as an old version of the library, in 0_Transformer, or as a new one, in the folder itself."""
+    """Write a folder with the transformer in 0_Transformer (old versions of the library) or in the folder itself."""
     path = "0_Transformer" if old else ""
     shutil.copytree(transformer, folder / path)
     of_transformer = {"max_seq_length": MAX_LENGTH, "do_lower_case": False} | (of_transformer or {})
@@ -104,7 +104,7 @@ NEW_NAMES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "last
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("old", [True, False])
-def test_all_poolings_are_concatenated_in_the_librarys_order(transformer, encoder, old, tmp_path):
+def test_all_poolings_are_concatenated_in_the_order_of_the_library(transformer, encoder, old, tmp_path):
     pooling = {"word_embedding_dimension": 8}
     pooling |= {f"pooling_mode_{name}": True for name in reversed(POOLINGS)}  # in a fixed order
     functions = list(POOLINGS.values())
@@ -172,7 +172,7 @@ def prompted(transformer, tmp_path_factory):
     )
 
 
-def test_long_texts_are_truncated_to_the_folders_length(prompted):
+def test_long_texts_are_truncated_to_the_maximum_length_of_the_folder(prompted):
     assert type(prompted.model) is SentenceEncoder
     assert (prompted.long_texts, prompted.max_length) == ("truncate", MAX_LENGTH)
     assert token_ids(prompted, LONG, prompt_name="") == TRUNCATED
@@ -233,12 +233,12 @@ def test_the_signature_embed_has_a_prompt_for_each_text(prompted):
         ({"pooling": "max"}, ValueError, r"`pooling` must be one of \('mean',\). Received: pooling='max'"),
     ],
 )
-def test_wrong_arguments_are_refused(prompted, arguments, error, message):
+def test_wrong_arguments_are_rejected(prompted, arguments, error, message):
     with pytest.raises(error, match=message):
         pipelines.Embedding(prompted.model, prompted.tokenizer, **arguments)
 
 
-def test_lower_case_is_that_of_the_folder(transformer, tmp_path):
+def test_lowercasing_follows_the_setting_of_the_folder(transformer, tmp_path):
     folder = write(transformer, tmp_path / "it", of_transformer={"do_lower_case": True})
     write_json(folder / "0_Transformer" / "tokenizer_config.json", {"do_lower_case": False})
     embed = pipelines.from_hugging_face(folder)
@@ -249,7 +249,7 @@ def test_lower_case_is_that_of_the_folder(transformer, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_head_is_not_read(encoder, tmp_path):
+def test_classification_heads_are_not_read(encoder, tmp_path):
     model = MaskedLanguageModel(encoder)
     folder = interop.to_hugging_face(model, tmp_path / "bert")
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
@@ -385,14 +385,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_unsupported_folders_are_refused_by_name(transformer, name, tmp_path):
+def test_unsupported_folders_are_rejected_by_name(transformer, name, tmp_path):
     change, message = REFUSED[name]
     change(write(transformer, tmp_path / "it"))
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         pipelines.from_hugging_face(tmp_path / "it")
 
 
-def test_a_decoder_is_refused(tmp_path):
+def test_decoder_models_are_rejected(tmp_path):
     folder = interop.to_hugging_face(
         GPT(20, **SIZES, max_length=16, pad_id=None, end_id=0), tmp_path / "gpt2"
     )

@@ -37,7 +37,7 @@ def random_model(tokenizer, **options):
 
 @pytest.fixture(scope="module")
 def writer(tokenizer):
-    """Its answers differ: a small random model likes one token best, whatever the prompt."""
+    """A pipeline whose outputs differ: a small random model would always prefer one token."""
     return TextGeneration(random_model(tokenizer), tokenizer, generation.Sample(seed=1), max_new_tokens=6)
 
 
@@ -69,7 +69,7 @@ def test_prompts_are_not_normalised(writer):
 
 @pytest.mark.slow
 def test_outputs_do_not_depend_on_batch_size_and_order(byte_writer):
-    prompts = ["abcd", "f", "xyz"]  # one bucket of lengths
+    prompts = ["abcd", "f", "xyz"]  # one length bucket
     answers = byte_writer(prompts)
     assert all(isinstance(answer, str) for answer in answers)
     assert byte_writer(prompts[::-1], batch_size=2) == answers[::-1]
@@ -98,7 +98,7 @@ def test_add_start_allows_empty_prompts(byte_writer):
     assert started.with_settings("sample").add_start
 
 
-def test_a_prompt_without_tokens_is_refused(byte_writer):
+def test_a_prompt_without_tokens_is_rejected(byte_writer):
     with pytest.raises(ValueError, match=r"a token each. Received: none in texts\[1\]"):
         byte_writer(["a", ""])
 
@@ -128,7 +128,7 @@ def test_max_source_tokens_by_default_follows_max_new_tokens(byte_writer, tmp_pa
         assert each.with_settings(max_new_tokens=30).max_source_tokens == 20
 
 
-def test_mismatched_model_and_tokenizer_are_refused(byte_writer):
+def test_mismatched_model_and_tokenizer_are_rejected(byte_writer):
     other = text.ByteTokenizer(extra_tokens=["<more>"])
     with pytest.raises(ValueError, match="must have the same vocabulary_size"):
         TextGeneration(byte_writer.model, other)
@@ -151,7 +151,7 @@ END_OF_TEXT = {"unknown": "<|endoftext|>", "start": "<|endoftext|>", "end": "<|e
 
 @pytest.fixture(scope="module")
 def gpt2():
-    """A pipeline as GPT-2's: one special token for start and end, and no padding."""
+    """A pipeline as of GPT-2: one special token for start and end, and no padding."""
     tokenizer = text.BytePairTokenizer.train(TEXTS, 290, special_tokens=END_OF_TEXT)
     model = random_model(tokenizer, position_encoding="learned")
     return TextGeneration(model, tokenizer, max_new_tokens=6, add_start=True, special_tokens=True)
@@ -202,7 +202,7 @@ def test_a_loaded_pipeline_without_pad_id_gives_the_same_outputs(gpt2, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_long_text_is_refused_in_a_graph_and_its_ids_are_not_read(gpt2):
+def test_a_long_text_in_a_graph_is_rejected_and_its_ids_are_ignored(gpt2):
     run = tf.function(gpt2.preprocess, [tf.TensorSpec([None], tf.string)])
     for texts in (["to be", "w" * 200], ["w" * 200, "to be"]):
         batch, long = run(tf.constant(texts)), texts.index("w" * 200)

@@ -16,7 +16,7 @@ from keras_transformer.pipelines import TextToText
 from keras_transformer_serving import files
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-# Letters of the vocabulary beside whatever Unicode has.
+# Letters of the vocabulary next to arbitrary Unicode characters.
 TEXTS = st.text(
     st.one_of(st.sampled_from("unodstrela ¿?ñ▁\u2047<s>/"), st.characters(exclude_categories=["Cs"]))
 )
@@ -46,7 +46,7 @@ def copied(saved, tmp_path):
     return pathlib.Path(shutil.copytree(saved, tmp_path / "copied"))
 
 
-def test_the_answers_differ_by_row(answers, texts):
+def test_outputs_of_the_test_pipeline_differ_by_row(answers, texts):
     assert len(answers) == len(texts)
     assert all(isinstance(answer, str) for answer in answers)
     assert len(set(answers)) > len(set(texts)) // 2
@@ -59,12 +59,12 @@ def test_answers_and_their_order_do_not_depend_on_the_batch_size(pipeline, texts
 
 
 @pytest.mark.slow
-def test_a_batch_equals_its_single_texts(pipeline, texts, answers):
+def test_a_batch_equals_single_calls(pipeline, texts, answers):
     assert [pipeline(one) for one in texts[:4]] == answers[:4]
     assert pipeline(texts[::-1]) == answers[::-1]
 
 
-def test_a_string_gives_a_string(pipeline, texts, answers):
+def test_a_string_input_gives_a_string(pipeline, texts, answers):
     answer = pipeline(texts[0])
     assert isinstance(answer, str)
     assert answer == answers[0]
@@ -85,7 +85,7 @@ def test_any_iterable_of_strings_is_accepted(pipeline, texts, answers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("silent", ["", " ", "   ", "☃", "☃☃ ☃", " ☃ ", "\u3042\u3044"])
-def test_only_spaces_and_unknown_characters_give_an_empty_text(pipeline, silent):
+def test_texts_of_only_spaces_or_unknown_characters_give_an_empty_text(pipeline, silent):
     assert pipeline(silent) == ""
     assert pipeline([silent, "uno dos", silent]) == ["", pipeline("uno dos"), ""]
     assert pipeline.generate([silent]).lengths.tolist() == [[0]]
@@ -97,7 +97,7 @@ def test_texts_with_some_unknown_characters_are_translated(pipeline):
     assert (out.lengths > 0).all()
 
 
-def test_the_text_is_that_of_the_ids(pipeline, texts, answers):
+def test_texts_equal_the_decoded_ids(pipeline, texts, answers):
     out = pipeline.generate(texts)
     decoded = [answer.decode() for answer in pipeline.tokenizer.detokenize(out.best).numpy()]
     assert decoded == answers
@@ -108,14 +108,14 @@ def test_the_text_is_that_of_the_ids(pipeline, texts, answers):
         assert out.scores[row, 0] == pytest.approx(single.scores[0, 0], rel=1e-4)
 
 
-def test_a_long_text_is_refused_with_its_row_and_length(pipeline):
+def test_a_long_text_is_rejected_with_its_row_and_length(pipeline):
     count = len(pipeline.tokenizer.tokenize("o" * 10_000)) + 1
     assert count > 200
     with pytest.raises(ValueError, match=rf"at most 200 tokens.*Received: {count} tokens in texts\[1\]"):
         pipeline(["uno", "o" * 10_000, "dos"])
 
 
-def test_the_limit_counts_the_end_token_and_is_itself_allowed(pipeline):
+def test_the_length_limit_is_inclusive_and_counts_the_end_token(pipeline):
     count = len(pipeline.encode(["la casa"])[0])
     limited = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=count)
     assert limited("la casa") == pipeline("la casa")
@@ -152,7 +152,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_invalid_texts_and_settings_are_refused(pipeline, call, error, message):
+def test_invalid_texts_and_settings_are_rejected(pipeline, call, error, message):
     with pytest.raises(error, match=message):
         call(pipeline)
 
@@ -166,7 +166,7 @@ def test_invalid_texts_and_settings_are_refused(pipeline, call, error, message):
         ({"end_id": 5}, "end_id"),
     ],
 )
-def test_a_model_that_does_not_match_the_tokenizer_is_refused(pipeline, random_transformer, options, named):
+def test_a_model_that_does_not_match_the_tokenizer_is_rejected(pipeline, random_transformer, options, named):
     options = {"vocabulary_size": pipeline.tokenizer.vocabulary_size, **options}
     with pytest.raises(ValueError, match=f"same {named}.*model.{named}=.*tokenizer.{named}="):
         TextToText(random_transformer(0, **options), pipeline.tokenizer)
@@ -175,7 +175,7 @@ def test_a_model_that_does_not_match_the_tokenizer_is_refused(pipeline, random_t
 @pytest.mark.slow
 @MANY
 @given(st.lists(TEXTS, min_size=1, max_size=4))
-def test_ids_are_the_same_in_python_in_a_graph_and_in_serving(pipeline, inputs):
+def test_ids_are_equal_in_python_in_a_graph_and_in_serving(pipeline, inputs):
     config = config_of(pipeline)
     graphs = types.SimpleNamespace(**config)
     served = serving.TextToText(graphs, serving.tokenizer_of(pipeline.tokenizer.model_bytes, config), config)
@@ -186,7 +186,7 @@ def test_ids_are_the_same_in_python_in_a_graph_and_in_serving(pipeline, inputs):
 
 
 def texts_of(pipeline, ids):
-    """Of ids, the text that the pipeline makes and the one that serving makes."""
+    """Return the texts that the pipeline and serving decode from ids."""
     served = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config_of(pipeline))
     return pipeline.tokenizer.detokenize([ids]).numpy()[0].decode(), served.detokenize(ids)
 
@@ -194,7 +194,7 @@ def texts_of(pipeline, ids):
 @pytest.mark.slow
 @MANY
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=12))
-def test_ids_become_the_same_text_in_the_pipeline_and_in_serving(pipeline, ids):
+def test_pipeline_and_serving_decode_ids_equally(pipeline, ids):
     known = [0, *range(2, pipeline.tokenizer.vocabulary_size)]
     ids = [known[number % len(known)] for number in ids]
     ours, served = texts_of(pipeline, ids)
@@ -202,7 +202,7 @@ def test_ids_become_the_same_text_in_the_pipeline_and_in_serving(pipeline, ids):
 
 
 @pytest.mark.parametrize("ids", [[1], [1, 7], [2, 1], [7, 1], [7, 1, 1, 4, 8], [4, 1], [1, 4]], ids=repr)
-def test_the_unknown_id_becomes_the_same_text_in_the_pipeline_and_in_serving(pipeline, ids):
+def test_pipeline_and_serving_decode_the_unknown_id_equally(pipeline, ids):
     ours, served = texts_of(pipeline, ids)
     assert ours == served
 
@@ -231,7 +231,7 @@ def test_a_folder_may_be_moved(saved, tmp_path, texts, answers):
     assert pipelines.load(moved)(texts[:3]) == answers[:3]
 
 
-def test_saving_refuses_an_existing_folder_and_leaves_it_as_it_is(pipeline, copied):
+def test_saving_to_an_existing_folder_raises_an_error_and_leaves_it_unchanged(pipeline, copied):
     before = everything(copied)
     with pytest.raises(FileExistsError, match="copied"):
         pipeline.save(copied)
@@ -248,7 +248,7 @@ def test_overwrite_replaces_a_pipeline(pipeline, copied):
 
 
 def test_overwrite_replaces_only_pipelines(pipeline, tmp_path):
-    """`overwrite` says "whether an existing pipeline may be replaced", not a home folder."""
+    """`overwrite` may replace a pipeline, but not a folder such as a home folder."""
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     with pytest.raises((FileExistsError, ValueError), match="thesis"):
@@ -261,7 +261,7 @@ def fail(*_, **__):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_failing_save_leaves_no_files(pipeline, copied, monkeypatch, overwrite):
+def test_a_failed_save_leaves_no_files(pipeline, copied, monkeypatch, overwrite):
     folder = copied if overwrite else copied.parent / "a" / "new"
     before = everything(copied.parent)
     monkeypatch.setattr(pipeline.tokenizer, "save", fail)
@@ -270,7 +270,7 @@ def test_a_failing_save_leaves_no_files(pipeline, copied, monkeypatch, overwrite
     assert everything(copied.parent) == before
 
 
-def test_the_folder_of_a_run_is_loaded_as_its_pipeline(saved, tmp_path):
+def test_loading_a_run_folder_loads_its_pipeline(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "run" / "pipeline")
     (tmp_path / "run" / "report.json").write_text("{}")
     assert pipelines.load(tmp_path / "run").generation_config() == pipelines.load(saved).generation_config()
@@ -279,7 +279,7 @@ def test_the_folder_of_a_run_is_loaded_as_its_pipeline(saved, tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["absent", "empty", "other", "json", "list"])
-def test_loading_another_folder_names_it(tmp_path, folder):
+def test_loading_a_folder_without_a_pipeline_names_it(tmp_path, folder):
     path = tmp_path / folder
     if folder != "absent":
         path.mkdir()
@@ -294,7 +294,7 @@ def test_loading_another_folder_names_it(tmp_path, folder):
 @pytest.mark.parametrize(
     "config", [{"pipeline": ["TextToText"]}, {"pipeline": {}}, {"pipeline": None}, {"pipeline": "textToText"}]
 )
-def test_a_config_of_an_unknown_pipeline_is_refused(copied, config):
+def test_a_config_of_an_unknown_pipeline_is_rejected(copied, config):
     files.write_json(copied / "config.json", config)
     with pytest.raises(FileNotFoundError, match="`folder` must"):
         pipelines.load(copied)
@@ -311,7 +311,7 @@ def test_a_config_of_an_unknown_pipeline_is_refused(copied, config):
     ],
 )
 @pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "removed"])
-def test_a_damaged_file_is_named(copied, name, damage):
+def test_errors_name_a_damaged_file(copied, name, damage):
     path = copied / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -324,7 +324,7 @@ def test_a_damaged_file_is_named(copied, name, damage):
         pipelines.load(copied)
 
 
-def test_a_config_without_the_models_digest_is_named(copied):
+def test_errors_name_a_config_without_the_model_digest(copied):
     files.write_json(copied / "config.json", {"pipeline": "TextToText"})
     with pytest.raises(ValueError, match=r"config\.json"):
         pipelines.load(copied)
@@ -342,13 +342,13 @@ def test_a_config_without_the_models_digest_is_named(copied):
     ],
     ids=repr,
 )
-def test_invalid_settings_are_a_value_error(copied, content):
+def test_invalid_settings_raise_a_value_error(copied, content):
     (copied / "generation_config.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"generation_config\.json|max_new_tokens|sampler"):
         pipelines.load(copied)
 
 
-def test_the_tokenizer_of_another_pipeline_is_refused(copied, sentence_pairs):
+def test_the_tokenizer_of_another_pipeline_is_rejected(copied, sentence_pairs):
     other = text.SentencePieceTokenizer.train(
         [target for _, target in sentence_pairs], 60, byte_fallback=False
     )
@@ -357,7 +357,7 @@ def test_the_tokenizer_of_another_pipeline_is_refused(copied, sentence_pairs):
         pipelines.load(copied)
 
 
-def test_another_tokenizer_of_the_same_size_is_refused(copied, pipeline, sentence_pairs):
+def test_another_tokenizer_of_the_same_size_is_rejected(copied, pipeline, sentence_pairs):
     size = pipeline.tokenizer.vocabulary_size
     other = text.SentencePieceTokenizer.train(
         [side[::-1] for pair in sentence_pairs for side in pair] * 2, size, byte_fallback=False
@@ -372,7 +372,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(copied, pipeline, sentenc
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_a_quantized_pipeline_is_loaded_as_saved(pipeline, random_transformer, texts, tmp_path):
+def test_a_loaded_quantized_pipeline_gives_equal_outputs(pipeline, random_transformer, texts, tmp_path):
     model = random_transformer(1, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     model.quantize("int8")
     quantized = TextToText(model, pipeline.tokenizer, max_new_tokens=5)

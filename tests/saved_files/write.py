@@ -1,7 +1,7 @@
 """Write a saved file of every model, and a saved pipeline and an export of every pipeline, with random weights.
 
-python tests/saved_files/write.py             # writes those that are not there
-python tests/saved_files/write.py gpt vit     # these
+python tests/saved_files/write.py             # writes files that do not exist
+python tests/saved_files/write.py gpt vit     # writes only these
 
 `tests/test_saved_files.py` loads them: every later version reads the files of an earlier one, with equal outputs. An
 existing file is never written again.
@@ -68,7 +68,7 @@ def with_lora(model):
 
 
 def of_layer(layer, *shapes, **options):
-    """A model of a user, of a layer of this package on vectors."""
+    """Return a user's model with a layer of this package on vectors."""
     inputs = [keras.Input(shape) for shape in shapes]
     return keras.Model(inputs if len(inputs) > 1 else inputs[0], layer(*inputs, **options))
 
@@ -77,7 +77,7 @@ def attention(**options):
     return of_layer(layers.MultiHeadAttention(2, 4, **options), (None, 8))
 
 
-# A maker of each model, and inputs.
+# Functions that create each model, and inputs.
 CASES = {
     "transformer": (transformer, PAIRS),
     "transformer post": (lambda: transformer(normalization="post", output_bias=True), PAIRS),
@@ -178,7 +178,7 @@ def encoder(tokenizer=BYTES):
     return tiny(models.BERT, tokenizer, max_length=24)
 
 
-# A maker of each pipeline.
+# Functions that create each pipeline.
 PIPELINE_CASES = {
     "TextToText": lambda: pipelines.TextToText(
         tiny(models.Transformer, pad_id=BYTES.pad_id, start_id=BYTES.start_id, end_id=BYTES.end_id),
@@ -214,7 +214,7 @@ PIPELINE_CASES = {
 
 
 def randomised(model):
-    """Give every trainable weight, biases too, random values."""
+    """Set every trainable weight, including biases, to random values."""
     random = np.random.default_rng(1)
     for weight in model.trainable_weights:
         weight.assign(random.normal(size=weight.shape) * 0.5)
@@ -222,7 +222,7 @@ def randomised(model):
 
 
 def outputs(model, inputs):
-    """The outputs of a model as float32 arrays."""
+    """Return the outputs of a model as float32 arrays."""
     found = keras.tree.flatten(model(inputs, training=False))
     return [keras.ops.convert_to_numpy(keras.ops.cast(output, "float32")) for output in found]
 
@@ -255,7 +255,7 @@ def write_pipeline(name, folder):
 
 
 def named(inputs):
-    """Inputs by name; by number in a list."""
+    """Return inputs by name, or by index for a list."""
     if isinstance(inputs, list):
         return {str(index): values for index, values in enumerate(inputs)}
     return inputs if isinstance(inputs, dict) else {"0": inputs}
@@ -268,7 +268,7 @@ def _anonymous(entry):
 
 
 def main(names):
-    """Write the archives of these names, or those that are not there."""
+    """Write the archives with these names, or all that do not exist."""
     for name in names or [*CASES, *PIPELINE_CASES]:
         archive = FOLDER / f"{name.replace(' ', '_')}.tar.xz"
         if archive.exists():

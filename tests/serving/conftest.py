@@ -8,7 +8,7 @@ from keras_transformer.export.bundle_writer import config_of
 
 
 class GraphInTensorFlow:
-    """In place of ONNX Runtime's session, as conversion takes seconds."""
+    """Stand-in for a session of ONNX Runtime, as conversion takes seconds."""
 
     def __init__(self, graph):
         self._names = [spec.name for spec in graph.inputs]
@@ -35,7 +35,7 @@ class GraphInTensorFlow:
 
 @pytest.fixture(scope="session")
 def served_in_tensorflow():
-    """served_in_tensorflow(pipeline): serving's pipeline, with its graph run by TensorFlow."""
+    """Return served_in_tensorflow(pipeline), a serving pipeline whose graph TensorFlow runs."""
 
     def make(pipeline):
         config = config_of(pipeline)

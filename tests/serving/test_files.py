@@ -1,4 +1,4 @@
-"""Files and folders are written whole or not at all."""
+"""Files and folders are written completely or not at all."""
 
 import errno
 import os
@@ -12,10 +12,10 @@ from keras_transformer_serving import files
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device"),
-        OSError("Can't write data (errno = 28, error message = 'No space left on device')"),  # of h5py
+        OSError("Can't write data (errno = 28, error message = 'No space left on device')"),  # raised by h5py
     ],
 )
-def test_an_error_of_a_full_disk_names_the_folder_and_keeps_it(tmp_path, error):
+def test_the_error_of_a_full_disk_names_the_folder_and_keeps_it(tmp_path, error):
     with files.new_folder(tmp_path / "a") as new:
         (new / "old").touch()
     with (

@@ -40,11 +40,11 @@ def test_a_process_without_tensorflow_and_keras_gives_equal_outputs(exported, pi
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_outputs_equal_the_pipelines_for_any_batch_size(served, pipeline, texts, batch_size):
+def test_outputs_equal_the_pipeline_for_any_batch_size(served, pipeline, texts, batch_size):
     assert served(texts, batch_size=batch_size) == pipeline(texts)
 
 
-def test_ids_lengths_and_scores_equal_the_pipelines(served, pipeline, texts):
+def test_ids_lengths_and_scores_equal_the_pipeline_outputs(served, pipeline, texts):
     found, expected = served.generate(texts), pipeline.generate(texts)
     np.testing.assert_array_equal(found["ids"], expected.best)
     np.testing.assert_array_equal(found["lengths"], expected.lengths[:, 0])
@@ -56,7 +56,7 @@ def test_ids_lengths_and_scores_equal_the_pipelines(served, pipeline, texts):
     }
 
 
-def test_a_string_gives_a_string(served, pipeline, texts):
+def test_a_string_input_gives_a_string(served, pipeline, texts):
     assert served(texts[0]) == pipeline(texts[0])
     assert served("") == ""
 
@@ -73,7 +73,7 @@ def test_any_iterable_of_strings_is_accepted(served, pipeline, texts):
 
 
 @pytest.mark.parametrize("silent", ["", "  ", "☃", " ☃☃ "])
-def test_only_spaces_and_unknown_characters_give_an_empty_text(served, silent, pipeline):
+def test_texts_of_only_spaces_or_unknown_characters_give_an_empty_text(served, silent, pipeline):
     assert served([silent, "uno", silent]) == ["", pipeline("uno"), ""]
 
 
@@ -84,7 +84,7 @@ def test_the_loop_and_the_steps_give_the_same_ids(served, texts):
     )
 
 
-def test_a_mask_equals_the_padding_id(served, texts):
+def test_an_attention_mask_is_equivalent_to_the_padding_id(served, texts):
     ids, mask = served.padded(served.encode(texts))
     garbage = np.where(mask, ids, 7)
     expected = served.graphs.generate(ids)["ids"]
@@ -92,17 +92,17 @@ def test_a_mask_equals_the_padding_id(served, texts):
 
 
 @pytest.mark.parametrize("broken", [None, 5, b"uno", ["uno"]], ids=repr)
-def test_values_other_than_strings_are_refused_with_their_row(served, broken):
+def test_values_other_than_strings_are_rejected_with_their_row(served, broken):
     with pytest.raises(TypeError, match=r"texts\[1\]"):
         served(["uno", broken])
 
 
-def test_a_lone_surrogate_is_refused_with_its_row(served):
+def test_a_lone_surrogate_is_rejected_with_its_row(served):
     with pytest.raises(ValueError, match=r"surrogates.*texts\[1\]"):
         served(["uno", "a\ud800"])
 
 
-def test_a_long_text_raises_the_pipelines_error(served, pipeline):
+def test_a_long_text_raises_the_error_of_the_pipeline(served, pipeline):
     messages = []
     for answer in (served, pipeline):
         with pytest.raises(ValueError, match=r"at most 200 tokens.*texts\[1\]") as caught:
@@ -111,7 +111,7 @@ def test_a_long_text_raises_the_pipelines_error(served, pipeline):
     assert messages[0] == messages[1]
 
 
-def test_returned_errors_and_cut_texts_equal_the_pipelines(served, pipeline):
+def test_returned_errors_and_truncated_texts_equal_the_pipeline(served, pipeline):
     texts = ["uno", "o" * 10_000, "a\ud800", "", "uno dos " * 200]
     for options in ({}, {"truncate": True}):
         found, expected = (each(texts, errors="return", **options) for each in (served, pipeline))
@@ -120,13 +120,13 @@ def test_returned_errors_and_cut_texts_equal_the_pipelines(served, pipeline):
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
-def test_a_batch_size_below_one_is_refused(served, batch_size):
+def test_a_batch_size_below_one_is_rejected(served, batch_size):
     with pytest.raises(ValueError, match="`batch_size` must be a positive integer"):
         served(["uno"], batch_size=batch_size)
 
 
 @pytest.mark.parametrize("kind", ["absent", "empty", "file"])
-def test_other_folders_are_refused_by_name(tmp_path, kind):
+def test_folders_that_are_not_exports_are_rejected_by_name(tmp_path, kind):
     if kind == "empty":
         (tmp_path / kind).mkdir()
     elif kind == "file":
@@ -135,7 +135,7 @@ def test_other_folders_are_refused_by_name(tmp_path, kind):
         serving.load(tmp_path / kind)
 
 
-def test_an_export_without_onnx_graphs_is_refused(damaged):
+def test_an_export_without_onnx_graphs_is_rejected(damaged):
     from keras_transformer_serving import files, manifest
 
     shutil.rmtree(damaged / "onnx")
@@ -149,7 +149,7 @@ def test_an_export_without_onnx_graphs_is_refused(damaged):
 @pytest.mark.parametrize(
     "name", ["onnx/generate_greedy.onnx", "config.json", "tokenizer/sentencepiece.model"]
 )
-def test_a_damaged_or_missing_file_is_found_when_loading(damaged, name):
+def test_load_detects_damaged_and_missing_files(damaged, name):
     content = bytearray((damaged / name).read_bytes())
     content[len(content) // 2] ^= 0x10
     (damaged / name).write_bytes(content)
@@ -160,7 +160,7 @@ def test_a_damaged_or_missing_file_is_found_when_loading(damaged, name):
         serving.load(damaged)
 
 
-def test_a_tokenizer_outside_the_export_is_refused(damaged):
+def test_a_tokenizer_outside_the_export_is_rejected(damaged):
     from keras_transformer_serving import files, manifest
 
     shutil.copy(damaged / "tokenizer" / "sentencepiece.model", damaged.parent / "outside.model")
@@ -174,8 +174,8 @@ def test_a_tokenizer_outside_the_export_is_refused(damaged):
             serving.load(damaged)
 
 
-def test_a_graph_without_its_steps_is_a_parity_error(damaged):
-    """The comparison runs every graph that was compared at export."""
+def test_a_loop_graph_without_step_graphs_raises_a_parity_error(damaged):
+    """`verify` runs every graph that was compared at export."""
     from keras_transformer_serving import files, manifest
 
     reports = files.read_json(damaged / "parity.json")
@@ -188,7 +188,7 @@ def test_a_graph_without_its_steps_is_a_parity_error(damaged):
         serving.verify(damaged)
 
 
-def test_a_damaged_step_graph_is_found_when_it_is_used(damaged, texts):
+def test_a_damaged_step_graph_is_detected_on_first_use(damaged, texts):
     served = serving.load(damaged)
     (damaged / "onnx" / "optimum" / "decoder_model_merged.onnx").write_bytes(b"")
     assert served("uno")
@@ -196,14 +196,14 @@ def test_a_damaged_step_graph_is_found_when_it_is_used(damaged, texts):
         served.graphs.generate_by_steps(*served.padded(served.encode(["uno"])))
 
 
-def test_providers_may_be_chosen(exported, pipeline):
+def test_execution_providers_can_be_chosen(exported, pipeline):
     served = serving.load(exported, providers=["CPUExecutionProvider"])
     assert served.graphs.session("generate_greedy").get_providers() == ["CPUExecutionProvider"]
     assert served("uno dos") == pipeline("uno dos")
 
 
 @pytest.mark.slow
-def test_the_servers_signatures_have_the_outputs_of_the_saved_models(served, pipeline, texts):
+def test_server_and_saved_model_signatures_give_equal_outputs(served, pipeline, texts):
     import tensorflow as tf
 
     from keras_transformer_serving.server import generating
@@ -212,7 +212,7 @@ def test_the_servers_signatures_have_the_outputs_of_the_saved_models(served, pip
 
     assert generating.scores(served)
     signatures, graphs = generating.signatures(served, scores_targets=True), pipeline.signatures()
-    assert set(signatures) == {*graphs, "align"}  # the server's alone
+    assert set(signatures) == {*graphs, "align"}  # only on the server
     del signatures["align"]
     given = [*texts, "", "o" * 10_000, b"\xff", "uno", "uno"]
     columns = {
@@ -224,7 +224,7 @@ def test_the_servers_signatures_have_the_outputs_of_the_saved_models(served, pip
     for name, served_signature in signatures.items():
         inputs = [spec.name for spec in graphs[name].inputs]
         names = [tensor.name for tensor in served_signature.inputs]
-        assert [each for each in names if each != "long_texts"] == inputs  # the server's alone, too
+        assert [each for each in names if each != "long_texts"] == inputs  # only on the server, too
         of_signature = {each: columns[each] for each in inputs}
         expected = graphs[name].function(*(tf.constant(values) for values in of_signature.values()))
         rows = served_signature.rows(of_signature, "{}[{}]".format)

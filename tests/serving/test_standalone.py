@@ -15,7 +15,7 @@ ABSENT = ("tensorflow", "keras", "jax", "keras_transformer")
 
 
 @pytest.mark.slow
-def test_a_standalone_installation_gives_the_pipelines_outputs(exported, pipeline, texts, tmp_path):
+def test_a_standalone_installation_gives_the_pipeline_outputs(exported, pipeline, texts, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(PROJECT, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     python = tmp_path / "venv" / "bin" / "python"

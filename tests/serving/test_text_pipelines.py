@@ -1,4 +1,4 @@
-"""Serving's pipelines of texts give the outputs and errors of the pipelines."""
+"""Serving pipelines for texts give the outputs and errors of the pipelines."""
 
 import types
 
@@ -34,7 +34,7 @@ from keras_transformer_serving.server.signatures import Job
 
 SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
 SEVERAL = "multi_label_classification"
-LONG = "abcdefghijklmnopqrstuvwxyz" * 2  # longer than all but windows take
+LONG = "abcdefghijklmnopqrstuvwxyz" * 2  # too long for every setting except "window"
 TEXTS = ["a b", " ñ\u3000☃\n b\u00a0", "", "x", "ab cd ef", "é\u0301 中文 👍🏽", "don't", "a\tb\x1cc"]
 LINES = ["the cat sat on the mat", "a dog, an owl: who's there?", "ñandú ☃ 1,000 中文", "naïve café"]
 
@@ -106,7 +106,7 @@ def fill_mask(tokenizer, **options):
 QUESTIONS = [["a", "", "ab c", "é"], ["b c", " ñ \u2003☃", "x", "a\u3000b"]]
 MASKED = [["a [MASK] b", "[MASK][MASK]x☃", "c [MASK] d [MASK] ."]]
 LONGER = [*TEXTS, LONG, "a b cc d e ff g h i j k l mmmmm n o p", LONG * 3]
-# Of each, the pipeline and columns of texts.
+# Each pipeline and its columns of texts.
 QUICK = {
     "text": (lambda: classify(text.ByteTokenizer(), labels=["x", 1, "z"], long_texts="window"), [LONGER]),
 }
@@ -194,7 +194,7 @@ def byte_pair_roles():
 
 
 def result_of(function, *arguments, **options):
-    """Return the value of a call, with an error's type and message in its place."""
+    """Return the value of a call, or the type and message of its error."""
     try:
         found = function(*arguments, **options)
     except (TypeError, ValueError) as error:
@@ -206,7 +206,7 @@ def comparable(value):
     if not isinstance(value, Exception):
         return value
     message = str(value)
-    # Serving has no string tensors.
+    # Serving does not accept string tensors.
     return type(value), message.replace("a str, a list of str or a string tensor", "strings").split(" (of")[0]
 
 
@@ -249,14 +249,14 @@ def check_outputs_and_errors(served, pipeline, columns, assert_equal):
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_outputs_and_errors_equal_the_pipelines(name, served_in_tensorflow, assert_equal):
+def test_outputs_and_errors_equal_the_pipeline(name, served_in_tensorflow, assert_equal):
     make, columns = {**QUICK, **SLOW}[name]
     pipeline = make()
     check_outputs_and_errors(served_in_tensorflow(pipeline), pipeline, columns, assert_equal)
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_the_servers_signature_has_the_outputs_of_the_saved_models(name, served_in_tensorflow):
+def test_server_and_saved_model_signatures_give_equal_outputs(name, served_in_tensorflow):
     make, columns = {**QUICK, **SLOW}[name]
     columns = [[*column, other] for column, other in zip(columns, (LONG * 9, "x"), strict=False)]
     pipeline = make()
@@ -286,7 +286,7 @@ def test_the_servers_signature_has_the_outputs_of_the_saved_models(name, served_
                 )
 
 
-def test_prompts_are_those_of_the_pipeline(served_in_tensorflow, assert_equal):
+def test_prompts_equal_the_pipeline_prompts(served_in_tensorflow, assert_equal):
     pipeline = embed_with_prompts()
     served = served_in_tensorflow(pipeline)
     for prompt in (
@@ -318,7 +318,7 @@ def test_prompts_are_those_of_the_pipeline(served_in_tensorflow, assert_equal):
         assert found["error"].tolist() == [error.decode() for error in expected["error"].numpy()]
 
 
-def test_a_pair_of_a_model_without_segments_has_all_its_separators():
+def test_a_pair_for_a_model_without_segments_has_all_separators():
     pipeline = classify_by_roberta()
     tokenizer = pipeline.tokenizer
     one, other = (tokenizer.tokenize(each).numpy().tolist() for each in ("a b", "cc"))
@@ -328,7 +328,7 @@ def test_a_pair_of_a_model_without_segments_has_all_its_separators():
     assert inputs["token_ids"].numpy().tolist() == [[start, *one, end, end, *other, end]]
 
 
-def test_a_mask_takes_the_space_before_it_where_the_tokenizer_says_so():
+def test_a_mask_includes_the_preceding_space_if_the_tokenizer_requires_it():
     pipeline = FillMask(*roberta(MaskedLanguageModel))
     assert pipeline.mask == "<mask>"
     texts = tf.constant(["a<mask> b", "a <mask> b", "a \u3000\t<mask> b"])
@@ -337,7 +337,7 @@ def test_a_mask_takes_the_space_before_it_where_the_tokenizer_says_so():
 
 
 @pytest.mark.slow
-def test_a_classifier_of_two_texts_needs_both(served_in_tensorflow, assert_equal):
+def test_a_classifier_of_text_pairs_requires_both_texts(served_in_tensorflow, assert_equal):
     pipeline = SLOW["text, GPT, pairs"][0]()
     served = served_in_tensorflow(pipeline)
     assert result_of(served, ["a"])[0] is ValueError
@@ -365,7 +365,7 @@ SOURCES = [*LINES, "", "  ", "☃", "</s>", "<pad> </s>", ">>fra<<the cat", "UNO
 
 
 @pytest.mark.parametrize("make", [lambda: text.ByteTokenizer(special_tokens_in_text=True), marian])
-def test_source_ids_and_errors_equal_the_pipelines(make, random_transformer, assert_equal):
+def test_source_ids_and_errors_equal_the_pipeline(make, random_transformer, assert_equal):
     pipeline = translator(make(), random_transformer)
     config = config_of(pipeline)
     tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)

@@ -1,4 +1,4 @@
-"""Tokenizers of serving give the ids and texts of those in the TensorFlow graph."""
+"""Serving tokenizers give the ids and texts of the tokenizers in the TensorFlow graph."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ def sentence_piece(model="unigram", normalization="identity", **options):
 
 
 def marian(place, normalization="nfkc"):
-    """Half of the model's pieces are not in the vocabulary, which has another order."""
+    """A tokenizer whose vocabulary lacks half of the model's pieces and has another order."""
     trained = sentence_piece(normalization=normalization)
     pieces = [trained.id_to_piece(id_) for id_ in range(4, trained.vocabulary_size)]
     random.Random(1).shuffle(pieces)
@@ -77,7 +77,7 @@ SLOW = {
 
 
 def fuzzed(number, seed=0):
-    """Return random strings of hard lines, single letters, several scripts and characters of all of Unicode."""
+    """Return random strings of difficult lines, single letters, several scripts and arbitrary Unicode."""
     chance = random.Random(seed)
     hard = [part for line in HARD_LINES for part in [line, *line.split(" ")]]
 
@@ -120,18 +120,18 @@ def check(tokenizer, lines):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_ids_and_texts_equal_the_graphs_on_hard_lines(name):
+def test_ids_and_texts_equal_the_graph_on_difficult_lines(name):
     check(QUICK[name](), [*HARD_LINES, *fuzzed(30)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])
-def test_ids_and_texts_equal_the_graphs_on_thousands_of_lines(name):
+def test_ids_and_texts_equal_the_graph_on_thousands_of_lines(name):
     check({**QUICK, **SLOW}[name](), [*HARD_LINES, *fuzzed(3000, 7)])
 
 
-def test_segmentations_of_equal_probability_equal_the_graphs():
-    """Newer versions of the package `sentencepiece` round in another way than the one in tensorflow_text."""
+def test_ties_between_segmentations_are_broken_as_in_the_graph():
+    """Newer versions of `sentencepiece` round differently from the version in tensorflow_text."""
     tokenizer = text.SentencePieceTokenizer.train(["1,000 x 2,000 00 0"] * 9, 40, byte_fallback=False)
     lines = [f"{'0' * count},{'0' * other}" for count in range(1, 12) for other in range(1, 12)]
     served = served_of(tokenizer)
@@ -147,7 +147,7 @@ def test_all_characters_are_valid_utf8_and_white_space_is_equal():
     assert counts == [len(WORD.findall(f"a{each}b")) for each in characters]
 
 
-def test_examples_equal_the_pipelines_and_find_another_tokenizer():
+def test_stored_examples_detect_a_different_tokenizer():
     tokenizer = text.ByteTokenizer()
     examples = json.loads(json.dumps(tokenizer_examples(tokenizer)))
     assert len(examples["texts"]) == len(examples["ids"]) == len(examples["decoded"]) > 40

@@ -42,7 +42,7 @@ def test_merges_are_applied_in_order():
     assert tokenizer([("b", "c"), ("a", "b")]).pieces("abc") == ["a", "bc"]
     assert tokenizer([("a", "b"), ("b", "c")]).pieces("abc") == ["ab", "c"]
     assert tokenizer([("a", "b"), ("ab", "c")]).pieces("abcab") == ["abc", "ab"]
-    # Left to right, and none twice.
+    # Left to right without overlap.
     assert tokenizer([("a", "a")]).pieces("aaaaa") == ["aa", "aa", "a"]
     assert tokenizer([("a", "a"), ("aa", "aa")]).pieces("aaaaaaa") == ["aaaa", "aa", "a"]
 
@@ -59,7 +59,7 @@ def test_long_words_are_merged():
     assert made.tokenize(["a" * 5000]).row_lengths().numpy() == 1250
 
 
-def test_add_prefix_space():
+def test_add_prefix_space_adds_a_leading_space():
     made = tokenizer([("Ġ", "a")], add_prefix_space=True)
     assert made.pieces("a a") == ["Ġa", "Ġa"]
     assert made.pieces(" a") == ["Ġa"]
@@ -75,11 +75,11 @@ def test_invalid_utf8_becomes_replacement_characters():
 
 def test_training_learns_the_most_frequent_pairs():
     made = BytePairTokenizer.train(["hug hugs", "hug bug"], 264)
-    # u, g is as frequent as no other; of equals the pair of lower ids comes first.
+    # (u, g) is the most frequent pair; ties are broken by the lower ids.
     assert made.merges[:2] == [("u", "g"), ("h", "ug")]
     assert made.vocabulary[: len(SPECIAL_TOKENS)] == tuple(SPECIAL_TOKENS.values())
     assert made.vocabulary_size == len(BYTES) + len(made.merges)
-    assert BytePairTokenizer.train(["abc"], 300).merges == []  # nothing is there twice
+    assert BytePairTokenizer.train(["abc"], 300).merges == []  # no pair occurs twice
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,6 @@ def test_training_learns_the_most_frequent_pairs():
         ([*BYTES, "ab"], [("a", "b", "")], r"merges\[0\]=\('a', 'b', ''\)"),
     ],
 )
-def test_mismatched_vocabularies_and_merges_are_refused(vocabulary, merges, message):
+def test_mismatched_vocabularies_and_merges_are_rejected(vocabulary, merges, message):
     with pytest.raises(ValueError, match=message):
         BytePairTokenizer(vocabulary, merges)

@@ -72,7 +72,7 @@ def gpt2_json(**changes):
 
 
 @pytest.mark.slow
-def test_bert_files(tmp_path):
+def test_bert_files_are_loaded(tmp_path):
     config = {"do_lower_case": True, "strip_accents": False, "cls_token": {"content": "[CLS]"}}
     old = write(tmp_path / "old", vocab_txt="\n".join(PIECES) + "\n", tokenizer_config_json=config)
     new = write(tmp_path / "new", tokenizer_json=bert_json())
@@ -92,7 +92,7 @@ def test_bert_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_gpt2_files(tmp_path):
+def test_gpt2_files_are_loaded(tmp_path):
     merges = "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in MERGES) + "\n"
     old = write(tmp_path / "old", vocab_json=GPT2, merges_txt=merges)
     loaded = BytePairTokenizer.from_files(old)
@@ -120,7 +120,7 @@ def test_gpt2_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_files_written_by_tokenizers(tmp_path):
+def test_files_written_by_the_tokenizers_library_are_loaded(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     theirs = tokenizers.Tokenizer(
         tokenizers.models.WordPiece({p: i for i, p in enumerate(PIECES)}, unk_token="[UNK]")
@@ -139,7 +139,7 @@ def test_files_written_by_tokenizers(tmp_path):
     assert ours.tokenize(TEXTS).to_list() == [each.ids for each in theirs.encode_batch(TEXTS)]
 
 
-def test_byt5_files(tmp_path):
+def test_byt5_files_are_loaded(tmp_path):
     write(tmp_path, tokenizer_config_json={"tokenizer_class": "ByT5Tokenizer", "extra_ids": 125})
     tokenizer = ByteTokenizer.from_files(tmp_path)
     assert (tokenizer.pad_id, tokenizer.end_id, tokenizer.unknown_id, tokenizer.start_id) == (0, 1, 2, -1)
@@ -149,7 +149,7 @@ def test_byt5_files(tmp_path):
 
 
 @pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, ByteTokenizer])
-def test_folders_without_the_files_are_refused(cls, tmp_path):
+def test_folders_without_the_files_are_rejected(cls, tmp_path):
     (tmp_path / "other.txt").touch()
     with pytest.raises(FileNotFoundError, match=r"`folder` must hold .*with \['other.txt'\]"):
         cls.from_files(tmp_path)
@@ -170,7 +170,7 @@ def test_folders_without_the_files_are_refused(cls, tmp_path):
         ({"pre_tokenizer": {"type": "Whitespace"}}, "must have type='BertPreTokenizer'"),
     ],
 )
-def test_unsupported_bert_files_are_refused(changes, message, tmp_path):
+def test_unsupported_bert_files_are_rejected(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         WordPieceTokenizer.from_files(write(tmp_path, tokenizer_json=bert_json(**changes)))
 
@@ -190,12 +190,12 @@ def test_unsupported_bert_files_are_refused(changes, message, tmp_path):
         ({"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}}, "must have use_regex=True"),
     ],
 )
-def test_unsupported_gpt2_files_are_refused(changes, message, tmp_path):
+def test_unsupported_gpt2_files_are_rejected(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         BytePairTokenizer.from_files(write(tmp_path, tokenizer_json=gpt2_json(**changes)))
 
 
-def test_damaged_files_are_refused(tmp_path):
+def test_damaged_files_are_rejected(tmp_path):
     whole = json.dumps(gpt2_json())
     with pytest.raises(ValueError, match=r"tokenizer.json` must be JSON"):
         BytePairTokenizer.from_files(write(tmp_path, tokenizer_json=whole[: len(whole) // 2]))

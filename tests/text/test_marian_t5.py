@@ -15,7 +15,7 @@ SENTINELS = [f"<extra_id_{number}>" for number in range(3)]
 
 
 def trained(texts=TEXTS, size=60, **options):
-    """The bytes of a model as the `sentencepiece` library trains it."""
+    """Return the bytes of a model trained with the `sentencepiece` library."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts),
@@ -51,7 +51,7 @@ def write_t5(folder, model, **config):
 
 
 def write_marian(folder, models, **config):
-    """Pieces of both languages in alphabetical order, one of them missing, then padding."""
+    """Write a folder with pieces of both languages in alphabetical order, one missing, then padding."""
     folder.mkdir(exist_ok=True)
     for name, model in zip(("source.spm", "target.spm"), models, strict=True):
         (folder / name).write_bytes(model)
@@ -63,7 +63,7 @@ def write_marian(folder, models, **config):
 
 
 class TestT5:
-    def test_samples_decode_to_the_same_texts_with_sentinels(self, t5_model, tmp_path):
+    def test_sampled_segmentations_decode_to_the_same_texts_with_sentinels(self, t5_model, tmp_path):
         tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         texts = [*TEXTS, "to <extra_id_1> or"]
         usual = tokenizer.tokenize(texts)
@@ -73,7 +73,7 @@ class TestT5:
             assert (ids == tokenizer.piece_to_id("<extra_id_1>")).values.numpy().sum() == 1
             assert tokenizer.detokenize(ids).numpy().tolist() == tokenizer.detokenize(usual).numpy().tolist()
 
-    def test_sentinels_follow_the_models_ids_in_reverse(self, t5_model, tmp_path):
+    def test_sentinels_follow_the_model_ids_in_reverse(self, t5_model, tmp_path):
         tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
         assert tokenizer.tokenize(TEXTS).to_list() == processor.encode(TEXTS)
@@ -94,7 +94,7 @@ class TestT5:
         assert tokenizer.detokenize(expected).numpy() == b"to<extra_id_0> be or<extra_id_2><extra_id_1>"
         assert tokenizer.end_id not in tokenizer.tokenize("to</s>").numpy()
 
-    def test_unused_ids_are_empty(self, t5_model, tmp_path):
+    def test_unused_ids_decode_to_nothing(self, t5_model, tmp_path):
         folder = write_t5(tmp_path / "it", t5_model)
         tokenizer = MarianT5Tokenizer.from_files(folder, vocabulary_size=100)
         known = len(tokenizer.vocabulary)
@@ -117,7 +117,7 @@ class TestT5:
         )
         assert "\u2047" in tokenizer.detokenize(tokenizer.tokenize("to ☃ be")).numpy().decode()
 
-    def test_a_model_in_json_gives_equal_ids(self, t5_model, tmp_path):
+    def test_a_json_model_gives_equal_ids(self, t5_model, tmp_path):
         expected = MarianT5Tokenizer.from_files(write_t5(tmp_path / "old", t5_model))
         processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
         scores = [[piece, processor.get_score(id_)] for id_, piece in enumerate(pieces_of(t5_model))]
@@ -143,7 +143,7 @@ class TestT5:
             with pytest.raises(ValueError, match=message):
                 MarianT5Tokenizer.from_files(folder)
 
-    def test_a_model_in_json_normalizes_equally(self, t5_model):
+    def test_a_json_model_normalizes_equally(self, t5_model):
         parsed = sentencepiece_model_pb2.ModelProto.FromString(t5_model)
         vocabulary = [(piece.piece, piece.score) for piece in parsed.pieces]
         charsmap = base64.b64encode(parsed.normalizer_spec.precompiled_charsmap).decode()
@@ -157,7 +157,7 @@ class TestT5:
 
 
 class TestMarian:
-    def test_ids_are_those_of_the_vocabulary_for_any_model(self, marian_models, tmp_path):
+    def test_ids_come_from_the_vocabulary_for_any_model(self, marian_models, tmp_path):
         folder = write_marian(tmp_path / "it", marian_models)
         vocabulary = json.loads((folder / "vocab.json").read_text())
         for target, model in zip((False, True), marian_models, strict=True):
@@ -188,7 +188,7 @@ class TestMarian:
         assert tokenizer.tokenize([">>spa<<>>fra<< one"]).to_list()[0][0] == code
 
 
-def test_bad_folders_are_refused(t5_model, marian_models, tmp_path):
+def test_invalid_folders_are_rejected(t5_model, marian_models, tmp_path):
     load = MarianT5Tokenizer.from_files
     with pytest.raises(
         FileNotFoundError, match=r"`folder` must hold spiece.model, or vocab.json and source.spm"
@@ -215,14 +215,14 @@ def test_bad_folders_are_refused(t5_model, marian_models, tmp_path):
         ({"special_tokens": {"unknown": "<unk>"}}, "`special_tokens` must have a token for .pad."),
     ],
 )
-def test_invalid_arguments_are_refused(options, message):
+def test_invalid_arguments_are_rejected(options, message):
     model = SentencePieceTokenizer.train(["hello"], 20, "char", byte_fallback=False)
     with pytest.raises(ValueError, match=message):
         MarianT5Tokenizer(model.model_bytes, ["<pad>", "</s>", "<unk>", "h"], **options)
 
 
-def test_a_character_of_the_other_language_has_its_id(tmp_path):
-    """The source's model does not know "u", which the vocabulary has for the target's."""
+def test_a_character_of_the_target_language_has_its_id_in_sources(tmp_path):
+    """The source model lacks the piece "u", which the vocabulary has for the target language."""
     models = (
         trained(["la casa", "el gato"], 20, model_type="char"),
         trained(["blue house"], 14, model_type="char"),

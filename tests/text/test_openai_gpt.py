@@ -14,7 +14,7 @@ ROLES = dict.fromkeys(("unknown", "end"), "<unk>")
 def test_words_end_with_a_suffix_and_merges_are_applied_in_order():
     tokenizer = OpenAIGPTTokenizer(PIECES, MERGES, special_tokens=ROLES)
     assert tokenizer.pieces("abc ab bc aBÇ c") == ["abc</w>", "a", "b</w>", "bc</w>", "abc</w>", "c</w>"]
-    assert tokenizer.tokenize("a☃c ☃").numpy().tolist() == [1, 0, 6, 0]  # each unknown character alone
+    assert tokenizer.tokenize("a☃c ☃").numpy().tolist() == [1, 0, 6, 0]  # each unknown character separately
     assert tokenizer.detokenize(tokenizer.tokenize("abc  ab")).numpy() == b"abc ab"
     ids = [PIECES.index(piece) for piece in ("ab", "c</w>", "abc</w>", "a")]
     assert tokenizer.detokenize(ids).numpy() == b"abc abc a"
@@ -42,7 +42,7 @@ def write(folder, merges, **config):
     return folder
 
 
-def test_files_of_gpt(tmp_path):
+def test_openai_gpt_files_are_loaded(tmp_path):
     expected = OpenAIGPTTokenizer(PIECES, MERGES, special_tokens=ROLES)
     old = OpenAIGPTTokenizer.from_files(write(tmp_path / "old", MERGES))
     assert old.model_bytes == expected.model_bytes
@@ -77,7 +77,7 @@ def test_files_of_gpt(tmp_path):
             OpenAIGPTTokenizer.from_files(tmp_path / "new")
 
 
-def test_invalid_arguments_are_refused(tmp_path):
+def test_invalid_arguments_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="`merges` must hold pairs of pieces whose concatenation"):
         OpenAIGPTTokenizer.from_files(write(tmp_path / "it", [("c", "a")]))
     with pytest.raises(ValueError, match="`special_tokens` must have a token for .unknown."):

@@ -66,14 +66,14 @@ def test_the_round_trip_is_lossless_for_trained_characters(tokenizers, model, te
 @pytest.mark.slow
 @given(words=st.lists(st.sampled_from(WORDS), max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_the_round_trip_of_a_word_model_is_lossless_for_seen_words(tokenizers, words):
+def test_a_word_model_round_trip_is_lossless_for_known_words(tokenizers, words):
     tokenizer = tokenizers["word"]
     assert decoded(tokenizer.detokenize(tokenizer.tokenize([" ".join(words)]))) == [" ".join(words)]
 
 
 @pytest.fixture(scope="module")
 def byte_tokenizers():
-    """Of the default arguments, but for the model."""
+    """Train tokenizers with default arguments for each model type."""
     return {model: SentencePieceTokenizer.train(TEXTS, 400, model) for model in MODELS}
 
 
@@ -117,7 +117,7 @@ def test_the_round_trip_of_bytes_is_lossless_in_a_graph_and_when_served(byte_tok
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_served_text_of_invalid_utf8_equals_the_graphs(byte_tokenizers, model):
+def test_served_text_of_invalid_utf8_equals_the_graph(byte_tokenizers, model):
     tokenizer = byte_tokenizers[model]
     random = np.random.default_rng(0)
     parts = [tokenizer.piece_to_id(f"<0x{byte:02X}>") for byte in (0xC3, 0xA9, 0xE2, 0x96, 0x81, 0xF0, 0x20)]
@@ -132,7 +132,7 @@ def serving_tokenizer(tokenizer):
     return serving.tokenizer_of(tokenizer.model_bytes, {"tokenizer_class": type(tokenizer).__name__})
 
 
-def test_a_model_without_byte_fallback_keeps_its_unknown_characters(tokenizer):
+def test_a_model_without_byte_fallback_has_unknown_characters(tokenizer):
     (ids,) = tokenizer.tokenize(["abc ☃"]).to_list()
     assert ids[-1] == tokenizer.unknown_id
     assert decoded(tokenizer.detokenize([ids])) == ["abc  ⁇ "]
@@ -144,7 +144,7 @@ def test_training_is_deterministic(model):
     assert first == second
 
 
-def test_special_ids_and_pieces(tokenizer):
+def test_special_ids_come_first_and_pieces_round_trip(tokenizer):
     assert (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, tokenizer.end_id) == (0, 1, 2, 3)
     assert tokenizer.vocabulary_size <= 100
     pieces = tokenizer.pieces("abc dé")
@@ -221,7 +221,7 @@ def test_detokenize_keeps_the_axis_of_hypotheses(tokenizer):
 
 
 @pytest.mark.parametrize("bad", [-1, 10_000, 2**40])
-def test_ids_outside_the_vocabulary(tokenizer, bad):
+def test_ids_outside_the_vocabulary_are_errors_or_decode_to_nothing(tokenizer, bad):
     ids = np.array([[4, 4], [4, bad]], np.int64)
     with pytest.raises(ValueError, match=rf"`ids` must lie in \[0, .*Received: ids\[1, 1\]={bad}$"):
         tokenizer.detokenize(ids)
@@ -237,7 +237,7 @@ def test_ids_outside_the_vocabulary(tokenizer, bad):
         (b"\xff", r"`texts` must be UTF-8.*texts=b'\\xff'"),
     ],
 )
-def test_python_values_that_are_not_unicode_are_refused(tokenizer, texts, message):
+def test_python_values_that_are_not_unicode_are_rejected(tokenizer, texts, message):
     for method in (tokenizer.tokenize, tokenizer.encode):
         with pytest.raises(ValueError, match=message):
             method(texts)
@@ -272,7 +272,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_values_of_another_type_or_rank_are_refused(tokenizer, call, error, message):
+def test_values_of_another_type_or_rank_are_rejected(tokenizer, call, error, message):
     with pytest.raises(error, match=message):
         call(tokenizer)
 
@@ -286,7 +286,7 @@ def test_invalid_bytes_in_tensors_become_replacement_characters(byte_tokenizer):
     assert decoded(tf.function(round_trip)(broken)) == ["a\ufffdb", "abc\ufffd"]
 
 
-def test_a_saved_model_holds_the_tokenizer(tokenizer, tmp_path):
+def test_a_saved_model_contains_the_tokenizer(tokenizer, tmp_path):
     class Server(tf.Module):
         def __init__(self):
             super().__init__()
@@ -371,7 +371,7 @@ def test_normalization_is_applied_on_request():
         ({"character_coverage": 0.5}, ValueError, "`character_coverage` must be .*character_coverage=0.5"),
     ],
 )
-def test_training_refuses_invalid_arguments(arguments, error, message):
+def test_training_rejects_invalid_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         SentencePieceTokenizer.train(**{"texts": ["abc def"], "vocabulary_size": 300, **arguments})
 
@@ -385,12 +385,12 @@ def test_training_names_the_line_that_is_not_utf8(tmp_path):
 
 
 @pytest.mark.parametrize("model", [b"", b"not a model", "path.model"])
-def test_the_constructor_refuses_invalid_models(model):
+def test_the_constructor_rejects_invalid_models(model):
     with pytest.raises(ValueError, match="`model` must be"):
         SentencePieceTokenizer(model)
 
 
-def test_models_of_other_trainers(tmp_path):
+def test_models_trained_with_other_special_ids_are_supported(tmp_path):
     def trained(**ids):
         prefix = str(tmp_path / "other")
         sentencepiece.SentencePieceTrainer.train(
@@ -409,7 +409,7 @@ def test_models_of_other_trainers(tmp_path):
 
 
 @pytest.mark.parametrize("load", [SentencePieceTokenizer.load, text.load])
-def test_save_and_load(tokenizer, tmp_path, load):
+def test_a_loaded_tokenizer_equals_the_saved_one(tokenizer, tmp_path, load):
     folder = tmp_path / "deep" / "folder"
     tokenizer.save(folder)
     tokenizer.save(folder)
@@ -424,7 +424,7 @@ def test_save_and_load(tokenizer, tmp_path, load):
 
 
 @pytest.mark.parametrize("load", [SentencePieceTokenizer.load, text.load])
-def test_load_refuses_missing_and_damaged_files(tokenizer, tmp_path, load):
+def test_load_rejects_missing_and_damaged_files(tokenizer, tmp_path, load):
     with pytest.raises(
         FileNotFoundError, match=r"`folder` must hold tokenizer.json.*Received: folder='.*missing'"
     ):
@@ -454,7 +454,7 @@ def test_load_refuses_missing_and_damaged_files(tokenizer, tmp_path, load):
         load(tmp_path)
 
 
-def test_a_failed_save_leaves_the_old_files(tokenizer, tmp_path, monkeypatch):
+def test_a_failed_save_keeps_the_old_files(tokenizer, tmp_path, monkeypatch):
     tokenizer.save(tmp_path)
 
     def fail(*_):
@@ -468,7 +468,7 @@ def test_a_failed_save_leaves_the_old_files(tokenizer, tmp_path, monkeypatch):
     assert SentencePieceTokenizer.load(tmp_path).model_bytes == tokenizer.model_bytes
 
 
-def test_tokenizer_survives_setting_the_seed():
+def test_tokenizers_work_after_setting_the_seed():
     tokenizer = SentencePieceTokenizer.train(["hola mundo"], 300, "char")
     before = tokenizer.tokenize(["hola"]).to_list()
     keras.utils.set_random_seed(1)  # clears TensorFlow's cache of kernels

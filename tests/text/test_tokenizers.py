@@ -1,4 +1,4 @@
-"""Properties of all tokenizers."""
+"""Properties that every tokenizer has."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ GPT2_ROLES = dict.fromkeys(("pad", "unknown", "start", "end"), "<|endoftext|>")
 
 
 def with_vocabulary():
-    """Pieces in another order than the model's, then a sentinel and unused ids."""
+    """A tokenizer with pieces in another order than the model, then a sentinel and unused ids."""
     trained = SentencePieceTokenizer.train(TEXTS, 60, byte_fallback=False)
     pieces = [trained.id_to_piece(id_) for id_ in range(trained.vocabulary_size)]
     roles = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
@@ -75,7 +75,7 @@ def test_bytes_cover_every_text(tokenizers, name, texts):
 @pytest.mark.slow
 @given(texts=st.lists(st.text(st.sampled_from("helo wrdítqu¿?!,' \t\n\0中"), max_size=20), max_size=4))
 @settings(max_examples=60)
-def test_round_trips_keep_words(tokenizers, texts):
+def test_round_trips_preserve_words(tokenizers, texts):
     tokenizer = tokenizers["word_piece"]
     ids = tokenizer.tokenize(texts)
     known = [text for text, row in zip(texts, ids.to_list(), strict=True) if tokenizer.unknown_id not in row]
@@ -108,7 +108,7 @@ def test_eager_graph_and_saved_model_agree(tokenizer, tmp_path):
 
 
 @pytest.mark.slow_variants
-def test_a_data_set_can_tokenize(tokenizer):
+def test_tokenizers_work_inside_tf_data(tokenizer):
     data = tf.data.Dataset.from_tensor_slices(TEXTS).batch(3).map(tokenizer.tokenize)
     assert [row for batch in data for row in batch.to_list()] == tokenizer.tokenize(TEXTS).to_list()
 
@@ -157,7 +157,7 @@ def test_special_tokens_in_texts_are_recognised_on_request(tokenizers, name):
     assert plain.end_id not in plain.tokenize(texts).values.numpy()
 
 
-def test_pieces_and_their_ids(tokenizer):
+def test_pieces_correspond_to_ids(tokenizer):
     pieces = tokenizer.pieces("hello world")
     ids = [tokenizer.piece_to_id(piece) for piece in pieces]
     assert ids == tokenizer.tokenize("hello world").numpy().tolist()
@@ -170,7 +170,7 @@ def test_pieces_and_their_ids(tokenizer):
         tokenizer.pieces(["hello"])
 
 
-def test_empty_ids_are_those_of_spaces(tokenizer):
+def test_empty_ids_contain_the_ids_of_spaces(tokenizer):
     assert set(tokenizer.tokenize(["  ", " "]).values.numpy().tolist()) <= set(tokenizer.empty_ids)
     assert not set(tokenizer.tokenize("hello").numpy().tolist()) <= set(tokenizer.empty_ids)
     others = set(tokenizer.empty_ids) - {tokenizer.unknown_id}
@@ -178,7 +178,7 @@ def test_empty_ids_are_those_of_spaces(tokenizer):
 
 
 @pytest.mark.parametrize("bad", [-1, 10_000])
-def test_ids_outside_the_vocabulary(tokenizer, bad):
+def test_ids_outside_the_vocabulary_are_errors_or_decode_to_nothing(tokenizer, bad):
     ids = np.array([[5, bad]])
     with pytest.raises(ValueError, match=rf"`ids` must lie in \[0, .*Received: ids\[0, 1\]={bad}$"):
         tokenizer.detokenize(ids)
@@ -196,7 +196,7 @@ def test_ids_outside_the_vocabulary(tokenizer, bad):
         (tf.constant([["a"]]), ValueError, "`texts` must have a static rank of 0 or 1"),
     ],
 )
-def test_values_that_are_not_text_are_refused(tokenizer, texts, error, message):
+def test_values_that_are_not_text_are_rejected(tokenizer, texts, error, message):
     for method in (tokenizer.tokenize, tokenizer.encode):
         with pytest.raises(error, match=message):
             method(texts)
@@ -208,7 +208,7 @@ def test_invalid_bytes_in_tensors_become_replacement_characters(tokenizer):
 
 
 @pytest.mark.slow_variants
-def test_save_and_load(tokenizer, tmp_path):
+def test_a_loaded_tokenizer_equals_the_saved_one(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "new")
     tokenizer.save(tmp_path / "new")
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(
@@ -231,7 +231,7 @@ def test_save_and_load(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["word_piece", "byte_pair", "byte", "character_pair", "vocabulary"])
-def test_damaged_models_are_refused(tokenizers, name):
+def test_damaged_models_are_rejected(tokenizers, name):
     model = tokenizers[name].model_bytes
     load = type(tokenizers[name]).from_model_bytes
     for damaged in (b"", model[:-10], b"\xff"):
@@ -284,7 +284,7 @@ def test_training_is_deterministic_and_reads_files(cls, tmp_path):
         ({"min_frequency": 0}, ValueError, "`min_frequency` must be a positive integer"),
     ],
 )
-def test_training_refuses_invalid_arguments(cls, arguments, error, message):
+def test_training_rejects_invalid_arguments(cls, arguments, error, message):
     with pytest.raises(error, match=message):
         cls.train(**{"texts": ["abc def"], "vocabulary_size": 300, **arguments})
 
@@ -298,7 +298,7 @@ def test_special_tokens_must_be_in_the_vocabulary():
         ByteTokenizer({"pad": "<pad>"}, ["<pad>"])
 
 
-def test_adding_missing_special_ids_is_refused():
+def test_adding_missing_special_ids_is_rejected():
     tokenizer = ByteTokenizer({"pad": "<pad>"})
     assert (tokenizer.start_id, tokenizer.end_id, tokenizer.unknown_id) == (-1, -1, -1)
     for argument in ("add_start", "add_end"):
@@ -309,7 +309,7 @@ def test_adding_missing_special_ids_is_refused():
 
 
 @pytest.mark.slow
-def test_one_token_may_have_all_roles():
+def test_one_token_may_be_all_special_tokens():
     tokenizer = BytePairTokenizer.train(TEXTS, 280, special_tokens=GPT2_ROLES)
     ids = tokenizer.encode(["hello", ""], add_start=True, add_end=True)
     assert tokenizer.pad_id == tokenizer.start_id == tokenizer.end_id == 0

@@ -1,4 +1,4 @@
-"""Ids, and text from ids, are those of the `tokenizers` library, on whatever Unicode has."""
+"""Ids and decoded texts equal the `tokenizers` library on arbitrary Unicode."""
 
 import random
 
@@ -78,10 +78,10 @@ def differing(ours, theirs, lines):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("special", [True, False])
-def test_word_piece(lines, lowercase, special):
+def test_word_piece_tokenizer_equals_the_library(lines, lowercase, special):
     settings = {"lowercase": lowercase, "special_tokens_in_text": special, "clean_up": True}
     trained = WordPieceTokenizer.train(lines[:400], 3000, **settings)
-    # Of what is unknown the ids would say nothing: so there is a piece for every character.
+    # A piece for every character, as unknown ids would hide differences.
     words = pair_merges.count_words(lines, trained._words)
     more = sorted({piece for word in words for each in word for piece in (each, f"##{each}")})
     ours = WordPieceTokenizer(list(dict.fromkeys([*trained.vocabulary, *more])), **settings)
@@ -101,7 +101,7 @@ def test_word_piece(lines, lowercase, special):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("special", [True, False])
-def test_byte_pair(lines, prefix, special):
+def test_byte_pair_tokenizer_equals_the_library(lines, prefix, special):
     ours = BytePairTokenizer.train(lines, 600, add_prefix_space=prefix, special_tokens_in_text=special)
     vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, list(ours.merges)))
@@ -117,7 +117,7 @@ def test_byte_pair(lines, prefix, special):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lowercase", "special"), [(True, False), (False, True)])
-def test_character_pair(lines, lowercase, special):
+def test_openai_gpt_tokenizer_equals_the_library(lines, lowercase, special):
     ours = OpenAIGPTTokenizer.train(lines[:400], 4000, lowercase=lowercase, special_tokens_in_text=special)
     vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
     theirs = tokenizers.Tokenizer(
@@ -139,7 +139,7 @@ def test_character_pair(lines, lowercase, special):
 
 
 @pytest.mark.slow
-def test_merges_in_any_order():
+def test_merges_in_any_order_give_equal_ids():
     chance = random.Random(4)
     modes = set()
     for _ in range(30):
@@ -177,7 +177,7 @@ def test_training_learns_the_same_merges(lines):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_every_character_is_normalised_equally(lowercase):
+def test_every_character_is_normalized_equally(lowercase):
     texts = [f"a{each}b" for each in every_character()]
     normalize = tokenizers.normalizers.BertNormalizer(lowercase=lowercase).normalize_str
     cut = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str

@@ -67,7 +67,7 @@ def test_detokenize_joins_pieces_and_cleans_up_on_request():
 
 
 @pytest.mark.slow
-def test_pairs_have_segments():
+def test_pairs_have_segment_ids():
     made = tokenizer("a", "b", "c")
     assert (made.start_id, made.end_id, made.mask_id) == (2, 3, 4)
     pairs = made.encode_pairs(["a b", ""], ["c", "a b c"])
@@ -96,7 +96,7 @@ def test_training_finds_frequent_pieces():
     assert limited.pieces("aab aac") == ["a", "##a", "##b", "[UNK]"]
 
 
-def test_invalid_vocabularies_are_refused():
+def test_invalid_vocabularies_are_rejected():
     with pytest.raises(
         ValueError, match=r"`vocabulary` must hold each piece once.*\[5\]=vocabulary\[6\]='a'"
     ):

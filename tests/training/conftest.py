@@ -1,4 +1,4 @@
-"""A model and data that are quick to train."""
+"""A small model and dataset that train quickly."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ VOCABULARY, BATCHES = 12, 3
 
 @keras.saving.register_keras_serializable(package="tests_training")
 class Bigrams(models.base.Model):
-    """Predict each token from the one before, with one matrix."""
+    """Predict each token from the previous one, with one matrix."""
 
     pad_id = 0
 
@@ -34,7 +34,7 @@ class Bigrams(models.base.Model):
 
 @pytest.fixture
 def bigrams():
-    """bigrams(optimizer="sgd", normalizer="tokens"): a model that trains without compilation."""
+    """Return bigrams(optimizer="sgd", normalizer="tokens"), which creates a model that trains without compilation."""
 
     def make(optimizer="sgd", normalizer="tokens"):
         keras.utils.set_random_seed(0)
@@ -47,7 +47,7 @@ def bigrams():
 
 @pytest.fixture
 def padded_batches():
-    """A data set of 3 batches of 4 rows, with padding."""
+    """A dataset of 3 batches of 4 rows, with padding."""
     tf = pytest.importorskip("tensorflow")
     random = np.random.default_rng(0)
     ids = random.integers(1, VOCABULARY, (4 * BATCHES, 6))

@@ -1,4 +1,4 @@
-"""Small models and their training, for programs that run on several devices or in several processes."""
+"""Small models and their training on several devices or in several processes."""
 
 import keras
 import numpy as np
@@ -53,7 +53,7 @@ def of_both(replicas):
     return {"classes": of_classes(replicas), "tokens": of_tokens(replicas)}
 
 
-# Model, inputs, labels and loss, the cheapest first.
+# Model, inputs, labels and loss; the fastest first.
 CASES = {
     "gat": (
         lambda: models.GAT(5, 4, (2, 2), 4, dropout=0.1),
@@ -107,8 +107,8 @@ CASES = {
         of_both,
     ),
 }
-# Gradients of key biases are rounding errors: their sum over keys is zero. An epsilon far above them keeps Adam from
-# dividing them by their own size.
+# The gradients of key biases are rounding errors, as softmax ignores them. A much larger epsilon keeps Adam from
+# scaling them up.
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(1e-3, epsilon=1e-3),
@@ -116,7 +116,7 @@ OPTIMIZERS = {
 
 
 def new(case, optimizer, replicas=1):
-    """Return a compiled model with the weights and seeds of every other call, for replicas of `tf.distribute`."""
+    """Return a compiled model with the same weights and seeds at each call, for replicas of `tf.distribute`."""
     make, _, _, loss = CASES[case]
     keras.utils.set_random_seed(0)
     model = make()
@@ -125,14 +125,14 @@ def new(case, optimizer, replicas=1):
 
 
 def model_parallel(case, shape):
-    """Return the tensor-parallel distribution of a case over a mesh of the shape (batch, model)."""
+    """Return the tensor-parallel distribution of a case over a mesh of shape (batch, model)."""
     mesh = keras.distribution.DeviceMesh(shape, ("batch", "model"))
     layouts = layout_map(CASES[case][0](), mesh)
     return keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
 
 
 def trained(case, optimizer, distribution=None, rows=slice(None), batch_size=ROWS // 2, epochs=2, replicas=1):
-    """Return the model after two epochs of two updates, in a distribution, on some of the rows."""
+    """Return the model after two epochs of two updates under a distribution, on the selected rows."""
     keras.distribution.set_distribution(distribution)
     try:
         model = new(case, optimizer, replicas)
@@ -144,16 +144,16 @@ def trained(case, optimizer, distribution=None, rows=slice(None), batch_size=ROW
 
 
 def difference(one, other):
-    """Return the largest difference of two models' weights."""
+    """Return the largest difference between the weights of two models."""
     return max(
         np.abs(left - right).max() for left, right in zip(one.get_weights(), other.get_weights(), strict=True)
     )
 
 
 def check(case, optimizer):
-    """Raise unless data and tensor parallelism over two devices give the weights of one, and split weights."""
+    """Check that data and tensor parallelism over two devices equal one device, and that weights are split."""
     one = trained(case, optimizer)
-    assert difference(one, new(case, optimizer)) > 1e-3  # training changes weights
+    assert difference(one, new(case, optimizer)) > 1e-3  # training changes the weights
     for distribution in (keras.distribution.DataParallel(), model_parallel(case, (1, 2))):
         two = trained(case, optimizer, distribution)
         split = [not each.value.sharding.is_fully_replicated for each in two.optimizer.variables]
@@ -163,12 +163,12 @@ def check(case, optimizer):
         assert found < BOUND, (case, optimizer, distribution, found)
 
 
-# Sums of gradients in another order, after updates of up to 0.1: float32 rounds them by 1e-7 of their size.
+# Gradients are summed in another order, which changes float32 results by 1e-7, relative to updates up to 0.1.
 BOUND = 5e-6
 
 
 def save_sharded(folder):
-    """Train under tensor parallelism, with a checkpoint of each epoch, and an epoch more."""
+    """Train under tensor parallelism with a checkpoint after each epoch, then for one more epoch."""
     keras.distribution.set_distribution(model_parallel("gpt", (1, 2)))
     model = new("gpt", "adam")
     checkpoint = keras.callbacks.OrbaxCheckpoint(folder, save_on_background=False)
@@ -179,8 +179,8 @@ def save_sharded(folder):
 
 
 def resume_sharded(folder, devices, bound):
-    """Raise unless training goes on from the checkpoint on a number of devices as it did before."""
-    # Keras finds seeds by the number of generators that were created before: those of one model.
+    """Check that training resumes from the checkpoint on a number of devices with equal results."""
+    # Keras finds seeds by the number of generators created before: create one model, as when saving.
     if devices == 1:
         CASES["gpt"][0]()
         distribution = keras.distribution.DataParallel()

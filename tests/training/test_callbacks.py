@@ -13,7 +13,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 class LastEpochs(keras.callbacks.Callback):
-    """Train the last two epochs only."""
+    """Train only the last two epochs."""
 
     epochs = None
 
@@ -49,7 +49,7 @@ def clock(monkeypatch):
 
 
 def fit(clock, seconds_a_batch, epochs=1000, batches=4, **options):
-    """Train with a clock that moves by `seconds_a_batch` with each batch; the rate used by each of them."""
+    """Train with a clock that advances by `seconds_a_batch`; return the rate of each batch, history, model, budget."""
     options = {"minutes": 1, "peak_rate": 0.5, "warmup": 0.25, **options}
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(123.0), "mse")
@@ -70,7 +70,7 @@ def fit(clock, seconds_a_batch, epochs=1000, batches=4, **options):
     return rates, history, model, budget
 
 
-def test_rate_rises_to_the_peak_and_falls_to_zero_when_training_ends(clock):
+def test_the_rate_rises_to_the_peak_and_decays_to_zero_at_the_end(clock):
     rates, history, _, _ = fit(clock, seconds_a_batch=3)
     # The clock starts with the end of batch 0; batch n begins 3 (n - 1) seconds later.
     shares = [3 * n / 60 for n in range(20)]
@@ -83,23 +83,23 @@ def test_rate_rises_to_the_peak_and_falls_to_zero_when_training_ends(clock):
     assert len(history.epoch) == 6
 
 
-def test_clock_starts_after_the_first_batch(clock):
+def test_the_clock_starts_after_the_first_batch(clock):
     clock.now += 10_000
     rates, *_ = fit(clock, seconds_a_batch=6)
     assert len(rates) == 11
 
 
-def test_training_ends_within_epoch(clock):
+def test_training_can_end_within_an_epoch(clock):
     rates, *_ = fit(clock, seconds_a_batch=61, batches=10)
     assert len(rates) == 2
 
 
-def test_fewer_epochs_end_sooner(clock):
+def test_training_may_end_before_the_time_budget(clock):
     rates, *_ = fit(clock, seconds_a_batch=0.1, epochs=2)
     assert len(rates) == 8
 
 
-def test_second_fit_restarts_the_clock(clock):
+def test_a_second_fit_restarts_the_clock(clock):
     rates, _, model, budget = fit(clock, seconds_a_batch=20)
     clock.now += 5000
     seen = []
@@ -114,7 +114,7 @@ def test_second_fit_restarts_the_clock(clock):
     assert len(seen) == len(rates)
 
 
-def test_schedule_as_learning_rate_is_error():
+def test_a_learning_rate_schedule_raises_an_error():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)), "mse")
     data = np.zeros((4, 1), "float32")
@@ -128,14 +128,14 @@ def test_schedule_as_learning_rate_is_error():
     + [("peak_rate", 0.0), ("peak_rate", -1e-3), ("peak_rate", math.nan)]
     + [("warmup", value) for value in (0, 1, -0.1, 1.1, math.nan)],
 )
-def test_argument_out_of_range_is_refused(argument, value):
+def test_arguments_out_of_range_are_rejected(argument, value):
     options = {"minutes": 1, "peak_rate": 0.1, argument: value}
     with pytest.raises(ValueError, match=f"`{argument}` must .*Received: {argument}="):
         TimeBudget(**options)
 
 
-def test_a_resumed_budget_has_the_time_that_was_left(clock):
-    """The clock stands still until the first batch of the resumed training, which compiles, has ended."""
+def test_a_resumed_time_budget_continues_with_the_remaining_time(clock):
+    """The clock starts after the first batch of the resumed training, which includes compilation."""
     _, _, model, budget = fit(clock, seconds_a_batch=3, epochs=2)  # 7 of 8 batches are counted
     resumed = TimeBudget(minutes=1, peak_rate=0.5)
     resumed.set_model(model)

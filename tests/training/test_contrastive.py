@@ -1,4 +1,4 @@
-"""InfoNCE equals NumPy's; training with it brings the texts of a pair together, as the pipeline sees them."""
+"""InfoNCE equals a NumPy reference; training with it brings the embeddings of a pair together."""
 
 import logging
 
@@ -17,7 +17,7 @@ VECTORS = RANDOM.normal(size=(5, 2, 8)).astype("float32")
 DISTINCT = np.arange(10).reshape(5, 2)
 SHARED = np.array(
     [[0, 1], [0, 2], [3, 4], [5, 4], [6, 6]]
-)  # 0 and 1 share a first text, 2 and 3 a second one
+)  # pairs 0 and 1 have the same first text, 2 and 3 the same second text
 
 PAIRS = [
     ("uno", "one"),
@@ -38,7 +38,7 @@ def tokenizer():
 
 
 def direct(labels, vectors, temperature, symmetric):
-    """The loss, one pair at a time."""
+    """Compute the loss one pair at a time."""
     first, second = np.moveaxis(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), 1, 0)
     losses = []
     for queries, texts in [(first, second), (second, first)][: 1 + symmetric]:
@@ -59,7 +59,7 @@ def test_loss_equals_a_direct_computation(labels, symmetric):
         )
 
 
-def test_neither_order_nor_length_of_vectors_matters():
+def test_the_loss_ignores_order_and_length_of_vectors():
     loss = InfoNCE(0.1)
     order, scale = RANDOM.permutation(5), RANDOM.uniform(0.5, 2, (5, 2, 1)).astype("float32")
     np.testing.assert_allclose(
@@ -70,7 +70,7 @@ def test_neither_order_nor_length_of_vectors_matters():
     np.testing.assert_allclose(loss(SHARED, VECTORS, weights), (each * weights).sum() / 5, rtol=1e-5)
 
 
-def test_configuration_and_bad_arguments():
+def test_the_config_round_trips_and_invalid_arguments_are_rejected():
     loss = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(InfoNCE(0.2, True)))
     assert (loss.temperature, loss.symmetric) == (0.2, True)
     with pytest.raises(ValueError, match="`temperature` must be positive. Received: temperature=0"):
@@ -83,7 +83,7 @@ def test_configuration_and_bad_arguments():
         InfoNCE()(DISTINCT, np.zeros((5, 3, 8), "float32"))
 
 
-def test_batches_have_the_ids_of_the_pipeline_and_number_equal_texts(tokenizer):
+def test_batches_have_the_pipeline_ids_and_equal_texts_share_a_label(tokenizer):
     texts = [*PAIRS, ("uno", "two three")]  # both are in other pairs too
     encoder = models.BERT(tokenizer.vocabulary_size, **SIZES)
     pipeline = pipelines.Embedding(encoder, tokenizer)
@@ -115,7 +115,7 @@ def test_long_texts_are_truncated_with_a_warning(tokenizer, caplog):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["first", "mean", "pooler"])
-def test_the_pipeline_pools_as_the_model(tokenizer, pooling, tmp_path):
+def test_pipeline_and_model_pool_equally(tokenizer, pooling, tmp_path):
     model = models.SentenceEncoder(models.BERT(tokenizer.vocabulary_size, **SIZES), pooling)
     ((inputs, _),) = data.sentence_pairs(PAIRS, tokenizer, length_buckets=1, shuffle=False)
     expected = keras.ops.convert_to_numpy(model(inputs))
@@ -153,7 +153,7 @@ def test_training_makes_the_texts_of_a_pair_nearest_neighbours(tokenizer, symmet
 
 
 @pytest.mark.slow
-def test_equal_texts_differ_by_dropout_only(tokenizer):
+def test_views_of_one_text_differ_only_by_dropout(tokenizer):
     """Unsupervised SimCSE: each text is paired with itself."""
     model = models.SentenceEncoder(models.BERT(tokenizer.vocabulary_size, **SIZES, dropout=0.3))
     texts = [text for pair in PAIRS for text in pair]

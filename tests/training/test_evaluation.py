@@ -20,7 +20,7 @@ def fit(model, dataset, *callbacks, epochs=4):
     return model.fit(dataset, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks)).history
 
 
-def test_other_callbacks_find_the_result_in_any_order(bigrams, padded_batches):
+def test_other_callbacks_see_the_result_in_any_order(bigrams, padded_batches):
     stop = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=1, restore_best_weights=True)
     evaluation = training.Evaluation(Scores(1.0, 3.0, 2.0), "bleu")
     history = fit(bigrams(), padded_batches, stop, evaluation)
@@ -28,7 +28,7 @@ def test_other_callbacks_find_the_result_in_any_order(bigrams, padded_batches):
     assert stop.best_epoch == 1
 
 
-def test_floats_of_a_dictionary_are_logged(bigrams, padded_batches):
+def test_values_of_a_result_dictionary_are_logged(bigrams, padded_batches):
     found = {"bleu": 12.5, "chrf": 30.0, "sentences": 3, "signatures": {"bleu": "nrefs:1"}}
     history = fit(bigrams(), padded_batches, training.Evaluation(lambda: found), epochs=1)
     assert {name: values for name, values in history.items() if name.startswith("val_")} == {
@@ -37,8 +37,8 @@ def test_floats_of_a_dictionary_are_logged(bigrams, padded_batches):
     }
 
 
-def test_epochs_have_their_last_result(bigrams, padded_batches):
-    """Epochs of 3 batches: results after batches 2, 4 and 6, and at the ends of epochs without one."""
+def test_epoch_logs_have_the_last_result(bigrams, padded_batches):
+    """Epochs have 3 batches: results come after batches 2, 4 and 6, and at ends of epochs without one."""
     expected = {**fit(bigrams(), padded_batches, epochs=2), "val_score": [1.0, 3.0]}
     padded_batches.epochs.start_at(0)
     evaluation = training.Evaluation(Scores(1, 2, 3), freq=2)
@@ -47,7 +47,7 @@ def test_epochs_have_their_last_result(bigrams, padded_batches):
     assert history["val_score"] == [1.0, 2.0, 3.0]
 
 
-def test_the_function_sees_the_weights_of_the_batch(bigrams, padded_batches):
+def test_the_function_sees_the_weights_after_the_batch(bigrams, padded_batches):
     model, seen = bigrams(), []
     evaluation = training.Evaluation(lambda: seen.append(model.get_weights()[0].tobytes()) or 0.0, freq=1)
     fit(model, padded_batches, evaluation, epochs=1)
@@ -55,7 +55,7 @@ def test_the_function_sees_the_weights_of_the_batch(bigrams, padded_batches):
     assert seen[-1] == model.get_weights()[0].tobytes()
 
 
-def test_state_continues_the_epoch():
+def test_a_restored_state_continues_the_epoch():
     evaluation, other = (training.Evaluation(Scores(5.0, 6.0), freq=2) for _ in range(2))
     evaluation.set_model(None)
     evaluation.on_train_batch_end(0)
@@ -68,17 +68,17 @@ def test_state_continues_the_epoch():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("found", ["high", None, {"sentences": 3}, [1.0, 2.0]])
-def test_results_that_are_no_numbers_are_refused(found, bigrams, padded_batches):
+def test_non_numeric_results_are_rejected(found, bigrams, padded_batches):
     with pytest.raises(TypeError, match="`function` must return a number.*Received: "):
         fit(bigrams(), padded_batches, training.Evaluation(lambda: found), epochs=1)
 
 
 @pytest.mark.parametrize("freq", ["batch", 0, -1, 1.5, None, True])
-def test_invalid_frequencies_are_refused(freq):
+def test_invalid_frequencies_are_rejected(freq):
     with pytest.raises(ValueError, match='`freq` must be "epoch" or a positive integer. Received: freq='):
         training.Evaluation(lambda: 0.0, freq=freq)
 
 
-def test_a_score_in_place_of_a_function_is_refused():
+def test_a_score_in_place_of_a_function_is_rejected():
     with pytest.raises(TypeError, match=r"`function` must be a function.*Received: function=0.5"):
         training.Evaluation(0.5)

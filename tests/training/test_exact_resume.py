@@ -21,7 +21,7 @@ def batches(texts=TEXTS, seed=0):
 
 @keras.saving.register_keras_serializable(package="test_exact_resume")
 class Tiny(models.base.Model):
-    """An embedding with dropout: as little to compile as possible."""
+    """An embedding with dropout, which compiles quickly."""
 
     def __init__(self, dropout=0.3):
         super().__init__()
@@ -102,7 +102,7 @@ def state(made):
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    """The history and the state of a run without the callback."""
+    """Return the history and the state of a run without the callback."""
     made = model()
     return fit(made), state(made)
 
@@ -123,7 +123,7 @@ def test_resumed_training_equals_uninterrupted_training(stop, uninterrupted, tmp
 
 @pytest.mark.backend_neutral
 @pytest.mark.slow
-def test_training_that_begins_with_a_later_epoch_is_resumed(tmp_path):
+def test_training_with_an_initial_epoch_is_resumed(tmp_path):
     expected = fit(made := model(), initial_epoch=1)
     with pytest.raises(RuntimeError, match="crash"):
         fit(model(), tmp_path, BATCHES - 1, initial_epoch=1)
@@ -134,7 +134,7 @@ def test_training_that_begins_with_a_later_epoch_is_resumed(tmp_path):
 
 
 class Losses(keras.callbacks.Callback):
-    """The loss after each batch, which shows the order of batches if nothing is learnt."""
+    """Record the loss after each batch, which shows the order of batches if nothing is learned."""
 
     def __init__(self):
         super().__init__()
@@ -145,7 +145,7 @@ class Losses(keras.callbacks.Callback):
 
 
 @pytest.mark.backend_neutral
-def test_each_epoch_of_fit_is_the_next_epoch_of_the_data():
+def test_each_epoch_of_fit_uses_the_next_epoch_of_the_dataset():
     made = model(dropout=0.0, optimizer=keras.optimizers.SGD(0.0))
 
     def losses(dataset, **epochs):
@@ -156,7 +156,7 @@ def test_each_epoch_of_fit_is_the_next_epoch_of_the_data():
     dataset = batches()
     expected = losses(dataset, epochs=3)
     assert len({tuple(expected[i : i + BATCHES]) for i in (0, BATCHES, 2 * BATCHES)}) == 3
-    compiled(made, keras.optimizers.SGD(0.0))  # metrics and loss are built anew
+    compiled(made, keras.optimizers.SGD(0.0))  # metrics and loss are built again
     again = batches()
     assert losses(again, epochs=1) == expected[:BATCHES]
     assert losses(again, epochs=2) == expected[BATCHES:]
@@ -165,7 +165,7 @@ def test_each_epoch_of_fit_is_the_next_epoch_of_the_data():
 
 
 class _Nothing(Stop):
-    """Takes the place of `Stop`, which the states name."""
+    """Stand-in for `Stop`, as states record the names of callbacks."""
 
     def __init__(self):
         super().__init__(-1)
@@ -185,7 +185,7 @@ class _HalfRate(keras.callbacks.Callback):
 @pytest.mark.slow
 @pytest.mark.backend_neutral
 def test_the_scale_of_a_loss_scale_optimizer_is_restored(tmp_path):
-    """The model that was interrupted continues, as in a notebook, with a rate other than at the beginning."""
+    """The interrupted model itself resumes, as in a notebook, with a changed learning rate."""
 
     def scaled():
         inner = keras.optimizers.Adam(0.1, gradient_accumulation_steps=2)
@@ -201,7 +201,7 @@ def test_the_scale_of_a_loss_scale_optimizer_is_restored(tmp_path):
 
 
 @pytest.mark.slow
-def test_complete_training_is_not_repeated_but_can_go_on(tmp_path, uninterrupted):
+def test_complete_training_is_not_repeated_but_can_be_extended(tmp_path, uninterrupted):
     fit(model(), tmp_path)
     again = model()
     history = fit(again, tmp_path)
@@ -211,7 +211,7 @@ def test_complete_training_is_not_repeated_but_can_go_on(tmp_path, uninterrupted
 
 
 @pytest.mark.slow
-def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
+def test_training_resumes_from_the_previous_state_if_the_last_is_damaged(tmp_path, uninterrupted):
     with pytest.raises(RuntimeError, match="crash"):
         fit(model(), tmp_path, 9)
     older, last = sorted(tmp_path.iterdir())
@@ -246,7 +246,7 @@ def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
         ("callbacks", {"callbacks": lambda: [keras.callbacks.TerminateOnNaN()]}),
     ],
 )
-def test_states_of_other_training_are_refused(argument, changed, tmp_path, complete):
+def test_states_of_a_different_training_are_rejected(argument, changed, tmp_path, complete):
     given = {name: make() for name, make in changed.items()}
     with pytest.raises(ValueError, match=f"`{argument}` must be the same as in the interrupted training"):
         fit(given.pop("made", None) or model(), complete, **given)
@@ -259,7 +259,7 @@ def complete(tmp_path_factory):
     return folder
 
 
-def test_other_data_and_models_are_refused(tmp_path):
+def test_datasets_and_models_that_cannot_resume_are_rejected(tmp_path):
     for dataset in (batches().map(lambda x, y: (x, y)), batches().take(2), np.ones((8, 8), "int32")):
         with pytest.raises(ValueError, match="`x` must be an unchanged dataset from keras_transformer.data"):
             fit(model(), tmp_path, dataset=dataset)
@@ -277,7 +277,7 @@ def test_other_data_and_models_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("save_freq", [0, -1, "batch", 1.5, None, True])
-def test_invalid_frequencies_are_refused(save_freq, tmp_path):
+def test_invalid_frequencies_are_rejected(save_freq, tmp_path):
     with pytest.raises(ValueError, match="`save_freq` must be"):
         training.ExactResume(tmp_path, save_freq)
 
@@ -312,7 +312,7 @@ for each in (Interrupt, InterruptEpoch):
 @pytest.mark.parametrize(
     ("interrupt", "batches"), [(Interrupt, 9), (InterruptEpoch, 6), (InterruptEpoch, 18)]
 )
-def test_the_first_signal_ends_training_with_a_state(
+def test_the_first_signal_saves_a_state_and_ends_training(
     interrupt, batches, on_signal, tmp_path, uninterrupted, capsys
 ):
     before = signal.getsignal(signal.SIGINT)
@@ -332,12 +332,12 @@ def test_the_first_signal_ends_training_with_a_state(
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_training_with_the_states_before(tmp_path):
+def test_a_full_disk_ends_training_and_keeps_earlier_states(tmp_path):
     with pytest.raises(RuntimeError, match="crash"):
         fit(model(), tmp_path, 9)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # as a disk without room for more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # simulate a full disk
     try:
         with pytest.raises(
             OSError, match="`folder` must have space for three states of training of .* MiB.*File too large"
@@ -349,8 +349,8 @@ def test_a_full_disk_ends_training_with_the_states_before(tmp_path):
 
 
 @pytest.mark.slow
-def test_states_are_saved_automatically_for_a_hundredth_of_the_time(tmp_path, monkeypatch):
-    """A batch takes 10 seconds, a state 2: one at the start, and then one after at least 200 seconds."""
+def test_automatic_saving_takes_one_percent_of_the_time(tmp_path, monkeypatch):
+    """A batch takes 10 s, saving 2 s: save once at the start, and then after at least 200 s."""
     now, saved = [0.0], []
 
     class Slow(keras.callbacks.Callback):

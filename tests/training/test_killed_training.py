@@ -1,4 +1,4 @@
-"""Runs of recipes that are killed again and again end with the weights and the history of an uninterrupted run."""
+"""Recipes that are killed repeatedly end with the weights and the history of an uninterrupted run."""
 
 import json
 import multiprocessing
@@ -12,7 +12,7 @@ import pytest
 NUMBERS = ("one", "two", "three", "four", "five", "six")
 TIMINGS = {"tokens_per_second"}
 TINY = {"layers": 1, "heads": 2, "model_dim": 16, "jit_compile": False, "dropout": 0.1, "learning_rate": 0.01}
-# Class and options of a recipe, and the least number of times that it is to be killed.
+# Class and options of a recipe, and the minimum number of kills.
 CASES = {
     "translate": ("Translate", {"batch_tokens": 128, "vocabulary_size": 300, "epochs": 6}, 20),
     "accumulate": (
@@ -46,7 +46,7 @@ def recipe_of(case):
 
 
 def run(case, folder, kill_after=None, at_epoch_end=False, save_freq=1):
-    """Run a recipe, and kill the process after a number of batches, or at the end of an epoch before."""
+    """Run a recipe; kill the process after a number of batches, or at the end of an earlier epoch."""
     from keras_transformer import recipes, training
     from keras_transformer.recipes import interrupted
 
@@ -93,7 +93,7 @@ def test_killed_runs_equal_an_uninterrupted_run(case, tmp_path):
     def results(folder):
         report = json.loads((folder / "report.json").read_text())
         with np.load(folder / "weights.npz") as weights:
-            # Speeds are measurements, of which no two are equal.
+            # Measured speeds differ between runs.
             history = {name: values for name, values in report["history"].items() if name not in TIMINGS}
             return history, [weights[name] for name in weights.files]
 

@@ -32,7 +32,7 @@ def manifest(name):
 
 
 def dropped(given, parsed, path=""):
-    """Return the paths of fields that a model of a schema does not know."""
+    """Return the paths of fields that are unknown to the schema model."""
     if isinstance(given, dict):
         return [
             lost
@@ -47,10 +47,10 @@ def dropped(given, parsed, path=""):
 @pytest.mark.parametrize(
     ("name", "model"), [("jobset", "JobsetV1alpha2JobSet"), ("trainjob", "TrainerV1alpha1TrainJob")]
 )
-def test_manifests_are_of_the_schemas(name, model):
+def test_manifests_match_their_schemas(name, model):
     models = pytest.importorskip("kubeflow_trainer_api.models")
     document = manifest(f"{name}.yaml")
-    if name == "jobset":  # its quantities are checked by Kubernetes' own schema
+    if name == "jobset":  # quantities are validated by the schema of Kubernetes
         (container,) = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"][
             "containers"
         ]
@@ -63,14 +63,14 @@ def test_manifests_are_of_the_schemas(name, model):
     assert dropped(document, read(document).to_dict()) == [".spec.unknown"]
 
 
-def test_jobs_of_the_jobset_are_of_kubernetes_schema():
+def test_jobs_of_the_jobset_match_the_kubernetes_schema():
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     template = manifest("jobset.yaml")["spec"]["replicatedJobs"][0]["template"]
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "workers"}, **template}
     kubernetes_validate.validate(job, desired_version="1.37", strict=True)
 
 
-def test_coordinator_is_the_first_pod_of_the_jobset():
+def test_the_coordinator_is_the_first_pod_of_the_jobset():
     document = manifest("jobset.yaml")
     (jobs,) = document["spec"]["replicatedJobs"]
     (container,) = jobs["template"]["spec"]["template"]["spec"]["containers"]
@@ -82,17 +82,17 @@ def test_coordinator_is_the_first_pod_of_the_jobset():
     assert spec["completionMode"] == "Indexed"
 
 
-def test_sbatch_file_is_a_script_with_known_options():
+def test_the_sbatch_file_is_a_script_with_known_options():
     file = FILES / "slurm.sbatch"
     subprocess.run(["bash", "-n", file], check=True)
     directives = re.findall(r"^#SBATCH (.*)$", file.read_text(), re.MULTILINE)
     assert [re.fullmatch(r"--([\w-]+)=\S+", each)[1] for each in directives] == SBATCH
 
 
-def test_sbatch_file_passes_its_arguments_to_the_command_line():
+def test_the_sbatch_file_passes_its_arguments_to_the_command_line():
     script = (FILES / "slurm.sbatch").read_text()
     submitted = shlex.split(re.search(r"^# sbatch slurm.sbatch (.*)$", script, re.MULTILINE)[1])
-    run = 'srun() { shift 2; printf "%s\\n" "$@"; }\n' + script  # without `srun` and its option
+    run = 'srun() { shift 2; printf "%s\\n" "$@"; }\n' + script  # skip `srun` and its option
     printed = subprocess.run(
         ["bash", "-c", run, "bash", *submitted], check=True, capture_output=True, text=True
     )
@@ -115,13 +115,13 @@ def environment(**variables):
 
 
 def assert_answers(folder):
-    """Raise unless the folder has a pipeline that translates."""
+    """Check that the folder contains a pipeline that translates."""
     (answer,) = pipelines.load(folder)(["uno 1"])
     assert isinstance(answer, str)
 
 
 @pytest.mark.slow
-def test_script_trains_in_two_processes_and_saves_once(pairs, tmp_path):
+def test_a_script_trains_in_two_processes_and_saves_once(pairs, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

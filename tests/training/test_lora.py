@@ -1,4 +1,4 @@
-"""LoRA: what trains, what is saved, and what merging and exporting keep."""
+"""LoRA: trainable and saved weights, merging and exporting."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ IDS = np.array([[5, 6, 7, 3], [8, 9, 4, 0]])
 PAIRS = {"source_ids": IDS, "target_ids": np.array([[2, 9, 4], [2, 7, 0]])}
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("float32")
 GRAPHS = {"nodes": np.ones((2, 3, 4), "float32"), "edges": np.array([[[0, 1], [1, 2]]] * 2)}
-# Makers of models, their inputs, and the number of adapted layers.
+# Functions that create models, their inputs, and the number of adapted layers.
 CASES = {
     "gpt": (lambda: models.GPT(16, **SIZES, max_length=8), IDS, 4),
     "gpt rotary": (lambda: models.GPT(16, **SIZES, position_encoding="rotary", num_kv_heads=1), IDS, 4),
@@ -28,7 +28,7 @@ CASES = {
 
 
 def new(name="gpt"):
-    """The base model, with the same weights in each call."""
+    """Return the base model, with the same weights at each call."""
     model, random = CASES[name][0](), np.random.default_rng(1)
     for weight in model.trainable_weights:
         weight.assign(random.normal(size=weight.shape) * 0.3)
@@ -62,7 +62,7 @@ def adapted():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", CASES)
-def test_only_adapters_train_and_they_are_all_that_is_saved(name, tmp_path):
+def test_only_adapters_are_trained_and_saved(name, tmp_path):
     model, (_, inputs, count) = new(name), CASES[name]
     close = {"rtol": 1e-5, "atol": 1e-5} if name != "mixed precision" else {"rtol": 0.05, "atol": 0.05}
     before = outputs(model, inputs)
@@ -87,7 +87,7 @@ def test_only_adapters_train_and_they_are_all_that_is_saved(name, tmp_path):
     assert [each.shape for each in model.variables] == [each.shape for each in new(name).variables]
 
 
-def test_a_file_is_smaller_than_the_model_and_has_no_frozen_weights(adapted, tmp_path):
+def test_adapter_files_are_small_and_have_no_frozen_weights(adapted, tmp_path):
     import h5py
 
     save_lora_weights(adapted, tmp_path / "a.lora.h5")
@@ -102,11 +102,11 @@ def test_loading_into_a_model_with_adapters_replaces_them(adapted, tmp_path):
     save_lora_weights(adapted, tmp_path / "a.lora.h5")
     other = new()
     enable_lora(other, 2)
-    load_lora_weights(other, tmp_path / "a.lora.h5")  # its alpha too
+    load_lora_weights(other, tmp_path / "a.lora.h5")  # with alpha
     np.testing.assert_array_equal(outputs(other, IDS), outputs(adapted, IDS))
 
 
-def test_weights_of_a_head_are_trained_and_saved(tmp_path):
+def test_head_weights_are_trained_and_saved(tmp_path):
     def classifier():
         keras.utils.set_random_seed(0)
         return models.SequenceClassifier(new("bert"), 3)
@@ -123,8 +123,8 @@ def test_weights_of_a_head_are_trained_and_saved(tmp_path):
     assert arrays(loaded.trainable_variables).keys() == arrays(model.trainable_variables).keys()
 
 
-def test_names_that_keras_numbers_do_not_matter(tmp_path):
-    """The bias of the head is a weight of the model itself, whose default name differs for each instance."""
+def test_automatic_keras_names_do_not_affect_loading(tmp_path):
+    """The head bias is a weight of the model, whose default name differs by instance."""
     for number in range(2):
         model = models.MaskedLanguageModel(new("bert"))
         if number:
@@ -136,7 +136,7 @@ def test_names_that_keras_numbers_do_not_matter(tmp_path):
             save_lora_weights(model, tmp_path / "a.lora.h5")
 
 
-def test_targets_are_names_or_ends_of_paths():
+def test_targets_are_names_or_path_suffixes():
     model = new()
     enable_lora(model, 1, ["query", "feed_forward/output"])
     assert {each.path.rpartition("/")[0] for each in model.trainable_variables} == {
@@ -145,7 +145,7 @@ def test_targets_are_names_or_ends_of_paths():
     }
 
 
-def test_a_model_that_was_not_trainable_has_trainable_adapters():
+def test_a_non_trainable_model_gets_trainable_adapters():
     model = new()
     model.trainable = False
     enable_lora(model, 1)
@@ -177,7 +177,7 @@ def test_a_merged_model_can_be_adapted_again(tmp_path):
         ({"rank": 1, "targets": [1]}, r"`targets` must be names .*Received: targets=\[1\]"),
     ],
 )
-def test_bad_arguments_leave_the_model_as_it_was(arguments, message):
+def test_invalid_arguments_leave_the_model_unchanged(arguments, message):
     model = BASE
     count = len(model.trainable_variables)
     with pytest.raises(ValueError, match=message):
@@ -194,7 +194,7 @@ def test_targets_must_be_a_list(targets):
         enable_lora(BASE, 1, targets)
 
 
-def test_models_without_or_with_adapters_are_refused(adapted, tmp_path):
+def test_models_without_or_with_adapters_are_rejected_where_needed(adapted, tmp_path):
     with pytest.raises(ValueError, match="must not have adapters yet.*4 adapted layers"):
         enable_lora(adapted, 2)
     for function in (merge_lora, lambda model: save_lora_weights(model, tmp_path / "a.lora.h5")):
@@ -211,7 +211,7 @@ def test_models_without_or_with_adapters_are_refused(adapted, tmp_path):
         enable_lora(keras.Sequential([keras.layers.Dense(1, name="dense")]), 1, ["dense"])
 
 
-def test_fit_asks_for_compile_after_the_weights_have_changed():
+def test_fit_requires_compile_after_adapters_are_added_or_merged():
     model = new()
     model.compile("sgd", "mse")
     enable_lora(model, 1)
@@ -219,7 +219,7 @@ def test_fit_asks_for_compile_after_the_weights_have_changed():
         model.fit(IDS, np.ones((2, 4, 16)), verbose=0)
 
 
-def test_files_of_other_models_are_refused(adapted, tmp_path):
+def test_files_of_other_models_are_rejected(adapted, tmp_path):
     path = tmp_path / "a.lora.h5"
     save_lora_weights(adapted, path)
     wider = models.GPT(16, **{**SIZES, "model_dim": 32}, max_length=8)
@@ -243,7 +243,7 @@ def test_files_of_other_models_are_refused(adapted, tmp_path):
         assert arrays(model.variables).keys() == before.keys()
 
 
-def test_files_that_are_none_are_refused(tmp_path):
+def test_files_without_adapters_are_rejected(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_lora_weights(BASE, tmp_path / "missing.lora.h5")
     with pytest.raises(ValueError, match=r"must end in '\.lora\.h5'\. Received: filepath='adapters\.npz'"):
@@ -261,7 +261,7 @@ def test_files_that_are_none_are_refused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
-def test_a_saved_model_is_the_merged_one(adapted, tmp_path):
+def test_a_saved_model_has_merged_weights(adapted, tmp_path):
     adapted.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(outputs(loaded, IDS), outputs(adapted, IDS), rtol=1e-5, atol=1e-5)
@@ -270,7 +270,7 @@ def test_a_saved_model_is_the_merged_one(adapted, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_quantized_models_keep_adapters_and_can_be_merged(adapted):
+def test_quantized_models_support_adapters_and_merging(adapted):
     model = new()
     model.quantize("int8")
     base = outputs(model, IDS)

@@ -16,7 +16,7 @@ SMOOTHINGS = (0.0, 0.1, 0.9)
 
 
 def one_hot_reference(labels, logits, smoothing, pad_id=0, weights=1.0):
-    """The mean over valid tokens, and its gradient, in float64 from the smoothed distribution itself."""
+    """Compute the mean over valid tokens and its gradient in float64, from the smoothed distribution."""
     logits = logits.astype("float64")
     size = logits.shape[-1]
     target = (1 - smoothing) * np.eye(size)[np.where(labels == pad_id, 0, labels)] + smoothing / size
@@ -48,7 +48,7 @@ def test_loss_equals_keras_without_padding():
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_padding_changes_nothing(smoothing):
+def test_padding_does_not_change_the_loss(smoothing):
     labels = RANDOM.integers(1, V, (B, T))
     loss = LabelSmoothedCrossentropy(smoothing)
     padded = np.concatenate([labels, np.zeros_like(labels)], axis=1)
@@ -56,7 +56,7 @@ def test_padding_changes_nothing(smoothing):
     np.testing.assert_allclose(loss(padded, logits), loss(labels, LOGITS), rtol=1e-5)
 
 
-def test_keras_mask_changes_nothing():
+def test_a_keras_mask_does_not_change_the_result():
     loss = LabelSmoothedCrossentropy(0.1)
     masked = keras.layers.Masking(mask_value=-1.0)(ops.convert_to_tensor(LOGITS))
     hidden = np.where((LABELS == 0)[..., None], 0.0, LOGITS).astype("float32")
@@ -78,7 +78,7 @@ def test_fit_reports_the_same_loss_with_and_without_keras_mask(masked):
 
 
 @pytest.mark.parametrize("pad_id", [4, -1, -100])
-def test_pad_id_is_argument(pad_id):
+def test_pad_id_can_be_set(pad_id):
     labels = np.where(LABELS == 0, pad_id, np.where(pad_id == LABELS, 2, LABELS))
     expected, _ = one_hot_reference(labels, LOGITS, 0.1, pad_id)
     np.testing.assert_allclose(
@@ -95,7 +95,7 @@ def test_sample_weights_apply_to_rows_or_tokens(shape):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_rows_and_tokens_are_not_confused_where_their_numbers_are_equal():
+def test_row_weights_and_token_weights_are_distinguished_in_square_batches():
     labels, logits = LABELS[:, :B], LOGITS[:, :B]
     weights = np.array([1.0, 0.0, 0.0], "float32")
     expected, _ = one_hot_reference(labels, logits, 0.1, weights=weights[:, None])
@@ -111,7 +111,7 @@ def test_only_padding_gives_zero_loss_and_gradient(gradients):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_logits_are_cast_to_float32(dtype):
-    half = ops.cast(LOGITS * 1000, dtype)  # exp(3000) is far beyond either type
+    half = ops.cast(LOGITS * 1000, dtype)  # exp(3000) overflows in either type
     expected, _ = one_hot_reference(LABELS, np.asarray(ops.cast(half, "float32")), 0.1)
     found = LabelSmoothedCrossentropy(0.1)(LABELS, half)
     assert keras.backend.standardize_dtype(found.dtype) == "float32"
@@ -124,7 +124,7 @@ def test_any_label_type_is_accepted(dtype):
     np.testing.assert_allclose(loss(LABELS.astype(dtype), LOGITS), loss(LABELS, LOGITS), rtol=1e-6)
 
 
-def test_modes_agree(modes):
+def test_the_loss_is_equal_in_every_mode(modes):
     loss = LabelSmoothedCrossentropy(0.1)
     expected, _ = one_hot_reference(LABELS, LOGITS, 0.1)
     for name, wrap in modes.items():
@@ -141,7 +141,7 @@ def test_config_round_trip_is_the_identity():
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])
-def test_smoothing_outside_0_1_is_refused(smoothing):
+def test_smoothing_outside_0_1_is_rejected(smoothing):
     with pytest.raises(
         ValueError, match=rf"`smoothing` must be in \[0, 1\). Received: smoothing={smoothing}"
     ):
@@ -177,7 +177,7 @@ def test_ignore_class_is_ignored_with_padding(ignore_class, pad_id):
     assert LabelSmoothedCrossentropy.from_config(loss.get_config()).ignore_class == ignore_class
 
 
-def test_ignore_class_equals_that_of_keras():
+def test_ignore_class_equals_keras():
     labels = np.where(LABELS == 0, -100, LABELS)
     valid = (labels != -100).sum()
     theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-100, reduction="sum")

@@ -59,7 +59,7 @@ def test_sample_weights_apply_to_rows_or_tokens(metric):
 
 
 @both
-def test_rows_and_tokens_are_not_confused_where_their_numbers_are_equal(metric):
+def test_row_weights_and_token_weights_are_distinguished_in_square_batches(metric):
     labels, logits = LABELS[:3, :3], LOGITS[:3, :3]
     weights = np.array([1.0, 0.0, 0.0], "float32")
     expected = reference(metric, labels, logits, weights[:, None])
@@ -68,7 +68,7 @@ def test_rows_and_tokens_are_not_confused_where_their_numbers_are_equal(metric):
 
 @both
 @pytest.mark.parametrize("pad_id", [3, -1, -100])
-def test_pad_id_is_argument(metric, pad_id):
+def test_pad_id_can_be_set(metric, pad_id):
     labels = np.where(LABELS == 0, pad_id, np.where(pad_id == LABELS, 2, LABELS))
     found = metric(pad_id=pad_id)(labels, LOGITS)
     np.testing.assert_allclose(found, reference(metric, labels, LOGITS, pad_id=pad_id), rtol=1e-5)
@@ -112,7 +112,7 @@ def test_any_label_type_is_accepted(metric):
 
 @pytest.mark.slow_variants
 @both
-def test_evaluate_counts_tokens_over_uneven_batches_and_keras_mask_changes_nothing(metric):
+def test_evaluate_weights_tokens_equally_over_uneven_batches(metric):
     for masked in (False, True):
         inputs = keras.Input((T,), dtype="int32")
         embedding = keras.layers.Embedding(V, V, mask_zero=masked)

@@ -1,4 +1,4 @@
-"""Training in mixed precision learns what training in float32 does."""
+"""Training in mixed precision matches training in float32."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ VOCABULARY, LENGTH, MASK_ID = 24, 12, 1
 
 
 def examples(name, rows):
-    """Return inputs and labels: rows to reverse, a noisy cycle to continue, or masked ids of one of 4 topics."""
+    """Return inputs and labels: rows to reverse, a noisy cycle to continue, or masked ids from one of 4 topics."""
     random = np.random.default_rng(0)
     lengths = random.integers(LENGTH // 2, LENGTH + 1, (rows, 1))
     real = np.arange(LENGTH) < lengths
@@ -62,7 +62,7 @@ def trained(name, policy, steps, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Transformer", "GPT", "BERT"])
-def test_loss_after_2000_steps_is_that_of_float32(name):
+def test_loss_after_2000_steps_equals_float32(name):
     untrained = np.log(VOCABULARY)
     _, _, expected = trained(name, "float32", 2000)
     assert expected < untrained - 1
@@ -73,13 +73,15 @@ def test_loss_after_2000_steps_is_that_of_float32(name):
         if policy == "mixed_float16":
             scale = float(ops.convert_to_numpy(model.optimizer.dynamic_scale))
             assert 2**8 <= scale <= 2**17
-            assert int(ops.convert_to_numpy(model.optimizer.iterations)) > 1980  # few updates are skipped
+            assert (
+                int(ops.convert_to_numpy(model.optimizer.iterations)) > 1980
+            )  # loss scaling skips few updates
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["GPT", "Transformer", "BERT"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_first_updates_are_those_of_float32(policy, name):
+def test_first_updates_equal_float32(policy, name):
     _, _, expected = trained(name, "float32", 4, run_eagerly=True)
     _, _, found = trained(name, policy, 4, run_eagerly=True)
     assert found == pytest.approx(expected, rel=3e-3)
@@ -87,7 +89,7 @@ def test_first_updates_are_those_of_float32(policy, name):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_loss_and_metrics_of_half_precision_logits_are_computed_in_float32(dtype, gradients):
-    """More tokens than float16's maximum of 65,504, and a vocabulary whose uniform share is below its precision."""
+    """More tokens than float16's maximum of 65,504, and a vocabulary with 1/size below its precision."""
     random = np.random.default_rng(0)
     for shape in ((2, 40_000, 3), (2, 3, 32_000)):
         half = ops.cast(random.normal(size=shape) * 10, dtype)
@@ -116,8 +118,8 @@ def test_loss_and_metrics_of_half_precision_logits_are_computed_in_float32(dtype
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("steps", [None, 2])
-def test_loss_scaling_changes_no_update(steps, bigrams, padded_batches):
-    """A scale that is a power of two is exact in float32, also with accumulation and a schedule of updates."""
+def test_loss_scaling_does_not_change_updates(steps, bigrams, padded_batches):
+    """Scaling by a power of two is exact in float32, also with accumulation and update schedules."""
 
     def weights(wrap):
         padded_batches.epochs.start_at(0)
@@ -140,7 +142,7 @@ def test_loss_scaling_changes_no_update(steps, bigrams, padded_batches):
     ],
     ids=["bert", "gpt", "unlimiformer"],
 )
-def test_heads_have_the_policy_of_their_model_and_so_its_loss_scaling(head, base):
+def test_heads_have_the_dtype_policy_and_loss_scaling_of_their_model(head, base):
     model = head(base(**TINY, dtype="mixed_float16"))
     assert model.dtype_policy.name == "mixed_float16"
     model.compile("adam", "mse")

@@ -33,7 +33,7 @@ def test_weight_decay_applies_to_kernels_only(name):
         assert value == pytest.approx(decayed, rel=1e-5), variable.path
 
 
-def test_only_optimizers_without_variables_are_accepted():
+def test_built_optimizers_are_rejected():
     optimizer = keras.optimizers.AdamW()
     optimizer.build([keras.Variable([0.0])])
     with pytest.raises(ValueError, match="variables yet"):

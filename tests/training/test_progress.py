@@ -44,7 +44,7 @@ def generator(dataset):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("form", ["dataset", "arrays", "generator"])
-def test_logs_are_the_speed_of_training_and_the_time_left(form, bigrams, padded_batches, monkeypatch):
+def test_logs_contain_training_speed_and_remaining_time(form, bigrams, padded_batches, monkeypatch):
     watch = Watch(monkeypatch)
     x, y = arrays(padded_batches)
     given = {
@@ -63,18 +63,18 @@ def test_logs_are_the_speed_of_training_and_the_time_left(form, bigrams, padded_
     )
     per_second = np.count_nonzero(y) / 3 / 2
     np.testing.assert_allclose(history.history["tokens_per_second"][1], per_second, rtol=0.2)
-    if form != "generator":  # its batches are read ahead
+    if form != "generator":  # batches are prefetched
         np.testing.assert_allclose(history.history["tokens_per_second"], per_second)
     np.testing.assert_allclose(history.history["learning_rate"], [float(rate(3)), float(rate(6))], rtol=1e-5)
     assert "minutes_left" not in history.history
     assert "tokens_per_second" not in watch.logs[0]  # compilation
     left = [logs["minutes_left"] * 60 for logs in watch.logs[1:]]
-    # Four batches of 2 s, three; then a validation of 100 s is part of the time of three batches.
+    # 4 and 3 remaining batches of 2 s; from then on, the mean time includes the validation of 100 s.
     np.testing.assert_allclose(left, [8, 6, 2 * 106 / 3, 108 / 4, 0])
 
 
 @pytest.mark.slow
-def test_time_budget_determines_the_time_left(bigrams, padded_batches, monkeypatch):
+def test_the_time_budget_determines_the_remaining_time(bigrams, padded_batches, monkeypatch):
     for order in (1, -1):
         watch = Watch(monkeypatch)
         callbacks = [training.Progress(), training.TimeBudget(1, 0.1)][::order]
@@ -82,7 +82,7 @@ def test_time_budget_determines_the_time_left(bigrams, padded_batches, monkeypat
         np.testing.assert_allclose([logs["minutes_left"] for logs in watch.logs], 1 - np.arange(12) / 30)
 
 
-def test_models_without_tokens_log_the_learning_rate():
+def test_models_without_token_counts_log_the_learning_rate():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", run_eagerly=True)
     history = model.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0, callbacks=[training.Progress()])
@@ -102,7 +102,7 @@ def test_tokens_are_counted_without_padding():
 
 
 @pytest.mark.parametrize("verbose", ["auto", 0, 2])
-def test_epochs_without_a_total(capsys, verbose):
+def test_progress_is_logged_without_a_total(capsys, verbose):
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     x = np.ones((2, 1))

@@ -1,4 +1,4 @@
-"""The command line in two processes over loopback: one training, which a signal or an error ends in both."""
+"""The command line in two processes over loopback: one training run, which a signal or an error ends in both."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def data(tmp_path):
 
 
 def examples(task, path):
-    """Write 16 examples of a task, whose texts have the same length, and return the file or folder of images."""
+    """Write 16 examples of a task with texts of equal length; return the file, or the folder of images."""
     drawn, path = random.Random(0), path / task
     if task == "images":
         for number in range(16):
@@ -71,7 +71,7 @@ def examples(task, path):
 
 @contextlib.contextmanager
 def started(*options_of, task="translate", flags=()):
-    """Start the command line in a process for each of several options, with the variables of a launcher."""
+    """Start the command line in one process for each set of options, with the environment of a launcher."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -106,19 +106,19 @@ def started(*options_of, task="translate", flags=()):
 
 
 def ended(running):
-    """Return the exit statuses, and the outputs, of processes when they have ended."""
+    """Wait for processes; return their exit statuses and outputs."""
     outputs = [each.communicate(timeout=1800) for each in running]
     return [each.returncode for each in running], outputs
 
 
 def trained(folder):
-    """Return the weights and the report of a run, without the biases of keys.
+    """Return the weights of a run, without key biases, and its report.
 
-    Their gradients are rounding errors, which Adam divides by their own size.
+    Gradients of key biases are rounding errors, which Adam scales up.
     """
     weights = pipelines.load(folder / "pipeline").model.weights
     kept = [weight.numpy() for weight in weights if not weight.path.endswith("/key/bias")]
-    assert len(weights) - len(kept) == 3  # of the encoder, the decoder and between them
+    assert len(weights) - len(kept) == 3  # in encoder, decoder and cross-attention
     return kept, json.loads((folder / "report.json").read_text())
 
 
@@ -136,7 +136,7 @@ def assert_same_history(report, other_report):
 
 @pytest.mark.slow
 @pytest.mark.backend_neutral
-def test_two_processes_train_as_one(data, tmp_path):
+def test_two_processes_equal_one(data, tmp_path):
     options = {**OPTIONS, **data}
     for count in (1, 2):
         with started(*[{**options, "--output": tmp_path / str(count)}] * count) as running:
@@ -151,7 +151,7 @@ def test_two_processes_train_as_one(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("task", ["classify", "images", "tag", "answer"])
-def test_two_processes_train_other_tasks_as_one(task, tmp_path):
+def test_two_processes_equal_one_for_other_tasks(task, tmp_path):
     data = examples(task, tmp_path)
     options = {**OPTIONS, "--data": data, "--validation": data, "--epochs": 2, "--max-length": 32}
     del options["--max-new-tokens"]
@@ -170,7 +170,7 @@ def test_two_processes_train_other_tasks_as_one(task, tmp_path):
 
 
 def wait_for_batches(process):
-    """Wait until a process shows the progress of an epoch of 20 batches, and some time longer."""
+    """Wait until a process shows progress in an epoch of 20 batches, and a little longer."""
     shown = b""
     while b"/20" not in shown:
         part = os.read(process.stdout.fileno(), 4096)
@@ -181,7 +181,7 @@ def wait_for_batches(process):
 
 @pytest.mark.slow
 @pytest.mark.backend_neutral
-def test_stopped_and_killed_runs_are_resumed_with_the_result_of_an_uninterrupted_one(data, tmp_path):
+def test_resumed_runs_equal_an_uninterrupted_run(data, tmp_path):
     options = {**OPTIONS, **data, "--epochs": 40}
     with started(*[{**options, "--output": tmp_path / "whole"}] * 2) as running:
         assert ended(running)[0] == [0, 0]
@@ -208,7 +208,7 @@ def test_stopped_and_killed_runs_are_resumed_with_the_result_of_an_uninterrupted
 @pytest.mark.slow
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("case", ["epochs", "data", "file", "folder"])
-def test_processes_that_disagree_end_with_one_error(case, data, tmp_path):
+def test_processes_with_different_arguments_end_with_one_error(case, data, tmp_path):
     options = {**OPTIONS, **data, "--output": tmp_path / "run"}
     other = dict(options)
     expected = "must be equal in all processes. Received: process 0: "
@@ -234,7 +234,7 @@ def test_processes_that_disagree_end_with_one_error(case, data, tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow refuses them")
-def test_tensorflow_refuses_several_processes(data, tmp_path, monkeypatch, capsys):
+def test_tensorflow_rejects_several_processes(data, tmp_path, monkeypatch, capsys):
     for name, value in {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     assert main(["train", "translate", "--data", str(data["--data"]), "--output", str(tmp_path / "run")]) == 2
@@ -244,7 +244,7 @@ def test_tensorflow_refuses_several_processes(data, tmp_path, monkeypatch, capsy
 
 
 class _Silent:
-    """The store of keys and values when the other processes give none."""
+    """A key-value store in which other processes never set a value."""
 
     def key_value_set(self, key, value):
         pass
@@ -253,7 +253,7 @@ class _Silent:
         raise TimeoutError(key)
 
 
-def test_a_process_that_does_not_answer_is_one_line(data, tmp_path, monkeypatch, capsys):
+def test_a_process_that_does_not_respond_gives_a_one_line_error(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(processes._STATE, "process", processes.Process(0, 2))
     monkeypatch.setattr(processes, "_client", _Silent)
     monkeypatch.setattr(recipes, "run", lambda *_, **__: processes.exchange("settings", ""))

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 @pytest.mark.parametrize(("dim", "warmup", "scale"), [(512, 4000, 1.0), (64, 1, 1.0), (256, 100, 2.5)])
-def test_rate_equals_equation_3_of_the_paper(dim, warmup, scale):
+def test_the_rate_equals_equation_3_of_the_paper(dim, warmup, scale):
     schedule = TransformerSchedule(dim, warmup, scale)
     for done in (0, 1, 2, 98, 99, 100, 3999, 4000, 4001, 100_000):
         step = done + 1
@@ -17,14 +17,14 @@ def test_rate_equals_equation_3_of_the_paper(dim, warmup, scale):
         np.testing.assert_allclose(schedule(keras.ops.convert_to_tensor(done, "int32")), expected, rtol=1e-5)
 
 
-def test_rate_peaks_at_the_end_of_warm_up():
+def test_the_rate_peaks_at_the_end_of_warm_up():
     rates = [float(TransformerSchedule(64, 10)(done)) for done in range(50)]
     assert np.argmax(rates) == 9
     assert (np.diff(rates[:10]) > 0).all()
     assert (np.diff(rates[9:]) < 0).all()
 
 
-def test_optimizer_follows_the_schedule():
+def test_the_optimizer_follows_the_schedule():
     variable = keras.Variable([0.0])
     schedule = TransformerSchedule(4, 2)
     optimizer = keras.optimizers.SGD(schedule)
@@ -50,7 +50,7 @@ def test_arguments_must_be_positive(name, value):
         TransformerSchedule(**{"model_dim": 4, name: value})
 
 
-def test_rate_of_an_update_does_not_depend_on_the_number_of_accumulated_batches():
+def test_the_rate_of_an_update_does_not_depend_on_accumulation():
     schedule = TransformerSchedule(4, 2)
     for steps in (None, 2, 3):
         variable = keras.Variable([0.0])
@@ -65,7 +65,7 @@ def test_rate_of_an_update_does_not_depend_on_the_number_of_accumulated_batches(
         np.testing.assert_allclose(rates, [float(schedule(done)) for done in range(4)], rtol=1e-5)
 
 
-def test_schedule_of_updates_round_trips():
+def test_the_config_of_update_schedules_round_trips():
     schedule = PerUpdate(TransformerSchedule(64, 10), 4)
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
     assert [float(copy(step)) for step in range(12)] == [float(schedule(step)) for step in range(12)]
@@ -79,6 +79,6 @@ def test_schedule_of_updates_round_trips():
         (TransformerSchedule(64), 2.5, ValueError),
     ],
 )
-def test_invalid_arguments_of_a_schedule_of_updates_are_refused(schedule, steps, error):
+def test_invalid_arguments_of_update_schedules_are_rejected(schedule, steps, error):
     with pytest.raises(error, match="Received"):
         PerUpdate(schedule, steps)

@@ -17,7 +17,7 @@ MESH = keras.distribution.DeviceMesh((1, 2), ("batch", "model"), devices=["cpu:0
 
 
 def run(code, devices=2):
-    """Run code on JAX with several devices of a CPU."""
+    """Run code on JAX with several CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, check=True, timeout=900)
@@ -33,7 +33,7 @@ def test_two_devices_equal_one(case):
     """)
 
 
-def test_every_model_is_compared():
+def test_every_model_is_tested():
     compared = {type(make()) for make, *_ in several_devices.CASES.values()}
     assert compared | {models.BERT, models.CausalLanguageModel} == {
         getattr(models, name) for name in models.__all__
@@ -53,14 +53,14 @@ def test_layouts_split_heads_hidden_units_and_vocabulary():
     }
 
 
-def test_heads_that_two_devices_cannot_share_are_replicated():
+def test_heads_that_cannot_be_split_are_replicated():
     attention = layers.MultiHeadAttention(2, 4, num_kv_heads=1, name="attention")
     model = keras.Sequential([keras.Input((3, 8)), attention])
     found = [path.split("attention/")[1] for path in layout_map(model, MESH)]
     assert found == ["query/kernel", "query/bias", "output/kernel"]
 
 
-def test_meshes_that_split_nothing_are_refused():
+def test_meshes_without_a_split_are_rejected():
     model = models.GPT(15, num_layers=1, num_heads=3, model_dim=9, hidden_dim=15, max_length=4)
     with pytest.raises(ValueError, match='`mesh` must have an axis "model" whose size divides .* size=2'):
         layout_map(model, MESH)
@@ -71,7 +71,7 @@ def test_meshes_that_split_nothing_are_refused():
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("orbax") is None, reason="needs orbax-checkpoint")
-def test_sharded_checkpoints_go_on_with_any_number_of_devices(tmp_path):
+def test_sharded_checkpoints_resume_on_any_number_of_devices(tmp_path):
     folder = str(tmp_path / "checkpoints")
     run(f"from tests.training import several_devices; several_devices.save_sharded({folder!r})")
     for devices, bound in ((2, 0), (1, several_devices.BOUND)):

@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 
 def test_a_state_with_a_changed_byte_is_not_used(folder):
-    """Each byte is changed but those of the large array, of which one is."""
+    """Change each byte once, but only one byte of the large array."""
     older, last = sorted(folder.iterdir())
     content, replaced = last.read_bytes(), 0
     array = content.index(LARGE.tobytes())
@@ -42,7 +42,7 @@ def test_a_state_with_a_changed_byte_is_not_used(folder):
     assert replaced > (len(content) - LARGE.nbytes) / 2
 
 
-def test_other_files_are_ignored_and_remains_of_a_killed_process_are_removed(folder):
+def test_other_files_are_ignored_and_leftovers_of_a_killed_process_removed(folder):
     (folder / "state-0000000009.npz").mkdir()
     (folder / "state-copy.npz").write_bytes(b"")
     (folder / ".state-killed").write_bytes(b"half")
@@ -56,14 +56,14 @@ def test_other_files_are_ignored_and_remains_of_a_killed_process_are_removed(fol
     ]
 
 
-def test_an_error_of_writing_names_the_expectation(tmp_path):
+def test_write_errors_name_the_expectation(tmp_path):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(OSError, match="`folder` must be a writable folder.*File exists"):
         states.write(file, 1, META, VALUES)
 
 
-def test_differences_of_data_and_learning_rates_are_named(folder):
+def test_errors_name_differences_of_data_and_learning_rates(folder):
     state = states.last_state(folder)
     state.check(META["identity"])
     with pytest.raises(ValueError, match=r"`x` must be .* Received: other data, expected: the same examples"):

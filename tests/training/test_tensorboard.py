@@ -20,7 +20,7 @@ def tags(folder):
 
 
 @pytest.mark.parametrize("update_freq", ["epoch", "batch"])
-def test_events_have_loss_rate_speed_and_weights(update_freq, tmp_path):
+def test_events_contain_loss_learning_rate_speed_and_weights(update_freq, tmp_path):
     pytest.importorskip("tensorboard")
     model = models.GPT(12, 1, 2, 8, max_length=8)
     rate = training.TransformerSchedule(8, 10)

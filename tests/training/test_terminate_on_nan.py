@@ -23,7 +23,7 @@ class Break(keras.callbacks.Callback):
             weight.assign(np.full(weight.shape, np.nan))
 
 
-def test_report_names_the_batch_and_saves_it(bigrams, padded_batches, tmp_path, capsys):
+def test_the_report_names_and_contains_the_batch(bigrams, padded_batches, tmp_path, capsys):
     callbacks = [training.TerminateOnNaN(tmp_path / "new"), Break(1, 2), training.Progress()]
     history = bigrams().fit(padded_batches, epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
     assert len(history.epoch) == 2
@@ -52,7 +52,7 @@ class Linear(models.base.Model):
 
 
 def linear_batches(tf, value):
-    """Four batches of 5 rows, the third with `value` in rows 1 and 4."""
+    """Return four batches of 5 rows, the third with `value` in rows 1 and 4."""
     x = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
     x[[11, 14], 1] = value
 
@@ -64,7 +64,7 @@ def linear_batches(tf, value):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_error_names_the_rows_of_the_batch(value, tmp_path):
+def test_the_error_names_the_rows_of_the_batch(value, tmp_path):
     tf = pytest.importorskip("tensorflow")
     model = Linear()
     model.compile("sgd", "mse", run_eagerly=True)
@@ -76,7 +76,7 @@ def test_error_names_the_rows_of_the_batch(value, tmp_path):
         assert sorted(saved.files) == ["sample_weight", "x", "y"]
 
 
-def test_training_on_arrays_ends_without_a_file(bigrams, padded_batches, tmp_path, capsys):
+def test_training_on_arrays_writes_no_report(bigrams, padded_batches, tmp_path, capsys):
     x, y = next(iter(padded_batches))
     callbacks = [training.TerminateOnNaN(tmp_path), Break(0, 1)]
     bigrams().fit(
@@ -94,9 +94,9 @@ def test_a_folder_that_cannot_be_written_is_reported(bigrams, padded_batches, tm
 
 
 @pytest.mark.slow
-def test_an_update_that_loss_scaling_skips_is_no_failure(bigrams, padded_batches, tmp_path, capsys):
+def test_an_update_skipped_by_loss_scaling_is_not_an_error(bigrams, padded_batches, tmp_path, capsys):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=3e38)
-    model = bigrams(optimizer, normalizer=0.2)  # large gradients
+    model = bigrams(optimizer, normalizer=0.2)  # gradients that overflow in float16
     callbacks = [training.TerminateOnNaN(tmp_path)]
     history = model.fit(padded_batches, epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
     assert len(history.epoch) == 4

@@ -34,7 +34,7 @@ def test_accumulated_batches_equal_one_batch():
 
 
 @pytest.mark.backend_neutral
-def test_mean_over_tokens_is_a_normalizer():
+def test_a_number_of_tokens_can_be_the_normalizer():
     tokens = float((LABELS != 0).sum())
     np.testing.assert_allclose(trained(tokens, ROWS), trained("tokens", ROWS), atol=1e-6)
 
@@ -66,6 +66,6 @@ def test_two_replicas_equal_one_device():
 
 
 @pytest.mark.parametrize("normalizer", ["batch", 0, -1.0, True, float("nan"), None])
-def test_invalid_normalizers_are_refused(normalizer):
+def test_invalid_normalizers_are_rejected(normalizer):
     with pytest.raises(ValueError, match="`normalizer` must be"):
         LabelSmoothedCrossentropy(normalizer=normalizer)

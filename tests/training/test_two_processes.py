@@ -1,4 +1,4 @@
-"""Training in two processes over loopback equals training in one, and processes that disagree end with one error."""
+"""Training in two processes over loopback equals training in one; different arguments raise one error."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ TWO = {"num_processes": 2, "process_id": 1}
         ({}, None),
         ({"WORLD_SIZE": "1", "RANK": "0"}, None),
         ({**SLURM, "SLURM_NTASKS": "1"}, None),
-        (SLURM, {}),  # JAX reads them
+        (SLURM, {}),  # environment variables that JAX reads
         (
             {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"},
             {**TWO, "coordinator_address": "a:1"},
@@ -42,7 +42,7 @@ TWO = {"num_processes": 2, "process_id": 1}
         ),
     ],
 )
-def test_environments_of_launchers(environment, expected):
+def test_launcher_environments_are_recognized(environment, expected):
     assert processes.settings(environment) == expected
 
 
@@ -61,7 +61,7 @@ def test_environments_of_launchers(environment, expected):
         ({"WORLD_SIZE": "two"}, "`num_processes` must be an integer. Received: WORLD_SIZE='two'"),
     ],
 )
-def test_incomplete_environments_are_refused(environment, error):
+def test_incomplete_environments_are_rejected(environment, error):
     with pytest.raises(ValueError, match=error):
         processes.settings(environment)
 
@@ -121,7 +121,7 @@ def test_two_processes_equal_one(tmp_path):
         ("batches", "`x`"),
     ],
 )
-def test_processes_that_disagree_end_with_one_error(test, argument):
+def test_processes_with_different_arguments_end_with_one_error(test, argument):
     statuses, outputs = run(test)
     assert statuses == [3, 3], outputs
     (errors,) = {output.split("ValueError: ")[-1].splitlines()[0] for output in outputs}
@@ -131,7 +131,7 @@ def test_processes_that_disagree_end_with_one_error(test, argument):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("test", ["absent", "optimizer"])
-def test_no_process_waits_for_one_that_ended(test):
-    """JAX ends the others, and compares the values of optimizers itself."""
+def test_no_process_waits_for_one_that_has_ended(test):
+    """JAX ends the other process, and compares optimizer variables itself."""
     statuses, outputs = run(test)
     assert 0 not in statuses, outputs

@@ -1,4 +1,4 @@
-"""A process that trains models on JAX: arguments are its index, the number of processes, the port of process 0, a test.
+"""A process that trains models on JAX; arguments: process index, number of processes, port of process 0, test.
 
 The test "equal" writes the weights of each model after training to the file that is the last argument.
 """
@@ -27,7 +27,7 @@ from tests.training import several_devices  # noqa: E402
 from tests.training.several_devices import CASES, ROWS  # noqa: E402
 
 distribution = keras.distribution.distribution()
-# Of the rows of each of two batches, each process has a part of its own.
+# Each process has a different part of the rows of both batches.
 rows = np.arange(ROWS).reshape(2, COUNT, -1)[:, INDEX].ravel()
 batch_size = ROWS // 2 // COUNT
 

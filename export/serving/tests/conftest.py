@@ -58,13 +58,13 @@ def examples():
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch):
-    """The operating system does not die in these tests."""
+    """Skip fsync, as the operating system does not crash in these tests."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture(scope="session")
 def small():
-    """`write(folder, part, **options)` writes a part, "onnx" or "saved_model/it/1"; `graph` is its graph."""
+    """`write(folder, part, **options)` writes a part, "onnx" or "saved_model/it/1"; `graph` is the ONNX graph."""
     content = {
         "onnx": {"model.onnx": graph().SerializeToString(), "examples.npz": examples()},
         "saved_model": {"saved_model.pb": b"graph", "variables/variables.index": b"weights"},

@@ -1,4 +1,4 @@
-"""Hand-made exports for the server: a classifier, a generating model and one that samples; and calls of an ASGI app."""
+"""Hand-made exports for the server (a classifier, a generating and a sampling model), and calls of an ASGI app."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Hand-made ONNX graphs of the exports of `served_exports`."""
+"""Hand-made ONNX graphs for the exports in `served_exports`."""
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -30,9 +30,9 @@ def classifier():
 
 
 def loop(noise=False):
-    """Token k after a prompt of n bytes that ends in x is x + k(n − 1) + k(k − 1)/2 modulo 256, or an end.
+    """Token k after a prompt of n bytes ending in x is x + k(n − 1) + k(k − 1)/2 modulo 256, or an end token.
 
-    A byte is an end if it is 5 modulo 16. Noise adds its first number times 100 to x.
+    A byte is an end token if it is 5 modulo 16. Noise adds 100 times its first number to x.
     """
     steps = np.arange(1, STEPS + 1)
     constants = {
@@ -158,7 +158,7 @@ def decoder():
 
 
 def copy_graph(name):
-    """An encoder–decoder that copies its source: its encoder, a step of its decoder, or the loop."""
+    """An encoder–decoder that copies its source: the encoder, a decoder step, or the loop."""
     ids = [helper.make_tensor_value_info("input_ids", INT, ["batch_size", "length"])]
     if name == "encoder":
         mask = helper.make_tensor_value_info("attention_mask", INT, ["batch_size", "length"])
@@ -270,7 +270,7 @@ def array_graph(name):
 
 
 def token_graph(name):
-    """Answers from a token "<" to one ">", or the class of a token, 1 if it is before the lower-case letters."""
+    """Answer spans from a token "<" to a token ">", or token classes: 1 for tokens before the lower-case letters."""
     names = ("input_ids", "attention_mask", "token_type_ids")
     inputs = [helper.make_tensor_value_info(each, INT, ["batch_size", "length"]) for each in names]
     constants = {"nine": np.array(9, "float32"), "last": np.array([-1])}

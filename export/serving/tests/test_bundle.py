@@ -1,4 +1,4 @@
-"""Reading and writing the format, without a model."""
+"""Reading and writing the export format, without a model."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def folder(tmp_path):
     return tmp_path / "export"
 
 
-def test_written_files_are_read(folder):
+def test_written_files_can_be_read(folder):
     found = serving.Bundle(folder)
     found.check()
     assert found.config == CONFIG
@@ -51,7 +51,7 @@ def test_parts_are_added_to_an_export_with_the_same_settings(folder):
         write(folder)
 
 
-def test_a_failing_part_leaves_no_file(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_no_file(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
@@ -62,14 +62,14 @@ def test_a_failing_part_leaves_no_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("format_", [0, 2, "1", None])
-def test_another_format_is_refused(folder, format_):
+def test_an_unknown_format_version_is_rejected(folder, format_):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format": format_}))
     with pytest.raises(ValueError, match=r"manifest\.json` must be of format 1;.*Received: "):
         serving.Bundle(folder)
 
 
-def test_without_onnx_runtime_load_names_the_extra(folder, monkeypatch):
+def test_load_without_onnx_runtime_names_the_extra(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"pip install 'keras-transformer-serving\[cpu\]'"):
         serving.load(folder)
@@ -105,7 +105,7 @@ def test_several_parts_are_written_in_one_commit(tmp_path):
     assert made.read("saved_model/it/1/file") == b"saved_model/it/1"
 
 
-def test_an_error_in_one_of_several_parts_leaves_none(tmp_path):
+def test_an_error_in_one_of_several_parts_leaves_no_part(tmp_path):
     def interrupted():
         with bundle.new_parts(
             tmp_path / "it", ["onnx", "saved_model/it/1"], {"pipeline": "X"}, {}
@@ -118,9 +118,9 @@ def test_an_error_in_one_of_several_parts_leaves_none(tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_derived_files_are_added_or_replaced_with_each_part_and_others_stay(tmp_path):
+def test_derived_files_are_updated_with_each_part_and_other_files_kept(tmp_path):
     written = [
-        {},  # as in exports without the folder
+        {},  # as in exports without the serving folder
         {"serving/a": b"1"},
         {"serving/a": b"2", "serving/b/c": b"2"},
         {"serving/b/d": b"3"},

@@ -1,4 +1,4 @@
-"""An export that fails or dies at any write, fsync, rename or removal leaves the old export or the new one."""
+"""An export that fails or crashes at any write, fsync, rename or removal leaves the old export or the new one."""
 
 import builtins
 import errno
@@ -22,11 +22,11 @@ ERROR = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Crash(BaseException):
-    """The process has died: no later operation happens either."""
+    """Simulate the death of the process: no later operation takes place."""
 
 
 class Faults:
-    """Let the n-th change of a file or folder fail: once (an error), or with all that follow (a crash)."""
+    """Let the n-th change of a file or folder fail: once (an error), or with all later ones (a crash)."""
 
     def __init__(self, monkeypatch, number, crash):
         self._number, self._crash = number, crash
@@ -64,7 +64,7 @@ class Faults:
 
 
 class File:
-    """A file whose write, if it fails, writes half."""
+    """A file that writes half of the content when a write fails."""
 
     def __init__(self, file, faults):
         self._file, self._faults = file, faults
@@ -95,7 +95,7 @@ def everything(folder):
 
 
 def committed(folder):
-    """The manifest's content if all readers accept the export; None if all say that there is none."""
+    """Return the manifest if all readers accept the export, or None if all report that there is none."""
     if not (folder / "manifest.json").exists():
         for reader in (serving.verify, serving.load):
             with pytest.raises(FileNotFoundError, match="`folder` must be an export"):
@@ -126,7 +126,7 @@ def crash_before(path, move):
     ]
 )
 def scenario(request, small, tmp_path):
-    """A folder to start from, and the same with the part "onnx", written without a failure."""
+    """A folder to start from, and the same folder with the part "onnx" written without a failure."""
     begin, new = tmp_path / "begin", tmp_path / "new"
     if request.param == "first":
         begin.mkdir()
@@ -174,7 +174,7 @@ def test_readers_see_the_old_export_or_the_new_one_after_any_fault(small, tmp_pa
             break
     assert not raised
     assert len(states) > 30
-    if crash:  # a single error may be without effect, such as one of removing a temporary file
+    if crash:  # a single error may have no effect, such as a failed removal of a temporary file
         assert states.index(expected) > 20
         assert states == sorted(states, key=[old, expected].index)  # one commit
 
@@ -201,7 +201,7 @@ def test_a_crash_of_the_first_export_leaves_a_folder_that_can_be_exported_to(sma
     assert everything(tmp_path / "a" / "new") == everything(tmp_path / "fresh")
 
 
-def test_a_second_exporter_is_refused_and_nothing_is_mixed(small, tmp_path):
+def test_a_second_concurrent_exporter_is_rejected(small, tmp_path):
     folder = tmp_path / "it"
 
     def write_within(part):
@@ -220,7 +220,7 @@ def test_a_second_exporter_is_refused_and_nothing_is_mixed(small, tmp_path):
     assert bundle.WORK not in everything(folder)
 
 
-def test_files_of_others_are_never_entered_into_the_manifest(small, tmp_path):
+def test_files_of_other_programs_are_never_added_to_the_manifest(small, tmp_path):
     small.write(tmp_path)
     (tmp_path / ".onnx.abc").mkdir()
     (tmp_path / ".onnx.abc" / "model.onnx").write_bytes(b"half")

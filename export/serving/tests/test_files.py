@@ -25,7 +25,7 @@ def fill_halfway(path, error, **options):
         raise error
 
 
-def test_a_new_folder_appears_only_when_the_block_has_ended(tmp_path):
+def test_a_new_folder_appears_only_after_the_block(tmp_path):
     path = tmp_path / "a" / "b" / "result"
     with files.new_folder(path) as new:
         (new / "file").write_text("content")
@@ -36,13 +36,13 @@ def test_a_new_folder_appears_only_when_the_block_has_ended(tmp_path):
 
 
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt, SystemExit])
-def test_a_failing_block_leaves_no_files_and_parents(tmp_path, error):
+def test_a_failed_block_leaves_no_files_or_parent_folders(tmp_path, error):
     with pytest.raises(error):
         fill_halfway(tmp_path / "a" / "result", error)
     assert everything(tmp_path) == []
 
 
-def test_an_existing_folder_is_refused_before_the_block_runs_and_left_as_it_is(tmp_path):
+def test_an_existing_folder_is_rejected_before_the_block_and_unchanged(tmp_path):
     fill(tmp_path / "result", "old")
     ran = []
     with pytest.raises(FileExistsError, match="result"), files.new_folder(tmp_path / "result"):
@@ -52,14 +52,14 @@ def test_an_existing_folder_is_refused_before_the_block_runs_and_left_as_it_is(t
     assert everything(tmp_path) == ["result", "result/file"]
 
 
-def test_an_existing_file_is_refused(tmp_path):
+def test_an_existing_file_is_rejected(tmp_path):
     (tmp_path / "result").write_text("a file")
     with pytest.raises(FileExistsError):
         fill(tmp_path / "result")
     assert (tmp_path / "result").read_text() == "a file"
 
 
-def test_overwrite_replaces_all_of_the_old_folder(tmp_path):
+def test_overwrite_replaces_the_old_folder_completely(tmp_path):
     with files.new_folder(tmp_path / "result") as new:
         (new / "other").write_text("old")
     fill(tmp_path / "result", overwrite=True)
@@ -67,7 +67,7 @@ def test_overwrite_replaces_all_of_the_old_folder(tmp_path):
     assert (tmp_path / "result" / "file").read_text() == "new"
 
 
-def test_overwrite_keeps_the_old_folder_where_the_block_fails(tmp_path):
+def test_overwrite_keeps_the_old_folder_if_the_block_fails(tmp_path):
     fill(tmp_path / "result", "old")
     with pytest.raises(BrokenError):
         fill_halfway(tmp_path / "result", BrokenError, overwrite=True)
@@ -75,7 +75,7 @@ def test_overwrite_keeps_the_old_folder_where_the_block_fails(tmp_path):
     assert (tmp_path / "result" / "file").read_text() == "old"
 
 
-def test_overwrite_keeps_the_old_folder_where_the_last_rename_fails(tmp_path, monkeypatch):
+def test_overwrite_keeps_the_old_folder_if_the_last_rename_fails(tmp_path, monkeypatch):
     fill(tmp_path / "result", "old")
     rename = os.replace
 
@@ -100,7 +100,7 @@ def test_overwriting_a_file_leaves_no_temporary_folder(tmp_path):
     assert (tmp_path / "result").read_text() == "a file"
 
 
-def test_a_folder_created_meanwhile_is_not_overwritten(tmp_path):
+def test_a_folder_created_concurrently_is_not_overwritten(tmp_path):
     path = tmp_path / "result"
 
     def fill_beside_another():
@@ -115,7 +115,7 @@ def test_a_folder_created_meanwhile_is_not_overwritten(tmp_path):
     assert everything(tmp_path) == ["result", "result/file"]
 
 
-def test_a_path_below_a_file_is_refused_before_the_block_runs(tmp_path):
+def test_a_path_below_a_file_is_rejected_before_the_block_runs(tmp_path):
     (tmp_path / "file").write_text("")
     ran = []
     with pytest.raises(OSError, match="file"), files.new_folder(tmp_path / "file" / "result"):
@@ -143,7 +143,7 @@ def test_json_round_trips_and_is_written_atomically(tmp_path):
     assert "ñ" in (tmp_path / "a.json").read_text(encoding="utf-8")
 
 
-def test_failing_json_leaves_the_old_file(tmp_path):
+def test_a_failed_json_write_keeps_the_old_file(tmp_path):
     files.write_json(tmp_path / "a.json", {"old": 1})
     with pytest.raises(TypeError):
         files.write_json(tmp_path / "a.json", {"new": object()})
@@ -152,13 +152,13 @@ def test_failing_json_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1', b"\xff\xfe", b'{"a": "\x80"}', b"nothing"])
-def test_damaged_json_is_refused(tmp_path, content):
+def test_damaged_json_is_rejected(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.json.*must be JSON"):
         files.read_json(tmp_path / "a.json")
 
 
-def test_missing_json_is_a_file_not_found_error(tmp_path):
+def test_missing_json_raises_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"a\.json"):
         files.read_json(tmp_path / "a.json")
 
@@ -168,7 +168,7 @@ def test_sha256_equals_a_known_digest(tmp_path):
     assert files.sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_a_locked_folder_is_for_one_user_and_is_removed_with_its_new_parents(tmp_path):
+def test_a_locked_folder_has_one_user_and_is_removed_with_its_new_parents(tmp_path):
     with files.locked_folder(tmp_path / "a" / "b" / "work") as work:
         (work / "file").write_text("")
         with pytest.raises(BlockingIOError, match="one export at a time"), files.locked_folder(work):
@@ -177,7 +177,7 @@ def test_a_locked_folder_is_for_one_user_and_is_removed_with_its_new_parents(tmp
     assert everything(tmp_path) == []
 
 
-def test_a_folder_that_is_removed_while_it_is_created_is_created_again(tmp_path, monkeypatch):
+def test_a_folder_removed_during_creation_is_created_again(tmp_path, monkeypatch):
     errors, mkdir = [FileExistsError, FileNotFoundError], pathlib.Path.mkdir
 
     def removed(path, **options):
@@ -194,14 +194,14 @@ def test_a_folder_that_is_removed_while_it_is_created_is_created_again(tmp_path,
         pass
 
 
-def test_a_locked_folder_with_content_is_left_and_can_be_locked_again(tmp_path):
+def test_a_locked_folder_with_content_is_kept_and_can_be_locked_again(tmp_path):
     for _ in range(2):
         with files.locked_folder(tmp_path / "work") as work:
             (work / "file").write_text("")
         assert everything(tmp_path) == ["work", "work/file", "work/lock"]
 
 
-def test_a_lock_that_was_removed_before_it_was_taken_is_taken_anew(tmp_path, monkeypatch):
+def test_a_removed_lock_is_acquired_again(tmp_path, monkeypatch):
     import fcntl
 
     flock, files_locked = fcntl.flock, []

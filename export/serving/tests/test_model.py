@@ -1,4 +1,4 @@
-"""Models that run once, with a hand-made graph."""
+"""Models that do not generate, with a hand-made graph."""
 
 import numpy as np
 import onnx
@@ -57,11 +57,11 @@ def test_masks_and_segments_have_defaults(model):
         ({"input_ids": [[1] * 5]}, "`input_ids` must have at most 4 columns. Received: 5"),
     ],
 )
-def test_invalid_inputs_are_refused(model, arrays, message):
+def test_invalid_inputs_are_rejected(model, arrays, message):
     with pytest.raises(ValueError, match=message):
         model.run(**arrays)
 
 
-def test_texts_are_for_the_saved_model(model):
+def test_string_inputs_need_the_saved_model(model):
     with pytest.raises(ValueError, match="texts are for the export's SavedModel"):
         model(["a"])

@@ -1,4 +1,4 @@
-"""The files of export/ray_serve, with Ray: run where it is installed, `pip install 'ray[serve,data]'`."""
+"""The files of export/ray_serve; needs Ray: `pip install 'ray[serve,data]'`."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ import keras_transformer_serving as serving  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
-    # Of Ray's own code and of its processes.
+    # Warnings of Ray's code and processes.
     pytest.mark.filterwarnings("ignore"),
 ]
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "ray_serve"
@@ -45,12 +45,12 @@ def run_predict(monkeypatch, *arguments):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster of this machine, whose workers import what the tests import."""
+    """A local cluster whose workers have the import path of the tests."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["PYTHONPATH"] = os.pathsep.join(
         map(str, (FOLDER.parent / "serving", FOLDER.parent / "serving/tests"))
     )
-    # Two replicas, or workers, take all CPUs.
+    # Two replicas or workers use all CPUs.
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
@@ -62,7 +62,7 @@ def export(small, tmp_path):
 
 
 def predict(text):
-    """The status and the answer of a request of one text."""
+    """Return the status and the response to a request with one text."""
     connection = http.client.HTTPConnection("127.0.0.1", 8000, timeout=60)
     try:
         connection.request("POST", "/v1/models/it:predict", json.dumps({"instances": [text]}))
@@ -72,7 +72,7 @@ def predict(text):
         connection.close()
 
 
-def test_two_replicas_answer_while_one_is_killed(cluster, export, application):
+def test_requests_are_answered_while_a_replica_is_killed(cluster, export, application):
     from ray import serve
 
     arguments = {"bundle": str(export), "name": "it", "replicas": "2"}
@@ -87,7 +87,7 @@ def test_two_replicas_answer_while_one_is_killed(cluster, export, application):
         assert len(process_ids) == 2
         statuses, retried = under_load(answers, lambda: os.kill(process_ids[0], signal.SIGKILL))
         assert sum(statuses.values()) > CLIENTS
-        # Ray answers 500 or 503 to a request whose replica dies; it has been computed by the other one then.
+        # Ray answers 500 or 503 if a replica dies; the repeated request is computed by the other replica.
         assert statuses.keys() <= {200, 500, 503}, statuses
         assert retried <= CLIENTS * 4, statuses
         deadline = time.monotonic() + 60
@@ -100,13 +100,13 @@ def test_two_replicas_answer_while_one_is_killed(cluster, export, application):
 
 
 def replicas():
-    """The process ids of the replicas."""
+    """Return the process ids of the replicas."""
     processes = psutil.Process().children(recursive=True)
     return [process.pid for process in processes if "ServeReplica" in " ".join(process.cmdline())]
 
 
 def under_load(answers, interrupt):
-    """The number of responses by status, and of repeated requests, of clients who repeat what failed."""
+    """Return the numbers of responses by status and of retries, for clients that retry failed requests."""
     statuses, retries, wrong = {}, [], []
     lock, end = threading.Lock(), time.monotonic() + SECONDS
 
@@ -145,12 +145,12 @@ def under_load(answers, interrupt):
         {"bundle": "it", "threads": "x"},
     ],
 )
-def test_wrong_arguments_of_the_application_are_refused(application, arguments):
+def test_invalid_application_arguments_are_rejected(application, arguments):
     with pytest.raises(ValueError, match=r"^`arguments` must"):
         application(arguments)
 
 
-def test_every_line_of_a_file_has_an_output_in_order(cluster, export, tmp_path, monkeypatch):
+def test_every_line_has_an_output_in_order(cluster, export, tmp_path, monkeypatch):
     lines = [f"text {number}".encode() for number in range(300)]
     lines[3], lines[100], lines[200] = b"", "\u2028 a".encode(), b"too long " * 50
     lines[250] = b"\xff"
@@ -172,7 +172,7 @@ def test_every_line_of_a_file_has_an_output_in_order(cluster, export, tmp_path, 
     assert [json.loads(row["output"]) for row in found] == expected
 
 
-def test_an_empty_file_has_an_empty_folder(cluster, export, tmp_path, monkeypatch):
+def test_an_empty_file_gives_an_empty_folder(cluster, export, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").touch()
     run_predict(monkeypatch, export, tmp_path / "texts.txt", tmp_path / "out")
     assert not any((tmp_path / "out").iterdir())

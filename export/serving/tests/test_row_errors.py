@@ -1,4 +1,4 @@
-"""One bad row costs only its own row, in Python and over HTTP; long texts are cut on request."""
+"""An invalid row fails only its own row, in Python and over HTTP; long texts are truncated on request."""
 
 import json
 
@@ -41,7 +41,7 @@ def error_of(function, *arguments):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
-def test_a_bad_text_costs_only_its_own_row(loaded, name, batch_size):
+def test_an_invalid_text_fails_only_its_own_row(loaded, name, batch_size):
     pipeline = loaded[name]
     bad = [*BAD, ""] if name in ("generator", "sampler") else BAD
     rows = ["hello", *bad, "the cat"]
@@ -57,7 +57,7 @@ def test_a_bad_text_costs_only_its_own_row(loaded, name, batch_size):
     assert pipeline([], errors="return") == []
 
 
-def test_a_bad_text_of_a_pair_costs_only_its_pair(loaded):
+def test_an_invalid_text_of_a_pair_fails_only_its_pair(loaded):
     classifier = loaded["classifier"]
     found = classifier.scores(["a", None, "b", "c"], ["d", "e", LONG, "f"], errors="return")
     np.testing.assert_array_equal([found[0], found[3]], classifier.scores(["a", "c"], ["d", "f"]))
@@ -66,7 +66,7 @@ def test_a_bad_text_of_a_pair_costs_only_its_pair(loaded):
         classifier(["a", None], ["b"], errors="return")
 
 
-def test_generated_ids_have_an_error_for_each_row(loaded):
+def test_generate_returns_an_error_per_row(loaded):
     for name in ("generator", "copier"):
         texts = ["hello", LONG, [OFFSET, OFFSET + 1], None, [-1]]
         found = loaded[name].generate(texts, errors="return", max_new_tokens=[3, 4, 5, 6, 7])
@@ -80,7 +80,7 @@ def test_generated_ids_have_an_error_for_each_row(loaded):
         assert "error" not in good
 
 
-def test_wrong_options_raise(loaded):
+def test_invalid_options_raise_errors(loaded):
     for name, pipeline in loaded.items():
         with pytest.raises(ValueError, match="`errors` must be 'raise' or 'return'. Received: errors='skip'"):
             pipeline(["a"], errors="skip")
@@ -92,19 +92,19 @@ def test_wrong_options_raise(loaded):
                     pipeline(texts, errors="return", max_new_tokens=[1, 2, 3])
 
 
-def test_texts_are_cut(loaded, small, tmp_path):
+def test_long_texts_are_truncated_on_request(loaded, small, tmp_path):
     text = "the quick brown fox jumps over the lazy dogs"
     assert len(text) > SOURCE
     classifier, tagger, generator, copier = (
         loaded[name] for name in ("classifier", "tagger", "generator", "copier")
     )
     assert classifier([text, "a"], truncate=True) == classifier([text[: SOURCE - 2], "a"])
-    # 38 letters: those of the text and two of the next word.
+    # 38 letters: the text and two letters of the next word.
     tagged = tagger(f"{text} zebra end", truncate=True)
     assert [word[:2] for word in tagged] == [word[:2] for word in tagger(f"{text} ze")[:-1]] + [
         ("zebra", "word")
     ]
-    # Of a prompt the last tokens; of a source the first ones and the end token.
+    # A prompt keeps its last tokens; a source the first tokens and the end token.
     assert generator([text, "a"], truncate=True) == generator([text[-SOURCE:], "a"])
     assert copier([text, "a"], truncate=True) == copier([text[: SOURCE - 1], "a"])
     ids = generator.tokenizer.tokenize(text)
@@ -116,7 +116,7 @@ def test_texts_are_cut(loaded, small, tmp_path):
     assert started.encode([text], truncate=True) == [[3, *ids[1 - SOURCE :]]]
 
 
-def test_of_a_pair_the_longer_text_is_cut_first(loaded):
+def test_the_longer_text_of_a_pair_is_truncated_first(loaded):
     room = SOURCE - 3
     for first, second in ((5, 60), (60, 5), (60, 60), (50, 60), (60, 0), (18, 19)):
         kept = first_length(first, second, room)
@@ -128,7 +128,7 @@ def test_of_a_pair_the_longer_text_is_cut_first(loaded):
 
 
 @pytest.mark.parametrize("name", ["classifier", "generator", "copier"])
-def test_a_bad_row_over_http_costs_only_its_own_row(exports, name):
+def test_an_invalid_row_over_http_fails_only_its_own_row(exports, name):
     rows = ["good", None, 3, LONG, ["a"], {"b64": "?"}, "y" * 101, "fine"]
 
     def received(place, row):
@@ -159,7 +159,7 @@ def test_a_bad_row_over_http_costs_only_its_own_row(exports, name):
 
 
 @pytest.mark.parametrize("name", ["classifier", "generator", "copier"])
-def test_truncate_over_http_cuts_texts(exports, loaded, name):
+def test_truncate_over_http_truncates_texts(exports, loaded, name):
     texts = [LONG, "hello", None]
 
     async def test(app):
@@ -188,7 +188,7 @@ def test_truncate_over_http_cuts_texts(exports, loaded, name):
     run(exports, test, name)
 
 
-def test_each_row_may_have_its_own_noise(exports):
+def test_each_row_may_have_separate_noise(exports):
     noise = serving.uniform_noise(3, np.arange(3), 1, STEPS).astype(float)
 
     async def test(app):

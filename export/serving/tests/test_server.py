@@ -41,7 +41,7 @@ TEXTS = ["a", "hello", "", "the cat", "¿qué?", "x" * SOURCE, "b" * 17, "zz", "
         ("sampler", "generate_ids"),
     ],
 )
-def test_batched_answers_equal_single_answers(exports, name, signature):
+def test_batched_responses_equal_single_responses(exports, name, signature):
     texts = [text for text in TEXTS if text and len(text) < SOURCE - 2]
     rows = [{"input_ids": [OFFSET + byte for byte in text.encode()]} for text in texts]
     instances = rows if signature == "forward" else texts
@@ -65,7 +65,7 @@ def test_batched_answers_equal_single_answers(exports, name, signature):
     run(exports, test, name, limits=Limits(max_latency_ms=20))
 
 
-def test_answers_equal_the_serving_pipelines(exports):
+def test_responses_equal_the_serving_pipelines(exports):
     texts = [text for text in TEXTS if text and len(text.encode()) < SOURCE - 2]
     found = {name: serving.load(exports[name]) for name in ("classifier", "generator")}
 
@@ -98,7 +98,7 @@ def test_every_export_runs_on_arrays(small, tmp_path, name):
         np.testing.assert_array_equal(found["ids"], model.generate([ids[0, :2]])["ids"])
 
 
-def test_a_sample_depends_only_on_its_seed_and_its_row(exports):
+def test_a_sample_depends_only_on_its_seed_and_row(exports):
     async def test(app):
         _, first = await predict(app, "sampler", ["a"] * 3)
         _, again = await predict(app, "sampler", ["a"] * 3)
@@ -116,7 +116,7 @@ def test_a_sample_depends_only_on_its_seed_and_its_row(exports):
 
 
 @pytest.mark.parametrize("name", ["classifier", "generator"])
-def test_a_refused_row_does_not_change_the_others(exports, name):
+def test_an_invalid_row_does_not_change_other_rows(exports, name):
     wrong = ["x" * (SOURCE + 1), {"b64": base64.b64encode(b"\xff").decode()}, "a\ud800"]
     good = ["good", "fine"]
 
@@ -137,7 +137,7 @@ def test_a_refused_row_does_not_change_the_others(exports, name):
     run(exports, test, name)
 
 
-def test_an_option_out_of_range_is_an_error_of_its_row(exports):
+def test_an_option_out_of_range_fails_only_its_row(exports):
     async def test(app):
         rows = [{"text": "hello", "max_new_tokens": limit} for limit in (3, 99)]
         _, found = await predict(app, "generator", rows, signature_name="generate")
@@ -155,7 +155,7 @@ def test_an_option_out_of_range_is_an_error_of_its_row(exports):
     run(exports, test, "generator")
 
 
-def test_tensorflow_servings_formats(exports):
+def test_row_and_column_formats_of_tensorflow_serving_are_accepted(exports):
     async def test(app):
         path = PREDICT.format("classifier")
         bytes_ = {"b64": base64.b64encode("qué".encode()).decode()}
@@ -207,7 +207,7 @@ def test_tensorflow_servings_formats(exports):
     run(exports, test)
 
 
-def test_the_open_inference_protocol(exports):
+def test_open_inference_protocol_requests_are_answered(exports):
     async def test(app):
         path = INFER.format("classifier")
         _, rows = await predict(app, "classifier", ["a", "b"])
@@ -252,7 +252,7 @@ def events(content):
 
 
 @pytest.mark.parametrize("text", ["hello", "a", "☃", "x" * SOURCE, "the cat", "b"])
-def test_a_streams_pieces_make_up_the_whole_answer(exports, text):
+def test_streamed_pieces_concatenate_to_the_output(exports, text):
     async def test(app):
         _, whole = await predict(app, "generator", [text])
         status, headers, content = await call(app, "POST", "/v1/models/generator:stream", {"text": text})
@@ -280,7 +280,7 @@ def test_a_streams_pieces_make_up_the_whole_answer(exports, text):
         ("generator", {"text": "\ud800"}, "`text` must be UTF-8"),
     ],
 )
-def test_a_stream_that_cannot_be_is_refused(exports, name, body, message):
+def test_unsupported_streams_are_rejected(exports, name, body, message):
     async def test(app):
         status, found = await json_call(app, "POST", f"/v1/models/{name}:stream", body)
         assert status == 400
@@ -290,7 +290,7 @@ def test_a_stream_that_cannot_be_is_refused(exports, name, body, message):
     run(exports, test, name)
 
 
-def test_a_stream_over_its_time_ends_with_an_error(exports, monkeypatch):
+def test_a_stream_over_the_time_limit_ends_with_an_error(exports, monkeypatch):
     steps = serving.Graphs.steps
 
     def slow(self, *arguments):
@@ -307,7 +307,7 @@ def test_a_stream_over_its_time_ends_with_an_error(exports, monkeypatch):
     run(exports, test, "generator", limits=Limits(timeout=0.25))
 
 
-def test_openapi_and_metrics(exports):
+def test_openapi_and_metrics_are_served(exports):
     async def test(app):
         await predict(app, "classifier", ["a", "x" * 99])
         await predict(app, "x", ["a"])
@@ -350,7 +350,7 @@ def body_of(document, path):
 
 
 @pytest.mark.parametrize("name", ["classifier", "copier", "sampler"])
-def test_every_option_of_the_document_is_accepted(exports, name):
+def test_every_documented_option_is_accepted(exports, name):
     async def test(app):
         _, document = await json_call(app, "GET", "/openapi.json")
         signatures = app.state.server.models[name].current.loaded.signatures
@@ -392,7 +392,7 @@ def test_every_option_of_the_document_is_accepted(exports, name):
 
 
 @pytest.mark.parametrize("name", ["generator", "copier"])
-def test_every_option_of_a_stream_is_accepted(exports, name):
+def test_every_documented_stream_option_is_accepted(exports, name):
     async def test(app):
         _, document = await json_call(app, "GET", "/openapi.json")
         path = f"/v1/models/{name}:stream"
@@ -407,7 +407,7 @@ def test_every_option_of_a_stream_is_accepted(exports, name):
     run(exports, test, name)
 
 
-def test_importing_serving_imports_no_server():
+def test_importing_serving_does_not_import_the_server():
     import subprocess
     import sys
 

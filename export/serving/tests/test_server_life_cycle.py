@@ -23,13 +23,13 @@ PATH = "/v1/models/it:predict"
 
 @pytest.fixture
 def versions(small, tmp_path):
-    """A folder with the version 1; `versions.add(2)` writes another, whose labels name it."""
+    """A folder with version 1; `versions.add(2)` writes version 2, whose labels name it."""
 
     class Versions:
         folder = tmp_path / "it"
 
         def add(self, number):
-            # Written elsewhere and renamed, as an export is.
+            # Written to a temporary folder and renamed, as exports are.
             new = write_export(
                 small, tmp_path / f"new{number}", "classifier", labels=[f"version {number}"] * 3
             )
@@ -60,7 +60,7 @@ async def states(app):
     return {each["version"]: each["state"] for each in found["model_version_status"]}
 
 
-def test_a_new_version_is_switched_to_without_a_failed_request(versions):
+def test_switching_to_a_new_version_fails_no_request(versions):
     async def test(app, model):
         found, stopped = [], asyncio.Event()
 
@@ -109,7 +109,7 @@ def test_a_version_is_unloaded_after_its_last_request(versions):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "copied"])
-def test_a_version_that_cannot_be_loaded_leaves_the_old_one(versions, damage):
+def test_an_invalid_version_leaves_the_old_one_serving(versions, damage):
     async def test(app, model):
         second = versions.add(2)
         graph = second / "onnx" / "model.onnx"
@@ -133,7 +133,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one(versions, damage):
     run(versions, test)
 
 
-def test_a_deleted_version_is_served_unless_there_is_another(versions):
+def test_a_deleted_version_is_served_until_another_exists(versions):
     async def test(app, model):
         shutil.rmtree(versions.folder / "1")
         await model.poll()
@@ -163,7 +163,7 @@ def test_a_server_without_a_version_is_not_ready(versions):
 
 @contextlib.contextmanager
 def served(*arguments):
-    """Run the command; yields the process, its port and its first lines."""
+    """Run the command; yield the process, its port and its first lines."""
     code = "from keras_transformer_serving.command_line import main; raise SystemExit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments), "--port", "0"],
@@ -192,8 +192,8 @@ def ask(port, texts=("a",), path=PATH):
         connection.close()
 
 
-def test_answers_are_not_delayed_by_the_kernel(versions):
-    """Nagle's algorithm and delayed acknowledgements make 40 ms of an answer in two packets on a kept connection."""
+def test_responses_are_not_delayed_by_tcp_buffering(versions):
+    """Nagle's algorithm and delayed ACKs would add 40 ms to a response in two packets on a kept-alive connection."""
     with served(versions.folder, "--threads", "1") as (_, port, _):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         times = []
@@ -206,7 +206,7 @@ def test_answers_are_not_delayed_by_the_kernel(versions):
         assert min(times[40:]) < 0.03  # the kernel acknowledges the first packets of a connection at once
 
 
-def test_the_command_switches_versions_under_load_and_drains(versions):
+def test_the_server_command_switches_versions_under_load_and_drains(versions):
     with served(versions.folder, "--poll-seconds", "0.1", "--threads", "1") as (process, port, first):
         assert first.startswith("http://127.0.0.1:")
         found, stopped = [], threading.Event()
@@ -253,7 +253,7 @@ def test_the_command_switches_versions_under_load_and_drains(versions):
         (["it={export}", "--threads", "0"], "`threads` must be a positive integer"),
     ],
 )
-def test_wrong_arguments_are_one_line_and_status_2(
+def test_invalid_arguments_print_one_line_with_status_2(
     exports, tmp_path, monkeypatch, capsys, arguments, message
 ):
     monkeypatch.chdir(tmp_path)
@@ -264,7 +264,7 @@ def test_wrong_arguments_are_one_line_and_status_2(
     assert message in lines[-1]
 
 
-def test_the_missing_extra_is_named(monkeypatch, capsys):
+def test_errors_name_the_missing_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert command_line.main(["it"]) == 2
     assert "pip install 'keras-transformer-serving[cpu,server]'" in capsys.readouterr().err

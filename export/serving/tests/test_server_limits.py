@@ -1,4 +1,4 @@
-"""The limits of the server: its queue, time, disconnected clients, draining."""
+"""Limits of the server: queue, time limit, disconnected clients, draining."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from keras_transformer_serving.server import Limits, create_app
 
 @pytest.fixture
 def blocked(monkeypatch):
-    """Computing waits for the event that this returns."""
+    """Block computation until the returned event is set."""
     from keras_transformer_serving.server import batching
 
     free, compute = threading.Event(), batching.compute_each
@@ -46,7 +46,7 @@ def test_a_full_queue_rejects_with_retry_after(exports, blocked):
     run(exports, test, "classifier", limits=Limits(max_queue=4, max_rows=4))
 
 
-def test_a_request_over_its_time_is_dropped(exports, blocked):
+def test_a_request_over_the_time_limit_is_dropped(exports, blocked):
     async def test(app):
         status, found = await predict(app, "classifier", ["a"])
         assert (status, found["error"]) == (
@@ -72,7 +72,7 @@ def test_a_slow_client_is_answered_408(exports):
     run(exports, test, "classifier", limits=Limits(timeout=0.05))
 
 
-def test_rows_of_a_disconnected_client_leave_the_queue(exports, blocked):
+def test_rows_of_a_disconnected_client_are_removed_from_the_queue(exports, blocked):
     async def test(app):
         gone = asyncio.Event()
         first = asyncio.create_task(predict(app, "classifier", ["a"]))
@@ -91,7 +91,7 @@ def test_rows_of_a_disconnected_client_leave_the_queue(exports, blocked):
     run(exports, test, "classifier")
 
 
-def test_a_row_that_fails_to_compute_does_not_fail_its_batch(exports, monkeypatch):
+def test_a_row_that_fails_does_not_fail_its_batch(exports, monkeypatch):
     real = serving.TextClassification.run_windows
 
     def run_windows(self, batch, batch_size):
@@ -137,7 +137,7 @@ def test_overload_is_answered_or_rejected_within_the_time_limit(exports, monkeyp
     async def test(app):
         found = await asyncio.gather(*(timed(app) for _ in range(64)))
         assert {status for status, _ in found} == {200, 429, 504}
-        assert max(seconds for _, seconds in found) < limit + service + 0.5  # for a busy machine
+        assert max(seconds for _, seconds in found) < limit + service + 0.5  # allow for a busy machine
         assert app.state.server.active == 0
 
     run(exports, test, "classifier", limits=Limits(max_batch_size=4, max_queue=40, max_rows=1, timeout=limit))
@@ -145,7 +145,7 @@ def test_overload_is_answered_or_rejected_within_the_time_limit(exports, monkeyp
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 1), (4, 3), (64, 4)])
-def test_threads_of_a_small_model_compute_batches_of_their_own(exports, monkeypatch, threads, expected):
+def test_threads_of_a_small_model_compute_separate_batches(exports, monkeypatch, threads, expected):
     from keras_transformer_serving.server import batching
 
     running, compute = [0, 0], batching.compute_each
@@ -176,11 +176,11 @@ def test_threads_of_a_small_model_compute_batches_of_their_own(exports, monkeypa
         ({"max_queue": 2, "max_rows": 3}, "`max_rows` must be at most `max_queue`"),
     ],
 )
-def test_wrong_limits_are_refused(limits, message):
+def test_invalid_limits_are_rejected(limits, message):
     with pytest.raises(ValueError, match=message):
         Limits(**limits)
 
 
-def test_names_that_are_no_part_of_a_route_are_refused(tmp_path):
+def test_model_names_that_do_not_fit_a_route_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="names of letters"):
         create_app({"a/b": tmp_path})

@@ -1,4 +1,4 @@
-"""The option `long_texts` of requests, and of calls without a server."""
+"""The option `long_texts` of requests, and of calls in Python."""
 
 import json
 
@@ -10,7 +10,7 @@ from served_graphs import OFFSET, STEPS
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import Limits
 
-# The export copies up to 12 bytes, and takes 40 tokens.
+# The export copies up to 12 bytes, and accepts 40 tokens.
 LONG = "\tUne maison.\r\n\r\n  * * *\r\nDeux!  Trois.\n" + "Oui, oui.\n" * 4
 TOO_LONG = (
     "`texts` must have at most 40 tokens each (max_source_tokens), or long_texts='split', or truncate=True. "
@@ -22,7 +22,7 @@ def ids_of(text):
     return [OFFSET + byte for byte in text.encode()]
 
 
-def test_calls_refuse_or_split(exports):
+def test_calls_reject_or_split_long_texts(exports):
     copier = serving.load(exports["copier"])
     assert copier([LONG, "ab"], long_texts="split") == [LONG, "ab"]
     assert (
@@ -42,7 +42,7 @@ def test_calls_refuse_or_split(exports):
         copier([LONG, "ab"], long_texts="split", max_new_tokens=[1, 2, 3])
 
 
-def test_an_error_is_that_of_its_row(exports):
+def test_an_error_names_the_row_of_its_text(exports):
     copier = serving.load(exports["copier"])
     accented = "e" + "\u0301" * 30 + "\n"  # a character of 61 bytes
     options = {"long_texts": "split", "errors": "return"}
@@ -56,7 +56,7 @@ def test_an_error_is_that_of_its_row(exports):
         copier([LONG, None], long_texts="split")
 
 
-def test_rows_of_requests_are_split(exports):
+def test_rows_of_requests_are_split_on_request(exports):
     async def test(app):
         rows = [{"text": text, "long_texts": "split"} for text in (LONG, "ab", "")]
         status, found = await predict(app, "copier", rows)
@@ -77,7 +77,7 @@ def test_rows_of_requests_are_split(exports):
     run(exports, test, "copier")
 
 
-def test_an_option_beside_the_rows_holds_for_all(exports):
+def test_a_request_option_applies_to_all_rows(exports):
     async def test(app):
         _, found = await predict(app, "copier", [LONG, "ab"], long_texts="split")
         assert [row["text"] for row in found["predictions"]] == [LONG, "ab"]
@@ -92,7 +92,7 @@ def test_an_option_beside_the_rows_holds_for_all(exports):
     run(exports, test, "copier")
 
 
-def test_numbers_of_a_split_row_are_those_of_its_parts(exports):
+def test_scores_of_a_split_row_combine_its_parts(exports):
     async def test(app):
         options = {"long_texts": "split", "max_new_tokens": 3}
         rows = [{"text": "Un.\nDeux.", **options}, {"text": "ab", **options}]
@@ -115,7 +115,7 @@ def test_numbers_of_a_split_row_are_those_of_its_parts(exports):
     run(exports, test, "copier")
 
 
-def test_parts_count_as_rows(exports):
+def test_parts_of_a_text_count_as_rows(exports):
     async def test(app):
         row = {"text": "Aa. Be. Ce. De.\n", "long_texts": "split"}
         assert (await predict(app, "copier", [row]))[0] == 200
@@ -124,12 +124,12 @@ def test_parts_count_as_rows(exports):
             400,
             "A request must have at most 6 rows and parts of long texts. Received: 8",
         )
-        assert (await predict(app, "copier", [row]))[0] == 200  # the queue is free again
+        assert (await predict(app, "copier", [row]))[0] == 200  # the queue is empty again
 
     run(exports, test, "copier", limits=Limits(max_rows=6, max_queue=6))
 
 
-def test_the_pieces_of_a_stream_of_a_long_text_are_the_whole(exports):
+def test_streamed_pieces_of_a_long_text_concatenate_to_the_output(exports):
     async def test(app):
         body = {"text": LONG, "long_texts": "split"}
         _, _, content = await call(app, "POST", "/v1/models/copier:stream", body)
@@ -149,7 +149,7 @@ def test_the_pieces_of_a_stream_of_a_long_text_are_the_whole(exports):
     run(exports, test, "copier", "generator")
 
 
-def test_the_setting_of_an_export_is_the_default(small, tmp_path):
+def test_the_exported_setting_is_the_default(small, tmp_path):
     folder = write_export(small, tmp_path / "copier", "copier", long_texts="split")
     assert serving.load(folder)(LONG) == LONG
 

@@ -48,7 +48,7 @@ def address(small, tmp_path_factory):
 
 
 class Page:
-    """A page in Chromium, by the DevTools protocol."""
+    """A page in Chromium, controlled by the DevTools protocol."""
 
     def __init__(self, socket):
         self._socket, self._numbers = socket, itertools.count(1)
@@ -247,7 +247,7 @@ def test_the_page_classifies_images(address, tmp_path):
     browse(address, test, tmp_path)
 
 
-def test_the_page_has_labels_and_no_foreign_assets(address, tmp_path):
+def test_the_page_has_labels_and_no_external_assets(address, tmp_path):
     async def test(page):
         fields = "[...document.querySelectorAll('input, select, textarea')]"
         assert await page.run(f"{fields}.filter(each => !each.labels.length).length") == 0

@@ -1,4 +1,4 @@
-"""Wrong requests: a status code, the field, the expectation and the value."""
+"""Invalid requests get a status code, and an error with the field, the expectation and the value."""
 
 import pytest
 from served_exports import INFER, PREDICT, call, json_call, predict, run, tensor
@@ -38,7 +38,7 @@ FORWARD = [
 
 
 @pytest.mark.parametrize(("body", "status", "message"), WRONG, ids=range(len(WRONG)))
-def test_a_wrong_request_is_answered_with_the_field_and_the_value(exports, body, status, message):
+def test_invalid_requests_are_answered_with_field_and_value(exports, body, status, message):
     async def test(app):
         content = body.encode() if isinstance(body, str) else body
         found = await json_call(app, "POST", PREDICT.format("generator"), content)
@@ -50,7 +50,7 @@ def test_a_wrong_request_is_answered_with_the_field_and_the_value(exports, body,
     run(exports, test, "generator")
 
 
-def test_wrong_ids_are_refused(exports):
+def test_invalid_ids_are_rejected(exports):
     async def test(app):
         for ids, message in FORWARD[1:]:
             found = await predict(app, "classifier", [{"input_ids": ids}], signature_name="forward")
@@ -74,7 +74,7 @@ def test_wrong_ids_are_refused(exports):
         ({"data": "a"}, "`inputs[0].data` must be a list"),
     ],
 )
-def test_a_wrong_tensor_is_refused(exports, change, message):
+def test_an_invalid_tensor_is_rejected(exports, change, message):
     async def test(app):
         request = {"inputs": [{**tensor("text", ["a"]), **change}]}
         status, found = await json_call(app, "POST", INFER.format("classifier"), request)
@@ -84,7 +84,7 @@ def test_a_wrong_tensor_is_refused(exports, change, message):
     run(exports, test, "classifier")
 
 
-def test_an_axis_without_entries_does_not_allocate(exports):
+def test_an_empty_axis_does_not_allocate_memory(exports):
     async def test(app):
         given = {**tensor("input_ids", [], "INT64"), "shape": [10**9, 0]}
         request = {"inputs": [given], "parameters": {"signature_name": "forward"}}
@@ -93,7 +93,7 @@ def test_an_axis_without_entries_does_not_allocate(exports):
     run(exports, test, "classifier")
 
 
-def test_unknown_routes_models_and_versions(exports):
+def test_unknown_routes_models_and_versions_are_client_errors(exports):
     async def test(app):
         for method, path, status in [
             ("GET", "/nothing", 404),

@@ -22,7 +22,7 @@ def new_session(content, providers=None, threads=None):
 
 
 class Replaced:
-    """ONNX Runtime that has the providers `available` and starts the providers `started`."""
+    """Simulate an ONNX Runtime with the providers `available`, of which `started` can start."""
 
     def __init__(self, monkeypatch, available, started=None, **attributes):
         self.asked = []
@@ -45,11 +45,11 @@ def test_the_default_is_cuda_then_the_cpu(content, monkeypatch):
     assert replaced.asked == [CUDA, CPU]
 
 
-def test_the_default_leaves_out_azure(content):
+def test_the_default_excludes_azure(content):
     assert new_session(content).get_providers() == [CPU]
 
 
-def test_names_and_options_are_accepted(content, monkeypatch):
+def test_provider_names_and_options_are_accepted(content, monkeypatch):
     found = new_session(content, [(CPU, {"arena_extend_strategy": "kSameAsRequested"})])
     assert found.get_providers() == [CPU]
     replaced = Replaced(monkeypatch, ["TensorrtExecutionProvider", CUDA, CPU])
@@ -61,7 +61,7 @@ def test_names_and_options_are_accepted(content, monkeypatch):
 @pytest.mark.parametrize(
     "load", [serving.load, lambda folder, providers: serving.load(folder, providers).run()]
 )
-def test_an_unknown_provider_is_refused_by_name(load, small, tmp_path):
+def test_an_unknown_provider_is_rejected_by_name(load, small, tmp_path):
     small.write(tmp_path / "it")
     with pytest.raises(
         ValueError, match="`providers` must .*Received: .*NoSuch cannot be used; usable: .*CPU"
@@ -72,7 +72,7 @@ def test_an_unknown_provider_is_refused_by_name(load, small, tmp_path):
 @pytest.mark.parametrize(
     "providers", [[], CPU, [5], [(CPU,)], [(CPU, 5)], [(5, {})], [[CPU, {}]], 5], ids=repr
 )
-def test_providers_of_other_types_are_refused(content, providers):
+def test_providers_of_other_types_are_rejected(content, providers):
     with pytest.raises(
         ValueError, match="`providers` must be None, or a list of names.*Received: providers="
     ):
@@ -93,7 +93,7 @@ def test_providers_of_other_types_are_refused(content, providers):
         ({"cuda_version": "12.8", "__version__": "1.99"}, "needs an NVIDIA GPU, CUDA 12 and cuDNN 9"),
     ],
 )
-def test_an_unavailable_cuda_provider_names_its_requirements(content, monkeypatch, attributes, message):
+def test_the_error_for_unavailable_cuda_names_its_requirements(content, monkeypatch, attributes, message):
     Replaced(monkeypatch, [CPU], **attributes)
     with pytest.raises(
         ValueError, match=rf"`providers` must.*\['{CUDA}', '{CPU}'\], of which {CUDA} .*{message}"
@@ -101,13 +101,13 @@ def test_an_unavailable_cuda_provider_names_its_requirements(content, monkeypatc
         new_session(content, [CUDA, CPU])
 
 
-def test_a_requested_provider_that_does_not_start_is_refused(content, monkeypatch):
+def test_a_requested_provider_that_fails_to_start_raises_an_error(content, monkeypatch):
     Replaced(monkeypatch, [CUDA, CPU], [CPU], cuda_version="13.0")
     with pytest.raises(ValueError, match="usable: CPUExecutionProvider. .*needs an NVIDIA GPU, CUDA 13"):
         new_session(content, [(CUDA, {"device_id": 3}), CPU])
 
 
-def test_the_default_warns_of_cuda_that_does_not_start(content, monkeypatch, caplog):
+def test_the_default_warns_if_cuda_fails_to_start(content, monkeypatch, caplog):
     Replaced(monkeypatch, [CUDA, CPU], [CPU], cuda_version="13.0")
     new_session(content)
     assert f"{CUDA} cannot be used: model runs on the CPU" in caplog.text
@@ -128,7 +128,7 @@ def test_values_are_copied_to_a_device():
     assert value.device_name() == "cpu"
 
 
-def test_threads_share_an_operation(small, tmp_path):
+def test_threads_sets_the_number_of_threads_of_an_operation(small, tmp_path):
     small.write(tmp_path / "it")
     session = serving.load(tmp_path / "it", threads=1)._session
     assert session.get_session_options().intra_op_num_threads == 1

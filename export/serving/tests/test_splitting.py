@@ -1,4 +1,4 @@
-"""Splitting of long texts, against Unicode's rules and by the laws that any split has."""
+"""Splitting of long texts: Unicode rules, and properties of any split."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from keras_transformer_serving.text.splitting import SplitTexts, sentences, split_texts
 
 MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-# Letters, marks, joiners, flags, spaces and line ends beside whatever Unicode has.
+# Letters, marks, joiners, flags, spaces and line ends next to arbitrary Unicode characters.
 TEXTS = st.text(
     st.one_of(
         st.sampled_from(
@@ -41,13 +41,13 @@ def count(parts):
         "Visit example.com, v1.2.| Or not",
     ],
 )
-def test_sentences_end_at_final_punctuation(line):
+def test_texts_are_split_after_final_punctuation(line):
     assert sentences(line.replace("|", "")) == line.split("|")
 
 
 @MANY
 @given(st.lists(TEXTS, max_size=4), st.integers(1, 30))
-def test_parts_fit_and_make_up_the_text(texts, limit):
+def test_parts_fit_and_concatenate_to_the_text(texts, limit):
     splits = split_texts(texts, count, limit)
     for text, split in zip(texts, splits, strict=True):
         assert split.join(split.parts) == text
@@ -59,7 +59,7 @@ def test_parts_fit_and_make_up_the_text(texts, limit):
 
 @MANY
 @given(TEXTS, st.integers(1, 30))
-def test_parts_begin_at_no_grapheme_cluster_s_inside(text, limit):
+def test_parts_do_not_split_grapheme_clusters(text, limit):
     regex = pytest.importorskip("regex")
     (split,) = split_texts([text], count, limit)
     strings = itertools.chain.from_iterable(zip(split.between, [*split.parts, ""], strict=True))
@@ -69,7 +69,7 @@ def test_parts_begin_at_no_grapheme_cluster_s_inside(text, limit):
 
 @MANY
 @given(TEXTS)
-def test_a_text_of_one_line_that_fits_is_one_part(text):
+def test_a_line_that_fits_is_one_part(text):
     line = "".join(text.splitlines())
     (split,) = split_texts([line], count, max(1, len(line.encode())))
     assert split.parts == (line,)
@@ -84,7 +84,7 @@ def test_lines_spaces_and_strings_without_letters_are_kept():
     assert split_texts(["-" * 9], count, 5)[0].join([""]) == "-" * 9
 
 
-def test_long_sentences_are_cut_at_clauses_then_spaces_then_characters():
+def test_long_sentences_are_split_at_clauses_then_spaces_then_characters():
     def parts(text, limit):
         return split_texts([text], count, limit)[0].parts
 
@@ -97,7 +97,7 @@ def test_long_sentences_are_cut_at_clauses_then_spaces_then_characters():
     assert parts("e\u0301" * 4, 6) == ("e\u0301e\u0301", "e\u0301e\u0301")
 
 
-def test_a_character_that_does_not_fit_is_not_cut():
+def test_a_character_that_does_not_fit_is_not_split():
     accented = "a. x\u0301\u0301 b."
     assert split_texts([accented, "b. c"], count, 4)[0].parts == (accented,)
     assert split_texts([accented, "b. c"], count, 5)[0].parts == ("a.", "x\u0301\u0301", "b.")

@@ -22,7 +22,7 @@ CONFIG = {
 
 
 def decoder():
-    """The next id is the sum of all ids without padding, by keys, and of their positions, by values, modulo 7."""
+    """The next id is the sum of all non-padding ids (keys) and their positions (values), modulo 7."""
     cache = ["batch_size", 1, "past_sequence_length", 1]
     constants = {
         "to_cache": np.array([0, 1, -1, 1]),
@@ -81,7 +81,7 @@ def expected(prompt):
     ids, out = list(prompt), []
     while len(out) < STEPS and 6 not in out:
         out.append((sum(ids) + sum(range(len(ids)))) % VOCABULARY)
-        if out[-1] == 0:  # the padding id is never generated: 1 has the next logit
+        if out[-1] == 0:  # the padding id is never generated: 1 has the next largest logit
             out[-1] = 1
         ids.append(out[-1])
     return out + [0] * (STEPS - len(out))
@@ -91,7 +91,7 @@ PROMPTS = [[1, 2, 3], [4], [5, 5], [2, 1, 2]]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_steps_carry_the_cache_of_every_row(graphs, side):
+def test_steps_keep_the_cache_of_every_row(graphs, side):
     ids = np.zeros((len(PROMPTS), 3), np.int64)
     for row, prompt in enumerate(PROMPTS):
         ids[row, slice(3 - len(prompt), 3) if side == "left" else slice(len(prompt))] = prompt
@@ -99,7 +99,7 @@ def test_steps_carry_the_cache_of_every_row(graphs, side):
 
 
 def test_caches_stay_on_the_device(graphs, monkeypatch):
-    """Only logits are copied to NumPy; the cache is bound from step to step."""
+    """Only logits are copied to NumPy; the cache stays bound from step to step."""
     copied = []
     numpy = onnxruntime.OrtValue.numpy
     monkeypatch.setattr(
@@ -112,7 +112,7 @@ def test_caches_stay_on_the_device(graphs, monkeypatch):
     assert set(copied) == {(1, 1, VOCABULARY)}
 
 
-def test_without_a_seed_every_call_draws_new_noise(graphs, monkeypatch):
+def test_unseeded_calls_draw_new_noise(graphs, monkeypatch):
     monkeypatch.setattr(graphs, "sampler", {"sampler": "sample", "seed": None, "num_return": 1})
     first, second = (graphs.noise(np.arange(2)) for _ in range(2))
     assert (first != second).all()

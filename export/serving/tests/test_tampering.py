@@ -1,4 +1,4 @@
-"""Changes of an export after its commit: `verify` and `load` refuse each and name the file."""
+"""Modified exports: `verify` and `load` reject each change and name the file."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def add(name):
 
 
 def edit(change, key=None):
-    """Edit the manifest's files as `change` does, and give it a digest that fits, and a signature if there is a key."""
+    """Edit the manifest's files with `change`; update its digest, and its signature if there is a key."""
 
     def attack(folder):
         entries = files.read_json(folder / "manifest.json")["files"]
@@ -68,7 +68,7 @@ def listed_outside(name):
 
 
 def link(name):
-    """Replace a file or folder by a symbolic link to a copy outside."""
+    """Replace a file or folder by a symbolic link to a copy outside the export."""
 
     def attack(folder):
         outside = folder.parent / "outside"
@@ -183,7 +183,7 @@ ATTACKS = {
     "another graph": (replace("onnx/model.onnx", other_graph), "`forward` must give the model's logits"),
 }
 READERS = {"verify": serving.verify, "load": serving.load}
-# `load` runs no comparison, and reads neither reports nor the configurations of other servers.
+# `load` compares no outputs, and reads neither reports nor configurations of other servers.
 UNUSED_BY_LOAD = {
     "removed report",
     "another graph",
@@ -202,7 +202,7 @@ def folder(small, tmp_path):
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_changed_export_is_refused_with_the_name_of_the_file(folder, name, reader):
+def test_a_modified_export_is_rejected_with_the_name_of_the_file(folder, name, reader):
     attack, message = ATTACKS[name]
     attack(folder)
     if reader == "load" and name in UNUSED_BY_LOAD:
@@ -220,12 +220,12 @@ def test_an_unchanged_export_is_verified_and_loaded(folder):
     assert serving.load(folder).run(input_ids=[[5]])["logits"] == [[5]]
 
 
-def test_an_export_without_graphs_is_verified(small, tmp_path):
+def test_exports_without_graphs_are_verified(small, tmp_path):
     small.write(tmp_path / "it", "saved_model/it/1")
     assert serving.verify(tmp_path / "it") == {}
 
 
-def test_a_tokenizer_outside_the_export_is_refused(folder):
+def test_a_tokenizer_outside_the_export_is_rejected(folder):
     (folder.parent / "outside.model").write_bytes(b"pieces")
     config = {**serving.Bundle(folder).config, "tokenizer_file": "../../outside.model"}
     assert serving.Bundle(folder).tokenizer_model == b"pieces"
@@ -234,8 +234,8 @@ def test_a_tokenizer_outside_the_export_is_refused(folder):
         serving.Bundle(folder).tokenizer_model  # noqa: B018
 
 
-def test_bytes_are_those_that_were_verified(folder, monkeypatch):
-    """A file that is exchanged after it was hashed is not read again."""
+def test_loaded_bytes_are_the_verified_bytes(folder, monkeypatch):
+    """A file that is replaced after it was hashed is not read again."""
     import onnxruntime
 
     read = files.pathlib.Path.read_bytes
@@ -261,7 +261,7 @@ def test_bytes_are_those_that_were_verified(folder, monkeypatch):
 
 
 def with_external_data(model, place):
-    """Return the graph with its weight in the file "weights", as an initializer or inside a node of a branch."""
+    """Return the graph with its weight in the file "weights", as an initializer or in a branch node."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     tensor = model.graph.initializer[0]
     if place != "initializer":
@@ -280,7 +280,7 @@ def with_external_data(model, place):
 
 
 @pytest.mark.parametrize("place", ["initializer", "node", "branch"])
-def test_weights_in_other_files_are_refused(small, folder, place):
+def test_weights_in_other_files_are_rejected(small, folder, place):
     content = with_external_data(small.graph, place)
     assert [each.location for each in external_data.tensors(content)] == ["../weights"]
     assert external_data.tensors(small.graph.SerializeToString()) == []
@@ -294,7 +294,7 @@ def test_weights_in_other_files_are_refused(small, folder, place):
 
 
 def with_weights_beside(model, **changes):
-    """Return a graph that multiplies by 3, a weight in `model.onnx_data`, and the content of that file."""
+    """Return a graph that multiplies by a weight of 3 in `model.onnx_data`, and the content of that file."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     node = model.graph.node[-1]
     node.output[0] = "sums"
@@ -312,7 +312,7 @@ def with_weights_beside(model, **changes):
 
 @pytest.fixture
 def large(small, tmp_path):
-    """An export whose graph has a weight in the file beside it."""
+    """An export whose graph has a weight in a file beside it."""
 
     def write(**changes):
         model, data = with_weights_beside(small.graph, **changes)
@@ -335,13 +335,13 @@ def test_weights_may_be_in_the_file_beside_the_graph(large, length):
 @pytest.mark.parametrize(
     "changes", [{"offset": 13}, {"offset": -4}, {"length": 8}, {"offset": 2**40}], ids=str
 )
-def test_weights_that_their_file_does_not_have_are_refused(large, changes):
+def test_weights_missing_from_their_file_are_rejected(large, changes):
     with pytest.raises(ValueError, match=r"`model.onnx_data` must have the weights.*Received: 16 bytes"):
         serving.load(large(**changes))
 
 
-def test_weights_are_not_read_from_the_file_again(large, monkeypatch):
-    """A file that is exchanged after its digest was computed is not used."""
+def test_weights_are_read_from_the_file_only_once(large, monkeypatch):
+    """A file that is replaced after its digest was computed is not used."""
     folder = large()
     read = files.pathlib.Path.read_bytes
 
@@ -356,7 +356,7 @@ def test_weights_are_not_read_from_the_file_again(large, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"\x3a\xff\x01", b"\x3b", b"\x39\x00"])
-def test_a_file_that_is_no_graph_is_refused(content):
+def test_a_file_that_is_not_a_graph_is_rejected(content):
     with pytest.raises(ValueError, match="must be a serialised onnx.ModelProto"):
         external_data.tensors(content)
 
@@ -368,7 +368,7 @@ def signed(small, tmp_path):
     return tmp_path / "it"
 
 
-def test_a_signed_export_is_read_with_its_key_or_without_one(signed):
+def test_a_signed_export_can_be_read_with_its_key_or_without_one(signed):
     for reader in READERS.values():
         reader(signed, signature_key=KEY)
         reader(signed)
@@ -401,7 +401,7 @@ def test_a_signature_is_verified(signed, attack, key, message, reader):
     assert "key'" not in str(raised.value)
 
 
-def test_a_part_has_the_signature_of_its_export(signed, small, tmp_path):
+def test_a_part_is_verified_with_the_signature_of_its_export(signed, small, tmp_path):
     with pytest.raises(ValueError, match="with the key that it is signed with"):
         small.write(signed, "saved_model/it/2")
     with pytest.raises(ValueError, match="must be signed with the key"):
@@ -414,7 +414,7 @@ def test_a_part_has_the_signature_of_its_export(signed, small, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_working_folder_that_is_a_link_is_not_followed(folder, small, tmp_path):
+def test_a_symlinked_working_folder_is_not_followed(folder, small, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.txt").write_text("")
     (folder / bundle.WORK).symlink_to(tmp_path / "home")
@@ -424,7 +424,7 @@ def test_a_working_folder_that_is_a_link_is_not_followed(folder, small, tmp_path
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["thesis.txt"]
 
 
-def test_an_interrupted_part_through_a_link_is_removed_without_following_it(folder, small, tmp_path):
+def test_an_interrupted_part_through_a_symlink_is_removed_without_following_it(folder, small, tmp_path):
     (tmp_path / "home" / "2").mkdir(parents=True)
     (tmp_path / "home" / "2" / "thesis.txt").write_text("")
     forge_intent(folder)
@@ -437,7 +437,7 @@ def test_an_interrupted_part_through_a_link_is_removed_without_following_it(fold
 
 
 @pytest.mark.parametrize("name", ["serving", "saved_model/it"])
-def test_an_interrupted_part_in_a_folder_that_is_a_link_is_not_rolled_back(folder, small, tmp_path, name):
+def test_an_interrupted_part_in_a_symlinked_folder_is_not_rolled_back(folder, small, tmp_path, name):
     forge_intent(folder)
     link(name)(folder)
     replaced = folder / bundle.WORK / "replaced" / "serving"

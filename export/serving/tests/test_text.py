@@ -29,7 +29,7 @@ def tokenizer(name, **content):
     return serving.tokenizer_of(json.dumps(content).encode(), {"tokenizer_class": name})
 
 
-def test_word_piece():
+def test_word_piece_tokenizer_equals_the_library():
     pieces = [*BERT.values(), "un", "##able", "a", "##b", "!", "中"]
     it = tokenizer("WordPieceTokenizer", vocabulary=pieces, settings=BERT_SETTINGS)
     assert it.tokenize("ÚNABLE! a中a\tab[MASK]c [mask]") == [5, 6, 9, 7, 10, 7, 7, 8, 4, 1, 1, 1, 1]
@@ -38,7 +38,7 @@ def test_word_piece():
 
 
 @pytest.mark.parametrize(("prefix", "ids"), [(False, [1, 2, 0]), (True, [2, 2, 0])])
-def test_byte_level_byte_pairs(prefix, ids):
+def test_byte_pair_tokenization_matches_gpt2(prefix, ids):
     pieces = ["<|end|>", "ab", "Ġab", *BYTE_CHARACTERS, "Ġa"]
     it = tokenizer(
         "BytePairTokenizer",
@@ -62,7 +62,7 @@ def test_byte_level_byte_pairs(prefix, ids):
     assert (it.pad_id, it.padding_value, it.mask_id) == (None, 0, -1)
 
 
-def test_gpt_1():
+def test_openai_gpt_tokenization_is_as_specified():
     settings = {
         "special_tokens": dict.fromkeys(("unknown", "end"), "<unk>"),
         "special_tokens_in_text": False,
@@ -74,7 +74,7 @@ def test_gpt_1():
     assert it.detokenize([5, 1, 5]) == "ab aab"
 
 
-def test_bytes():
+def test_byte_tokenization_matches_byt5():
     settings = {"special_tokens": {"pad": "<pad>", "end": "</s>"}, "extra_tokens": ["<x>"]}
     for in_text, ids in ((False, 3 + 4), (True, 2)):
         it = tokenizer("ByteTokenizer", settings={**settings, "special_tokens_in_text": in_text})
@@ -102,7 +102,7 @@ def model():
     return written.getvalue()
 
 
-def test_sentence_piece(model):
+def test_sentence_piece_tokenization_is_as_specified(model):
     it = serving.tokenizer_of(model, {"tokenizer_class": "SentencePieceTokenizer"})
     for text in ("hello world", "  hello ", "2,000 hello"):
         assert it.detokenize([2, *it.tokenize(text), 3, 9]) == text
@@ -112,7 +112,7 @@ def test_sentence_piece(model):
     assert it.tokenize("") == []
 
 
-def test_sentence_piece_with_a_vocabulary(model):
+def test_sentence_piece_uses_the_ids_of_a_vocabulary(model):
     pieces = ["<pad>", "</s>", "<unk>", "▁", "l", "h", "e", "o", ">>fra<<", "☃"]
     settings = {
         "special_tokens": {"pad": "<pad>", "unknown": "<unk>", "start": "<pad>", "end": "</s>"},
@@ -132,8 +132,8 @@ def test_sentence_piece_with_a_vocabulary(model):
     assert len(it.pieces) == 12
 
 
-def test_unigram_pieces():
-    """As in tensorflow_text, the first of equal segmentations counts, and unknown characters cost 10."""
+def test_unigram_segmentation_is_the_most_probable():
+    """As in tensorflow_text, the first of equal segmentations wins, and unknown characters cost 10."""
     entries = [
         ("<unk>", 0, 2),
         ("a", -1.0, 1),
@@ -150,7 +150,7 @@ def test_unigram_pieces():
     assert it("") == []
 
 
-def test_special_tokens_only_at_the_start():
+def test_special_tokens_are_recognized_only_at_the_start():
     cut = lambda text: [len(text)]  # noqa: E731
     specials = {"<a>": -1, "<ab>": -2}
     assert base._around("<ab>x<a>", specials, cut) == [-2, 1, -1]
@@ -159,7 +159,7 @@ def test_special_tokens_only_at_the_start():
     assert base._around("<a><a>", specials, cut, anywhere=False) == [-1, -1]
 
 
-def test_the_missing_library_is_named(monkeypatch):
+def test_errors_name_the_missing_library(monkeypatch):
     importer = builtins.__import__
 
     def without(name, *arguments, **options):

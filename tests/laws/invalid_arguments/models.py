@@ -1,4 +1,4 @@
-"""Arguments that models refuse, and inputs of their calls."""
+"""Invalid arguments of models and of their calls."""
 
 import functools
 
@@ -23,9 +23,9 @@ from keras_transformer.models import (
 )
 from keras_transformer.relations import SlidingWindow
 
-from .table import POSITIVE, RATE, Refusals, must
+from .table import POSITIVE, RATE, InvalidCalls, must
 
-refused = Refusals()
+invalid = InvalidCalls()
 SIZES = {"vocabulary_size": 12, "num_layers": 1, "num_heads": 2, "model_dim": 8}
 HEADS_DIVIDE = ({"num_heads": 3}, "`num_heads` must divide `model_dim`. Received: num_heads=3, model_dim=8")
 NUMBERS = dict.fromkeys(SIZES, 0)
@@ -38,7 +38,7 @@ def decoder():
     return GPT(10, 1, 2, 8, max_length=16, end_id=1).resize_token_embeddings(13)
 
 
-refused(
+invalid(
     GPT,
     SIZES,
     HEADS_DIVIDE,
@@ -58,8 +58,8 @@ refused(
         "`key_dim` must be even for rotary positions. Received: key_dim=5",
     ),
 )
-refused(GPT.from_size, {}, must("be one of", name="gpt5"), name="GPT.from_size")
-refused(
+invalid(GPT.from_size, {}, must("be one of", name="gpt5"), name="GPT.from_size")
+invalid(
     Transformer,
     SIZES,
     HEADS_DIVIDE,
@@ -70,7 +70,7 @@ refused(
     must(f"be one of {NORMALIZATIONS}", normalization="none"),
     must("be in [0, 12)", pad_id=12, end_id=-1),
 )
-refused(
+invalid(
     T5,
     SIZES,
     must(POSITIVE, **NUMBERS, key_dim=0, hidden_dim=0),
@@ -80,16 +80,16 @@ refused(
     must("be greater than", max_distance=2),
     must("be", end_id=12),
 )
-refused(T5.from_size, {}, must("be one of", name="t6"), name="T5.from_size")
+invalid(T5.from_size, {}, must("be one of", name="t6"), name="T5.from_size")
 for model in (Transformer, T5):
-    refused(
+    invalid(
         model,
         SIZES,
         ({"decoder_relation": None}, "`decoder_relation` must not relate … Received: decoder_relation=Full"),
         must("not relate a token to a later one", decoder_relation=SlidingWindow(2, 1)),
         must("be a Relation", decoder_relation="window", encoder_relation=3),
     )
-refused(
+invalid(
     BERT,
     {**SIZES, "max_length": 9},
     HEADS_DIVIDE,
@@ -97,14 +97,14 @@ refused(
     must("not be negative", num_segments=-1),
     must("be in [0, 12)", pad_id=12),
 )
-refused(BERT.from_size, {}, must("be one of", name="huge"), name="BERT.from_size")
-refused(
+invalid(BERT.from_size, {}, must("be one of", name="huge"), name="BERT.from_size")
+invalid(
     lambda **inputs: bert()(inputs),
     {},
     ({"token_ids": np.ones((1, 10), int)}, "`inputs` must be at most max_length=9 long. Received: "),
     name="BERT call",
 )
-refused(
+invalid(
     lambda **options: SequenceClassifier(bert(), **options),
     {"num_classes": 2},
     must(POSITIVE, num_classes=0),
@@ -112,26 +112,26 @@ refused(
     must("be one of", pooling="max"),
     name="SequenceClassifier",
 )
-refused(
+invalid(
     lambda num_classes: TokenClassifier(bert(), num_classes),
     {},
     must(POSITIVE, num_classes=-1),
     name="TokenClassifier",
 )
 for make in (Pretraining, functools.partial(SequenceClassifier, num_classes=3)):
-    refused(
+    invalid(
         lambda make: make(bert(pooler=False)),
         {"make": make},
         ({}, "`encoder` must have a pooler… Received: an encoder with pooler=False"),
         name="head without pooler",
     )
-refused(
+invalid(
     SequenceClassifier,
     {"num_classes": 3},
     ({"encoder": None}, "`encoder` must be an encoder … Received: a NoneType"),
     error=TypeError,
 )
-refused(
+invalid(
     lambda head, core: head(core()),
     {},
     (
@@ -145,7 +145,7 @@ refused(
     name="head",
     error=TypeError,
 )
-refused(
+invalid(
     lambda pooling, **options: SentenceEncoder(bert(**options), pooling),
     {},
     *[must("be one of", pooling=pooling) for pooling in ("other", ())],
@@ -153,7 +153,7 @@ refused(
     ({"pooling": ("mean", "pooler"), "pooler": False}, "`encoder` must have a pooler… Received: "),
     name="SentenceEncoder",
 )
-refused(
+invalid(
     lambda **options: GPTClassifier(decoder(), **options),
     {"num_classes": 2},
     must(POSITIVE, num_classes=0),
@@ -163,13 +163,13 @@ refused(
     must(RATE, dropout=1.0),
     name="GPTClassifier",
 )
-refused(
+invalid(
     lambda **options: GPTMultipleChoice(GPT(10, 1, 2, 8, **options)),
     {},
     ({"end_id": 9}, "`special_ids` must be 3 …resize_token_embeddings…end_id=9"),
     name="GPTMultipleChoice",
 )
-refused(
+invalid(
     lambda vocabulary_size: decoder().resize_token_embeddings(vocabulary_size),
     {},
     must(POSITIVE, vocabulary_size=0),
@@ -184,13 +184,13 @@ for head, ids, shape in (
     (functools.partial(GPTClassifier, num_classes=3, symmetric=True), ONE, "(B, 2, T)"),
     (GPTMultipleChoice, ONE, "(B, K, T)"),
 ):
-    refused(
+    invalid(
         lambda head, token_ids: head(decoder())(token_ids),
         {"head": head},
         ({"token_ids": ids}, f"{OF_SHAPE}{shape}. Received: …shape=…dtype=int"),
         name=f"head of {shape}",
     )
-refused(
+invalid(
     lambda token_ids: GPTClassifier(decoder(), 3)(token_ids),
     {},
     ({"token_ids": np.full((1, 17), 5)}, "…must be at most max_length=16 long. Received: "),
@@ -201,7 +201,7 @@ for make in (
     lambda **options: GPTClassifier(decoder(), **options),
     lambda **options: ViT(8, 4, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16, **options),
 ):
-    refused(
+    invalid(
         make,
         {},
         (
@@ -216,7 +216,7 @@ for make in (
         ({"num_classes": 0}, f"`num_classes` must {POSITIVE}"),
         name="problem type",
     )
-refused(
+invalid(
     lambda **options: Unlimiformer(transformer(), **options),
     {"top_k": 3, "chunk_length": 8, "overlap": 4},
     must(POSITIVE, top_k=0, chunk_length=0),
@@ -235,7 +235,7 @@ VIT = {
 }
 IMAGES = np.zeros((2, 8, 12, 3), "uint8")
 MULTIPLE = "`image_size` must be a multiple of `patch_size`. Received: "
-refused(
+invalid(
     ViT,
     {**VIT, "hidden_dim": 16},
     HEADS_DIVIDE,
@@ -249,8 +249,8 @@ refused(
     must("not be negative", window=-1),
     must("be", value_range=(1, 0)),
 )
-refused(ViT.from_size, {}, must("be one of", name="b8"), name="ViT.from_size")
-refused(
+invalid(ViT.from_size, {}, must("be one of", name="b8"), name="ViT.from_size")
+invalid(
     lambda inputs, **options: ViT(**VIT, hidden_dim=16, **options)(inputs),
     {},
     ({"inputs": IMAGES[:, :4]}, "`inputs` must be images …(B, 8, 12, 3); `resized`… Received: …4, 12, 3"),
@@ -265,7 +265,7 @@ refused(
 
 GRAPH = {"num_features": 5, "num_classes": 3}
 NODES, EDGES = np.zeros((1, 6, 5), "float32"), np.zeros((1, 5, 2), int)
-refused(
+invalid(
     GAT,
     GRAPH,
     must(POSITIVE, num_features=0, num_classes=0),
@@ -273,7 +273,7 @@ refused(
     must("be a list", num_heads=8),
     must("be", dropout=1.0, score="gat3"),
 )
-refused(
+invalid(
     lambda nodes, **edges: GAT(**GRAPH)({"nodes": nodes, **edges}),
     {"nodes": NODES, "edges": EDGES},
     ({"nodes": NODES[..., :4]}, "`nodes` must be …num_features=5… Received: …(1, 6, 4)"),
@@ -282,7 +282,7 @@ refused(
     ({"edges": EDGES * 1.0}, "`edges` must be integers … Received: …float"),
     name="GAT call",
 )
-refused(
+invalid(
     lambda nodes: GAT(**GRAPH)({"nodes": nodes}),
     {},
     ({"nodes": NODES}, "Either `edges` or `adjacency` … Received: neither"),

@@ -1,4 +1,4 @@
-"""Arguments that data sets, losses and metrics refuse."""
+"""Invalid arguments of datasets, losses and metrics."""
 
 import dataclasses
 
@@ -6,16 +6,16 @@ import numpy as np
 
 from keras_transformer import data, models, text, training
 
-from .table import Refusals, must
+from .table import InvalidCalls, must
 
-refused = Refusals()
+invalid = InvalidCalls()
 IDS = np.full((2, 5), 7, "int32")
 LABELS = "`y_true` must have the shape of `y_pred` without its last axis. Received: y_true.shape="
 
 
 @dataclasses.dataclass
 class Unbounded:
-    """A tokenizer whose vocabulary is smaller than its ids."""
+    """A tokenizer with ids beyond its vocabulary size."""
 
     tokenizer: text.ByteTokenizer = dataclasses.field(default_factory=text.ByteTokenizer)
     vocabulary_size: int = 60
@@ -24,7 +24,7 @@ class Unbounded:
         return getattr(self.tokenizer, name)
 
 
-refused(
+invalid(
     lambda files: training.average_checkpoints(models.GPT(40, 1, 2, 8), files),
     {},
     *[
@@ -34,34 +34,34 @@ refused(
     name="average_checkpoints",
     error=FileNotFoundError,
 )
-refused(
+invalid(
     lambda **labels: training.LabelSmoothedCrossentropy()(**labels),
     {"y_true": IDS},
     ({"y_pred": np.ones((2, 4, 9), "float32")}, f"{LABELS}(2, 5), y_pred.shape=(2, 4, 9)"),
     name="loss",
 )
-refused(
+invalid(
     lambda **labels: training.TokenAccuracy()(**labels),
     {"y_pred": np.ones((2, 5, 9), "float32")},
     ({"y_true": IDS[0]}, f"{LABELS}(5,)"),
     name="metric",
 )
-refused(training.LabelSmoothedCrossentropy, {}, must("be in [0, 1)", smoothing="0.1"))
-refused(training.TransformerSchedule, {}, must("be positive", model_dim="16"))
+invalid(training.LabelSmoothedCrossentropy, {}, must("be in [0, 1)", smoothing="0.1"))
+invalid(training.TransformerSchedule, {}, must("be positive", model_dim="16"))
 OUTSIDE = "`tokenizer` must have ids in [0, 60), its vocabulary. Received: 101 at row 0, column 0"
-refused(
+invalid(
     lambda texts: data.language_modeling(texts, Unbounded(), length=4),
     {},
     ({"texts": ["ab", "b\u00f1"]}, OUTSIDE),
     name="language_modeling",
 )
-refused(
+invalid(
     lambda pairs: data.translation_pairs(pairs, Unbounded()),
     {},
     ({"pairs": [("!", "ab")]}, OUTSIDE),
     name="translation_pairs",
 )
-refused(
+invalid(
     data.image_batches,
     {"images": np.zeros((2, 4, 4, 1))},
     ({"labels": np.array([0, np.nan])}, "`labels` must be finite. Received: nan at row 1"),

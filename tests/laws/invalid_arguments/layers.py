@@ -1,4 +1,4 @@
-"""Arguments that layers refuse."""
+"""Invalid arguments of layers."""
 
 import functools
 
@@ -33,9 +33,9 @@ from keras_transformer.layers.residual import Residual
 from keras_transformer.ops import scores
 from tests.layers.block_makers import decoder_block, encoder_block
 
-from .table import POSITIVE, RATE, Refusals, must
+from .table import POSITIVE, RATE, InvalidCalls, must
 
-refused = Refusals()
+invalid = InvalidCalls()
 
 
 def called(make, *arguments, **options):
@@ -55,7 +55,7 @@ X, MEMORY, EDGES, IDS = (
     zeros(2, 7, dtype="int32"),
 )
 
-refused(
+invalid(
     MultiHeadAttention,
     {"num_heads": 4, "key_dim": 3},
     must(POSITIVE, num_heads=0, key_dim=-1, value_dim=0, num_kv_heads=0),
@@ -71,33 +71,33 @@ refused(
         "`key_dim` must be even for rotary positions. Received: key_dim=3",
     ),
 )
-refused(
+invalid(
     called(MultiHeadAttention, 2, 4),
     {"query": X, "value": X},
     ({"positions": IDS}, "`positions` must be None if `value` is given… Received"),
     ({"segment_ids": IDS}, "`segment_ids` must be None if `value` is given… Received"),
     name="MultiHeadAttention call",
 )
-refused(
+invalid(
     called(MultiHeadAttention, 2, 4, kernel="banded"),
     {"query": X},
     ({}, "`kernel`… Received: kernel='banded', but the relation has no finite bandwidth"),
     name="MultiHeadAttention banded",
 )
-refused(
+invalid(
     RetrievalAttention,
     {"num_heads": 4, "key_dim": 3, "k": 2},
     must(POSITIVE, k=0, num_heads=0),
     ({"num_kv_heads": 3}, "`num_kv_heads` must divide… Received: …num_kv_heads=3"),
     must("be", score="luong"),
 )
-refused(
+invalid(
     GraphAttention,
     {"num_heads": 2, "head_dim": 3},
     must(POSITIVE, num_heads=0, head_dim=-1),
     must("be", dropout=1.0, score="gat3", kernel="fast"),
 )
-refused(
+invalid(
     called(GraphAttention, 3, 4),
     {"nodes": X},
     ({}, "Either `edges` or `adjacency` … Received: neither"),
@@ -109,11 +109,11 @@ refused(
 )
 for layer, axes in ((MultiHeadAttention, "query_shape"), (GraphAttention, "nodes_shape")):
     rows = [({axes: shape}, "…must have three axes… Received: ") for shape in ((2, 3, 5, 8), (5, 8))]
-    refused(layer(2, 4).build, {}, rows, name=f"{layer.__name__} build")
+    invalid(layer(2, 4).build, {}, rows, name=f"{layer.__name__} build")
 for layer in (Residual, encoder_block, decoder_block):
-    refused(layer, {}, must("be one of", normalization="none", norm="batch"), must(RATE, dropout=1))
+    invalid(layer, {}, must("be one of", normalization="none", norm="batch"), must(RATE, dropout=1))
 for layer, inputs in ((encoder_block, [X]), (decoder_block, [X, MEMORY])):
-    refused(
+    invalid(
         lambda layer, inputs, **options: layer(**options)(*inputs),
         {"layer": layer, "inputs": inputs},
         ({"num_heads": 3}, "`num_heads` must divide `model_dim`. Received: num_heads=3, model_dim=8"),
@@ -122,29 +122,29 @@ for layer, inputs in ((encoder_block, [X]), (decoder_block, [X, MEMORY])):
         name=layer.__name__,
     )
 feed_forward, attention = FeedForward(12), MultiHeadAttention(2)
-refused(EncoderBlock, {"feed_forward": feed_forward}, must("be a layer", attention=2), error=TypeError)
-refused(DecoderBlock, {"self_attention": attention}, must("be a layer", feed_forward=12), error=TypeError)
+invalid(EncoderBlock, {"feed_forward": feed_forward}, must("be a layer", attention=2), error=TypeError)
+invalid(DecoderBlock, {"self_attention": attention}, must("be a layer", feed_forward=12), error=TypeError)
 
 
 def decoder_built_with(*memory, then):
-    """Call a block with a memory, or without, that was built otherwise."""
+    """Call a block with a memory if it was built without one, and the reverse."""
     block = decoder_block()
     block.build(X.shape, *(each.shape for each in memory))
     block(X, *then)
 
 
-refused(
+invalid(
     decoder_built_with,
     {},
     ({"then": [MEMORY]}, "`memory` must be given … Received: one for a block built without"),
 )
-refused(
+invalid(
     functools.partial(decoder_built_with, MEMORY),
     {"then": []},
     ({}, "`memory` must be given … Received: none for a block built with"),
     name="decoder_built_with memory",
 )
-refused(
+invalid(
     FeedForward,
     {"hidden_dim": 3},
     must(POSITIVE, hidden_dim=0),
@@ -153,35 +153,35 @@ refused(
     ({"activation": "siglu"}, "Could not interpret activation function identifier: siglu"),
 )
 for layer in (FeedForward, MultiHeadAttention):
-    refused(
+    invalid(
         called(layer, 2, kernel_initializer="neither"),
         {"inputs" if layer is FeedForward else "query": X},
         ({}, "Could not interpret initializer identifier: neither"),
         name=f"{layer.__name__} initializer",
     )
-refused(
+invalid(
     TokenEmbedding,
     {"vocabulary_size": 3, "model_dim": 4},
     must(POSITIVE, vocabulary_size=0, model_dim=0),
     must("be positive", soft_cap=0),
 )
-refused(Dropout, {}, *[must(RATE, rate=rate) for rate in (-0.1, 1.0, 2)])
+invalid(Dropout, {}, *[must(RATE, rate=rate) for rate in (-0.1, 1.0, 2)])
 
-refused(
+invalid(
     S4D,
     {"max_step": 0.1},
     must(POSITIVE, state_dim=0),
     must("be positive and at most `max_step`", min_step=0.2),
 )
-refused(Mamba2, {"num_heads": 3}, ({"num_groups": 2}, "`num_groups` must divide `num_heads`… Received: "))
-refused(
+invalid(Mamba2, {"num_heads": 3}, ({"num_groups": 2}, "`num_groups` must divide `num_heads`… Received: "))
+invalid(
     Mamba2(3).build,
     {},
     ({"input_shape": (None, None, 8)}, "`num_heads` must divide `inner_dim`… Received: "),
     name="Mamba2 build",
 )
 for mixer in (S4D, Mamba2):
-    refused(
+    invalid(
         called(mixer, 4),
         {"inputs": X},
         *[
@@ -190,25 +190,25 @@ for mixer in (S4D, Mamba2):
         ],
         name=mixer.__name__,
     )
-refused(
+invalid(
     RecurrentMixer().zero_state,
     {},
     ({"batch_size": 1}, "RecurrentMixer must implement `zero_state`."),
     error=NotImplementedError,
 )
 
-refused(ALiBi, {}, must(POSITIVE, num_heads=0))
-refused(
+invalid(ALiBi, {}, must(POSITIVE, num_heads=0))
+invalid(
     RelativeBias, {"num_heads": 2}, must(POSITIVE, num_heads=0), must("be", num_buckets=5, max_distance=8)
 )
-refused(
+invalid(
     SinusoidalPositions,
     {},
     must("be positive", max_wavelength=0),
     must("be positive", max_wavelength=-5.0),
     must("be one of", layout="thirds"),
 )
-refused(
+invalid(
     called(SinusoidalPositions),
     {},
     ({"inputs": zeros(2, 3, 7)}, "`inputs` must have an even last axis… Received: …(2, 3, 7)"),
@@ -216,13 +216,13 @@ refused(
 )
 for layout in ("interleaved", "halves"):
     rows = [must("be positive and even", model_dim=size) for size in (0, 7)]
-    refused(
+    invalid(
         SinusoidalPositions(layout=layout).shift_matrix, {"offset": 1}, *rows, name=f"shift_matrix {layout}"
     )
 TOO_LONG = "`inputs` must be at most max_length=6 long. Received: inputs.shape="
 OUTSIDE = "`positions` must be in [0, max_length=6). Received: positions from "
-refused(LearnedPositions, {}, must(POSITIVE, max_length=0))
-refused(
+invalid(LearnedPositions, {}, must(POSITIVE, max_length=0))
+invalid(
     called(LearnedPositions, 6),
     {"inputs": zeros(1, 2, 4)},
     ({"inputs": zeros(1, 7, 4)}, TOO_LONG + "(1, 7, 4)"),
@@ -231,7 +231,7 @@ refused(
     ({"positions": np.array([-1, 2])}, OUTSIDE + "-1 to 2"),
     name="LearnedPositions call",
 )
-refused(
+invalid(
     lambda shape, **options: Positions2D(**options)(zeros(*shape)),
     {"shape": (1, 3, 5, 8)},
     must("be one of", kind="rotary"),
@@ -250,13 +250,13 @@ refused(
     ),
     name="Positions2D",
 )
-refused(
+invalid(
     called(Positions2D, "learned"),
     {},
     ({"inputs": keras.KerasTensor((None, None, 5, 8))}, "`grid_shape` must be given if kind='learned'"),
     name="Positions2D call",
 )
-refused(
+invalid(
     lambda shape, **options: RotaryPositions(**options)(zeros(*shape)),
     {"shape": (2, 3, 4, 8)},
     ({"shape": (2, 3, 4, 7)}, "`heads` must have an even last axis. Received: heads.shape=(2, 3, 4, 7)"),
@@ -270,7 +270,7 @@ refused(
     *[must("be", scaling=given) for given in ({"name": "yarn", "factor": 2.0}, {"name": "ntk", "speed": 2})],
     name="RotaryPositions",
 )
-refused(
+invalid(
     YaRNScaling,
     {"factor": 8.0, "original_length": 2048},
     must("be", factor=0.5, original_length=0, beta_slow=0, attention_factor=0),
@@ -278,21 +278,21 @@ refused(
 )
 for identifier in ("luong", 3, {"name": "gat"}):
     message = f"`score` must be …'additive'…'rbf'… Received: score=…{identifier!r}"
-    refused(score_layers.get, {}, ({"identifier": identifier}, message), name="scores")
-refused(
+    invalid(score_layers.get, {}, ({"identifier": identifier}, message), name="scores")
+invalid(
     score_layers.get,
     {},
     ({"identifier": keras.layers.Dense(2)}, "`score` must be …'additive'…'rbf'… Received: score="),
     name="scores",
 )
-refused(
+invalid(
     keras.saving.serialize_keras_object,
     {},
     ({"obj": scores.Bilinear(np.ones((2, 3, 3)))}, "`score` must be a layer … Received: score=Bilinear"),
 )
-refused(
+invalid(
     kt_ops.attention,
     dict.fromkeys(("query", "key", "value"), np.ones((1, 2, 1, 4))),
     ({"score": GATScore()}, "`score` must be built … Received: score=<GATScore"),
 )
-refused(AdditiveScore, {}, must("be", activation="relu"))
+invalid(AdditiveScore, {}, must("be", activation="relu"))

@@ -1,4 +1,4 @@
-"""How a table of refusals is written: a call, arguments that do not fit, and the message that says so."""
+"""Tables of invalid calls: a function, invalid arguments, and the message of the error."""
 
 import dataclasses
 import re
@@ -9,11 +9,11 @@ import pytest
 
 
 @dataclasses.dataclass(frozen=True)
-class Refusal:
-    """A call that is refused.
+class InvalidCall:
+    """A call with invalid arguments.
 
-    `message` is the beginning of the error; "…" stands for any text. Without "Received" in it, the error has to go on
-    to the argument that it names first, as in "`size` must be positive. Received: size=0".
+    `message` is the beginning of the error; "…" stands for any text. If it has no "Received", the error must also
+    contain the first named argument, as in "`size` must be positive. Received: size=0".
     """
 
     call: Callable[..., Any]
@@ -22,7 +22,7 @@ class Refusal:
     error: type[Exception] = ValueError
 
     def check(self):
-        """Call with the arguments, and compare the error."""
+        """Call with the arguments, and check the error."""
         with pytest.raises(self.error, match=self.pattern()):
             self.call(**self.arguments)
 
@@ -35,18 +35,18 @@ class Refusal:
         return rf"(?s)^({IN_A_CALL})?{text}"
 
 
-IN_A_CALL = r"Exception encountered when calling \w+\.call\(\)\.\s+\x1b\[1m"  # what Keras puts before it
+IN_A_CALL = r"Exception encountered when calling \w+\.call\(\)\.\s+\x1b\[1m"  # the prefix that Keras adds
 
 
-class Refusals(list):
-    """A table of refusals: call it with a function, its other arguments and rows, as `must` makes them."""
+class InvalidCalls(list):
+    """A table of invalid calls: call it with a function, its other arguments and rows, as `must` creates them."""
 
     def __call__(self, call, arguments, *rows, name=None, error=ValueError):
-        """Add a case of each row: arguments that are refused, and the message."""
+        """Add a case for each row: the invalid arguments, and the message."""
         name = name or call.__name__
         for row in rows:
             for changed, message in row if isinstance(row, list) else [row]:
-                case = Refusal(call, {**arguments, **changed}, message, error)
+                case = InvalidCall(call, {**arguments, **changed}, message, error)
                 label = [name, *(f"{key}={shown(value)}" for key, value in changed.items())]
                 self.append(pytest.param(case, id="-".join(label)))
 
@@ -61,7 +61,7 @@ RATE = "be in [0, 1)"
 
 
 def shown(value):
-    """Return a short name of a value for a test's name."""
+    """Return a short form of a value for a test id."""
     if hasattr(value, "shape"):
         return f"{value.dtype}{list(value.shape)}"
     text = re.sub(" at 0x[0-9a-f]+", "", getattr(value, "__name__", None) or repr(value))

@@ -1,4 +1,4 @@
-"""Arguments that relations and attention refuse."""
+"""Invalid arguments of relations and attention."""
 
 import functools
 
@@ -16,12 +16,12 @@ from keras_transformer.relations import (
     kept_under,
 )
 
-from .table import Refusals, must
+from .table import InvalidCalls, must
 
-refused = Refusals()
+invalid = InvalidCalls()
 
 INTEGER = "be an integer from 0 to 1073741824"
-refused(
+invalid(
     SlidingWindow,
     {"left": 1},
     ({"left": -1}, "`left` must be an integer from 0 …, or None. Received: left=-1"),
@@ -29,15 +29,15 @@ refused(
     must(INTEGER, left=2**30 + 1),
     *[must("be", right=right) for right in (-2, "2")],
 )
-refused(PrefixLM, {}, must(INTEGER, length=-1), must("be", length=None))
-refused(Strided, {"stride": 2}, must("be an integer from 1", stride=0), must("be True or False", causal=1))
-refused(
+invalid(PrefixLM, {}, must(INTEGER, length=-1), must("be", length=None))
+invalid(Strided, {"stride": 2}, must("be an integer from 1", stride=0), must("be True or False", causal=1))
+invalid(
     Dilated,
     {"window": 1, "rate": 2},
     must("be", window=-1, rate=0),
     ({"window": 2**20, "rate": 2**20}, "`window * rate` must be … Received: window * rate="),
 )
-refused(
+invalid(
     GlobalTokens,
     {},
     ({"indices": [0, -3]}, "`indices` must be … Received: indices=-3"),
@@ -45,7 +45,7 @@ refused(
     *[must("be integers", indices=indices) for indices in (3, "3")],
 )
 EDGE = "`edges` must be … Received: edge="
-refused(
+invalid(
     Adjacency,
     {"num_nodes": 4, "edges": [(0, 1)]},
     must("be an integer from 1", num_nodes=0),
@@ -56,12 +56,12 @@ refused(
     ({"edges": np.arange(2)}, "`edges` must be pairs … Received: edge="),
     must("be pairs", edges=3),
 )
-refused(
+invalid(
     Adjacency([(0, 1), (99_999, 99_998)], 100_000).matrix,
     {},
     ({"num_queries": 3}, "`num_nodes` must be at most … Received: num_nodes=100000"),
 )
-refused(kept_under, {}, must("be one of", largest="rotations"))
+invalid(kept_under, {}, must("be one of", largest="rotations"))
 
 
 def normal(*shape):
@@ -73,7 +73,7 @@ X, POSITIONS, IDS = normal(2, 5, 4, 8), np.arange(5), np.ones((2, 5), int)
 attend = functools.partial(attention, X, X, X)
 HEADS = "have as many heads"
 for kernel in ("dense", "chunked"):
-    refused(
+    invalid(
         attend,
         {"kernel": kernel},
         ({"query_positions": POSITIONS[:1]}, "`query_positions`…(5,)… Received: …(1,)"),
@@ -92,7 +92,7 @@ for kernel in ("dense", "chunked"):
         ({"edges": np.zeros((2, 5, 2))}, "`edges` must be integers… Received: …float"),
         name=f"attention {kernel}",
     )
-refused(
+invalid(
     attend,
     {},
     must("be", kernel="flash", relation="causl"),
@@ -109,13 +109,13 @@ refused(
     name="attention",
 )
 for kernel, reason in (("edges", "the relation"), ("linear", "the score is not LinearFeatures")):
-    refused(
+    invalid(
         functools.partial(attend, kernel=kernel),
         {},
         ({}, f"`kernel`… Received: kernel='{kernel}', but {reason}"),
         name=f"attention {kernel}",
     )
-refused(
+invalid(
     attention,
     {"query": X, "key": X, "value": X},
     ({"query": X.astype("int32")}, "`query` must have a floating-point dtype. Received: query.dtype=int32"),
@@ -132,7 +132,7 @@ refused(
     ({"key": X[:1]}, "…batch…key.shape=(1, 5, 4, 8)"),
     ({"query": X[:, :2], "segment_ids": IDS[:, :2]}, "`segment_ids`… Received: "),
 )
-refused(
+invalid(
     scores.get,
     {},
     *[
@@ -140,8 +140,8 @@ refused(
         for score in ("dot", "additive", 3, scores.RBF, Causal())
     ],
 )
-refused(scores.ScaledDotProduct, {}, *[must("be", soft_cap=cap) for cap in (0.0, -1.0, float("nan"))])
-refused(scores.RBF, {}, *[must("be", width=width) for width in (0.0, -2.0)])
-refused(scores.Polynomial, {}, *[must("be", degree=degree) for degree in (0, 3, -2)])
-refused(scores.LinearFeatures, {}, must("be", feature_map="relu"))
-refused(scores.Additive, {"vectors": X[0, 0]}, must("be", activation="relu"))
+invalid(scores.ScaledDotProduct, {}, *[must("be", soft_cap=cap) for cap in (0.0, -1.0, float("nan"))])
+invalid(scores.RBF, {}, *[must("be", width=width) for width in (0.0, -2.0)])
+invalid(scores.Polynomial, {}, *[must("be", degree=degree) for degree in (0, 3, -2)])
+invalid(scores.LinearFeatures, {}, must("be", feature_map="relu"))
+invalid(scores.Additive, {"vectors": X[0, 0]}, must("be", activation="relu"))

@@ -1,12 +1,12 @@
-"""Arguments that pipelines and exports refuse."""
+"""Invalid arguments of pipelines and exports."""
 
 import functools
 
 from keras_transformer import export, models, pipelines, text
 
-from .table import Refusals, must
+from .table import InvalidCalls, must
 
-refused = Refusals()
+invalid = InvalidCalls()
 TOKENIZER = text.ByteTokenizer()
 SIZES = {"vocabulary_size": 260, "num_layers": 1, "num_heads": 2, "model_dim": 8}
 
@@ -19,7 +19,7 @@ def bert():
 
 @functools.cache
 def classifier():
-    """Return a small classifier of texts."""
+    """Return a small text classifier."""
     return models.SequenceClassifier(bert(), 3)
 
 
@@ -36,7 +36,7 @@ def generator():
     return pipelines.TextGeneration(gpt, TOKENIZER, max_new_tokens=2)
 
 
-refused(
+invalid(
     lambda texts: generator()(texts),
     {},
     must("be a list of strings", texts={"a": 1}),
@@ -44,7 +44,7 @@ refused(
     name="TextGeneration call",
     error=TypeError,
 )
-refused(
+invalid(
     lambda text: pipelines.TextClassification(classifier(), TOKENIZER)(text),
     {},
     ({"text": {"a": 1}}, "`text` must be a list of strings. Received: text="),
@@ -59,7 +59,7 @@ for pipeline, model, message in (
     (pipelines.TokenClassification, classifier, "a classifier of tokens… Received: a SequenceClassifier"),
     (pipelines.QuestionAnswering, classifier, "a span classifier… Received: a SequenceClassifier"),
 ):
-    refused(
+    invalid(
         lambda pipeline, model: pipeline(model(), TOKENIZER),
         {"pipeline": pipeline},
         ({"model": model}, f"`model` must be {message}"),
@@ -71,7 +71,7 @@ for pipeline, message in (
     (pipelines.ImageClassification, f"a classifier of images… {WITHOUT}image_size"),
     (pipelines.NodeClassification, f"a classifier of nodes… {WITHOUT}num_features"),
 ):
-    refused(
+    invalid(
         lambda pipeline: pipeline(classifier()),
         {"pipeline": pipeline},
         ({}, f"`model` must be {message}"),
@@ -79,27 +79,27 @@ for pipeline, message in (
         error=TypeError,
     )
 for pipeline, model in ((pipelines.TextToText, translator), (pipelines.TextClassification, classifier)):
-    refused(
+    invalid(
         lambda pipeline, model, tokenizer: pipeline(model(), tokenizer),
         {"pipeline": pipeline, "model": model},
         must("be one of keras_transformer.text", tokenizer=None),
         name=pipeline.__name__,
         error=TypeError,
     )
-refused(
+invalid(
     lambda labels: pipelines.TextClassification(classifier(), TOKENIZER, labels=labels),
     {},
     must("be a list of strings", labels="abc"),
     name="TextClassification",
     error=TypeError,
 )
-refused(
+invalid(
     lambda max_new_tokens: pipelines.TextToText(translator(), TOKENIZER, max_new_tokens=max_new_tokens),
     {},
     must("be at most 1048576", max_new_tokens=10**9),
     name="TextToText",
 )
-refused(
+invalid(
     lambda pairs: pipelines.evaluate(generator(), pairs),
     {},
     ({"pairs": ["ab", "cd"]}, "`pairs` must be pairs of strings, (source, target). Received: pairs[0]='ab'"),
@@ -111,16 +111,16 @@ SAVE = {
     "export.onnx": lambda folder: export.onnx(generator(), folder),
 }
 for name, save in SAVE.items():
-    refused(save, {}, must("not be empty", folder=""), name=name)
-    refused(save, {}, must("be a path", folder=None), name=name, error=TypeError)
-refused(pipelines.load, {}, must("be a path", folder=None), error=TypeError)
-refused(
+    invalid(save, {}, must("not be empty", folder=""), name=name)
+    invalid(save, {}, must("be a path", folder=None), name=name, error=TypeError)
+invalid(pipelines.load, {}, must("be a path", folder=None), error=TypeError)
+invalid(
     lambda **options: export.saved_model(generator(), "never-written", **options),
     {},
     must("be a plain folder name", name=5),
     name="export.saved_model",
 )
-refused(
+invalid(
     lambda **options: export.saved_model(generator(), "never-written", **options),
     {},
     must("be a list of texts", texts="Hola"),

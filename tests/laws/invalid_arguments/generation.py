@@ -1,4 +1,4 @@
-"""Arguments that generation refuses."""
+"""Invalid arguments of generation."""
 
 import functools
 
@@ -24,9 +24,9 @@ from keras_transformer.generation import (
 )
 from keras_transformer.models import GPT, Transformer
 
-from .table import POSITIVE, Refusals, must
+from .table import POSITIVE, InvalidCalls, must
 
-refused = Refusals()
+invalid = InvalidCalls()
 IDS = [[7] * 5] * 2
 
 
@@ -47,7 +47,7 @@ def generated(**options):
     return generate(gpt(), **{"source_ids": [[5]], "max_new_tokens": 4, **options})
 
 
-refused(
+invalid(
     Sample,
     {},
     *[must("be", temperature=value) for value in (0.0, 1e-40, 1e40, float("nan"), "1", True)],
@@ -57,7 +57,7 @@ refused(
     must("be", min_p=-0.1, num_return=0),
     *[must("be an integer in [0, 2**32)", seed=seed) for seed in (-1, 2**32)],
 )
-refused(
+invalid(
     Beam,
     {"num_beams": 2},
     *[must("be", num_beams=number) for number in (0, 2.0)],
@@ -67,7 +67,7 @@ refused(
     must("be", diversity=-1.0),
     must("be True, False or one of", early_stopping="never"),
 )
-refused(
+invalid(
     Contrastive,
     {},
     must("be", top_k=0),
@@ -83,11 +83,11 @@ for constraint, argument, values in (
     (ForcedLastToken, "token_ids", [[]]),
     (EndTokens, "end_ids", [[-1], [True]]),
 ):
-    refused(constraint, {}, *[({argument: value}, "`…` must … Received: ") for value in values])
+    invalid(constraint, {}, *[({argument: value}, "`…` must … Received: ") for value in values])
 
 
 class Ragged:
-    """Rows as `tf.RaggedTensor` has them."""
+    """Rows of different lengths, with the interface of `tf.RaggedTensor`."""
 
     row_splits = (0, 1, 3)
 
@@ -103,7 +103,7 @@ WRONG_IDS = {
     "strings": ["hola"],
     "ragged": Ragged(),
 }
-refused(
+invalid(
     generated,
     {},
     *[({"source_ids": ids}, "`source_ids` must … Received: ") for ids in WRONG_IDS.values()],
@@ -127,7 +127,7 @@ refused(
     must("", sampler={"sampler": "greedy", "temperature": 2}),
     name="generate",
 )
-refused(
+invalid(
     lambda **options: generate(transformer(), **{"source_ids": IDS, "max_new_tokens": 4, **options}),
     {},
     must("be at most 1048576", max_new_tokens=10**9),
@@ -138,7 +138,7 @@ refused(
     must("have at most 16384 hypotheses", sampler=Beam(10**6)),
     name="generate of a Transformer",
 )
-refused(
+invalid(
     lambda **options: Generator(gpt(), **options),
     {},
     must(POSITIVE, max_new_tokens=0),
@@ -146,7 +146,7 @@ refused(
     must("be True or False", jit_compile="x"),
     name="Generator",
 )
-refused(
+invalid(
     lambda **options: generation.stream(gpt(), [[5]], **options),
     {},
     must("be at most", max_new_tokens=2**31),
@@ -154,30 +154,30 @@ refused(
     ({"sampler": Sample(num_return=2)}, "`sampler` must have a single hypothesis… Received: sampler=Sample("),
     name="stream",
 )
-refused(
+invalid(
     lambda sampler: generation.generate_ids(gpt(), np.array(IDS), 2, sampler=sampler),
     {},
     ({"sampler": Sample()}, "`seed` or `noise` must be given … Received: sampler=Sample("),
     name="generate_ids",
 )
 GENERATIVE = "have `step` and `empty_cache`… Received: a "
-refused(
+invalid(
     generate, {"source_ids": [[5]]}, ({"model": None}, f"`model` must {GENERATIVE}NoneType"), error=TypeError
 )
-refused(
+invalid(
     Ensemble,
     {},
     *[({"models": [member]}, f"`models` must {GENERATIVE}") for member in ("a", None, object())],
     error=TypeError,
 )
-refused(
+invalid(
     lambda: Ensemble(gpt()),
     {},
     ({}, "`models` must be a list… Received: a "),
     name="Ensemble",
     error=TypeError,
 )
-refused(
+invalid(
     Speculative,
     {},
     *[({"draft": draft}, f"`draft` must {GENERATIVE}") for draft in ("x", None)],
