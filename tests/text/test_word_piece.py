@@ -101,7 +101,7 @@ def test_invalid_vocabularies_are_refused():
         ValueError, match=r"`vocabulary` must hold each piece once.*\[5\]=vocabulary\[6\]='a'"
     ):
         tokenizer("a", "a")
-    with pytest.raises(TypeError, match=r"`vocabulary` must hold str. Received: vocabulary\[5\]=7"):
+    with pytest.raises(TypeError, match=r"`vocabulary` must hold strings. Received: vocabulary\[5\]=7"):
         tokenizer(7)
     for piece in ("", "a\0"):
         with pytest.raises(ValueError, match="`vocabulary` must hold no empty piece, nor U.0000.* at 5"):
