@@ -246,7 +246,7 @@ class Architecture:
         activations = {argument: setting for setting, argument in reversed(list(self.activations.items()))}
         values = {
             **found,
-            "activation": activations.get(found.get("activation"), next(iter(self.activations))),
+            "activation": activations.get(found.get("activation", ""), next(iter(self.activations))),
             **{argument: found[argument] + offset for argument, offset in self.offsets.items()},
         }
         return {

@@ -90,7 +90,7 @@ def _bert(model: Any, kwargs: dict[str, Any], pooler: Any = None) -> BERT:
             "hidden_dim": backbone.intermediate_dim,
             "max_length": backbone.max_sequence_length,
             # RoBERTa has no segments: as one segment, whose embedding is zero.
-            "num_segments": backbone.num_segments if is_bert else 1,
+            "num_segments": backbone.num_segments if is_bert else 0,
             "dropout": backbone.dropout,
             "activation": _activation(block.activation),
             "epsilon": block.layer_norm_epsilon,
@@ -102,8 +102,8 @@ def _bert(model: Any, kwargs: dict[str, Any], pooler: Any = None) -> BERT:
     positions = backbone.position_embedding if is_bert else backbone.embeddings.position_embedding
     _assign([(encoder.embedding.embedding.embeddings, backbone.token_embedding.embeddings)])
     _assign([(encoder.positions.table, positions.position_embeddings)])
-    segments = encoder.segments.embeddings
-    _assign([(segments, backbone.segment_embedding.embeddings if is_bert else ops.zeros(segments.shape))])
+    if encoder.segments is not None:
+        _assign([(encoder.segments.embeddings, backbone.segment_embedding.embeddings)])
     _assign(_norm(encoder.embedding_norm, backbone.embeddings_layer_norm))
     for ours, theirs in zip(encoder.blocks, backbone.transformer_layers, strict=True):
         _assign(_block(ours, ours.attention, ours.attention_residual, theirs))

@@ -77,7 +77,7 @@ def retrieval_attention(
         dropout=dropout,
         seed=seed,
     )
-    if inputs.num_keys is not None and inputs.num_keys <= k:
+    if query.shape[0] == 0 or (inputs.num_keys is not None and inputs.num_keys <= k):
         return dispatch.attend(inputs, "auto")
     query, key = inputs.features()
     query = ops.cast(query, inputs.accumulator_dtype)

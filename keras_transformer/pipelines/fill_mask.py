@@ -1,5 +1,6 @@
 """Masked-token prediction."""
 
+import re
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, is_integer
 from keras_transformer_serving.pipelines.fill_mask import FillMaskTask
 from keras_transformer_serving.pipelines.fill_mask import MaskPrediction as MaskPrediction
+from keras_transformer_serving.text.base import WHITE_SPACE
 
 
 class FillMask(FillMaskTask, TextPipeline):
@@ -23,7 +25,7 @@ class FillMask(FillMaskTask, TextPipeline):
     Args:
         model: such as `models.MaskedLanguageModel`.
         tokenizer: with the model's vocabulary and a mask id.
-        mask: the mask token in texts.
+        mask: the mask token in texts, by default the tokenizer's.
         top: the number of predictions for each mask token.
 
     Raises:
@@ -36,12 +38,13 @@ class FillMask(FillMaskTask, TextPipeline):
 
     model_classes: ClassVar[tuple[type, ...]] = (MaskedLanguageModel, Pretraining)
 
-    def __init__(self, model: Any, tokenizer: Any, mask: str = "[MASK]", top: int = 5) -> None:
+    def __init__(self, model: Any, tokenizer: Any, mask: str | None = None, top: int = 5) -> None:
         super().__init__(model, tokenizer)
         shape = (None, LENGTH, self.encoder.vocabulary_size)
         check_output(model, "a masked language model, such as `models.MaskedLanguageModel`", shape)
         if getattr(tokenizer, "mask_id", -1) < 0:
             raise ValueError("`tokenizer` must have a mask id. Received: a tokenizer without a mask id")
+        mask = tokenizer.id_to_piece(tokenizer.mask_id) if mask is None else mask
         if not mask:
             raise ValueError("`mask` must not be empty. Received: mask=''")
         is_valid = is_integer(top) and 1 <= top <= tokenizer.vocabulary_size
@@ -51,7 +54,11 @@ class FillMask(FillMaskTask, TextPipeline):
 
     def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
-        parts = tf.strings.split(valid_utf8(text), self.mask)  # (B, None)
+        valid = valid_utf8(text)
+        if self.tokenizer.lstrip_mask:
+            replacement = self.mask.replace("\\", "\\\\")
+            valid = tf.strings.regex_replace(valid, f"{WHITE_SPACE}+{re.escape(self.mask)}", replacement)
+        parts = tf.strings.split(valid, self.mask)  # (B, None)
         ids = self.tokenizer.tokenize(parts.values)
         mask_ids = tf.fill([ids.nrows(), 1], self.tokenizer.mask_id)
         ids = parts.with_values(tf.concat([ids, mask_ids], axis=1)).merge_dims(1, 2)[:, :-1]

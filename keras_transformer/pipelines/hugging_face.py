@@ -1,5 +1,6 @@
 """Pipelines from folders of Hugging Face's `transformers` and of `sentence-transformers`."""
 
+import inspect
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ _FILES = (
     "generation_config.json",
     "merges.txt",
     "preprocessor_config.json",
+    "sentencepiece.bpe.model",
     "sentence_bert_config.json",
     "source.spm",
     "special_tokens_map.json",
@@ -44,19 +46,22 @@ def from_hugging_face(
 
     | folder | pipeline |
     |---|---|
-    | Marian, T5, T5 v1.1 | `TextToText` |
+    | Marian, T5, T5 v1.1, mT5 | `TextToText` |
     | GPT-2, OpenAI GPT | `TextGeneration` |
-    | BERT for masked language modelling or pre-training | `FillMask` |
-    | BERT for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
-    | BERT without head | `Embedding` |
+    | BERT and its relatives for masked language modelling or pre-training | `FillMask` |
+    | for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
+    | without head | `Embedding` |
     | BERT with `modules.json` of `sentence-transformers` | `Embedding` |
     | ViT | `ImageClassification` |
+
+    BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. For BART, mBART, M2M-100, Pegasus, ALBERT and
+    Llama, whose tokenizers cannot be read, pass a `tokenizer`.
 
     Args:
         source: a folder with the tokenizer's files and the files that `interop.from_hugging_face` reads, or the id of a
             model of the hub, of which only these files are downloaded; for ViT optionally with
-            `preprocessor_config.json`,
-            whose mean and standard deviation become part of the weights, so that images have values from 0 to 255.
+            `preprocessor_config.json`, whose mean and standard deviation become part of the weights, so that images
+            have values from 0 to 255.
         revision: a branch, a tag or a commit of the hub, by default the main branch.
         token: a token of the hub, by default the one that `huggingface_hub` has stored.
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
@@ -89,6 +94,11 @@ def from_hugging_face(
     arguments = {"model": model}
     if config["model_type"] in _TOKENIZERS:
         arguments["tokenizer"] = _TOKENIZERS[config["model_type"]](folder, model)
+    elif "tokenizer" in inspect.signature(pipeline).parameters and "tokenizer" not in settings:
+        raise ValueError(
+            f"`tokenizer` must be passed for model types other than {', '.join(sorted(_TOKENIZERS))}. "
+            f"Received: model_type={config['model_type']!r}"
+        )
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
     return pipeline(**{**arguments, **settings})
 
@@ -105,11 +115,15 @@ def _marian_or_t5(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
     return text.MarianT5Tokenizer.from_files(folder, vocabulary_size=model.vocabulary_size)
 
 
+_ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
 # The tokenizer of each model type that reads texts.
 _TOKENIZERS: dict[str, Callable[[pathlib.Path, Any], text.Tokenizer]] = {
-    "marian": _marian_or_t5,
-    "t5": _marian_or_t5,
+    **dict.fromkeys(("marian", "t5", "mt5"), _marian_or_t5),
     "gpt2": lambda folder, _: text.BytePairTokenizer.from_files(folder),
     "openai-gpt": lambda folder, _: text.OpenAIGPTTokenizer.from_files(folder),
-    "bert": lambda folder, _: text.WordPieceTokenizer.from_files(folder),
+    **dict.fromkeys(("bert", "distilbert"), lambda folder, _: text.WordPieceTokenizer.from_files(folder)),
+    "roberta": lambda folder, _: text.BytePairTokenizer.from_files(folder, **_ROBERTA),
+    **dict.fromkeys(
+        ("xlm-roberta", "camembert"), lambda folder, _: text.MarianT5Tokenizer.from_files(folder, **_ROBERTA)
+    ),
 }

@@ -231,7 +231,8 @@ class TextPipeline(ForwardPipeline, TextTask):
 
     def _max_ids(self, num_texts: int) -> int:
         """Return the maximum number of ids of a text or pair, without special ids."""
-        return (self.max_length or 2**30) - 1 - num_texts
+        separators = (num_texts - 1) * (self.tokenizer.pair_separators - 1)
+        return (self.max_length or 2**30) - 1 - num_texts - separators
 
     def _inputs(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, Tensor]:
         """Return the model's inputs for rows of ids, with special ids added."""
@@ -239,13 +240,13 @@ class TextPipeline(ForwardPipeline, TextTask):
         special_ids = getattr(model, "special_ids", None)
         if special_ids is None:
             before = _joined(tokenizer.start_id, first, tokenizer.end_id)
-            after = before[:, :0] if second is None else _joined(second, tokenizer.end_id)
-            segments = tf.concat([tf.zeros_like(before), tf.ones_like(after)], axis=1)
-            rows = tf.concat([before, after], axis=1)
-            return {
-                "token_ids": padded(rows, tokenizer.padding_value),
-                "segment_ids": padded(segments, 0),
-            }
+            separators = [tokenizer.end_id] * (tokenizer.pair_separators - 1)
+            after = before[:, :0] if second is None else _joined(*separators, second, tokenizer.end_id)
+            inputs = {"token_ids": padded(tf.concat([before, after], axis=1), tokenizer.padding_value)}
+            if self.encoder.num_segments > 1:
+                segments = tf.concat([tf.zeros_like(before), tf.ones_like(after)], axis=1)
+                inputs["segment_ids"] = padded(segments, 0)
+            return inputs
         start, delimiter, extract = special_ids
         if second is None:
             return {"token_ids": padded(_joined(start, first, extract), tokenizer.padding_value)}

@@ -56,7 +56,7 @@ CASES = {
     "RobertaBackbone": (
         lambda: hub.RobertaBackbone(**TEXT),
         models.BERT,
-        {"activation": keras.activations.gelu, "epsilon": 1e-5, "pad_id": 1, "num_segments": 1},
+        {"activation": keras.activations.gelu, "epsilon": 1e-5, "pad_id": 1, "num_segments": 0},
     ),
     "RobertaMaskedLM": (
         lambda: hub.RobertaMaskedLM(hub.RobertaBackbone(**TEXT)),

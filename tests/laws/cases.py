@@ -74,6 +74,7 @@ def cases(make, options, inputs, variants, shapes=None, quick=(), everyday=True)
     """
     name = make.__name__.title().replace("_", "") if make.__name__.islower() else make.__name__
     found = {}
+    inputs = {name: x.astype("int32") if x.dtype == "int64" else x for name, x in inputs.items()}  # JAX's
     for label, variant in variants.items():
         first = everyday and not found
         markers = [pytest.mark.backend_neutral] if first else []

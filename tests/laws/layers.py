@@ -118,6 +118,7 @@ LAYERS = {
             "cross, grouped, dropout": {"num_kv_heads": 2, "value_dim": 5, "dropout": 0.3, "seed": 1},
             "cross": {},
         },
+        everyday=False,
     ),
     **cases(
         RetrievalAttention,

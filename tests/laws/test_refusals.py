@@ -4,24 +4,28 @@ import pytest
 
 from .refusals import data, generation, layers, models, ops, pipelines
 
-pytestmark = pytest.mark.backend_neutral
+neutral = pytest.mark.backend_neutral
 
 
+@neutral
 @pytest.mark.parametrize("refusal", ops.refused)
 def test_relations_and_attention_refuse(refusal):
     refusal.check()
 
 
+@neutral
 @pytest.mark.parametrize("refusal", layers.refused)
 def test_layers_refuse(refusal):
     refusal.check()
 
 
+@neutral
 @pytest.mark.parametrize("refusal", models.refused)
 def test_models_refuse(refusal):
     refusal.check()
 
 
+@neutral
 @pytest.mark.parametrize("refusal", generation.refused)
 def test_generation_refuses(refusal):
     refusal.check()

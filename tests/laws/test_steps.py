@@ -37,7 +37,7 @@ LAYERS = {
             **ATTENTION,
         },
     ),
-    **cases(decoder_block, {**BLOCK, "cross": False}, {"inputs": X}, {"decoder-only": {}}),
+    **cases(decoder_block, {**BLOCK, "cross": False}, {"inputs": X}, {"decoder-only": {}}, everyday=False),
     **cases(
         decoder_block,
         BLOCK,
@@ -118,7 +118,7 @@ def test_steps_equal_one_call(case, cache, parts):
     np.testing.assert_allclose(found, call(layer, case.inputs), **CLOSE)
 
 
-@over(LAYERS)
+@over(LAYERS, slow=("DecoderBlock", "S4D", "Mamba2"))
 @decoded(("growing", "prompt first"), ("in place", "one by one"), ("growing, rolling", "in parts"))
 @pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.slow), -T], ids=["clipped", "negative"])
 def test_rows_padded_on_the_left_equal_unpadded_rows(case, cache, parts, before):

@@ -73,9 +73,21 @@ def classify_by_gpt(tokenizer, symmetric=False, problem_type=None, long_texts="r
     return TextClassification(randomised(model), tokenizer, ["x", "y", "z"], long_texts)
 
 
-def one_segment():
-    model = bert(text.ByteTokenizer(), lambda encoder: SequenceClassifier(encoder, 3, "mean"), num_segments=1)
-    return TextClassification(model, text.ByteTokenizer())
+def roberta_tokenizer():
+    roles = {"start": "<s>", "pad": "<pad>", "end": "</s>", "unknown": "<unk>", "mask": "<mask>"}
+    trained = text.BytePairTokenizer.train(TEXTS, 300, special_tokens=roles)
+    return text.BytePairTokenizer(
+        trained.vocabulary, trained.merges, special_tokens=roles, pair_separators=2, lstrip_mask=True
+    )
+
+
+def roberta(make, num_segments=1):
+    tokenizer = roberta_tokenizer()
+    return bert(tokenizer, make, num_segments=num_segments), tokenizer
+
+
+def classify_by_roberta():
+    return TextClassification(*roberta(lambda encoder: SequenceClassifier(encoder, 3)))
 
 
 def pairs_of(texts):
@@ -106,9 +118,14 @@ SLOW = {
     "token": (lambda: of_tokens(text.ByteTokenizer(), "window"), [LONGER]),
     "embedding": (lambda: Embedding(bert(text.ByteTokenizer()), text.ByteTokenizer()), [TEXTS[:5]]),
     "fill": (lambda: fill_mask(word_pieces(), top=3), MASKED),
+    "fill, RoBERTa": (
+        lambda: FillMask(*roberta(MaskedLanguageModel, num_segments=0)),
+        [["a <mask> b", "<mask>  <mask>x☃", "c\u2003 <mask> d<mask> ."]],
+    ),
+    "text, RoBERTa, pairs": (classify_by_roberta, pairs_of(TEXTS[:5])),
+    "span, RoBERTa": (lambda: QuestionAnswering(*roberta(SpanClassifier), 2), QUESTIONS),
     "text, pairs": (lambda: classify(word_pieces()), pairs_of(TEXTS[:5])),
     "text, pairs, window": (lambda: classify(byte_pairs(), long_texts="window"), pairs_of(LINES)),
-    "text, one segment": (one_segment, [TEXTS[:5]]),
     "text, several labels": (lambda: classify(word_pieces(), problem_type=SEVERAL), [[*TEXTS, *LINES]]),
     "text, number": (lambda: classify(word_pieces(), 1, "window"), [[*LONGER, *LINES]]),
     "text, GPT": (lambda: classify_by_gpt(byte_pairs(), long_texts="window"), [[*LONGER, *LINES]]),
@@ -301,11 +318,22 @@ def test_prompts_are_those_of_the_pipeline(served_in_tensorflow, assert_equal):
         assert found["error"].tolist() == [error.decode() for error in expected["error"].numpy()]
 
 
-def test_a_classifier_of_single_texts_refuses_pairs(served_in_tensorflow, assert_equal):
-    pipeline = one_segment()
-    found, expected = (result_of(each, ["a"], ["b"]) for each in (served_in_tensorflow(pipeline), pipeline))
-    assert_equal(found, expected)
-    assert found[1].startswith("`text_pair` must be None, as the model has num_segments=1")
+def test_a_pair_of_a_model_without_segments_has_all_its_separators():
+    pipeline = classify_by_roberta()
+    tokenizer = pipeline.tokenizer
+    one, other = (tokenizer.tokenize(each).numpy().tolist() for each in ("a b", "cc"))
+    start, end = tokenizer.start_id, tokenizer.end_id
+    inputs = pipeline.preprocess(tf.constant(["a b"]), tf.constant(["cc"])).inputs
+    assert inputs.keys() == {"token_ids"}
+    assert inputs["token_ids"].numpy().tolist() == [[start, *one, end, end, *other, end]]
+
+
+def test_a_mask_takes_the_space_before_it_where_the_tokenizer_says_so():
+    pipeline = FillMask(*roberta(MaskedLanguageModel))
+    assert pipeline.mask == "<mask>"
+    texts = tf.constant(["a<mask> b", "a <mask> b", "a \u3000\t<mask> b"])
+    first, *others = pipeline.preprocess(texts).inputs["token_ids"].numpy().tolist()
+    assert others == [first, first]
 
 
 @pytest.mark.slow

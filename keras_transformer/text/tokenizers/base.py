@@ -30,6 +30,8 @@ class Tokenizer(tf.Module, abc.ABC):
         vocabulary_size: the number of ids, including special ids.
         empty_ids: the ids without content: the unknown id, and the ids of pieces that are only spaces.
         file_name: the name of the file that `save` writes in addition to the description.
+        pair_separators: the number of end tokens between the texts of a pair.
+        lstrip_mask: whether a mask token takes the white space before it.
         sampling: "seeded" or "nondeterministic" for the sampler of `sample`; None if the tokenizer cannot sample.
     """
 
@@ -40,6 +42,8 @@ class Tokenizer(tf.Module, abc.ABC):
     vocabulary_size: int
     empty_ids: tuple[int, ...]
     file_name: str
+    pair_separators: int = 1
+    lstrip_mask: bool = False
     sampling: str | None = None
 
     @abc.abstractmethod

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -10,6 +10,7 @@ from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer
+from keras_transformer.text.tokenizers.vocabulary import of_pairs_and_masks
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 from keras_transformer_serving.text.subword import BYTE_CHARACTERS, byte_level_content
@@ -31,6 +32,8 @@ class BytePairTokenizer(PairTokenizer):
         special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
         add_prefix_space: whether to add a space before a text that does not start with one.
         special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
+        pair_separators: the number of end tokens between the texts of a pair, such as 2 for RoBERTa.
+        lstrip_mask: whether a mask token takes the white space before it, as in RoBERTa.
 
     Attributes:
         mask_id: the id of the mask token; -1 if there is none.
@@ -59,11 +62,14 @@ class BytePairTokenizer(PairTokenizer):
         special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
         add_prefix_space: bool = False,
         special_tokens_in_text: bool = False,
+        pair_separators: int = 1,
+        lstrip_mask: bool = False,
     ):
         settings = {
             "special_tokens": dict(special_tokens),
             "add_prefix_space": add_prefix_space,
             "special_tokens_in_text": special_tokens_in_text,
+            **of_pairs_and_masks(pair_separators, lstrip_mask),
         }
         super().__init__(vocabulary, merges, settings, needs_unknown=False)
         known = self._vocabulary
@@ -72,7 +78,6 @@ class BytePairTokenizer(PairTokenizer):
                 "`vocabulary` must hold GPT-2's character for each of the 256 bytes. "
                 f"Received: {len(known.pieces)} pieces without {missing[:5]} and {len(missing[5:])} more"
             )
-        self.mask_id = known.role("mask")
         contents = [byte_level_content(piece) for piece in known.pieces]
         whitespace = {id_ for id_, content in enumerate(contents) if content.isspace()}
         self.empty_ids = tuple(sorted(whitespace | {self.unknown_id} - {-1}))
@@ -134,7 +139,9 @@ class BytePairTokenizer(PairTokenizer):
         return cls(pieces, [(left, right) for left, right, _ in merges], **settings)
 
     @classmethod
-    def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
+    def from_files(
+        cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False, **options: Any
+    ) -> Self:
         """Read the tokenizer of a folder written by Hugging Face's libraries, such as GPT-2's or RoBERTa's.
 
         If it has no padding token, as in GPT-2, `pad_id` is None.
@@ -143,6 +150,7 @@ class BytePairTokenizer(PairTokenizer):
             folder: the folder with `tokenizer.json`, or with `vocab.json`, `merges.txt` and, optionally,
                 `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
+            **options: `pair_separators` and `lstrip_mask` of the constructor, for a folder without `tokenizer.json`.
 
         Returns:
             The tokenizer.
@@ -156,7 +164,9 @@ class BytePairTokenizer(PairTokenizer):
             50257
         """
         vocabulary, merges, settings = hugging_face.read_byte_pair(folder)
-        return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
+        return cls(
+            vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **{**options, **settings}
+        )
 
     def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         codes = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)

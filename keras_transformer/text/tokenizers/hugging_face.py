@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text.tokenizers.vocabulary import ROLES
@@ -22,6 +23,7 @@ _NAMES = {
     "mask": "mask_token",
 }
 _BERT_NAMES = {**_NAMES, "start": "cls_token", "end": "sep_token"}
+_FAIRSEQ_FILE = "sentencepiece.bpe.model"
 _END_OF_TEXT = "<|endoftext|>"
 
 
@@ -92,6 +94,7 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     path = pathlib.Path(folder)
     config = _config(path)
     prefix_space = config.get("add_prefix_space", False)
+    content: dict[str, Any] = {}
     if (file := path / "tokenizer.json").is_file():
         content = _read_object(file)
         pieces, merges, _ = _pairs_of_json(file, content)
@@ -104,9 +107,10 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     roles = _roles(config, _NAMES)
     if not roles and _END_OF_TEXT in pieces:
         roles = dict.fromkeys(("unknown", "start", "end"), _END_OF_TEXT)
+    settings = _of_pairs_and_masks(content, roles) if content else {}
     if "pad" in roles and roles["pad"] == roles.get("end"):  # GPT-2's files may name the end token as padding
         del roles["pad"]
-    return pieces, merges, {"add_prefix_space": prefix_space, "special_tokens": roles}
+    return pieces, merges, {"add_prefix_space": prefix_space, "special_tokens": roles, **settings}
 
 
 def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
@@ -166,9 +170,10 @@ def _pairs_of_text(path: pathlib.Path) -> tuple[list[str], list[tuple[str, ...]]
 
 
 def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] | None, dict[str, Any]]:
-    """Read a tokenizer of T5, `spiece.model` or `tokenizer.json`, or of Marian.
+    """Read a tokenizer of T5, `spiece.model` or `tokenizer.json`, of XLM-RoBERTa or of Marian.
 
-    Marian's files are `vocab.json`, `source.spm` and `target.spm`.
+    XLM-RoBERTa's file is `tokenizer.json` or `sentencepiece.bpe.model`, Marian's are `vocab.json`, `source.spm` and
+    `target.spm`.
 
     Args:
         folder: the folder.
@@ -185,14 +190,18 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
     config = _config(path)
     roles = _roles(config, _NAMES)
     specials = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", **roles}
-    specials["start"] = specials["pad"]
+    specials.setdefault("start", specials["pad"])
     if (file := path / "spiece.model").is_file():
         sentinels = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 100))]
         return file.read_bytes(), None, {"special_tokens": specials, "tokens_in_text": sentinels}
     if (file := path / "tokenizer.json").is_file() and not (path / "vocab.json").is_file():
-        model, pieces = _unigram(file)
+        content = _read_object(file)
+        model, pieces = _unigram(file, content)
         sentinels = [piece for piece in pieces if piece.startswith("<extra_id_")]
-        return model, pieces, {"special_tokens": specials, "tokens_in_text": sentinels}
+        settings = {"special_tokens": specials, "tokens_in_text": sentinels}
+        return model, pieces, {**settings, **_of_pairs_and_masks(content, specials)}
+    if (file := path / _FAIRSEQ_FILE).is_file():
+        return _fairseq(file, specials)
     file = path / ("target.spm" if target else "source.spm")
     if not file.is_file() or not (path / "vocab.json").is_file():
         raise _missing(path, f"spiece.model, or vocab.json and {file.name}")
@@ -203,9 +212,37 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
     return file.read_bytes(), pieces, settings
 
 
-def _unigram(file: pathlib.Path) -> tuple[bytes, list[str]]:
+def _fairseq(file: pathlib.Path, specials: dict[str, str]) -> tuple[bytes, list[str], dict[str, Any]]:
+    """Read XLM-RoBERTa's tokenizer, whose first four ids are fairseq's; its SentencePiece model begins with three."""
+    model = sentencepiece_model_pb2.ModelProto()
+    try:
+        model.ParseFromString(file.read_bytes())
+    except DecodeError as error:
+        raise ValueError(
+            f"{file} must be a SentencePiece model. Received: a file that is not ({error})"
+        ) from error
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *(each.piece for each in model.pieces[3:]), "<mask>"]
+    return file.read_bytes(), pieces, {"special_tokens": {**specials, "start": "<s>", "mask": "<mask>"}}
+
+
+def _of_pairs_and_masks(content: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of `tokenizer.json` for pairs of texts and for mask tokens, where it has them."""
+    processor, found = content.get("post_processor") or {}, {}
+    if processor.get("type") == "RobertaProcessing":
+        found["pair_separators"] = 2
+    elif processor.get("type") == "TemplateProcessing":
+        pair = [next(iter(each)) for each in processor["pair"]]  # the kinds of its parts
+        first, *rest = (i for i, kind in enumerate(pair) if kind == "Sequence")
+        if rest and rest[0] > first + 1:
+            found["pair_separators"] = rest[0] - first - 1
+    for token in content.get("added_tokens") or ():
+        if token["content"] == roles.get("mask"):
+            found["lstrip_mask"] = bool(token.get("lstrip"))
+    return found
+
+
+def _unigram(file: pathlib.Path, content: Mapping[str, Any]) -> tuple[bytes, list[str]]:
     """Return an equivalent SentencePiece model, and all pieces, including added tokens."""
-    content = _read_object(file)
     model = _model(file, content, "Unigram")
     _check(file, {"byte_fallback": False, **model}, {"byte_fallback": False})
     scores = dict(model.get("vocab") or ())

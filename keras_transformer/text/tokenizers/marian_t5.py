@@ -12,7 +12,12 @@ import tensorflow_text
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.base import tokenize_around
 from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
-from keras_transformer.text.tokenizers.vocabulary import VocabularyTokenizer, deserialised, serialised
+from keras_transformer.text.tokenizers.vocabulary import (
+    VocabularyTokenizer,
+    deserialised,
+    of_pairs_and_masks,
+    serialised,
+)
 from keras_transformer_options.arguments import check_not_negative, check_one_of
 from keras_transformer_serving.text.sentence_piece import keeps_spaces
 
@@ -25,6 +30,8 @@ _PLACES = ("anywhere", "start")
 class MarianT5Tokenizer(VocabularyTokenizer):
     """Convert text to ids and back with a SentencePiece model and a separate vocabulary of its pieces.
 
+    So do XLM-RoBERTa, CamemBERT and the multilingual BARTs, whose ids are not those of the SentencePiece model.
+
     T5's vocabulary is the model's pieces followed by sentinels, "<extra_id_99>" to "<extra_id_0>", which are recognised
     in texts. Marian shares one vocabulary between two languages, each with its own SentencePiece model; a text may
     begin with the code of the target language, such as ">>fra<<".
@@ -32,11 +39,13 @@ class MarianT5Tokenizer(VocabularyTokenizer):
     Args:
         model: a serialised SentencePiece model.
         vocabulary: the pieces in the order of their ids. Pieces of the model that are not in it are unknown.
-        special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end".
+        special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
         tokens_in_text: pieces that are recognised in texts as written.
         place_in_text: where `tokens_in_text` are recognised: "anywhere", or only at the "start".
         unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
             pieces.
+        pair_separators: the number of end tokens between the texts of a pair, such as 2 for XLM-RoBERTa.
+        lstrip_mask: whether a mask token takes the white space before it, as in XLM-RoBERTa.
 
     Attributes:
         start_id: the id that starts a target; T5 and Marian start with padding.
@@ -71,6 +80,8 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         tokens_in_text: Sequence[str] = (),
         place_in_text: str = "anywhere",
         unused: int = 0,
+        pair_separators: int = 1,
+        lstrip_mask: bool = False,
     ):
         processor = read_model(model, with_padding=False)
         settings = {
@@ -78,6 +89,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             "tokens_in_text": list(tokens_in_text),
             "place_in_text": place_in_text,
             "unused": unused,
+            **of_pairs_and_masks(pair_separators, lstrip_mask),
         }
         super().__init__(vocabulary, settings)
         self._processor, self._model, known = processor, model, self._vocabulary
@@ -115,16 +127,23 @@ class MarianT5Tokenizer(VocabularyTokenizer):
 
     @classmethod
     def from_files(
-        cls, folder: str | os.PathLike[str], *, vocabulary_size: int | None = None, target: bool = False
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        vocabulary_size: int | None = None,
+        target: bool = False,
+        **options: Any,
     ) -> Self:
-        """Read the T5 or Marian tokenizer of a folder written by Hugging Face's libraries.
+        """Read the SentencePiece tokenizer of a folder written by Hugging Face's libraries.
 
         Args:
-            folder: the folder with T5's `spiece.model` or `tokenizer.json`, or Marian's `vocab.json`, `source.spm` and
-                `target.spm`; and, optionally, `tokenizer_config.json`.
+            folder: the folder with T5's `spiece.model`, with a `tokenizer.json` of unigrams, with XLM-RoBERTa's
+                `sentencepiece.bpe.model`, or with Marian's `vocab.json`, `source.spm` and `target.spm`; and,
+                optionally, `tokenizer_config.json`.
             vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
             target: whether to read Marian's tokenizer of the target language, for labels. Both tokenizers can
                 detokenise generated ids.
+            **options: `pair_separators` and `lstrip_mask` of the constructor, for a folder without `tokenizer.json`.
 
         Returns:
             The tokenizer.
@@ -150,7 +169,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
                 f"`vocabulary_size` must be at least {len(pieces)}, the pieces in the folder. "
                 f"Received: vocabulary_size={vocabulary_size}"
             )
-        return cls(model, pieces, unused=unused, **{"special_tokens": SPECIAL_TOKENS, **settings})
+        return cls(model, pieces, unused=unused, **{"special_tokens": SPECIAL_TOKENS, **options, **settings})
 
     @property
     def model_bytes(self) -> bytes:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from keras_transformer.text.tokenizers.base import Tokenizer
+from keras_transformer_options.arguments import check_positive_integer
 
 ROLES = ("pad", "unknown", "start", "end", "mask")
 
@@ -88,6 +89,9 @@ class VocabularyTokenizer(Tokenizer):
             )
         self.pad_id = known.pad_id
         self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
+        self.mask_id = known.role("mask")
+        self.pair_separators = settings.get("pair_separators", 1)
+        self.lstrip_mask = settings.get("lstrip_mask", False)
         self.vocabulary_size: int = len(known.pieces)
         self.empty_ids: tuple[int, ...] = (self.unknown_id,)
 
@@ -118,6 +122,15 @@ class VocabularyTokenizer(Tokenizer):
             3
         """
         return self._vocabulary.ids.get(piece, self.unknown_id)
+
+
+def of_pairs_and_masks(pair_separators: int, lstrip_mask: bool) -> dict[str, Any]:
+    """Return the settings of a tokenizer of an encoder; defaults are left out, as in the files of earlier versions."""
+    check_positive_integer(pair_separators=pair_separators)
+    return {
+        **({"pair_separators": pair_separators} if pair_separators != 1 else {}),
+        **({"lstrip_mask": True} if lstrip_mask else {}),
+    }
 
 
 def serialised(content: Mapping[str, Any]) -> bytes:

@@ -86,7 +86,6 @@ class WordPieceTokenizer(WordTokenizer):
             raise ValueError(
                 f"`vocabulary` must not hold empty pieces or U+0000. Received: {bad[0]!r} at {known.ids[bad[0]]}"
             )
-        self.mask_id = known.role("mask")
         self._words = bert_words(clean_text, isolate_ideographs, strip_accents, lowercase)
         with tf.init_scope(), tf.device("CPU"):
             self._initial_texts = tf.constant(known.pieces)

@@ -93,7 +93,8 @@ refused(
     BERT,
     {**SIZES, "max_length": 9},
     HEADS_DIVIDE,
-    must(POSITIVE, num_layers=0, num_segments=0, max_length=0, vocabulary_size=None),
+    must(POSITIVE, num_layers=0, max_length=0, embedding_dim=0, vocabulary_size=None),
+    must("not be negative", num_segments=-1),
     must("be in [0, 12)", pad_id=12),
 )
 refused(BERT.from_size, {}, must("be one of", name="huge"), name="BERT.from_size")

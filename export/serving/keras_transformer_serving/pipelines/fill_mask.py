@@ -1,5 +1,6 @@
 """Masked language models."""
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, softmax
 from keras_transformer_serving.tasks import Row, Tensor
+from keras_transformer_serving.text.base import WHITE_SPACE
 
 
 class MaskPrediction(NamedTuple):
@@ -55,8 +57,10 @@ class FillMask(FillMaskTask, TextPipeline):
 
     def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
         """Convert a text to ids."""
-        mask = self.config["mask"]
-        first, *others = map(self.tokenizer.tokenize, texts[0].split(mask))
+        mask, text = self.config["mask"], texts[0]
+        if self.tokenizer.lstrip_mask:
+            text = re.sub(f"{WHITE_SPACE}+{re.escape(mask)}", lambda _: mask, text)
+        first, *others = map(self.tokenizer.tokenize, text.split(mask))
         if not others:
             raise RefusedError("text", f"`text` must contain the mask token {mask!r}. Received: none")
         ids = [*first, *(id_ for part in others for id_ in (self.tokenizer.mask_id, *part))]

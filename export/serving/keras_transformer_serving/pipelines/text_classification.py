@@ -90,11 +90,6 @@ class TextClassificationTask(Classifier, TextTask):
                     "`text_pair` must be given, as the model compares two texts. Received: text_pair=None"
                 )
             return self._answers({"text": text}, batch_size, **options)
-        num_segments = self.config.get("num_segments", 2)
-        if num_segments < 2:
-            raise ValueError(
-                f"`text_pair` must be None, as the model has num_segments={num_segments}. Received: second texts"
-            )
         return self._answers({"text": text, "text_pair": text_pair}, batch_size, **options)
 
     @classmethod
@@ -103,7 +98,7 @@ class TextClassificationTask(Classifier, TextTask):
         pair = (TEXT, Tensor("text_pair", "string"))
         if config["symmetric"]:
             return {DEFAULT: pair}
-        return {DEFAULT: (TEXT,), **({"classify_pairs": pair} if config.get("num_segments", 2) >= 2 else {})}
+        return {DEFAULT: (TEXT,), "classify_pairs": pair}
 
 
 class TextClassification(TextClassificationTask, TextPipeline):

@@ -273,7 +273,8 @@ class TextPipeline(TextTask, Model):
     def _room(self, num_texts: int) -> int:
         """Return the maximum number of ids of a text or pair, without special ids."""
         limit: int | None = self.config["max_length"]
-        return (2**30 if limit is None else limit) - 1 - num_texts
+        separators = (num_texts - 1) * (self.tokenizer.pair_separators - 1)
+        return (2**30 if limit is None else limit) - 1 - num_texts - separators
 
     def _with_special_ids(
         self, first: list[int] | None, second: list[int]
@@ -281,8 +282,9 @@ class TextPipeline(TextTask, Model):
         """Return the ids of a window, in one or both orders of a pair, and its segment ids."""
         tokenizer, special_ids = self.tokenizer, self.config["special_ids"]
         if special_ids is None:
-            before = [tokenizer.start_id, *(second if first is None else first), tokenizer.end_id]
-            after = [] if first is None else [*second, tokenizer.end_id]
+            end = tokenizer.end_id
+            before = [tokenizer.start_id, *(second if first is None else first), end]
+            after = [] if first is None else [*[end] * (tokenizer.pair_separators - 1), *second, end]
             return [before + after], [0] * len(before) + [1] * len(after)
         start, delimiter, extract = special_ids
         if first is None:

@@ -5,6 +5,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+# Unicode's white space, as a class of a regular expression.
+WHITE_SPACE = "[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+
 
 class Tokenizer(abc.ABC):
     """Convert text to ids and back.
@@ -19,6 +22,8 @@ class Tokenizer(abc.ABC):
         mask_id: the id of the mask token; -1 if there is none.
         special_token_ids: the special tokens and their ids.
         pieces: the pieces in the order of their ids.
+        pair_separators: the number of end tokens between the texts of a pair.
+        lstrip_mask: whether a mask token takes the white space before it.
         _in_text: the special tokens that are recognised in every text, and their ids.
         _anywhere: whether they are recognised anywhere in a text, or only at its start.
     """
@@ -30,6 +35,8 @@ class Tokenizer(abc.ABC):
     mask_id: int = -1
     special_token_ids: Mapping[str, int]
     pieces: Sequence[str]
+    pair_separators: int = 1
+    lstrip_mask: bool = False
     _in_text: Mapping[str, int] = {}
     _anywhere: bool = True
 
@@ -92,6 +99,8 @@ class VocabularyTokenizer(Tokenizer):
             self._ids[roles[role]] if role in roles else -1 for role in ("unknown", "start", "end", "mask")
         )
         self.special_token_ids = {token: self._ids[token] for token in roles.values()}
+        self.pair_separators = settings.get("pair_separators", 1)
+        self.lstrip_mask = settings.get("lstrip_mask", False)
         if settings.get("special_tokens_in_text"):
             self._in_text = self.special_token_ids
 
