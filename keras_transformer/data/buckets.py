@@ -14,7 +14,7 @@ from keras_transformer.data.storage import Arrays, gathered
 from keras_transformer_options.arguments import check_positive, check_positive_integer, is_integer
 
 LengthBuckets = int | Sequence[int] | Sequence[tuple[int, int]]
-# The lengths of the rows from one index to before another, integers (n, sides).
+# A function of `start` and `end` that returns the lengths of these rows, integers (n, sides).
 RowLengths = Callable[[int, int], np.ndarray]
 
 _BATCH_SIZE = 64
@@ -22,12 +22,12 @@ _CHUNK = 2**18  # rows whose lengths are in memory at a time
 
 
 class LengthCounts(NamedTuple):
-    """The number of rows of each length in each of m parts of a dataset.
+    """The number of rows of each length, for each of the m parts of a dataset (the tasks of a mixture).
 
     Attributes:
-        lengths: the different lengths of rows that are short enough, integers (u, sides).
-        rows: the number of rows of each of them, integers (u, m).
-        too_long: the number of other rows, integers (m,).
+        lengths: the distinct lengths that do not exceed the limit, integers (u, sides).
+        rows: the number of rows of each length and part, integers (u, m).
+        too_long: the number of longer rows of each part, integers (m,).
     """
 
     lengths: np.ndarray
@@ -39,9 +39,8 @@ class Buckets(NamedTuple):
     """The assignment of rows to buckets, and the shape of the batches of each bucket.
 
     Attributes:
-        rows: the indices of the n rows that are in a bucket, int64 (n,), by bucket, then by part of the dataset, in
-            their order.
-        sizes: the number of rows of each of k buckets and m parts, integers (k, m).
+        rows: the indices of the n rows in buckets, int64 (n,), ordered by bucket, part of the dataset and index.
+        sizes: the number of rows of each bucket and part, integers (k, m).
         shapes: the lengths of each side of each bucket, integers (k, sides): source and target for pairs.
         batch_sizes: the batch size of each bucket, integers (k,).
         content: the rows or a hash of them, for `Epochs.fingerprint`.
@@ -58,15 +57,15 @@ class Shapes(NamedTuple):
     """The possible shapes of batches.
 
     Attributes:
-        rows_of: a function from a shape, the length of each side, to the number of rows in a batch.
-        given: the shapes (k, sides), ordered, or `None` if they have to be chosen.
+        batch_size_of: a function from a shape, the length of each side, to the number of rows in a batch.
+        fixed: the shapes that the user chose (k, sides), ordered; `None` to choose them by the lengths of the rows.
         count: the maximum number of shapes.
         limits: the maximum length of each side.
-        multiple: what chosen lengths are multiples of.
+        multiple: the number of which chosen lengths are multiples.
     """
 
-    rows_of: Callable[[Shape], int]
-    given: np.ndarray | None
+    batch_size_of: Callable[[Shape], int]
+    fixed: np.ndarray | None
     count: int
     limits: Shape
     multiple: int
@@ -74,7 +73,7 @@ class Shapes(NamedTuple):
     @classmethod
     def of_rows(cls, batch_size: int, max_length: int, length_buckets: int | Sequence[int]) -> Self:
         """Validate the arguments of functions whose batches have one length, and create the shapes from them."""
-        return cls._of(_rows_of(batch_size, None), max_length, length_buckets, 1, 8)
+        return cls._of(_batch_size_of(batch_size, None), max_length, length_buckets, 1, 8)
 
     @classmethod
     def of_pairs(
@@ -87,12 +86,12 @@ class Shapes(NamedTuple):
     ) -> Self:
         """Validate the arguments of `translation_pairs`, and create the shapes from them."""
         check_positive_integer(pad_to_multiple_of=multiple)
-        return cls._of(_rows_of(batch_size, batch_tokens), max_length, length_buckets, 2, multiple)
+        return cls._of(_batch_size_of(batch_size, batch_tokens), max_length, length_buckets, 2, multiple)
 
     @classmethod
     def _of(
         cls,
-        rows_of: Callable[[Shape], int],
+        batch_size_of: Callable[[Shape], int],
         max_length: int,
         length_buckets: LengthBuckets,
         sides: int,
@@ -101,9 +100,9 @@ class Shapes(NamedTuple):
         check_positive_integer(max_length=max_length)
         if is_integer(length_buckets):
             check_positive(length_buckets=length_buckets)
-            return cls(rows_of, None, length_buckets, (max_length,) * sides, multiple)
-        given = ordered(_checked(length_buckets, max_length, sides))
-        return cls(rows_of, given, len(given), tuple(given[-1].tolist()), multiple)
+            return cls(batch_size_of, None, length_buckets, (max_length,) * sides, multiple)
+        shapes = ordered(_checked(length_buckets, max_length, sides))
+        return cls(batch_size_of, shapes, len(shapes), tuple(shapes[-1].tolist()), multiple)
 
     @property
     def limit(self) -> int:
@@ -111,7 +110,7 @@ class Shapes(NamedTuple):
         return max(self.limits)
 
     def fit(self, lengths: np.ndarray) -> np.ndarray:
-        """Return whether rows of lengths (n, sides) fit the largest shape, booleans (n,)."""
+        """Return a mask (n,) of the rows, of lengths (n, sides), that fit the largest shape."""
         return (lengths <= self.limits).all(axis=1)
 
     def count_lengths(self, row_lengths: RowLengths, ends: Sequence[int]) -> LengthCounts:
@@ -119,7 +118,7 @@ class Shapes(NamedTuple):
 
         Args:
             row_lengths: the lengths of the rows.
-            ends: the index after the last row of each of m parts of the dataset.
+            ends: the end index of each of the m parts of the dataset.
         """
         base = self.limit + 1
         counts = [collections.Counter[int]() for _ in ends]
@@ -132,7 +131,7 @@ class Shapes(NamedTuple):
                 too_long[part] += len(lengths) - len(fitting)
         codes = np.array(sorted(set().union(*counts)), np.int64)
         lengths = codes[:, None] // base ** np.arange(len(self.limits)) % base
-        rows = np.array([[of_part[code] for of_part in counts] for code in codes.tolist()], np.int64)
+        rows = np.array([[counter[code] for counter in counts] for code in codes.tolist()], np.int64)
         return LengthCounts(lengths, rows.reshape(len(codes), len(ends)), too_long)
 
     def buckets(
@@ -143,16 +142,16 @@ class Shapes(NamedTuple):
         ends: Sequence[int],
         workers: int = 1,
     ) -> Buckets:
-        """Assign the rows that are short enough to shapes.
+        """Assign each row to the first shape that it fits; drop longer rows.
 
         Args:
             arrays: the arrays of the dataset, with which the assignment is stored.
             row_lengths: the lengths of the rows.
             counts: the result of `count_lengths`.
-            ends: the index after the last row of each part of the dataset.
+            ends: the end index of each part of the dataset.
             workers: the number of workers that share the batches.
         """
-        chosen = self.given
+        chosen = self.fixed
         if chosen is None:
             chosen = self._chosen(counts.lengths, counts.rows.sum(axis=1), workers)
         bucket = first_fitting(counts.lengths, chosen)
@@ -167,14 +166,14 @@ class Shapes(NamedTuple):
             rows=rows["rows"],
             sizes=np.stack([counts.rows[bucket == number].sum(axis=0) for number in range(len(chosen))]),
             shapes=chosen,
-            batch_sizes=np.array([self.rows_of(tuple(shape)) for shape in chosen.tolist()]),
+            batch_sizes=np.array([self.batch_size_of(tuple(shape)) for shape in chosen.tolist()]),
             content=rows.content,
         )
 
     def order(
         self, arrays: Arrays, row_lengths: RowLengths, count: int, shuffle: bool, shard: Shard, complete: bool
     ) -> "BucketOrder":
-        """Assign `count` rows, which are all short enough, to shapes, and order them; see `BucketOrder`."""
+        """Assign `count` rows, none of them too long, to shapes, and return their order."""
         counts = self.count_lengths(row_lengths, [count])
         buckets = self.buckets(arrays, row_lengths, counts, [count])
         return BucketOrder(buckets, shuffle, shard, complete=complete)
@@ -183,7 +182,7 @@ class Shapes(NamedTuple):
         options = self.count, self.limit, self.multiple, rows
         if len(self.limits) == 1:
             return np.array(choose_lengths(lengths[:, 0], *options))[:, None]
-        return np.array(choose_shapes(lengths, lambda shape: workers * self.rows_of(shape), *options))
+        return np.array(choose_shapes(lengths, lambda shape: workers * self.batch_size_of(shape), *options))
 
 
 class BucketOrder:
@@ -193,20 +192,20 @@ class BucketOrder:
         buckets: the buckets.
         shuffle: whether rows and batches are shuffled. Otherwise the batches of the first bucket come first, and rows
             keep their order within each bucket.
-        shard: the part of each batch.
+        shard: the worker's shard of each batch.
         numbers: the number of rows that an epoch draws from each bucket and part, integers (k, m); by default each row
-            is drawn once. Rows repeat after all of theirs have occurred.
-        complete: whether rows of padding complete the last batch of each bucket. Otherwise it is smaller, and up to
-            `shard.count - 1` rows of each bucket, different ones in each epoch, are left out.
+            is drawn once. If there are fewer rows, they repeat after all have been drawn.
+        complete: whether to complete the last batch of each bucket with rows of padding. Otherwise it is smaller, and
+            up to `shard.count - 1` rows of each bucket, different ones in each epoch, are dropped.
 
     Attributes:
         count: the number of batches in an epoch.
-        shard: the part of each batch.
-        static_lengths: the length of each side in all batches, `None` if there are several.
+        shard: the worker's shard of each batch.
+        static_lengths: the length of each side, `None` for a side whose length differs between batches.
         content: for `Epochs.fingerprint`.
 
     Raises:
-        ValueError: if there is no batch, as there are less rows than workers.
+        ValueError: if there is no batch, because there are fewer rows than workers.
     """
 
     def __init__(
@@ -231,10 +230,10 @@ class BucketOrder:
         self._rows, self.content = buckets.rows, [*buckets.content, numbers]
         with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
             self._shapes, self._sizes = (
-                tf.constant(each, tf.int64) for each in (buckets.shapes, buckets.batch_sizes)
+                tf.constant(array, tf.int64) for array in (buckets.shapes, buckets.batch_sizes)
             )
             self._drawn, self._first_batch = tf.constant(drawn), _starts(count_of_bucket)
-            # The parts of a bucket follow each other.
+            # The parts of a bucket are contiguous.
             self._first_of_bucket = _starts(drawn)
             self._first_of_part = _starts(numbers.reshape(-1))
             self._part_sizes, self._part_start = (
@@ -243,7 +242,7 @@ class BucketOrder:
             )
 
     def __call__(self, number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return a batch of row indices, −1 for padding, and the bucket's shape, int64 (B,) and (sides,)."""
+        """Return the row indices of a batch, int64 (B,), −1 for padding, and its shape, int64 (sides,)."""
         place = shuffled(number, seeds, self.count) if self._shuffle else number
         bucket = _last_not_after(self._first_batch, place)
         size = self._sizes[bucket]
@@ -263,34 +262,34 @@ class BucketOrder:
         return tf.ensure_shape(rows, [self._static_size]), self._shapes[bucket]
 
     def _draw(self, numbers: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        """Return the rows of numbers that count the rows of all parts, int64 (B,)."""
+        """Map numbers that count the drawn rows of all parts to row indices, int64 (B,)."""
         part = _last_not_after(self._first_of_part, numbers)
         size = tf.gather(self._part_sizes, part)
         numbers -= tf.gather(self._first_of_part, part)
         within = numbers % size
-        if self._shuffle:  # each pass over each part in an order of its own
+        if self._shuffle:  # reshuffle each part for every pass over it
             within = shuffled(within, seeds, size, -1 - part - numbers // size * 2**16)
         return gathered(self._rows, tf.gather(self._part_start, part) + within)
 
 
 def _chunks(row_lengths: RowLengths, start: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the lengths of the rows from `start` to before `end`, and the index of the first of them."""
+    """Yield (first index, lengths) of the chunks of rows from `start` to `end`."""
     for first in range(start, end, _CHUNK):
         yield first, row_lengths(first, min(first + _CHUNK, end))
 
 
 def _checked(length_buckets: Any, max_length: int, sides: int) -> np.ndarray:
-    """Return the ordered shapes (k, sides) of the argument `length_buckets`, or raise a ValueError."""
-    listed = list(length_buckets) if isinstance(length_buckets, Iterable) else []
-    shapes = [tuple(each) if isinstance(each, tuple | list) else (each,) * sides for each in listed]
+    """Validate `length_buckets`, and return its shapes (k, sides), ordered."""
+    items = list(length_buckets) if isinstance(length_buckets, Iterable) else []
+    shapes = [tuple(item) if isinstance(item, tuple | list) else (item,) * sides for item in items]
     valid = [
         len(shape) == sides and all(is_integer(length) and 0 < length <= max_length for length in shape)
         for shape in shapes
     ]
     if shapes and all(valid) and len(set(shapes)) == len(shapes):
-        found = np.array(shapes, np.int64)
-        if (found <= found[-1]).all():
-            return ordered(found)
+        array = np.array(shapes, np.int64)
+        if (array <= array[-1]).all():
+            return ordered(array)
     lengths = "lengths" if sides == 1 else "lengths or (source, target) lengths"
     raise ValueError(
         f"`length_buckets` must be a positive integer, or different {lengths} up to max_length={max_length} "
@@ -298,7 +297,7 @@ def _checked(length_buckets: Any, max_length: int, sides: int) -> np.ndarray:
     )
 
 
-def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[Shape], int]:
+def _batch_size_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[Shape], int]:
     for argument, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
         if size is not None:
             check_positive_integer(**{argument: size})
@@ -313,11 +312,11 @@ def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[Shap
 
 
 def _starts(sizes: np.ndarray) -> tf.Tensor:
-    """Return where each of several contiguous parts starts."""
+    """Return the start index of each of several contiguous parts."""
     return tf.constant(np.cumsum(sizes) - sizes)
 
 
 def _last_not_after(starts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
     """Return the index of the last start that is at most each number, int64, of the shape of `numbers`."""
-    found = tf.searchsorted(starts, tf.reshape(numbers, [-1]), side="right", out_type=tf.int64) - 1
-    return tf.reshape(found, tf.shape(numbers))
+    indices = tf.searchsorted(starts, tf.reshape(numbers, [-1]), side="right", out_type=tf.int64) - 1
+    return tf.reshape(indices, tf.shape(numbers))

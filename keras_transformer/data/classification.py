@@ -38,7 +38,7 @@ def classification(
 ) -> tf.data.Dataset:
     """Make batches to train an encoder such as BERT to classify texts or pairs of texts, or to predict numbers.
 
-    The inputs are those that `pipelines.TextClassification` computes for the same texts. The labels correspond to the
+    The inputs equal those of `pipelines.TextClassification` for the same texts. The labels correspond to the
     model's `problem_type`, as in `models.SequenceClassifier`. For a decoder such as GPT, whose rows and auxiliary
     objective differ, see `fine_tuning`; its labels are the same.
 
@@ -50,13 +50,13 @@ def classification(
         batch_size: B, the number of rows in each batch; the last batch of each length may be smaller.
         max_length: the maximum length of a row, including special ids: at most the model's. Longer texts are truncated
             at their end, of pairs the longer text first, with a warning of the logger "keras_transformer". The pipeline
-            refuses such texts, or splits them into windows.
+            raises an error for such texts, or splits them into windows.
         length_buckets: the maximum number of lengths of batches, chosen to minimize padding; or the lengths, the last
             of which limits texts as `max_length` does.
         shuffle: whether to reshuffle in each epoch. Otherwise texts keep their order within each length.
         seed: the seed of shuffling.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
-            batch of each length up to count − 1 rows are left out, other ones in each epoch.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`; of
+            the last batch of each length, up to count − 1 rows are dropped, different ones in each epoch.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
@@ -83,23 +83,21 @@ def classification(
     shapes, part = checked_shapes(tokenizer, batch_size, max_length, length_buckets), Shard.of(shard)
     if isinstance(texts, str | bytes):
         raise TypeError(Message("{texts} must be an iterable", texts=str(texts)[:50]))
-    given = Labels(labels)
+    checked_labels = Labels(labels)
 
     def to_arrays(chunks: Iterator[list[tuple[tuple[str, ...], Any]]]) -> Iterator[Chunk]:
         truncated = count = 0
         for chunk in chunks:
-            ids = [
-                token_lists(side, tokenizer) for side in zip(*(of_row for of_row, _ in chunk), strict=True)
-            ]
+            ids = [token_lists(side, tokenizer) for side in zip(*(row for row, _ in chunk), strict=True)]
             rows = []
-            for of_row in zip(*ids, strict=True):
-                row = EncoderRow.of(tokenizer, *of_row)
+            for row_ids in zip(*ids, strict=True):
+                row = EncoderRow.of(tokenizer, *row_ids)
                 if len(row.ids) > shapes.limit:
                     truncated += 1
-                    row = EncoderRow.of(tokenizer, *_truncated(of_row, shapes.limit))
+                    row = EncoderRow.of(tokenizer, *_truncated(row_ids, shapes.limit))
                 rows.append(row)
             count += len(chunk)
-            yield rows_to_store(rows) | {"labels": given.checked([label for _, label in chunk])}
+            yield rows_to_store(rows) | {"labels": checked_labels.checked([label for _, label in chunk])}
         if truncated:
             _LOGGER.warning(
                 "classification truncates %d of %d texts to %d ids, including special ones",
@@ -109,7 +107,7 @@ def classification(
             )
 
     return encoder_batches(
-        given.of(texts=_rows(texts)),
+        checked_labels.of(texts=_rows(texts)),
         to_arrays,
         "classification",
         tokenizer,
@@ -124,22 +122,22 @@ def classification(
 def _rows(texts: Iterable[Any]) -> Iterator[tuple[str, ...]]:
     """Yield the text, or the two texts, of each row."""
     count = None
-    for i, given in enumerate(texts):
-        row = (given,) if isinstance(given, str) else given
+    for i, item in enumerate(texts):
+        row = (item,) if isinstance(item, str) else item
         strings = isinstance(row, tuple | list) and all(isinstance(text, str) for text in row)
         count = count or (len(row) if strings else 0)
         if not strings or len(row) != count or count not in (1, 2):
             raise ArgumentError(
-                "{texts} must all be strings, or all pairs of strings", **{f"texts[{i}]": given}
+                "{texts} must all be strings, or all pairs of strings", **{f"texts[{i}]": item}
             )
         yield tuple(row)
 
 
 def _truncated(texts: Sequence[list[int]], limit: int) -> list[list[int]]:
-    """Truncate the ids of a text, or of a pair's longer text first, to `limit` with special ids."""
+    """Truncate the ids of a text, or of a pair (the longer text first), to `limit` including special ids."""
     if len(texts) == 1:
         return [texts[0][: limit - 2]]
     first, second = texts
-    room = limit - 3
-    kept = min(len(first), max(room // 2, room - len(second)))
-    return [first[:kept], second[: room - kept]]
+    available = limit - 3
+    kept = min(len(first), max(available // 2, available - len(second)))
+    return [first[:kept], second[: available - kept]]

@@ -40,9 +40,9 @@ def read_conll(
         paths: the path of a file, plain or compressed by gzip (".gz"), or several.
         columns: the columns of word and tag, from 0 or, if negative, from the end; for CoNLL-U (1, 3).
         encoding: the encoding of the files, by default UTF-8.
-        on_error: "raise" to refuse malformed lines, or "skip" to leave out their sentences with one warning of the
-            logger "keras_transformer". A line is malformed if it is not UTF-8, has not as many columns as the first
-            line of its file, or an empty one.
+        on_error: "raise" to raise an error for malformed lines, or "skip" to skip their sentences with one warning of
+            the logger "keras_transformer". A line is malformed if it is not UTF-8, has another number of columns than
+            the first line of its file, or has an empty column.
 
     Returns:
         The sentences in order, tuples `(words, tags)`.
@@ -62,11 +62,11 @@ def read_conll(
     check_encoding(encoding=encoding)
     malformed = Malformed("paths", on_error, has_options=True)
     paths = checked_paths(paths)
-    found = [sentence for path in paths for sentence in _sentences(path, columns, malformed, encoding)]
+    sentences = [sentence for path in paths for sentence in _sentences(path, columns, malformed, encoding)]
     malformed.report()
-    if not found:
+    if not sentences:
         raise ArgumentError("{paths} must hold at least one sentence", paths=list(map(os.fspath, paths)))
-    return found
+    return sentences
 
 
 def _sentences(

@@ -1,4 +1,4 @@
-"""Batches of the inputs of an encoder with a head, as its pipeline makes them from texts."""
+"""Batches of inputs for an encoder with a task head, equal to the inputs of its pipeline."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -73,13 +73,13 @@ def encoder_batches(
     Args:
         examples: the examples.
         to_arrays: a function from lists of consecutive examples to the arrays of `rows_to_store`, of rows of at most
-            `shapes.limit` ids, and "labels": one for each row, or one for each id.
+            `shapes.limit` ids, and to "labels", one for each row or one for each id.
         task: the name of the task, for `cache_dir`.
         tokenizer: the tokenizer.
         shapes: the shapes of batches.
         shuffle: whether to reshuffle in each epoch. Otherwise rows keep their order within each length.
         seed: the seed of shuffling.
-        shard: the part of each batch.
+        shard: the worker's shard of each batch.
         cache_dir: a folder for the arrays.
         complete: whether to complete the last batch of each length with rows of padding, which losses must ignore;
             otherwise it is smaller.
@@ -106,7 +106,7 @@ def encoder_batches(
             "token_ids": tf.where(real, token_ids, tokenizer.pad_id),
             "segment_ids": tf.cast(second & real, tf.int32),
         }
-        inputs = {name: tf.ensure_shape(each, static) for name, each in inputs.items()}
+        inputs = {name: tf.ensure_shape(values, static) for name, values in inputs.items()}
         if arrays.has_rows("labels"):
             return inputs, arrays.rows("labels").padded(batch.rows, length, IGNORED)
         return inputs, gathered(arrays["labels"], batch.rows)
@@ -120,13 +120,13 @@ def ids_of_words(words: Iterable[str], tokenizer: Tokenizer) -> Mapping[str, lis
     return dict(zip(distinct, token_lists(distinct, tokenizer), strict=True))
 
 
-def windows(length: int, room: int) -> list[tuple[int, int]]:
-    """Return the first index of each window, and the one after its last, as in pipelines with `long_texts="window"`.
+def windows(length: int, size: int) -> list[tuple[int, int]]:
+    """Return (start, end) of each window of a text, as in pipelines with `long_texts="window"`.
 
     Args:
         length: the number of ids of a text.
-        room: the maximum number in a window; windows overlap by half of it.
+        size: the maximum number of ids in a window; windows overlap by half of it.
     """
-    beyond, stride = max(length - room, 0), max(room - room // 2, 1)
-    starts = (min(number * stride, beyond) for number in range(1 + -(-beyond // stride)))
-    return [(start, start + min(length, room)) for start in starts]
+    last, stride = max(length - size, 0), max(size - size // 2, 1)
+    starts = (min(number * stride, last) for number in range(1 + -(-last // stride)))
+    return [(start, start + min(length, size)) for start in starts]

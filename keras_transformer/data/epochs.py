@@ -1,8 +1,8 @@
-"""The path from stored rows to batches, in an order that is a function of seed and epoch.
+"""Batches of stored rows, in an order that is a function of seed and epoch.
 
-An order says which rows a batch has, an objective makes inputs and labels of them, and `batches` makes a dataset of
-both. Nothing but the numbers of an epoch and a batch has to be stored to continue an epoch in its middle, and no buffer
-is needed to shuffle: TensorFlow's `RandomIndexShuffle` computes each place of a permutation by itself.
+An order gives the rows of a batch, an objective makes inputs and labels of them, and `batches` makes a dataset of both.
+To resume in the middle of an epoch, only the numbers of the epoch and the batch have to be stored. Shuffling needs no
+buffer: TensorFlow's `RandomIndexShuffle` computes single entries of a permutation.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_transformer_options.arguments import check, is_integer
 
-_PREFETCHED = 4  # as many as fit next to a training step; each is small
+_PREFETCHED = 4  # batches
 _ROUNDS = 8  # of the cipher that permutes; with 4, permutations of few numbers are less uniform
 
 
@@ -27,11 +27,13 @@ class Epochs:
     Attributes:
         count: the number of batches in an epoch.
         fingerprint: a hash of the seed and of the data.
-        unseeded: the name of what makes batches random without a seed, or "" if batches can be repeated.
+        nondeterministic_tokenizer: the class name of a tokenizer whose sampler takes no seed, or "" if an epoch can be
+            reproduced.
     """
 
-    def __init__(self, count: int, fingerprint: str, unseeded: str = "") -> None:
-        self.count, self.fingerprint, self.unseeded = count, fingerprint, unseeded
+    def __init__(self, count: int, fingerprint: str, nondeterministic_tokenizer: str = "") -> None:
+        self.count, self.fingerprint = count, fingerprint
+        self.nondeterministic_tokenizer = nondeterministic_tokenizer
         self._positions = {"next": (0, 0), "current": (0, 0)}  # copies of this object share it
 
     @property
@@ -47,8 +49,8 @@ class Epochs:
     def start_at(self, epoch: int, batch: int = 0) -> None:
         """Start the next iteration of the dataset in an epoch, after its first `batch` batches.
 
-        The iterations after it are the following epochs from their first batch. TensorFlow raises an error if an
-        iteration with fewer batches than the cardinality is continued after its last one.
+        Later iterations start at the first batch of the following epochs. TensorFlow raises an error if an iteration
+        with fewer batches than the cardinality is continued after its last batch.
         """
         if epoch < 0 or not 0 <= batch < self.count:
             raise ValueError(
@@ -65,10 +67,10 @@ class Epochs:
 
 
 class Shard(NamedTuple):
-    """The part of each batch that one of several workers reads.
+    """The shard of each batch that one of several workers reads.
 
-    An epoch is that of one worker with `count` times the batch size: of each of its batches, worker i has the i-th
-    part. So all workers have batches of equal shapes at every step, which together are the rows of one in their order.
+    An epoch has the batches of a single worker with `count` times the batch size; worker i reads the i-th shard of
+    each. So all workers have batches of equal shapes at every step, which concatenate to the single worker's batch.
 
     Attributes:
         index: the number of the worker, from 0.
@@ -89,12 +91,12 @@ class Shard(NamedTuple):
         return cls(int(shard[0]), int(shard[1]))
 
     def drawn(self, count: Any, complete: bool) -> Any:
-        """Return how many of `count` rows an epoch has, integers or tensors.
+        """Return the number of rows, of `count`, that an epoch draws, integers or tensors.
 
         Args:
             count: the number of rows.
-            complete: whether rows of padding complete batches, which needs a label that losses and metrics ignore.
-                Otherwise up to `self.count - 1` rows are left out, so that each worker has as many as the others.
+            complete: whether to complete batches with rows of padding, whose labels losses and metrics must ignore.
+                Otherwise up to `self.count - 1` rows are dropped, so that all workers have equally many.
         """
         return count if complete else count - count % self.count
 
@@ -102,14 +104,14 @@ class Shard(NamedTuple):
         """Return the number of batches of an epoch of `count` rows, integers or arrays of them.
 
         Raises:
-            ValueError: if there is none, as there are less rows than workers.
+            ValueError: if there is none, because there are fewer rows than workers.
         """
-        found = -(-self.drawn(count, complete) // (batch_size * self.count))
-        if not np.any(found):
+        number = -(-self.drawn(count, complete) // (batch_size * self.count))
+        if not np.any(number):
             raise ValueError(
-                f"`shard` must leave a row for each worker. Received: {self.count} workers for less rows"
+                f"`shard` must leave a row for each worker. Received: {self.count} workers for fewer rows"
             )
-        return found
+        return number
 
 
 class Batch(NamedTuple):
@@ -117,9 +119,9 @@ class Batch(NamedTuple):
 
     Attributes:
         rows: the indices of rows, int64 (B,), −1 for a row of padding.
-        lengths: the length of each side, int64 (sides,); `None` if the objective knows it.
-        seed: the seed of what is random in a worker's part of the batch, int64 (2,).
-        epoch_seed: the seed of what is random in the epoch, int64 (2,).
+        lengths: the length of each side, int64 (sides,); `None` if all batches have one length.
+        seed: the seed of the worker's shard of this batch, int64 (2,).
+        epoch_seed: the seed of the epoch, int64 (2,).
     """
 
     rows: tf.Tensor
@@ -136,8 +138,8 @@ class Order(Protocol):
 
     Attributes:
         count: the number of batches in an epoch.
-        shard: the part of each batch.
-        content: what the order depends on beside the rows, for `Epochs.fingerprint`.
+        shard: the worker's shard of each batch.
+        content: the values that the order depends on beside the rows, for `Epochs.fingerprint`.
     """
 
     count: int
@@ -160,13 +162,13 @@ class RowOrder:
         rows: the number of rows in an epoch.
         batch_size: B, the number of rows in each batch; the last may be smaller.
         shuffle: whether to reshuffle in each epoch.
-        shard: the part of each batch.
-        complete: whether a row of padding stands for each row that another worker has more. Otherwise up to
-            `shard.count - 1` rows are left out, other ones in each epoch.
-        padded: whether rows of padding complete the last batch to B rows.
+        shard: the worker's shard of each batch.
+        complete: whether workers with fewer rows in the last batch get rows of padding. Otherwise up to
+            `shard.count - 1` rows are dropped, different ones in each epoch.
+        padded: whether to complete the last batch to B rows with rows of padding.
 
     Raises:
-        ValueError: if there are less rows than workers.
+        ValueError: if there are fewer rows than workers.
     """
 
     content: Sequence[np.ndarray | str] = ()
@@ -201,16 +203,16 @@ def batches(
     objective: Objective,
     seed: int,
     content: Iterable[np.ndarray | str],
-    unseeded: str = "",
+    nondeterministic_tokenizer: str = "",
 ) -> tf.data.Dataset:
-    """Make a dataset of batches by number.
+    """Make a dataset of batches, each a function of its number.
 
     Args:
         order: the rows of each batch.
         objective: a function from the rows of a batch to its inputs and labels.
         seed: the first of the two seeds; the second is the number of the epoch.
         content: the arrays that the batches are made of, or hashes of them, for `Epochs.fingerprint`.
-        unseeded: see `Epochs`.
+        nondeterministic_tokenizer: see `Epochs`.
 
     Returns:
         The dataset, with its `Epochs` as the attribute `epochs`.
@@ -221,14 +223,14 @@ def batches(
     check(is_integer(seed), "be an integer", seed=seed)
     count, shard = order.count, order.shard
     digest = hashlib.blake2b(f"{count} {seed} {shard.count}".encode(), digest_size=16)
-    for each in (*content, *order.content):
-        if isinstance(each, str):
-            digest.update(each.encode())
+    for item in (*content, *order.content):
+        if isinstance(item, str):
+            digest.update(item.encode())
             continue
-        array = np.ascontiguousarray(each)
+        array = np.ascontiguousarray(item)
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(array.data if array.size else b"")
-    epochs = Epochs(count, digest.hexdigest(), unseeded)
+    epochs = Epochs(count, digest.hexdigest(), nondeterministic_tokenizer)
 
     def numbers(_: tf.Tensor) -> tf.data.Dataset:
         epoch, first = tf.numpy_function(epochs.begin, [], (tf.int64, tf.int64), stateful=True)
@@ -250,8 +252,8 @@ def batches(
 def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Prefetch the batches of a dataset, without autotuning.
 
-    With autotuning, TensorFlow (2.20 and 2.21) only ends an epoch when its tuner next wakes, at 1.3, 2.6, 5.1, …,
-    82 seconds after the start and then each minute: an epoch of 21 seconds takes 41.
+    With autotuning, TensorFlow (2.20 and 2.21) ends an epoch only when its tuner next wakes: 1.3, 2.6, 5.1, …, 82
+    seconds after the start, then every minute. An epoch of 21 seconds takes 41.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -261,22 +263,22 @@ def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def shuffled(
     numbers: tf.Tensor, seeds: tf.Tensor, count: int | tf.Tensor, purpose: int | tf.Tensor = 0
 ) -> tf.Tensor:
-    """Return the places of numbers in a random permutation of [0, count).
+    """Map numbers by a random permutation of [0, count).
 
     Args:
         numbers: int64 (n,) or (), in [0, count).
         seeds: the seeds of the epoch, int64 (2,).
-        count: the number of places, or that of each permutation, int64 (n,).
-        purpose: the number of the permutation among those of one epoch, or a number for each place, int64 (n,).
+        count: the size of the permutation, or one size for each number, int64 (n,).
+        purpose: the index of the permutation within the epoch, or one index for each number, int64 (n,).
 
     Returns:
         int64, of the shape of `numbers`.
     """
     purpose = tf.cast(purpose, tf.int64)
     seed = tf.stack(
-        [tf.broadcast_to(each, tf.shape(purpose)) for each in (seeds[0], seeds[1], purpose)], axis=-1
+        [tf.broadcast_to(value, tf.shape(purpose)) for value in (seeds[0], seeds[1], purpose)], axis=-1
     )
-    # The function of `tf.random` does not take a seed for each number.
+    # `tf.random.experimental.index_shuffle` takes one seed for all numbers.
     return tf.raw_ops.RandomIndexShuffle(
         index=numbers, seed=seed, max_index=tf.cast(count, tf.int64) - 1, rounds=_ROUNDS
     )
@@ -293,7 +295,7 @@ def rows_of_batch(
     full: bool = False,
     purpose: int | tf.Tensor = 0,
 ) -> tf.Tensor:
-    """Return the indices of a worker's rows of a batch, int64 (b,), in an order of `count` rows.
+    """Return the indices of the rows in a worker's shard of a batch, int64 (b,), out of `count` rows.
 
     Args:
         number: the number of the batch, int64 ().
@@ -301,13 +303,13 @@ def rows_of_batch(
         count: the number of rows.
         batch_size: B, the number of rows of each worker.
         shuffle: whether to reshuffle in each epoch.
-        shard: the part of each batch.
+        shard: the worker's shard of each batch.
         complete: see `Shard.drawn`; −1 stands for a row of padding.
-        full: whether the last batch has B rows too.
+        full: whether to complete the last batch to B rows.
         purpose: see `shuffled`.
 
     Returns:
-        B indices, in the last batch perhaps less, as many for all workers.
+        B indices; in the last batch possibly fewer, but equally many for all workers.
     """
     drawn = shard.drawn(count, complete)
     first = number * batch_size * shard.count
@@ -318,8 +320,8 @@ def rows_of_batch(
     rows = first + shard.index * size + tf.range(size)
     present = tf.minimum(rows, drawn - 1)
     if shuffle:
-        found = shuffled(present, seeds, count, purpose)
-    else:  # leave out the last rows in the first epoch, those before them in the next
-        left_out = count - drawn
-        found = tf.where(present < drawn - seeds[1] * left_out % (drawn + 1), present, present + left_out)
-    return tf.where(rows < drawn, found, -1)
+        indices = shuffled(present, seeds, count, purpose)
+    else:  # drop the last rows in the first epoch, the rows before them in the next
+        dropped = count - drawn
+        indices = tf.where(present < drawn - seeds[1] * dropped % (drawn + 1), present, present + dropped)
+    return tf.where(rows < drawn, indices, -1)

@@ -1,4 +1,4 @@
-"""Examples that are read as a stream, with their labels, and stored as ids, once for each content."""
+"""Examples and labels, read as a stream and stored as arrays of ids that are reused for equal contents."""
 
 import functools
 import hashlib
@@ -32,10 +32,10 @@ class Examples(NamedTuple):
     """The examples of a dataset.
 
     Attributes:
-        read: a function that returns an iterator of the examples, read with a progress bar, once.
-        paths: their files, if they are in files alone.
+        read: a function from a progress bar to an iterator of the examples; it may be called once.
+        paths: their files, if all examples are in files.
         count: their number, if it is known.
-        options: how they are read, as JSON can represent it.
+        options: the options of reading, as JSON can represent them.
     """
 
     read: Callable[[ProgressBar], Iterator[Any]]
@@ -45,7 +45,7 @@ class Examples(NamedTuple):
 
     @classmethod
     def of(cls, examples: Iterable[Any]) -> "Examples":
-        """Take examples that are in no files."""
+        """Wrap examples that are not in files."""
         count = len(examples) if isinstance(examples, Sequence) else None
         return cls(lambda progress: iter(examples), count=count)
 
@@ -66,7 +66,7 @@ def together(**iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
         yield items
     if received or count < 0:
         raise ArgumentError(
-            f"{' and '.join('{}' for _ in iterables)} must be equally many, at least one each. "
+            f"{' and '.join('{}' for _ in iterables)} must have the same length, which must not be 0. "
             f"Received: {received or 'none'}",
             *iterables,
         )
@@ -97,30 +97,31 @@ class Labels:
         """Return consecutive labels as an array: classes, int32 (n,), or others, float32 (n, C).
 
         Raises:
-            ValueError: if they are none of these, or others than the labels before.
+            ValueError: if they are none of these, or differ from earlier labels in type or shape.
         """
-        found = self._array(labels)
-        integers = found.dtype.kind in "iub"
-        classes = integers and found.ndim == 1 and (found >= 0).all()
-        several = integers and found.ndim == 2 and np.isin(found, (0, 1)).all()
-        numbers = found.dtype.kind == "f" and found.ndim in (1, 2) and np.isfinite(found).all()
+        array = self._array(labels)
+        integers = array.dtype.kind in "iub"
+        classes = integers and array.ndim == 1 and (array >= 0).all()
+        several = integers and array.ndim == 2 and np.isin(array, (0, 1)).all()
+        numbers = array.dtype.kind == "f" and array.ndim in (1, 2) and np.isfinite(array).all()
         if not classes and (self._classes_only or not (several or numbers)):
-            self._refuse(f"labels {str(labels)[:50]}")
-        first = self._first = found if self._first is None else self._first
-        if (found.dtype.kind == "f", found.shape[1:]) != (first.dtype.kind == "f", first.shape[1:]):
-            self._refuse(f"{first[0]} and {found[0]}, which differ in type or shape")
-        return found.astype("int32") if classes else found.reshape(len(found), -1).astype("float32")
+            self._raise_error(f"labels {str(labels)[:50]}")
+        first = self._first = array if self._first is None else self._first
+        if (array.dtype.kind == "f", array.shape[1:]) != (first.dtype.kind == "f", first.shape[1:]):
+            self._raise_error(f"{first[0]} and {array[0]}, which differ in type or shape")
+        return array.astype("int32") if classes else array.reshape(len(array), -1).astype("float32")
 
     def _array(self, labels: Any) -> np.ndarray:
         try:
             return np.asarray(labels)
         except ValueError:  # of different shapes
-            return self._refuse(f"labels {str(labels)[:50]}")
+            return self._raise_error(f"labels {str(labels)[:50]}")
 
-    def _refuse(self, received: str) -> NoReturn:
-        others = "" if self._classes_only else ", 0 or 1 for each of several, or finite floats"
+    def _raise_error(self, received: str) -> NoReturn:
+        also_valid = "" if self._classes_only else ", 0 or 1 for each of several, or finite floats"
         raise ArgumentError(
-            "{labels} must be non-negative integers" + others + ". Received: {found!s}", found=received
+            "{labels} must be non-negative integers" + also_valid + ". Received: {received!s}",
+            received=received,
         )
 
 
@@ -130,15 +131,14 @@ def stored(
     cache_dir: Path | None,
     **options: Any,
 ) -> Arrays:
-    """Read examples, and store arrays that are made from them.
+    """Read examples, convert them to arrays, and store these.
 
     Args:
         examples: the examples.
         to_arrays: a function from lists of consecutive examples to parts of the arrays; not called if the arrays are
             in `cache_dir`.
         cache_dir: the folder of the arrays' files; `None` to keep them in memory.
-        **options: all that the arrays depend on beside the examples and their options: tokenizers, and values that JSON
-            can represent.
+        **options: everything else that the arrays depend on: tokenizers, and values that JSON can represent.
 
     Returns:
         The arrays.
@@ -165,7 +165,7 @@ def stored(
         progress = ProgressBar("Tokenising", examples.paths)
         chunks = _unless_changed(examples.paths, versions, to_arrays(_chunks(examples.read, progress)))
         return in_files(folder, digest([source, identity]), chunks)
-    # An iterable can perhaps be read only once, so that the hash of its content comes too late: keep the examples.
+    # An iterable may allow a single pass, so store the examples until their hash is known.
     with tempfile.TemporaryFile(dir=folder) as file:
         spool = _Spool(file, folder)
         spool.write(_chunks(examples.read, ProgressBar("Reading", rows=examples.count)))
@@ -187,12 +187,12 @@ def _chunks(read: Callable[[ProgressBar], Iterator[Any]], progress: ProgressBar)
 def _unless_changed(
     paths: Sequence[Path], versions: Sequence[tuple[int, int]], chunks: Iterator[Chunk]
 ) -> Iterator[Chunk]:
-    """Yield what is read from files, and raise if one has another version then: its hash is not that of its content."""
+    """Yield chunks that are read from files, then raise a ValueError if a file changed while it was read."""
     yield from chunks
     for path, version in zip(paths, versions, strict=True):
         if _version(path) != version:
             raise ValueError(
-                f"Files must not change while they are read. Received: {os.fspath(path)}, changed"
+                f"Files must not change while they are read. Received: {os.fspath(path)}, which has changed"
             )
 
 
@@ -211,8 +211,8 @@ def _identity(name: str, option: Any) -> Any:
         return option
     if not isinstance(getattr(option, "sha256", None), str):
         raise ValueError(
-            f"`{name}` must have an attribute `sha256`, the hash of its vocabulary and settings, with `cache_dir`, as "
-            f"those of keras_transformer.text have. Received: a {type(option).__name__} without"
+            f"`{name}` must have an attribute `sha256`, the hash of its vocabulary and settings, to use `cache_dir`; "
+            f"tokenizers of keras_transformer.text have it. Received: a {type(option).__name__} without `sha256`"
         )
     ids = ("pad_id", "unknown_id", "start_id", "end_id", "mask_id", "vocabulary_size")
     return [type(option).__name__, option.sha256, [getattr(option, id_, None) for id_ in ids]]
@@ -234,7 +234,7 @@ class _Spool:
         """Write the examples."""
         for chunk in chunks:
             self.count += len(chunk)
-            # The bytes of pickle differ between equal objects.
+            # Pickle may give different bytes for equal objects.
             for example in chunk:
                 self._hash.update(json.dumps(example, default=_as_json).encode() + b"\n")
             with explained(self._folder):

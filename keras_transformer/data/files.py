@@ -30,11 +30,11 @@ def read_examples(
     | "text" | .txt | a line that is not empty |
 
     The first row of a TSV or CSV file is its header if `columns` are names. Otherwise it is an example, unless it is
-    clearly a header, which is then left out with a warning of the logger "keras_transformer":
+    clearly a header, which is then skipped with a warning of the logger "keras_transformer":
 
     - its fields are all usual names of columns or languages, such as "text" and "label" or "Opinión" and "Etiqueta"; or
-    - a column has numbers in all rows but this; or
-    - its fields are a few words without punctuation, one of them in a column of labels that recur, but not this one,
+    - a column has numbers in all other rows; or
+    - its fields are a few words without punctuation; one is in a column of labels, which recur unlike this field, and
       another in a column of longer texts.
 
     Args:
@@ -49,9 +49,10 @@ def read_examples(
         delimiter: the character between the columns of CSV files; by default a comma, or a semicolon if the first line
             has semicolons but no commas outside of quotes.
         header: whether the first row of TSV and CSV files is their header; by default it is recognised as above.
-        on_error: "raise" to refuse malformed lines, or "skip" to leave them out with one warning of the logger
-            "keras_transformer", which has their number, their share and the first three. A line is malformed if it is
-            empty, has another number of columns, an empty field or a missing key, or is not valid UTF-8, CSV or JSON.
+        on_error: "raise" to raise an error for malformed lines, or "skip" to skip them with one warning of the logger
+            "keras_transformer", which lists their number, their percentage and the first three. A line is malformed if
+            it is empty, has another number of columns, an empty field or a missing key, or is not valid UTF-8, CSV or
+            JSON.
 
     Returns:
         The examples in order, each a tuple of one string for each column.
@@ -59,9 +60,9 @@ def read_examples(
     Raises:
         FileNotFoundError: if a file does not exist.
         TypeError: if `paths` are not paths.
-        ValueError: if a line is malformed and `on_error` is "raise", a file lacks one of `columns`, no example is left,
-            the format is unknown, a path is a directory, or a file is in another encoding or compressed although its
-            name does not end in ".gz"; the error says how to convert it.
+        ValueError: if a line is malformed and `on_error` is "raise", a file lacks one of `columns`, there are no
+            examples, the format is unknown, a path is a directory, or a file is in another encoding or compressed
+            although its name does not end in ".gz"; the error says how to convert it.
 
     Example:
         >>> kt.data.read_examples("reviews.csv", columns=("text", "label"), on_error="skip")  # doctest: +SKIP
@@ -106,8 +107,8 @@ def stream_examples(
 
     Raises:
         FileNotFoundError: as `read_examples`, when the first example is read.
-        TypeError: see `FileNotFoundError`.
-        ValueError: see `FileNotFoundError`.
+        TypeError: as `read_examples`.
+        ValueError: as `read_examples`.
 
     Example:
         >>> texts = (text for text, _ in kt.data.stream_examples("reviews-*.csv.gz"))  # doctest: +SKIP
@@ -115,11 +116,11 @@ def stream_examples(
     malformed = Malformed("paths", on_error, ADVICE, has_options=True)
     picker, file_format = ColumnPicker(columns), FileFormat(format, encoding, delimiter, header)
     paths = checked_paths(paths)
-    found = False
+    has_examples = False
     for path in paths:
         for example in file_examples(path, "paths", picker, malformed, file_format):
-            found = True
+            has_examples = True
             yield example
     malformed.report()
-    if not found:
+    if not has_examples:
         raise ArgumentError("{paths} must hold at least one example", paths=list(map(os.fspath, paths)))

@@ -62,8 +62,8 @@ def fine_tuning(
             in `models.GPT.resize_token_embeddings`.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
-            batch up to count − 1 rows are left out, other ones in each epoch.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`; of
+            the last batch, up to count − 1 rows are dropped, different ones in each epoch.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
@@ -71,8 +71,8 @@ def fine_tuning(
         for `models.GPTClassifier` and `models.GPTMultipleChoice`. Labels are int32 (B,), or float32 (B, C) if they are
         multi-label or numbers. Ids and next ids are int32 (B, T), for "similarity" (B, 2, T), for "multiple_choice"
         (B, K, T), where K is the maximum number of answers and T the length of the longest row. Both are padded with
-        `pad_id`, which losses and metrics must ignore; if that is None, ids are padded with `end_id` and next ids with
-        −1.
+        `pad_id`, which losses and metrics must ignore; if `pad_id` is None, ids are padded with `end_id` and next ids
+        with −1.
 
     Raises:
         TypeError: if `examples` is one string.
@@ -96,29 +96,29 @@ def fine_tuning(
     part, padding = Shard.of(shard), padding_values(tokenizer)
     special_ids = _check_special_ids(special_ids, tokenizer)
     choices = task == "multiple_choice"
-    given = Labels(labels, classes_only=choices)
+    checked_labels = Labels(labels, classes_only=choices)
 
     def to_arrays(chunks: Iterator[list[tuple[list[str], Any]]]) -> Iterator[Chunk]:
-        count = most = length = 0
+        count = max_rows = length = 0
         for chunk in chunks:
             ids = iter(token_lists([text for texts, _ in chunk for text in texts], tokenizer))
             rows_of = [
                 _rows([next(ids) for _ in texts], special_ids, task, max_length, i)
                 for i, (texts, _) in enumerate(chunk, count)
             ]
-            targets = given.checked([label for _, label in chunk])
+            targets = checked_labels.checked([label for _, label in chunk])
             if choices:
                 _check_answers(targets, rows_of, count)
             flat = [row for rows in rows_of for row in rows]
             count += len(chunk)
-            most, length = max(most, *map(len, rows_of)), max(length, *map(len, flat))
+            max_rows, length = max(max_rows, *map(len, rows_of)), max(length, *map(len, flat))
             numbers = RowsToStore.of_lists([range(len(rows)) for rows in rows_of])
             yield {"rows": RowsToStore.of_lists(flat), "numbers": numbers, "labels": targets}
-        yield {"sizes": np.array([most, length])}
+        yield {"sizes": np.array([max_rows, length])}
 
     texts = (_texts(example, task, i) for i, example in enumerate(examples))
     arrays = stored(
-        Examples.of(given.of(examples=texts)),
+        Examples.of(checked_labels.of(examples=texts)),
         to_arrays,
         cache_dir,
         tokenizer=tokenizer,
@@ -127,18 +127,18 @@ def fine_tuning(
         special_ids=list(map(int, special_ids)),
     )
     tokens, first_row = arrays.rows("rows"), arrays.rows("numbers").splits
-    rows_each, length = arrays["sizes"].tolist()
-    shape = [None, length] if task in ("classification", "entailment") else [None, rows_each, length]
+    rows_per_example, length = arrays["sizes"].tolist()
+    shape = [None, length] if task in ("classification", "entailment") else [None, rows_per_example, length]
 
     def classes_and_tokens(batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        rows = gathered(first_row, batch.rows)[:, None] + tf.range(rows_each, dtype=tf.int64)
+        rows = gathered(first_row, batch.rows)[:, None] + tf.range(rows_per_example, dtype=tf.int64)
         rows = tf.reshape(tf.where(rows < gathered(first_row, batch.rows + 1)[:, None], rows, -1), [-1])
         ids, lengths = tokens.gather(rows, length)
         column = tf.range(length, dtype=tf.int64)
         following = tf.pad(ids[:, 1:], [[0, 0], [0, 1]])
         following = tf.where(column + 1 < lengths, following, padding[1])
         ids = tf.where(column < lengths, ids, padding[0])
-        ids, following = (tf.reshape(each, [-1, *shape[1:]]) for each in (ids, following))
+        ids, following = (tf.reshape(values, [-1, *shape[1:]]) for values in (ids, following))
         return {"token_ids": ids}, {"classes": gathered(arrays["labels"], batch.rows), "tokens": following}
 
     order = RowOrder(len(first_row) - 1, batch_size, shuffle, part, complete=False)
@@ -200,7 +200,7 @@ def _check_special_ids(special_ids: Sequence[int] | None, tokenizer: Tokenizer) 
 
 
 def _check_answers(labels: np.ndarray, rows_of: Sequence[Sequence[Any]], first: int) -> None:
-    """Raise unless each label, from the one with index `first` on, is the index of one of its example's rows."""
+    """Raise a ValueError unless each label, of the examples from `first` on, is the index of one of its rows."""
     wrong = np.flatnonzero(labels >= [len(rows) for rows in rows_of])
     if len(wrong):
         raise ValueError(
@@ -212,9 +212,9 @@ def _check_answers(labels: np.ndarray, rows_of: Sequence[Sequence[Any]], first: 
 def _rows(
     texts: list[list[int]], special_ids: Sequence[int], task: str, max_length: int, index: int
 ) -> list[list[int]]:
-    if found := sorted({id_ for ids in texts for id_ in ids} & set(special_ids)):
+    if contained := sorted({id_ for ids in texts for id_ in ids} & set(special_ids)):
         raise ValueError(
-            f"`special_ids` must be ids that no text contains. Received: examples[{index}] with {found}"
+            f"`special_ids` must not occur in any text. Received: examples[{index}] with {contained}"
         )
     rows = input_rows(texts, special_ids, task)
     if (length := max(map(len, rows))) > max_length:

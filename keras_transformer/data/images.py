@@ -21,21 +21,21 @@ def image_batches(
     """Make batches of images, with random shifts and flips that differ in each epoch.
 
     Args:
-        images: (n, height, width, channels), of any dtype, which batches have too.
+        images: (n, height, width, channels), of any dtype, which is kept.
         labels: integers (n,) for single-label classification; for other `problem_type`s 0 or 1, (n, C), or numbers.
         batch_size: the number of images in each batch; the last may be smaller.
         shift: the maximum shift in pixels, vertical and horizontal; images are padded with zeros.
         flip: whether to flip half of the images horizontally.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling, shifts and flips.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
-            batch up to count − 1 images are left out, other ones in each epoch.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`; of
+            the last batch, up to count − 1 images are dropped, different ones in each epoch.
 
     Returns:
         A dataset of known cardinality with elements `(images, labels)`.
 
     Raises:
-        ValueError: if the shapes do not match, a label is not finite, an argument is out of range, or there are less
+        ValueError: if the shapes do not match, a label is not finite, an argument is out of range, or there are fewer
             images than workers.
 
     Example:

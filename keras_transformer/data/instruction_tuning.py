@@ -1,4 +1,4 @@
-"""Batches of prompts and completions, whose loss is that of the completions alone."""
+"""Batches of prompts and completions, with the loss on completions only."""
 
 import logging
 import os
@@ -39,8 +39,8 @@ def instruction_tuning(
 
     $$\max_\theta \sum_t \log p_\theta(y_t \mid x, y_1 \dots y_{t-1}).$$
 
-    The labels of prompt tokens are those of padding, which losses and metrics ignore. Rows are densely packed with
-    whole pairs that do not attend to each other. Prompt and completion are tokenised apart, as
+    The labels of prompt tokens are the padding value, which losses and metrics ignore. Rows are densely packed with
+    complete pairs, which do not attend to each other. Prompt and completion are tokenised separately, as
     `pipelines.TextGeneration` tokenises a prompt; a template such as "Question: …\nAnswer:" is part of the prompt, a
     space after it part of the completion.
 
@@ -51,16 +51,16 @@ def instruction_tuning(
         batch_size: B, the number of rows in every batch; the last batch is completed with rows of padding.
         columns: the columns of prompt and completion in files, see `read_examples`; by default files must have only
             two.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
-        length: T, the length of a row. Longer pairs are left out with a warning of the logger "keras_transformer".
+        on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
+        length: T, the length of a row. Longer pairs are dropped with a warning of the logger "keras_transformer".
         shuffle: whether the order of rows differs in each epoch.
         seed: the seed of shuffling.
-        shard: (index, count), to read a part of each batch as one of several workers, see `translation_pairs`.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with elements `(inputs, labels (B, T))`, where inputs are "token_ids",
-        "segment_ids" and "positions", each (B, T), as those of `language_modeling(separate=True)`.
+        "segment_ids" and "positions", each (B, T), as in `language_modeling(separate=True)`.
 
     Raises:
         FileNotFoundError: if a path does not exist.
@@ -82,7 +82,7 @@ def instruction_tuning(
     check_special_ids("tokenizer", tokenizer, ("end_id",))
 
     def to_arrays(chunks: Iterator[list[Row]]) -> Iterator[Chunk]:
-        found = False
+        has_tokens = False
         for chunk in chunks:
             _, prompts, completions = zip(*chunk, strict=True)
             prompts, completions = (tokenized(side, tokenizer) for side in (prompts, completions))
@@ -92,9 +92,9 @@ def instruction_tuning(
             is_label = np.arange(len(texts.values)) - starts >= np.repeat(
                 prompts.row_lengths(), texts.lengths
             )
-            found = found or len(texts.values) > len(chunk)
+            has_tokens = has_tokens or len(texts.values) > len(chunk)
             yield {"texts": texts, "is_label": is_label}
-        if not found:
+        if not has_tokens:
             raise ArgumentError("{pairs} must hold at least one token. Received: none")
 
     arrays = stored(
@@ -111,9 +111,9 @@ def instruction_tuning(
 
 
 def _check_lengths(texts: RaggedRows, length: int) -> None:
-    """Warn about texts that do not fit into rows, or raise a ValueError if none does."""
+    """Warn about texts that are too long for a row; raise a ValueError if all are."""
 
-    def inputs(start: int, end: int) -> np.ndarray:  # the end token is none
+    def inputs(start: int, end: int) -> np.ndarray:  # the end token is not an input
         return texts.lengths(start, end)[:, None] - 1
 
     counts = Shapes.of_rows(1, length, 1).count_lengths(inputs, [texts.count])
@@ -126,5 +126,5 @@ def _check_lengths(texts: RaggedRows, length: int) -> None:
         )
     if too_long := int(counts.too_long.sum()):
         _LOGGER.warning(
-            "instruction_tuning leaves out %d of %d pairs: more than %d tokens", too_long, texts.count, length
+            "instruction_tuning drops %d of %d pairs: more than %d tokens", too_long, texts.count, length
         )

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import Elements, PackedTexts
-from keras_transformer.data.sampling import SampledRows, check_sampling, unseeded
+from keras_transformer.data.sampling import SampledRows, check_sampling, nondeterministic_tokenizer
 from keras_transformer.data.storage import Arrays, Chunk, RowsToStore, gathered
 from keras_transformer.data.texts import (
     Texts,
@@ -55,15 +55,15 @@ def language_modeling(
         batch_size: B, the number of rows in every batch; the last batch is completed with rows of padding, whose labels
             losses and metrics must ignore.
         columns: the column of the texts in files, an index or a name; by default files must have only one.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
         length: T, the length of a row.
         separate: whether each token attends only to tokens of its own text.
         sampling: with `separate`, the rate of random segmentations, another one of each text in each epoch, see
-            `translation_pairs`. Rows get room for longer samples; a sample that is too long for its room, and a text of
-            more than T tokens, have the usual segmentation.
+            `translation_pairs`. Rows have spare positions for longer samples; a text whose sample is still too long, or
+            that has more than T tokens, keeps the usual segmentation.
         shuffle: whether the order and the boundaries of rows differ in each epoch.
         seed: the seed of shuffling.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
@@ -73,8 +73,8 @@ def language_modeling(
 
     Raises:
         TypeError: if `texts` is one string.
-        ValueError: if there is no token to predict, the tokenizer has no end id, `sampling` is for a tokenizer that
-            cannot sample or for one stream of tokens, or an argument is out of range.
+        ValueError: if there is no token to predict, the tokenizer has no end id, `sampling` is not 0 although the
+            tokenizer cannot sample or `separate` is False, or an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
@@ -91,22 +91,22 @@ def language_modeling(
     is_sampled = check_sampling(sampling, tokenizer=tokenizer)
     if is_sampled and not separate:
         raise ValueError(
-            "`sampling` must be 0 without `separate=True`: the tokens of one stream are stored once. "
+            "`sampling` must be 0 unless `separate=True`, because the tokens of the stream are stored once. "
             f"Received: sampling={sampling}, separate=False"
         )
 
     def to_arrays(chunks: Iterator[list[str]]) -> Iterator[Chunk]:
-        found = False
+        has_tokens = False
         for chunk in chunks:
             ids = tokenized(chunk, tokenizer)
             if is_sampled:
                 kept = itertools.compress(chunk, ids.row_lengths().numpy() > 0)
                 yield {"strings": RowsToStore.of_strings([_as_bytes(text) for text in kept])}
             ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
-            found = found or int(ids.nrows()) > 0
+            has_tokens = has_tokens or int(ids.nrows()) > 0
             ends = tf.fill([ids.nrows(), 1], tokenizer.end_id)
             yield {"texts": RowsToStore.of_ragged(tf.concat([ids, ends], axis=1))}
-        check_tokens(found)
+        check_tokens(has_tokens)
 
     arrays = stored(
         text_examples(texts, columns, on_error),
@@ -125,7 +125,7 @@ def language_modeling(
     else:
         objective = _Stream(arrays, length, padding, shuffle)
     order = RowOrder(objective.count, batch_size, shuffle, part, padded=True)
-    return batches(order, objective, seed, objective.content, unseeded(samples))
+    return batches(order, objective, seed, objective.content, nondeterministic_tokenizer(samples))
 
 
 def _as_bytes(text: str | bytes) -> bytes:
@@ -138,7 +138,7 @@ class _Stream:
     def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int], shuffle: bool) -> None:
         self._flat, self.content = arrays.rows("texts").flat, arrays.content
         self._predicted, self._length, self._padding = len(self._flat) - 1, length, padding
-        # A shuffled epoch's shift shortens the first row, and may add one.
+        # In a shuffled epoch a shift shortens the first row, which may add a row.
         self.count, self._shuffle = -(-self._predicted // length) + shuffle, shuffle
 
     def __call__(self, batch: Batch) -> Elements:
@@ -153,7 +153,7 @@ class _Stream:
         tokens = gathered(self._flat, tf.minimum(places, self._predicted))
         real = places[:, :-1] < end
         ids, labels = (
-            tf.where(real, each, padding)
-            for each, padding in zip((tokens[:, :-1], tokens[:, 1:]), self._padding, strict=True)
+            tf.where(real, values, padding)
+            for values, padding in zip((tokens[:, :-1], tokens[:, 1:]), self._padding, strict=True)
         )
         return {"token_ids": ids}, labels

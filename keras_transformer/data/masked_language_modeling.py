@@ -61,14 +61,14 @@ def masked_language_modeling(
         tokenizer: a tokenizer with a mask id.
         batch_size: B, the number of rows in each batch; the last may be smaller.
         columns: the column of the texts in files, an index or a name; by default files must have only one.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
         max_length: T, the length of every row, including special ids.
         rate: the fraction of tokens to choose.
         whole_words: whether to choose whole words, whose "##" pieces are masked together. The number of chosen tokens
-            does not exceed that without, unless a single word is longer.
+            does not exceed that of single tokens, unless the first word is longer.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling and masking.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
@@ -90,13 +90,13 @@ def masked_language_modeling(
     part = Shard.of(shard)
 
     def to_arrays(chunks: Iterator[list[str]]) -> Iterator[Chunk]:
-        found = False
+        has_tokens = False
         for chunk in chunks:
             rows = pieces(token_lists(chunk, tokenizer), max_length - 2)
             rows = [[tokenizer.start_id, *row, tokenizer.end_id] for row in rows]
-            found = found or bool(rows)
+            has_tokens = has_tokens or bool(rows)
             yield {"rows": RowsToStore.of_lists(rows)}
-        check_tokens(found)
+        check_tokens(has_tokens)
 
     arrays = stored(
         text_examples(texts, columns, on_error),
@@ -146,8 +146,8 @@ def next_sentences(
         whole_words: whether to choose whole words.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling, masking and random sentences.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
-            batch up to count − 1 rows are left out, other ones in each epoch.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`; of
+            the last batch, up to count − 1 rows are dropped, different ones in each epoch.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
@@ -165,7 +165,7 @@ def next_sentences(
     part = Shard.of(shard)
 
     def to_arrays(chunks: Iterator[list[Sequence[str]]]) -> Iterator[Chunk]:
-        count = of_two = not_empty = 0
+        count = with_successor = not_empty = 0
         for chunk in chunks:
             sizes = np.array([len(document) for document in chunk])
             ends = count + np.cumsum(sizes)
@@ -180,8 +180,9 @@ def next_sentences(
                 "document_start": np.repeat(ends - sizes, sizes),
                 "document_end": np.repeat(ends, sizes),
             }
-            count, of_two, not_empty = int(ends[-1]), of_two + len(first), not_empty + int((sizes > 0).sum())
-        if not of_two or not_empty < 2:
+            count, with_successor = int(ends[-1]), with_successor + len(first)
+            not_empty += int((sizes > 0).sum())
+        if not with_successor or not_empty < 2:
             raise ValueError(
                 "`documents` must hold at least two documents, one of them with two sentences. "
                 f"Received: {not_empty} documents of {count} sentences"
@@ -194,8 +195,8 @@ def next_sentences(
     def pretraining(batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         before, seed = gathered(arrays["first"], batch.rows), batch.seed
         start, end = (gathered(arrays[name], before) for name in ("document_start", "document_end"))
-        share = tf.random.stateless_uniform([tf.size(before)], seed + 3)
-        other = tf.cast(share * tf.cast(ids.count - (end - start), tf.float32), tf.int64)
+        fraction = tf.random.stateless_uniform([tf.size(before)], seed + 3)
+        other = tf.cast(fraction * tf.cast(ids.count - (end - start), tf.float32), tf.int64)
         other = tf.where(other < start, other, other + end - start)
         random_one = tf.random.stateless_uniform([tf.size(before)], seed + 4) < 0.5
         second = tf.where(random_one, tf.minimum(other, ids.count - 1), before + 1)
@@ -233,7 +234,7 @@ class _Masking:
         wanted = tf.where(tokens > 0, tf.maximum(1.0, tf.round(self.rate * tokens)), 0.0)  # (B, 1)
         first = may & ~tf.gather(self.continues, token_ids)
         first |= may & (tf.range(shape[1]) == tf.argmax(may, axis=1, output_type=tf.int32)[:, None])
-        # Sort tokens in a random order that keeps words together; take as many from the start as are wanted.
+        # Sort tokens in a random order that keeps words together, and choose the first of them.
         word = tf.where(may, tf.cumsum(tf.cast(first, tf.int32), axis=1), 0)  # (B, T)
         priority = tf.random.stateless_uniform([shape[0], shape[1] + 1], seed)
         priority = tf.where(may, tf.gather(priority, word, batch_dims=1), 2.0)
@@ -243,7 +244,7 @@ class _Masking:
         same_as_next = ordered_word[:, 1:] == ordered_word[:, :-1]
         last = tf.concat([~same_as_next, tf.ones([shape[0], 1], tf.bool)], axis=1)
         fits = tf.cast(place, tf.float32) <= wanted
-        # Take whole words as long as their last token is among those wanted, but at least one word.
+        # Choose whole words whose last token is within the wanted number, but at least one word.
         count = tf.reduce_max(tf.where(last & fits, place, 0), axis=1, keepdims=True)
         one = tf.where(tokens > 0, tf.argmax(last, axis=1, output_type=tf.int32)[:, None] + 1, 0)
         count = tf.maximum(count, one)
@@ -274,13 +275,15 @@ def _joined(
     max_length: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return rows "start, first, end, second, end" and their segment ids, (B, T) each."""
-    room = max_length - 3
-    first, first_lengths = ids.gather(first_rows, room)
-    second, second_lengths = ids.gather(second_rows, room)
-    # A text may also use the part of the other text's half that the other does not need.
-    half = room // 2
-    kept_first = tf.minimum(first_lengths, tf.maximum(tf.constant(half, tf.int64), room - second_lengths))
-    kept_second = tf.minimum(second_lengths, room - kept_first)
+    available = max_length - 3
+    first, first_lengths = ids.gather(first_rows, available)
+    second, second_lengths = ids.gather(second_rows, available)
+    # Each text may have half of the positions, and those of the other half that the other text does not need.
+    half = available // 2
+    kept_first = tf.minimum(
+        first_lengths, tf.maximum(tf.constant(half, tf.int64), available - second_lengths)
+    )
+    kept_second = tf.minimum(second_lengths, available - kept_first)
     start, end = (
         tf.fill([tf.size(first_rows), 1], tokenizer.start_id),
         tf.fill([tf.size(first_rows), 1], tokenizer.end_id),

@@ -1,4 +1,4 @@
-"""Rows that are packed with whole texts or pairs of texts, which do not attend to each other."""
+"""Rows packed with several texts or pairs of texts, which do not attend to each other."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,21 +13,20 @@ from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStor
 
 Elements = tuple[dict[str, tf.Tensor], tf.Tensor]
 
-_MOST_TEXTS, _MOST_TOKENS = 2**16, 2**24  # that are packed together
+_MAX_TEXTS, _MAX_TOKENS = 2**16, 2**24  # packed at a time
 
 
 class PackedTexts:
     """The objective of rows of texts, whose labels are the next tokens.
 
-    Texts longer than a row are split into pieces, or left out.
+    Texts longer than a row are split into pieces, or dropped.
 
     Args:
-        arrays: rows "texts", each text with its end token, and perhaps "is_label", whether each of their tokens is to
-            be predicted, booleans.
+        arrays: rows "texts", each with its end token, and optionally "is_label", a mask of the tokens to predict.
         length: T, the length of a row.
         padding: the padding values of ids and of labels.
         split: whether texts longer than a row are split.
-        sampled: the samples of texts that are not split, in place of their ids.
+        sampled: samples that replace the ids of texts that are not split.
 
     Attributes:
         count: the number of rows.
@@ -48,7 +47,7 @@ class PackedTexts:
         packs = arrays.derived(chunks, packs=length, split=split, **options)
         self._flat, self._firsts, self._sizes = texts.flat, packs.rows("firsts"), packs["sizes"]
         self._length, self._padding, self._sampled = length, padding, sampled
-        self._rooms, self._texts = packs.get("rooms"), packs.get("texts")
+        self._capacities, self._texts = packs.get("rooms"), packs.get("texts")
         self.count, self.content = self._firsts.count, [*arrays.content, *packs.content]
 
     def __call__(self, batch: Batch) -> Elements:
@@ -56,19 +55,19 @@ class PackedTexts:
         samples: list[tf.Tensor] = []
         if self._sampled is not None:
             texts = tf.numpy_function(self._texts_of, [batch.rows], tf.int64, stateful=False)
-            found = seeded(self._sampled, batch.seed).sample(tf.ensure_shape(texts, [None]))
-            samples = [found.values, found.row_lengths()]
+            sampled = seeded(self._sampled, batch.seed).sample(tf.ensure_shape(texts, [None]))
+            samples = [sampled.values, sampled.row_lengths()]
         inputs = [batch.rows, *samples]
         ids, segments, positions, labels = _computed(self._gather, inputs, 4, self._length)
         return {"token_ids": ids, "segment_ids": segments, "positions": positions}, labels
 
     def _texts_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the index of the text of each piece of rows."""
+        """Return the text index of each piece of the rows."""
         check_files(*self._firsts, self._texts)
         return self._texts[_pieces_of(self._firsts, rows)[0]]
 
     def _gather(self, rows: np.ndarray, *samples: np.ndarray) -> list[np.ndarray]:
-        check_files(self._flat, *self._firsts, self._sizes, self._rooms, self._is_label)
+        check_files(self._flat, *self._firsts, self._sizes, self._capacities, self._is_label)
         pieces, counts = _pieces_of(self._firsts, rows)
         flat, first, sizes = self._flat, self._firsts.flat[pieces], self._sizes[pieces]
         if samples:
@@ -91,29 +90,29 @@ class PackedTexts:
     def _with_samples(
         self, pieces: np.ndarray, values: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return ids in which pieces are, the place of the first id of each, and their numbers of inputs.
+        """Return the ids of pieces, the index of each piece's first id, and their numbers of inputs.
 
-        Samples that do not fit into the room of their piece are replaced by its usual ids.
+        A sample that exceeds its piece's capacity is replaced by the usual ids.
         """
         first, usual = self._firsts.flat[pieces], self._sizes[pieces]
-        fits = (sizes > 0) & (sizes <= self._rooms[pieces])
-        starts, found = np.cumsum(sizes) - sizes, np.where(fits, sizes, usual)
-        piece, position = np.repeat(np.arange(len(pieces)), found + 1), _within(found + 1)
-        is_sample = fits[piece] & (position < found[piece])
-        # After a sample comes what follows the usual ids: the end token.
+        fits = (sizes > 0) & (sizes <= self._capacities[pieces])
+        starts, inputs = np.cumsum(sizes) - sizes, np.where(fits, sizes, usual)
+        piece, position = np.repeat(np.arange(len(pieces)), inputs + 1), _within(inputs + 1)
+        is_sample = fits[piece] & (position < inputs[piece])
+        # A sample is followed by the end token, which comes after the usual ids.
         place = first[piece] + np.where(fits[piece], usual[piece], position)
         sample_place = np.where(is_sample, starts[piece] + position, 0)
         ids = np.where(is_sample, np.append(values, 0)[sample_place], self._flat[place])
-        return ids, np.cumsum(found + 1) - found - 1, found
+        return ids, np.cumsum(inputs + 1) - inputs - 1, inputs
 
 
 class PackedPairs:
-    """The objective of rows of pairs of texts, with the same pairs in a row on both sides.
+    """The objective of rows of pairs of texts: the source and the target of a row hold the same pairs.
 
     Args:
         arrays: rows "sources" and "targets", without special ids.
-        lengths: the lengths of source and target with an end or start id, integers (n, 2). Longer pairs than rows are
-            left out.
+        lengths: the lengths of source and target, including an end or start id, integers (n, 2). Pairs longer than a
+            row are dropped.
         length: L, the length of a row on each side.
         tokenizer: the tokenizer of the sources.
         target_tokenizer: the tokenizer of the targets.
@@ -143,21 +142,21 @@ class PackedPairs:
         places, counts = _pieces_of(self._pairs, rows)
         pairs = self._pairs.flat[places]
         source, layout = self._ended(self._sources, pairs, counts, self._tokenizer.end_id)
-        found = self._side(source, layout, self._tokenizer.pad_id)
+        arrays = self._side(source, layout, self._tokenizer.pad_id)
         labels, layout = self._ended(self._targets, pairs, counts, self._target_tokenizer.end_id)
         shifted = np.where(layout.position == 0, self._target_tokenizer.start_id, np.roll(labels, 1))
-        found += self._side(shifted, layout, self._target_tokenizer.pad_id)
-        return [*found, layout.dense(labels, self._target_tokenizer.pad_id, self._length)]
+        arrays += self._side(shifted, layout, self._target_tokenizer.pad_id)
+        return [*arrays, layout.dense(labels, self._target_tokenizer.pad_id, self._length)]
 
     def _side(self, ids: np.ndarray, layout: "_Layout", pad_id: int) -> list[np.ndarray]:
         """Return ids, segments and positions (B, L)."""
         values = (ids, pad_id), (layout.segment, 0), (layout.position, 0)
-        return [layout.dense(each, padding, self._length) for each, padding in values]
+        return [layout.dense(array, padding, self._length) for array, padding in values]
 
     def _ended(
         self, texts: RaggedRows, pairs: np.ndarray, counts: np.ndarray, end_id: int
     ) -> tuple[np.ndarray, "_Layout"]:
-        """Return the ids of texts with their end ids, and their places."""
+        """Append end ids to texts, and return their ids and layout."""
         starts = texts.splits[pairs]
         sizes = texts.splits[pairs + 1] - starts + 1
         layout = _Layout.of(counts, sizes)
@@ -170,7 +169,7 @@ _NAMES = ("ids", "segment_ids", "positions")
 
 
 class _Layout(NamedTuple):
-    """The places of N tokens in rows of several pieces.
+    """The positions of N tokens in rows that hold several pieces.
 
     Attributes:
         rows: B, the number of rows.
@@ -209,36 +208,36 @@ class _Layout(NamedTuple):
 
 
 def _computed(gather: Any, inputs: list[tf.Tensor], count: int, length: int) -> list[tf.Tensor]:
-    """Return the int32 arrays (B, length) that a function returns, whose first input are the indices of rows."""
+    """Call a NumPy function of row indices and other inputs, which returns int32 arrays (B, length)."""
     arrays = tf.numpy_function(gather, inputs, [tf.int32] * count, stateful=False)
-    return [tf.ensure_shape(each, [inputs[0].shape[0], length]) for each in arrays]
+    return [tf.ensure_shape(array, [inputs[0].shape[0], length]) for array in arrays]
 
 
 def _pieces_of(pieces: RaggedRows, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the pieces of rows, and their number in each row (B,); row −1 has none."""
     splits = pieces.splits
-    each = [np.arange(splits[row], splits[row + 1]) if row >= 0 else np.arange(0) for row in rows]
-    return np.concatenate(each), np.array([len(of_row) for of_row in each])
+    indices = [np.arange(splits[row], splits[row + 1]) if row >= 0 else np.arange(0) for row in rows]
+    return np.concatenate(indices), np.array([len(row) for row in indices])
 
 
 def _within(sizes: np.ndarray) -> np.ndarray:
-    """Return the index of each element within its part, for parts of the given sizes."""
+    """Return the index of each element within its segment, for consecutive segments of `sizes`."""
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def _packed_pieces(
     texts: RaggedRows, length: int, split: bool, sampled: SampledRows | None
 ) -> Iterator[Chunk]:
-    """Yield the pieces of each row: the place of their first token and their size.
+    """Yield the pieces of each row: the index of their first token and their size.
 
-    With samples also their text, and the room for its sample, 0 for a piece of a longer text.
+    With samples, also yield the text of each piece and its capacity for a sample, 0 for a piece of a longer text.
 
     Each chunk of texts is packed by itself, so that memory does not grow with their number.
     """
     start = 0
     while start < texts.count:
-        starts = texts.splits[start : start + _MOST_TEXTS + 1]
-        starts = starts[: max(2, np.searchsorted(starts, starts[0] + _MOST_TOKENS))]
+        starts = texts.splits[start : start + _MAX_TEXTS + 1]
+        starts = starts[: max(2, np.searchsorted(starts, starts[0] + _MAX_TOKENS))]
         first_text, start = start, start + len(starts) - 1
         # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
         inputs = np.diff(starts) - 1
@@ -248,22 +247,22 @@ def _packed_pieces(
         number = _within(numbers)
         first = np.repeat(starts[:-1], numbers) + number * length
         size = np.minimum(np.repeat(inputs, numbers) - number * length, length)
-        room = size
+        capacity = size
         if sampled is not None:
             text = np.repeat(np.arange(first_text, start), numbers)
-            whole = np.repeat(numbers == 1, numbers)
+            is_single = np.repeat(numbers == 1, numbers)
             wanted = np.minimum(sampled.lengths(first_text, start) - 1, length)
-            room = np.maximum(size, np.where(whole, wanted[text - first_text], 0))
-        order, counts = _packed(room, length)
+            capacity = np.maximum(size, np.where(is_single, wanted[text - first_text], 0))
+        order, counts = _packed(capacity, length)
         yield {"firsts": RowsToStore(first[order], counts), "sizes": size[order].astype(np.int32)}
         if sampled is not None:
-            yield {"texts": text[order], "rooms": np.where(whole, room, 0)[order].astype(np.int32)}
+            yield {"texts": text[order], "rooms": np.where(is_single, capacity, 0)[order].astype(np.int32)}
 
 
 def _packed_pairs(count: int, lengths: RowLengths, length: int) -> Iterator[Chunk]:
     """Yield the indices of the pairs of each row; each chunk of pairs is packed by itself."""
-    for start in range(0, count, _MOST_TEXTS):
-        size = lengths(start, min(start + _MOST_TEXTS, count)).max(axis=1)
+    for start in range(0, count, _MAX_TEXTS):
+        size = lengths(start, min(start + _MAX_TEXTS, count)).max(axis=1)
         fitting = np.flatnonzero(size <= length)
         order, counts = _packed(size[fitting], length)
         yield {"pairs": RowsToStore(start + fitting[order], counts)}
@@ -276,15 +275,15 @@ def _packed(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         The indices of the pieces, row by row, and the number of pieces in each row.
     """
     row, column = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
-    rows_of_room: list[list[int]] = [[] for _ in range(length + 1)]
+    rows_by_space: list[list[int]] = [[] for _ in range(length + 1)]
     rows = 0
     for piece in np.argsort(-sizes, kind="stable"):
         size = int(sizes[piece])
-        room = next((room for room in range(size, length + 1) if rows_of_room[room]), length)
-        if not rows_of_room[room]:
-            rows_of_room[room].append(rows)
+        space = next((space for space in range(size, length + 1) if rows_by_space[space]), length)
+        if not rows_by_space[space]:
+            rows_by_space[space].append(rows)
             rows += 1
-        row[piece] = place = rows_of_room[room].pop()
-        column[piece] = length - room
-        rows_of_room[room - size].append(place)
+        row[piece] = chosen = rows_by_space[space].pop()
+        column[piece] = length - space
+        rows_by_space[space - size].append(chosen)
     return np.lexsort((column, row)), np.bincount(row, minlength=rows)

@@ -1,5 +1,6 @@
 """Translation pairs from lists, files and `tf.data` datasets."""
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -26,7 +27,7 @@ class PairReader:
     Args:
         columns: the columns of source and target in files, see `read_examples`.
         reverse: whether to swap source and target.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
 
     Raises:
         ValueError: if `columns` are not two, or `on_error` is unknown.
@@ -37,7 +38,7 @@ class PairReader:
         self.reverse, self._options = reverse, {"columns": columns, "on_error": on_error}
 
     def examples(self, tasks: Iterable[Pairs]) -> Examples:
-        """Return the pairs of each task as (number of the task, source, target), strings in UTF-8.
+        """Return the pairs of all tasks as (index of the task, source, target), strings in UTF-8.
 
         Args:
             tasks: for each task (source, target) strings, paths of files, or a finite dataset of (source, target)
@@ -45,9 +46,9 @@ class PairReader:
 
         Raises:
             FileNotFoundError: if no file matches a pattern.
-            TypeError: if one is none of these.
-            ValueError: if a dataset is infinite or of other elements; while examples are read, if a pair is not two
-                strings, a task has no pairs, a line of a file is malformed, or `columns` are given, but no file.
+            TypeError: if a task is none of these.
+            ValueError: if a dataset is infinite or has other elements; while examples are read, if a pair is not two
+                strings, a task has no pairs, a line of a file is malformed, or `columns` are passed without a file.
         """
         sources = [_checked(pairs) for pairs in tasks]
         paths = [item for pairs in sources if isinstance(pairs, list) for item in pairs]
@@ -58,18 +59,18 @@ class PairReader:
         return Examples(lambda progress: self._rows(sources, progress), paths, count, self._options)
 
     def _rows(self, tasks: Iterable[Pairs], progress: ProgressBar) -> Iterator[Row]:
-        without = None
+        empty = None
         for task, pairs in enumerate(tasks):
-            found = False
+            has_pairs = False
             for source, target in self._pairs(pairs, progress):
-                found = True
+                has_pairs = True
                 yield (task, target, source) if self.reverse else (task, source, target)
-            if not found:
-                without = pairs
+            if not has_pairs:
+                empty = pairs
         self._picker.check_used("pairs")
         self._malformed.report()
-        if without is not None:
-            raise ArgumentError("{pairs} must hold at least one pair", pairs=without)
+        if empty is not None:
+            raise ArgumentError("{pairs} must hold at least one pair", pairs=empty)
 
     def _pairs(self, pairs: Pairs, progress: ProgressBar) -> Iterator[tuple[bytes, bytes]]:
         if isinstance(pairs, tf.data.Dataset):
@@ -100,7 +101,7 @@ class PairReader:
     def _of_file(self, path: str | os.PathLike[str], progress: ProgressBar) -> Iterator[tuple[bytes, bytes]]:
         # A file of pairs has two columns whatever its name, such as Tatoeba's "spa.txt".
         known = format_of(path)
-        found = file_examples(
+        examples = file_examples(
             path,
             "pairs",
             self._picker,
@@ -108,7 +109,7 @@ class PairReader:
             FileFormat("tsv" if known in (None, "text") else known),
             opened=progress.opened,
         )
-        return ((source.encode(), target.encode()) for source, target in found)
+        return ((source.encode(), target.encode()) for source, target in examples)
 
 
 def _is_path(item: Any) -> bool:
@@ -116,7 +117,7 @@ def _is_path(item: Any) -> bool:
 
 
 def _checked(pairs: Any) -> Any:
-    """Return a dataset or an iterable of pairs as it is, and paths as a list of files."""
+    """Validate the pairs of a task; replace paths and patterns by lists of files."""
     if isinstance(pairs, tf.data.Dataset):
         scalar = tf.TensorSpec((), tf.string)
         if pairs.element_spec != (scalar, scalar):
@@ -139,5 +140,6 @@ def _checked(pairs: Any) -> Any:
             )
         )
     if isinstance(pairs, list | tuple) and any(map(_is_path, pairs)):
-        return [found for item in pairs for found in (matching(item, "pairs") if _is_path(item) else [item])]
+        files = (matching(item, "pairs") if _is_path(item) else [item] for item in pairs)
+        return list(itertools.chain.from_iterable(files))
     return pairs

@@ -13,7 +13,7 @@ from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import PackedPairs
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
-from keras_transformer.data.sampling import SampledRows, check_sampling, seeded, unseeded
+from keras_transformer.data.sampling import SampledRows, check_sampling, nondeterministic_tokenizer, seeded
 from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStore
 from keras_transformer.data.texts import Tokenizer, check_special_ids, tokenized
 from keras_transformer_options.arguments import ArgumentError, check_positive, check_positive_integer
@@ -47,20 +47,20 @@ def translation_pairs(
     The decoder's inputs are `start, y1, …, yn` and its labels `y1, …, yn, end`. All pairs are tokenised once,
     when the dataset is made; their ids stay in memory (4 bytes per token, 24 per pair), or in files of `cache_dir`.
     Pairs of similar lengths are batched together: batches have one of a few shapes, of S source and T target positions,
-    and all batches of the same shape have the same number of rows, so that XLA compiles few shapes. A pair is in the
-    shape with the fewest positions that it fits. The last batch of each shape is completed with rows of padding, which
+    and all batches of the same shape have the same number of rows, so that XLA compiles few shapes. A pair goes into
+    the smallest shape that it fits. The last batch of each shape is completed with rows of padding, which
     losses and metrics must ignore.
     `fit(dataset)` warns that Keras does not shuffle a dataset; pass `shuffle=False` to `fit` to avoid the warning.
 
     Args:
         pairs: (source, target) str, in a list or another iterable that is read once; the path or pattern, or a list
-            of them, of files that `read_examples` reads, where a name with another suffix or ".txt" is that of a TSV
-            file; or a finite `tf.data.Dataset` of (source, target) string scalars, whose invalid UTF-8 becomes U+FFFD.
+            of them, of files that `read_examples` reads, where a name with another suffix or ".txt" is read as
+            TSV; or a finite `tf.data.Dataset` of (source, target) string scalars, whose invalid UTF-8 becomes U+FFFD.
         tokenizer: the tokenizer of the sources, and of the targets if `target_tokenizer` is not given.
         batch_size: B, the number of rows in each batch; 64 if neither it nor `batch_tokens` is given.
         columns: the columns of source and target in files, see `read_examples`; by default files must have only two.
         reverse: whether to swap sources and targets.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
         target_tokenizer: the tokenizer of the targets.
         batch_tokens: the maximum number of positions of each side of a batch, including padding, instead of
             `batch_size`: a batch has `max(1, batch_tokens // max(S, T))` rows.
@@ -69,24 +69,25 @@ def translation_pairs(
         length_buckets: the maximum number of shapes, which are chosen to minimize the padding of an epoch; a shape that
             saves less than 0.2 % of its positions is left out. Or the shapes, (S, T) or an integer for both, the last
             of which must be the longest and limits pairs as `max_length` does.
-        pad_to_multiple_of: what chosen lengths are multiples of. Smaller numbers pad less; tensor cores of GPUs are
-            faster with 8.
-        packed: whether each row holds several whole pairs, which do not attend to each other, in place of shapes: all
-            batches have `max_length` positions on each side. For `models.Transformer` and `models.T5`.
+        pad_to_multiple_of: the number of which chosen lengths are multiples. Smaller numbers pad less; tensor cores of
+            GPUs are faster with 8.
+        packed: whether to pack several pairs, which do not attend to each other, into each row instead of choosing
+            shapes: all batches have `max_length` positions on each side. For `models.Transformer` and `models.T5`.
         sampling: the rate of random segmentations, another one of each text in each epoch (subword regularization):
-            of a byte-pair tokenizer the probability of BPE-dropout, often 0.1; of a SentencePiece model of unigrams the
+            for a byte-pair tokenizer the probability of BPE-dropout, often 0.1; for a SentencePiece unigram model the
             exponent α, often 0.1 to 0.5 (see `Tokenizer.sample`); 0 for none. Texts are then stored too and tokenised
             during training, and shapes are chosen for longer rows; a sample that is too long for its batch is replaced
-            by the usual segmentation. `training.ExactResume` refuses SentencePiece's sampler, which takes no seed.
+            by the usual segmentation. `training.ExactResume` does not support SentencePiece's sampler, which takes no
+            seed.
         shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each shape. Packed rows
             hold the same pairs in every epoch.
         seed: the seed of shuffling.
-        shard: (index, count), to read a part of each batch as one of several workers: an epoch is that of one worker
-            with `count` times the batch size, of whose batches worker `index`, from 0, has its part of the rows. All
+        shard: (index, count), to read one shard of each batch as one of several workers. An epoch has the batches of a
+            single worker with `count` times the batch size; each is split among the workers, numbered from 0. All
             workers have batches of equal shapes at every step.
-        cache_dir: a folder for the ids, which are then mapped instead of being in memory: memory does not grow with
-            the data. They are written there once for equal contents, tokenizers and options that change ids, and found
-            again; files are read to compare their contents, and other iterables are copied to a temporary file. The
+        cache_dir: a folder for the ids, which are then memory-mapped: memory use does not grow with the data. They are
+            written once for equal contents, tokenizers and options that change ids, and reused afterwards; files are
+            read to compare their contents, and other iterables are copied to a temporary file. The
             folder can be removed when no dataset uses it.
 
     Returns:
@@ -150,11 +151,11 @@ def multi_task_pairs(
 ) -> tf.data.Dataset:
     r"""Make batches to train one encoder–decoder on several tasks, each marked by a prefix of its sources.
 
-    A task m with $e_m$ pairs makes up the fraction $r_m$ of the examples of an epoch:
+    A task m with $e_m$ pairs contributes the fraction $r_m$ of the examples of an epoch:
 
     $$r_m = \frac{\min(e_m, K)^{1/T}}{\sum_n \min(e_n, K)^{1/T}}$$
 
-    An epoch has $\sum_n \min(e_n, K)$ examples, and those of a task have the distribution of lengths of its pairs. If a
+    An epoch has $\sum_n \min(e_n, K)$ examples; the lengths of a task's examples are distributed as in its pairs. If a
     task has more pairs than examples in an epoch, each epoch samples different pairs; if it has fewer, pairs repeat
     after all have occurred. Without `limit` and `temperature`, an epoch has every pair once.
 
@@ -165,18 +166,18 @@ def multi_task_pairs(
         batch_size: the number of rows in each batch, see `translation_pairs`.
         columns: the columns of source and target in the files of all tasks, see `translation_pairs`.
         reverse: whether to swap sources and targets in all tasks.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
         limit: K, the artificial limit of a task's size; by default there is none.
         temperature: T. 1 mixes in proportion to the sizes; higher values make the fractions more equal.
         batch_tokens: the maximum number of positions of each side of a batch, instead of `batch_size`.
         max_length: the maximum length of sources, including the prefix, and of targets. Longer pairs are dropped with
             a warning.
         length_buckets: the maximum number of shapes of batches, or these shapes, see `translation_pairs`.
-        pad_to_multiple_of: what chosen lengths are multiples of.
+        pad_to_multiple_of: the number of which chosen lengths are multiples.
         sampling: the rate of random segmentations of prefixed sources and of targets, see `translation_pairs`.
         shuffle: whether the order of examples differs in each epoch, and the examples if an epoch does not have all.
         seed: the seed of shuffling and sampling.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
@@ -207,12 +208,12 @@ def multi_task_pairs(
     shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
 
     def mixture(pairs: np.ndarray) -> np.ndarray:
-        """Return the numbers of examples of an epoch in each bucket and task, for those of pairs (k, m)."""
+        """Return the number of examples per epoch of each bucket and task from the number of pairs (k, m)."""
         sizes = np.minimum(pairs.sum(axis=0), np.inf if limit is None else limit)
         numbers = _apportioned(int(sizes.sum()), sizes ** (1 / temperature))
-        # The examples of each task in each bucket, in proportion to its pairs there.
-        shares = [_apportioned(number, of_task) for number, of_task in zip(numbers, pairs.T, strict=True)]
-        return np.stack(shares, axis=1)
+        # Distribute the examples of each task over the buckets in proportion to its pairs.
+        columns = [_apportioned(number, column) for number, column in zip(numbers, pairs.T, strict=True)]
+        return np.stack(columns, axis=1)
 
     return _batches(
         tasks,
@@ -242,7 +243,7 @@ def _batches(
     seed: int,
     cache_dir: str | os.PathLike[str] | None,
 ) -> tf.data.Dataset:
-    """Make the batches of `translation_pairs`, of the pairs of each task by the prefix of its sources."""
+    """Make the batches of `translation_pairs` from the pairs of tasks, each with a prefix of its sources."""
     arguments = dict(zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True))
     for argument, tokenizer in arguments.items():
         check_special_ids(argument, tokenizer, ("pad_id", "start_id", "end_id"))
@@ -255,16 +256,21 @@ def _batches(
     arrays = _stored(tasks, reader, tokenizers, cache_dir, keep_texts=is_sampled)
     sides: Sequence[RaggedRows | SampledRows] = arrays.rows("sources"), arrays.rows("targets")
     lengths, ends = _row_lengths(*sides), arrays["ends"]
-    counts = _within(lengths, ends, shapes, [f" of task {prefix!r}" if prefix else "" for prefix in tasks])
+    counts = _count_lengths(
+        lengths, ends, shapes, [f" of task {prefix!r}" if prefix else "" for prefix in tasks]
+    )
     if packed:
         objective = PackedPairs(arrays, lengths, shapes.limit, *tokenizers)
-        order = RowOrder(objective.count, shapes.rows_of(shapes.limits), shuffle, shard, padded=True)
+        order = RowOrder(objective.count, shapes.batch_size_of(shapes.limits), shuffle, shard, padded=True)
         return batches(order, objective, seed, objective.content)
     if is_sampled:
         texts = arrays.rows("source_texts"), arrays.rows("target_texts")
-        sides = [SampledRows.of(*each, sampling) for each in zip(sides, texts, tokenizers, strict=True)]
+        sides = [
+            SampledRows.of(rows, texts, tokenizer, sampling)
+            for rows, texts, tokenizer in zip(sides, texts, tokenizers, strict=True)
+        ]
         arrays = arrays.with_content(f"sampling {sampling}")
-        lengths = _with_room(lengths, _row_lengths(*sides), shapes.limits)
+        lengths = _sampled_lengths(lengths, _row_lengths(*sides), shapes.limits)
         counts = shapes.count_lengths(lengths, ends)
     buckets = shapes.buckets(arrays, lengths, counts, ends, shard.count)
     order = BucketOrder(buckets, shuffle, shard, None if mixture is None else mixture(buckets.sizes))
@@ -282,7 +288,7 @@ def _batches(
         }
         return inputs, tf.ensure_shape(labels, target_shape)
 
-    return batches(order, teacher_forcing, seed, arrays.content, unseeded(*sides))
+    return batches(order, teacher_forcing, seed, arrays.content, nondeterministic_tokenizer(*sides))
 
 
 def _stored(
@@ -295,8 +301,8 @@ def _stored(
     """Tokenise the pairs of tasks, and store their ids.
 
     Returns:
-        Rows "sources" and "targets", with `keep_texts` also "source_texts" and "target_texts", and "ends", the index
-        after the last pair of each task.
+        Rows "sources" and "targets", with `keep_texts` also "source_texts" and "target_texts"; and "ends", the end
+        index of each task's pairs.
     """
     prefixes = [prefix.encode() for prefix in tasks]
 
@@ -328,23 +334,23 @@ def _stored(
 
 
 def _row_lengths(*sides: RaggedRows | SampledRows) -> RowLengths:
-    """Return the function to the lengths of source and target with an end or start id, integers (n, 2)."""
+    """Return a function to the lengths of source and target, including an end or start id, integers (n, 2)."""
     return lambda start, end: np.stack([texts.lengths(start, end) for texts in sides], axis=1) + 1
 
 
-def _with_room(lengths: RowLengths, sampled: RowLengths, limits: Sequence[int]) -> RowLengths:
-    """Return the lengths that leave room for samples, up to `limits`; longer rows keep theirs."""
+def _sampled_lengths(lengths: RowLengths, sampled: RowLengths, limits: Sequence[int]) -> RowLengths:
+    """Return the lengths to pad rows to, long enough for most samples but at most `limits` or the row's own length."""
     return lambda start, end: np.maximum(np.minimum(sampled(start, end), limits), lengths(start, end))
 
 
-def _within(
+def _count_lengths(
     lengths: RowLengths, ends: Sequence[int], shapes: Shapes, descriptions: Sequence[str]
 ) -> LengthCounts:
     """Count the pairs of each length, and warn about those that are too long.
 
     Args:
         lengths: the lengths of rows.
-        ends: the index after the last pair of each of m tasks.
+        ends: the end index of the pairs of each of m tasks.
         shapes: the shapes of batches, with the maximum length.
         descriptions: a description of each task, for messages.
 
@@ -356,23 +362,23 @@ def _within(
     """
     counts = shapes.count_lengths(lengths, ends)
     limit = shapes.limit if len(set(shapes.limits)) == 1 else shapes.limits
-    parts = itertools.pairwise([0, *ends])
-    for (start, end), too_long, of in zip(parts, counts.too_long, descriptions, strict=True):
+    tasks = itertools.pairwise([0, *ends])
+    for (start, end), too_long, description in zip(tasks, counts.too_long, descriptions, strict=True):
         if too_long == end - start:
             raise ArgumentError(
                 "{max_length} (or the length of the longest batches) must be at least {least!s}, the length of the "
-                "shortest of the {count!s} pairs{of!s}. Received: a limit of {limit!s}",
+                "shortest of the {count!s} pairs{description!s}. Received: a limit of {limit!s}",
                 least=lengths(start, end).max(axis=1).min(),
                 count=end - start,
-                of=of,
+                description=description,
                 limit=limit,
             )
         if too_long:
             _LOGGER.warning(
-                "translation_pairs leaves out %d of %d pairs%s: longer than %s ids, including special ones",
+                "translation_pairs drops %d of %d pairs%s: longer than %s ids, including special ones",
                 too_long,
                 end - start,
-                of,
+                description,
                 limit,
             )
     return counts
@@ -381,10 +387,10 @@ def _within(
 def _apportioned(total: int, weights: np.ndarray) -> np.ndarray:
     """Return integers in proportion to `weights` that sum to `total`, by the largest remainder method."""
     exact = total * weights / weights.sum()
-    whole = np.floor(exact + 1e-9).astype(np.int64)
-    most = np.argsort(whole - exact, kind="stable")[: total - whole.sum()]
-    whole[most] += 1
-    return whole
+    integers = np.floor(exact + 1e-9).astype(np.int64)
+    largest_remainders = np.argsort(integers - exact, kind="stable")[: total - integers.sum()]
+    integers[largest_remainders] += 1
+    return integers
 
 
 def _ended_and_started(

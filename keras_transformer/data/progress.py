@@ -14,7 +14,7 @@ _WIDTH = 79
 
 
 class ProgressBar:
-    """The rows that are read, their share, speed and remaining time.
+    """A progress bar: the number of rows read, the percentage, the speed and the remaining time.
 
     Nothing is printed in the first seconds, so that small data is read silently. On a terminal one line is rewritten,
     otherwise a line is printed every half minute.
@@ -37,7 +37,7 @@ class ProgressBar:
         self._shown = False
 
     def opened(self, file: BinaryIO) -> None:
-        """Follow the position in a file, which has just been opened, until the next one is."""
+        """Follow the position in a file that has just been opened, until another is opened."""
         self._finished_bytes += self._file_bytes
         self._file, self._file_bytes = file, os.fstat(file.fileno()).st_size
 
@@ -58,20 +58,20 @@ class ProgressBar:
             self._shown = False
 
     def _line(self, seconds: float) -> str:
-        share = self._share()
-        parts = [f"{self.title}: {self.rows:,} rows", f"{self.rows / seconds:,.0f} rows/s"]
-        if share:
-            parts.insert(1, f"{share:.0%}")
-            parts.append(f"{_clock(seconds / share - seconds)} left")
-        return ", ".join(parts)
+        fraction = self._fraction()
+        fields = [f"{self.title}: {self.rows:,} rows", f"{self.rows / seconds:,.0f} rows/s"]
+        if fraction:
+            fields.insert(1, f"{fraction:.0%}")
+            fields.append(f"{_clock(seconds / fraction - seconds)} left")
+        return ", ".join(fields)
 
-    def _share(self) -> float | None:
+    def _fraction(self) -> float | None:
         if self.total_rows:
             return min(1.0, self.rows / self.total_rows)
         if not self._total_bytes or self._file is None:
             return None
-        at = self._file_bytes if self._file.closed else self._file.tell()
-        return min(1.0, (self._finished_bytes + at) / self._total_bytes)
+        position = self._file_bytes if self._file.closed else self._file.tell()
+        return min(1.0, (self._finished_bytes + position) / self._total_bytes)
 
     def _print(self, line: str, end: str) -> None:
         start = "\r" if sys.stderr.isatty() else ""

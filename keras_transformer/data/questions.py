@@ -1,4 +1,4 @@
-"""Batches of questions and contexts to train an encoder with a head to find answers."""
+"""Batches of questions and contexts to train an encoder for extractive question answering."""
 
 import bisect
 import itertools
@@ -28,8 +28,8 @@ from keras_transformer_options.arguments import ArgumentError, is_integer
 _WORD = re.compile(r"\S+")
 _SMALLEST_WINDOW = 2
 _NO_ANSWER = (0, 0)  # the position of the start id
-_TOO_LONG = "questions leaves out %d of %d questions: no room for a context in %d ids, including special ones"
-_UNREACHABLE = "questions has no window with the answer of %d of %d questions, in rows of %d ids"
+_TOO_LONG = "questions drops %d of %d questions, which leave no space for a context in %d ids"
+_UNREACHABLE = "questions has no window that contains the answer for %d of %d questions, in rows of %d ids"
 _Example = tuple[str, str, tuple[str, int] | None]
 _LOGGER = logging.getLogger("keras_transformer")
 
@@ -50,11 +50,10 @@ def questions(
 ) -> tf.data.Dataset:
     """Make batches to train an encoder such as BERT for extractive question answering.
 
-    The inputs are those that `pipelines.QuestionAnswering` computes for the same questions and contexts, with
-    `long_texts="window"`: a context that is too long becomes several rows, which overlap by half. The labels are the
-    positions of the first and the last token of the words of the answer, which are the whole words that the pipeline
-    answers with. In rows without the whole answer, and for questions without one, both are 0, the position of the start
-    id.
+    The inputs equal those of `pipelines.QuestionAnswering` with `long_texts="window"`: a context that is too long
+    becomes several rows, which overlap by half. The labels are the positions of the first and the last token of the
+    answer's words, as the pipeline answers with complete words. In rows that do not contain the complete answer, and
+    for questions without an answer, both are 0, the position of the start id.
 
     Args:
         questions: the questions, see `read_squad`.
@@ -63,14 +62,14 @@ def questions(
         tokenizer: a tokenizer with padding, start and end ids.
         batch_size: B, the number of rows in each batch; the last batch of each length may be smaller.
         max_length: the maximum length of a row, including special ids: at most the model's. Questions that leave no
-            room for their context are left out, with a warning of the logger "keras_transformer"; another gives the
-            number of answers that are in no window.
+            space for their context are dropped with a warning of the logger "keras_transformer"; another warning gives
+            the number of answers that no window contains.
         length_buckets: the maximum number of lengths of batches, chosen to minimize padding; or the lengths, the last
             of which limits rows as `max_length` does.
         shuffle: whether to reshuffle in each epoch. Otherwise rows keep their order within each length.
         seed: the seed of shuffling.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
-            batch of each length up to count − 1 rows are left out, other ones in each epoch.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`; of
+            the last batch of each length, up to count − 1 rows are dropped, different ones in each epoch.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
@@ -79,8 +78,8 @@ def questions(
         of a few lengths. Ids are padded with `pad_id` and 0, segment 1 is the context.
 
     Raises:
-        ValueError: if there are not as many contexts and answers as questions, an answer is not at its start, a context
-            has no word, no question fits, the tokenizer lacks an id, or an argument is out of range.
+        ValueError: if there are not as many contexts and answers as questions, an answer is not at its start in the
+            context, a context has no word, no question fits, the tokenizer lacks an id, or an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import WordPieceTokenizer
@@ -105,28 +104,28 @@ def questions(
             ids_of = ids_of_words(texts, tokenizer)
             tokens = {context: _Context.of(context, spans, ids_of) for context, spans in words.items()}
             rows, labels = [], []
-            asked_ids = token_lists([question for question, _, _ in chunk], tokenizer)
-            for i, (asked, (_, context, answer)) in enumerate(zip(asked_ids, chunk, strict=True), count):
-                found = tokens[context]
-                if not found.ids:
+            question_ids = token_lists([question for question, _, _ in chunk], tokenizer)
+            for i, (asked, (_, context, answer)) in enumerate(zip(question_ids, chunk, strict=True), count):
+                tokenized_context = tokens[context]
+                if not tokenized_context.ids:
                     raise ArgumentError("{contexts} must each hold a word", **{f"contexts[{i}]": context})
-                room = shapes.limit - 3 - len(asked)
-                if room < min(len(found.ids), _SMALLEST_WINDOW):
+                window = shapes.limit - 3 - len(asked)
+                if window < min(len(tokenized_context.ids), _SMALLEST_WINDOW):
                     too_long += 1
                     continue
-                span = found.tokens_of(answer)
+                span = tokenized_context.tokens_of(answer)
                 before = len(asked) + 2
-                spans = windows(len(found.ids), room)
+                spans = windows(len(tokenized_context.ids), window)
                 inside = [span is not None and start <= span[0] and span[1] < end for start, end in spans]
                 for (start, end), reachable in zip(spans, inside, strict=True):
-                    rows.append(EncoderRow.of(tokenizer, asked, found.ids[start:end]))
+                    rows.append(EncoderRow.of(tokenizer, asked, tokenized_context.ids[start:end]))
                     labels.append([place - start + before for place in span] if reachable else _NO_ANSWER)
                 unreachable += answer is not None and not any(inside)
             count += len(chunk)
             yield rows_to_store(rows) | {"labels": np.array(labels, np.int32).reshape(-1, 2)}
         if too_long == count:
             raise ArgumentError(
-                "{max_length} (or the length of the longest batches) must leave room for a context after each "
+                "{max_length} (or the length of the longest batches) must leave space for a context after each "
                 f"question. Received: a limit of {shapes.limit}"
             )
         for number, message in ((too_long, _TOO_LONG), (unreachable, _UNREACHABLE)):
@@ -151,8 +150,8 @@ class _Context(NamedTuple):
 
     Attributes:
         ids: the ids.
-        words: the first character of each word and the one after its last.
-        starts: the index of each word's first id, and the number of ids.
+        words: (start, end) of each word, indices of characters.
+        starts: the index of each word's first id; the last entry is the number of ids.
     """
 
     ids: list[int]
@@ -183,8 +182,8 @@ def _examples(
     questions: Iterable[str], contexts: Iterable[str], answers: Iterable[tuple[str, int] | None]
 ) -> Iterator[_Example]:
     """Yield each question with its context and answer, checked."""
-    every = together(questions=questions, contexts=contexts, answers=answers)
-    for i, (question, context, answer) in enumerate(every):
+    examples = together(questions=questions, contexts=contexts, answers=answers)
+    for i, (question, context, answer) in enumerate(examples):
         for name, text in (("questions", question), ("contexts", context)):
             if not isinstance(text, str):
                 raise ArgumentError("{} must be strings", name, **{f"{name}[{i}]": text})
@@ -202,8 +201,8 @@ def _check_answer(answer: Any, context: str, i: int) -> None:
     text, start = answer
     if not text.strip() or start < 0 or context[start : start + len(text)] != text:
         raise ArgumentError(
-            "{answers} must be parts of their contexts, at their starts. "
-            f"Received: {{answers[{i}]=}}, where contexts[{i}] has {{found!r}}",
+            "{answers} must occur in their contexts at their starts. "
+            f"Received: {{answers[{i}]=}}, where contexts[{i}] has {{content!r}}",
             **{f"answers[{i}]": answer},
-            found=context[max(start, 0) :][:50],
+            content=context[max(start, 0) :][:50],
         )

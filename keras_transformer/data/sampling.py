@@ -13,14 +13,14 @@ _MEASURED = 8192  # texts, to estimate how much longer samples are
 
 
 def check_sampling(sampling: Any, **tokenizers: Any) -> bool:
-    """Return whether segmentations are sampled, or raise a ValueError if they are to be and cannot."""
+    """Return whether segmentations are sampled; raise a ValueError if a tokenizer cannot sample them."""
     check(is_number(sampling) and 0 <= sampling < 1, "be in [0, 1)", sampling=sampling)
     if not sampling:
         return False
     for argument, tokenizer in tokenizers.items():
         if getattr(tokenizer, "sampling", None) is None:
             raise ValueError(
-                f"`sampling` must be 0 for a `{argument}` that has one segmentation of a text only. "
+                f"`sampling` must be 0 for a `{argument}` that cannot sample segmentations. "
                 f"Received: sampling={sampling} and a {type(tokenizer).__name__}"
             )
     return True
@@ -34,7 +34,7 @@ class SampledRows(NamedTuple):
         texts: the bytes of the texts.
         tokenizer: the tokenizer.
         rate: the argument of `tokenizer.sample`.
-        factor: how much longer most samples are at most.
+        factor: the ratio of lengths, with and without sampling, that most samples do not exceed.
         seed: integers (2,), or None before `seeded`.
     """
 
@@ -49,26 +49,26 @@ class SampledRows(NamedTuple):
     def of(
         cls, rows: RaggedRows, texts: RaggedRows, tokenizer: Any, rate: float, special_ids: int = 0
     ) -> Self:
-        """Estimate `factor` from the first texts, of whose ids in `rows` a number of `special_ids` are special.
+        """Estimate `factor` from the first texts; `special_ids` of each text's ids in `rows` are special.
 
         It is 1 + 3/2 (r − 1), where r is the ratio of the mean numbers of tokens with and without sampling, rounded up
         to tenths, so that it is the same each time.
         """
         count = min(_MEASURED, rows.count)
-        found = tokenizer.sample(texts.strings(tf.range(count, dtype=tf.int64)), rate, [0, 0])
-        ratio = (len(found.values) + special_ids * count) / max(rows.lengths(0, count).sum(), 1)
+        samples = tokenizer.sample(texts.strings(tf.range(count, dtype=tf.int64)), rate, [0, 0])
+        ratio = (len(samples.values) + special_ids * count) / max(rows.lengths(0, count).sum(), 1)
         return cls(rows, texts, tokenizer, rate, math.ceil(10 * (1 + 1.5 * max(ratio - 1, 0))) / 10)
 
     def gather(self, rows: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Sample the ids of rows, in the form of `RaggedRows.gather`.
 
-        Samples of `length` tokens or more, which leave no room for an end token, are replaced.
+        Samples of `length` tokens or more, which leave no position for an end token, are replaced.
         """
         ids, lengths = self.rows.gather(rows, length)
-        found = self.sample(tf.maximum(rows, 0))
-        counts = found.row_lengths()[:, None]
+        samples = self.sample(tf.maximum(rows, 0))
+        counts = samples.row_lengths()[:, None]
         fits = (counts < length) & (lengths >= 0)
-        sampled = found.to_tensor(0, shape=tf.stack([-1, length]))
+        sampled = samples.to_tensor(0, shape=tf.stack([-1, length]))
         return tf.where(fits, sampled, ids), tf.where(fits, counts, lengths)
 
     def sample(self, rows: tf.Tensor) -> tf.RaggedTensor:
@@ -76,16 +76,17 @@ class SampledRows(NamedTuple):
         return self.tokenizer.sample(self.texts.strings(rows), self.rate, self.seed)
 
     def lengths(self, start: int, end: int) -> np.ndarray:
-        """Return numbers of tokens that about 96 of 100 samples of each text do not exceed, int64."""
+        """Return the number of tokens, int64, that about 96 % of the samples of each text do not exceed."""
         return np.ceil(self.rows.lengths(start, end) * self.factor).astype(np.int64) + 2
 
 
 def seeded(rows: RaggedRows | SampledRows, seed: tf.Tensor) -> RaggedRows | SampledRows:
-    """Return rows whose samples, if any, are those of a seed."""
+    """Set the seed of rows with samples; return other rows unchanged."""
     return rows._replace(seed=seed) if isinstance(rows, SampledRows) else rows
 
 
-def unseeded(*sides: RaggedRows | SampledRows | None) -> str:
-    """Return the name of the first tokenizer whose samples have no seed, or ""."""
+def nondeterministic_tokenizer(*sides: RaggedRows | SampledRows | None) -> str:
+    """Return the class name of the first tokenizer whose sampler takes no seed, or ""."""
     tokenizers = [side.tokenizer for side in sides if isinstance(side, SampledRows)]
-    return next((type(each).__name__ for each in tokenizers if each.sampling == "unseeded"), "")
+    names = [type(item).__name__ for item in tokenizers if item.sampling == "nondeterministic"]
+    return names[0] if names else ""

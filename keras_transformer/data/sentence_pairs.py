@@ -36,25 +36,25 @@ def sentence_pairs(
     """Make batches to train a `models.SentenceEncoder` on pairs of texts with `training.InfoNCE`.
 
     The texts of a pair mean the same or belong together, such as a question and its answer. For unsupervised SimCSE,
-    pair each text with itself. The ids of each text are those of `pipelines.Embedding`: `start, x1, …, xn, end`.
+    pair each text with itself. The ids of each text are as in `pipelines.Embedding`: `start, x1, …, xn, end`.
 
     Args:
         pairs: (first, second) str; paths of files; or a dataset, as for `translation_pairs`.
         tokenizer: a tokenizer with padding, start and end ids.
         batch_size: B, the number of pairs in each batch; the last batch of each length may be smaller.
         columns: the columns of the texts in files, see `read_examples`; by default files must have only two.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
         max_length: the maximum number of ids of a text, including special ids: at most the model's. Longer texts are
             truncated, with a warning of the logger "keras_transformer".
         length_buckets: the maximum number of lengths of batches, chosen to minimize padding.
         shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each length.
         seed: the seed of shuffling.
-        shard: (index, count), to read a part of each batch as one of several workers, see `classification`.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `classification`.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": (B, 2, L)}, labels (B, 2))`, int32. Labels are
-        hashes of the texts, so that a loss can tell equal ones.
+        hashes of the texts, by which a loss recognises equal texts.
 
     Raises:
         FileNotFoundError: if a path does not exist.

@@ -24,8 +24,8 @@ def choose_lengths(
         lengths: the lengths of the rows, integers (n,) of at most `limit`, n > 0.
         count: the maximum number of lengths to choose.
         limit: the maximum length.
-        multiple: what the chosen lengths are multiples of.
-        rows: the number of rows of each of `lengths`, (n,); by default 1.
+        multiple: the number of which the chosen lengths are multiples.
+        rows: the number of rows with each of `lengths`, (n,); by default 1.
 
     Returns:
         At most `count` increasing lengths, each a multiple of `multiple` or `limit`; the last one fits the longest row.
@@ -35,12 +35,12 @@ def choose_lengths(
         (8, 32)
     """
     candidates, candidate = np.unique(_rounded(lengths, limit, multiple), return_inverse=True)  # (m,), (n,)
-    below = np.concatenate([[0], np.cumsum(np.bincount(candidate, rows))])  # rows of the first i candidates
-    # cells[i]: the fewest positions, including padding, for the first i candidates with the lengths used so far.
+    below = np.concatenate([[0], np.cumsum(np.bincount(candidate, rows))])  # number of rows up to candidate i
+    # cells[i]: the minimum number of positions, including padding, of the first i candidates with the lengths so far.
     cells = np.where(np.arange(len(candidates) + 1) == 0, 0, np.inf)
     choices = []
     for _ in range(min(count, len(candidates))):
-        # cost[j, i]: a length of candidates[i-1] for the candidates j+1 to i.
+        # cost[j, i]: the cost if candidates j+1 to i are padded to the length candidates[i-1].
         cost = cells[:, None] + (below[None, 1:] - below[:, None]) * candidates[None, :]
         cost[np.arange(len(cells))[:, None] > np.arange(len(candidates))[None, :]] = np.inf
         choices.append(np.argmin(cost, axis=0))
@@ -55,7 +55,7 @@ def choose_lengths(
 
 def choose_shapes(
     lengths: np.ndarray,
-    rows_of: Callable[[Shape], int],
+    batch_size_of: Callable[[Shape], int],
     count: int,
     limit: int,
     multiple: int = 8,
@@ -63,7 +63,7 @@ def choose_shapes(
 ) -> tuple[Shape, ...]:
     r"""Choose (source, target) lengths of batches, with little padding and few compilations.
 
-    A pair belongs to the shape with the fewest positions among those that it fits. If $n_k$ pairs belong to shape k, of
+    A pair belongs to the smallest shape, in positions, that it fits. If $n_k$ pairs belong to shape k, of
     lengths $S_k$ and $T_k$ with $B_k$ rows in a batch, the cost of K shapes is the number of positions of an epoch,
     including rows that complete the last batches, and a fraction c of it (`COMPILATION`) for each shape:
 
@@ -75,11 +75,11 @@ def choose_shapes(
 
     Args:
         lengths: the lengths of source and target of each pair, integers (n, 2) of at most `limit`, n > 0.
-        rows_of: a function from a shape to the number of rows in its batches.
+        batch_size_of: a function from a shape to the number of rows in its batches.
         count: the maximum number of shapes.
         limit: the maximum length.
-        multiple: what the chosen lengths are multiples of.
-        rows: the number of pairs of each of `lengths`, (n,); by default 1.
+        multiple: the number of which the chosen lengths are multiples.
+        rows: the number of pairs with each of `lengths`, (n,); by default 1.
 
     Returns:
         At most `count` shapes (S, T) in the order of `ordered`, each length a multiple of `multiple` or `limit`. Each
@@ -100,16 +100,16 @@ def choose_shapes(
     numbers = range(1, min(count, len(np.unique(needed))) + 1)
     equal = min(
         (choose_lengths(needed, number, limit, multiple, rows) for number in numbers),
-        key=lambda chosen: _cost_of(np.stack([chosen, chosen], axis=1), pairs, rows, rows_of),
+        key=lambda chosen: _cost_of(np.stack([chosen, chosen], axis=1), pairs, rows, batch_size_of),
     )
     start = np.minimum(np.array(equal)[:, None], pairs.max(axis=0))  # (k, 2)
     edges = [
         np.union1d(choose_lengths(pairs[:, side], _EDGES, limit, multiple, rows), start[:, side])
         for side in (0, 1)
     ]
-    found = _Substitution(pairs, rows, edges, rows_of).search(start, count)
-    used = np.unique(first_fitting(pairs, found))
-    return tuple((int(source), int(target)) for source, target in found[used])
+    shapes = _Substitution(pairs, rows, edges, batch_size_of).search(start, count)
+    used = np.unique(first_fitting(pairs, shapes))
+    return tuple((int(source), int(target)) for source, target in shapes[used])
 
 
 def ordered(shapes: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ def _order(shapes: np.ndarray) -> np.ndarray:
 
 
 def first_fitting(lengths: np.ndarray, shapes: np.ndarray) -> np.ndarray:
-    """Return the index of the first shape (k, sides) that each row of lengths (n, sides) fits, −1 if there is none."""
+    """Return the index of the first shape (k, sides) that each row, of lengths (n, sides), fits; −1 if none."""
     first = np.full(len(lengths), -1)
     for index in reversed(range(len(shapes))):
         first[(lengths <= shapes[index]).all(axis=1)] = index
@@ -135,12 +135,16 @@ class _Substitution:
     Args:
         pairs: different lengths of source and target, integers (m, 2).
         rows: the number of pairs with these lengths, integers (m,).
-        edges: the lengths of source and of target, (p,) and (q,), whose c = p · q combinations are the candidates.
-        rows_of: a function from a shape to the number of rows in its batches.
+        edges: source lengths (p,) and target lengths (q,), whose c = p · q combinations are the candidates.
+        batch_size_of: a function from a shape to the number of rows in its batches.
     """
 
     def __init__(
-        self, pairs: np.ndarray, rows: np.ndarray, edges: list[np.ndarray], rows_of: Callable[[Shape], int]
+        self,
+        pairs: np.ndarray,
+        rows: np.ndarray,
+        edges: list[np.ndarray],
+        batch_size_of: Callable[[Shape], int],
     ) -> None:
         self._grid = np.stack(np.meshgrid(*edges, indexing="ij"), axis=-1)  # (p, q, 2)
         places = [np.searchsorted(edge, pairs[:, side]) for side, edge in enumerate(edges)]
@@ -149,12 +153,12 @@ class _Substitution:
         cells = self._grid.reshape(-1, 2)
         self._order = _order(cells)
         self.candidates = cells[self._order]  # (c, 2)
-        self._batch_rows = _batch_rows(self.candidates, rows_of)
+        self._batch_rows = _batch_rows(self.candidates, batch_size_of)
         self._positions = self.candidates.sum(axis=1)
 
     def search(self, start: np.ndarray, count: int) -> np.ndarray:
-        """Return at most `count` candidates, with no higher cost than those of `start`, both (k, 2)."""
-        largest = len(self.candidates) - 1  # fits all pairs, and is part of `start`
+        """Return at most `count` candidates (k, 2) with a cost no higher than that of `start` (k, 2)."""
+        largest = len(self.candidates) - 1  # fits all pairs, and is in `start`
         chosen = {int(np.flatnonzero((self.candidates == shape).all(axis=1))[0]) for shape in start}
         cost, improved = np.inf, True
         while improved:
@@ -169,11 +173,11 @@ class _Substitution:
         return self.candidates[sorted(chosen)]
 
     def _best_addition(self, chosen: np.ndarray) -> tuple[int, float]:
-        """Return the candidate with which `chosen` (k,) has the lowest cost, possibly one of them, and this cost."""
+        """Return the candidate whose addition to `chosen` (k,) gives the lowest cost, and this cost."""
         count = len(self.candidates)
         shape_of_cell = chosen[first_fitting(self._grid.reshape(count, 2), self.candidates[chosen])]
         rows = self._rows * (shape_of_cell.reshape(self._rows.shape) == chosen[:, None, None])  # (k, p, q)
-        # The pairs of each chosen shape that fit a candidate, and go to it if it has fewer positions.
+        # The pairs of each chosen shape that fit a candidate, and move to it if it has fewer positions.
         fitting = rows.cumsum(axis=1).cumsum(axis=2).reshape(len(chosen), count)[:, self._order]
         moved = np.where(np.arange(count) < chosen[:, None], fitting, 0)  # (k, c)
         rows = np.concatenate([rows.sum(axis=(1, 2))[:, None] - moved, moved.sum(axis=0, keepdims=True)])
@@ -184,21 +188,21 @@ class _Substitution:
 
 
 def _cost_of(
-    shapes: np.ndarray, pairs: np.ndarray, rows: np.ndarray, rows_of: Callable[[Shape], int]
+    shapes: np.ndarray, pairs: np.ndarray, rows: np.ndarray, batch_size_of: Callable[[Shape], int]
 ) -> float:
     """Return the cost of ordered shapes (k, 2) for `rows` (m,) of the lengths `pairs` (m, 2)."""
-    rows_of_shape = np.bincount(first_fitting(pairs, shapes), rows, len(shapes)).astype(np.int64)
-    return float(_cost(rows_of_shape, _batch_rows(shapes, rows_of), shapes.sum(axis=1)))
+    rows_by_shape = np.bincount(first_fitting(pairs, shapes), rows, len(shapes)).astype(np.int64)
+    return float(_cost(rows_by_shape, _batch_rows(shapes, batch_size_of), shapes.sum(axis=1)))
 
 
 def _cost(rows: np.ndarray, batch_rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return the cost of k shapes with `rows` pairs and `positions` in a row; all have k as their first axis."""
+    """Return the cost of k shapes from their numbers of pairs, rows per batch and positions per row, (k, …) each."""
     epoch = (-(-rows // batch_rows) * batch_rows * positions).sum(axis=0)
     return epoch * (1 + COMPILATION * (rows > 0).sum(axis=0))
 
 
-def _batch_rows(shapes: np.ndarray, rows_of: Callable[[Shape], int]) -> np.ndarray:
-    return np.array([rows_of(tuple(shape)) for shape in shapes.tolist()])
+def _batch_rows(shapes: np.ndarray, batch_size_of: Callable[[Shape], int]) -> np.ndarray:
+    return np.array([batch_size_of(tuple(shape)) for shape in shapes.tolist()])
 
 
 def _rounded(lengths: np.ndarray, limit: int, multiple: int) -> np.ndarray:

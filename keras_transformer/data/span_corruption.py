@@ -57,7 +57,7 @@ def span_corruption(
         tokenizer: a tokenizer with an end id.
         batch_size: B, the number of rows in each batch; the last may be smaller.
         columns: the column of the texts in files, an index or a name; by default files must have only one.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
         max_length: S, the length of every source; rows of text are split so that they fit after spans are removed.
         rate: the fraction of tokens to remove.
         mean_span: the mean length of a span, in tokens.
@@ -67,7 +67,7 @@ def span_corruption(
         start_id: the decoder's start id, by default the `pad_id`, as in `models.T5`.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling and spans.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
@@ -113,8 +113,8 @@ def span_corruption(
         row_length=sizes.row_length,
     )
     length = int(arrays["length"][0])  # of the longest row
-    most = int(sizes.spans[: length + 1].max())
-    chosen = _sentinels(sentinels, tokenizer, most, set(arrays["used"].tolist()))
+    max_spans = int(sizes.spans[: length + 1].max())
+    chosen = _sentinels(sentinels, tokenizer, max_spans, set(arrays["used"].tolist()))
     ids = arrays.rows("rows")
     start = tokenizer.pad_id if start_id is None else start_id
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
@@ -128,10 +128,10 @@ def span_corruption(
         tokens = tokens[:size]
         missing = _missing(size, noise[size], spans[size], seed)
         starts = missing & ~tf.concat([[False], missing[:-1]], axis=0)
-        mark = tf.gather(sentinel_ids, tf.maximum(tf.cumsum(tf.cast(starts, tf.int32)) - 1, 0))
-        source = tf.boolean_mask(tf.where(starts, mark, tokens), starts | ~missing)
-        # Each removed token after the sentinel of its span.
-        target = tf.boolean_mask(tf.stack([mark, tokens], axis=1), tf.stack([starts, missing], axis=1))
+        sentinel = tf.gather(sentinel_ids, tf.maximum(tf.cumsum(tf.cast(starts, tf.int32)) - 1, 0))
+        source = tf.boolean_mask(tf.where(starts, sentinel, tokens), starts | ~missing)
+        # The removed tokens, each span after its sentinel.
+        target = tf.boolean_mask(tf.stack([sentinel, tokens], axis=1), tf.stack([starts, missing], axis=1))
         labels = _row(target, tokenizer, sizes.target_length)
         shifted = _row(tf.concat([[start], target], axis=0), tokenizer, sizes.target_length, end=False)
         return {"source_ids": _row(source, tokenizer, max_length), "target_ids": shifted}, labels
@@ -145,10 +145,12 @@ def span_corruption(
         tokens, lengths = ids.gather(batch.rows, length)
         # `example` uses two seeds.
         seed_of_row = batch.seed + 2 * tf.range(tf.size(batch.rows, out_type=tf.int64))[:, None]
-        # A row of padding is made like a row of one token.
+        # A row of padding is computed as a row of one token, and replaced below.
         sizes_of_rows = tf.cast(tf.maximum(lengths[:, 0], 1), tf.int32)
-        made = tf.map_fn(example, (tokens, sizes_of_rows, seed_of_row), fn_output_signature=signature)
-        return tf.nest.map_structure(lambda each: tf.where(lengths >= 0, each, tokenizer.pad_id), made)
+        examples = tf.map_fn(example, (tokens, sizes_of_rows, seed_of_row), fn_output_signature=signature)
+        return tf.nest.map_structure(
+            lambda values: tf.where(lengths >= 0, values, tokenizer.pad_id), examples
+        )
 
     return batches(RowOrder(ids.count, batch_size, shuffle, part), missing_spans, seed, arrays.content)
 
@@ -183,16 +185,16 @@ class _Sizes(NamedTuple):
 def _missing(size: tf.Tensor, noise: tf.Tensor, spans: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Return a mask (size,) of the tokens to remove: `noise` of them, in `spans` spans."""
     removed = _composition(noise, spans, seed)
-    # The lengths kept before, between and after the spans; those at the ends may be 0.
+    # The numbers of tokens kept before, between and after the spans; the first and the last may be 0.
     kept = _composition(size - noise + 2, spans + 1, seed + 1)
     kept -= tf.one_hot(0, spans + 1, dtype=tf.int32) + tf.one_hot(spans, spans + 1, dtype=tf.int32)
     lengths = tf.reshape(tf.stack([kept, tf.concat([removed, [0]], axis=0)], axis=1), [-1])
     return tf.repeat(tf.range(2 * spans + 2) % 2 == 1, lengths)
 
 
-def _composition(total: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Return random positive integers (parts,) that sum to `total`, uniform over all compositions."""
-    places = tf.random.experimental.stateless_shuffle(tf.range(1, total), seed)[: parts - 1]
+def _composition(total: tf.Tensor, count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Return `count` random positive integers that sum to `total`, uniform over all compositions."""
+    places = tf.random.experimental.stateless_shuffle(tf.range(1, total), seed)[: count - 1]
     ends = tf.concat([[0], tf.sort(places), [total]], axis=0)
     return ends[1:] - ends[:-1]
 
@@ -204,23 +206,25 @@ def _row(ids: tf.Tensor, tokenizer: Tokenizer, length: int, end: bool = True) ->
     return tf.ensure_shape(padded, [length])
 
 
-def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, used: set[int]) -> list[int]:
+def _sentinels(
+    sentinels: Sequence[int] | None, tokenizer: Tokenizer, count: int, used: set[int]
+) -> list[int]:
     last = tokenizer.vocabulary_size - 1
-    chosen = list(range(last, last - most, -1)) if given is None else list(given)
-    if len(set(chosen)) != len(chosen) or len(chosen) < most or min(chosen) < 0:
+    chosen = list(range(last, last - count, -1)) if sentinels is None else list(sentinels)
+    if len(set(chosen)) != len(chosen) or len(chosen) < count or min(chosen) < 0:
         raise ValueError(
-            f"`sentinels` must be at least {most} different ids, for as many spans in a row. "
+            f"`sentinels` must be at least {count} different ids, for as many spans in a row. "
             f"Received: {len(chosen)} ids, {len(set(chosen))} different"
         )
     special = {tokenizer.pad_id, tokenizer.end_id}
-    both = sorted({*chosen[:most]} & {*used, *special})
-    if both:
+    conflicts = sorted({*chosen[:count]} & {*used, *special})
+    if conflicts:
         raise ValueError(
-            "`sentinels` must be ids that are neither special nor in any text; they may be beyond the tokenizer's "
-            f"vocabulary if the model's is larger. Received: sentinels={'None' if given is None else 'ids'} "
-            f"with {both[:5]}"
+            "`sentinels` must be ids that are neither special nor in any text; they may exceed the tokenizer's "
+            f"vocabulary if the model's is larger. Received: sentinels={'None' if sentinels is None else 'ids'} "
+            f"with {conflicts[:5]}"
         )
-    return chosen[:most]
+    return chosen[:count]
 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float, mean_span: float) -> None:

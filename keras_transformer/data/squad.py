@@ -16,7 +16,7 @@ class Question(NamedTuple):
     Attributes:
         question: the question.
         context: the text that may hold the answer.
-        answers: its different answers, parts of the context; empty if there is none.
+        answers: the distinct answers, substrings of the context; empty if there is none.
         answer_starts: the index of each answer's first character in the context.
         id: the name of the question.
     """
@@ -39,9 +39,9 @@ def read_squad(paths: Paths, *, encoding: str | None = None, on_error: str = "ra
     Args:
         paths: the path of a file, plain or compressed by gzip (".gz"), or several.
         encoding: the encoding of the files, by default UTF-8.
-        on_error: "raise" to refuse malformed questions, or "skip" to leave them out with one warning of the logger
-            "keras_transformer". A question is malformed if it lacks text, or an answer is not at its start in the
-            context.
+        on_error: "raise" to raise an error for malformed questions, or "skip" to skip them with one warning of the
+            logger "keras_transformer". A question is malformed if it lacks text, or an answer is not at its start in
+            the context.
 
     Returns:
         The questions in order. Those with `is_impossible`, or without answers, have no answer.
@@ -59,11 +59,11 @@ def read_squad(paths: Paths, *, encoding: str | None = None, on_error: str = "ra
     check_encoding(encoding=encoding)
     malformed = Malformed("paths", on_error, unit="question", has_options=True)
     paths = checked_paths(paths)
-    found = [question for path in paths for question in _questions(path, malformed, encoding)]
+    questions = [question for path in paths for question in _questions(path, malformed, encoding)]
     malformed.report()
-    if not found:
+    if not questions:
         raise ArgumentError("{paths} must hold at least one question", paths=list(map(os.fspath, paths)))
-    return found
+    return questions
 
 
 def _questions(
@@ -83,7 +83,7 @@ def _questions(
             f"; if it is in Windows-1252, {conversion(path, 'cp1252', has_encoding=True)}" if encoded else ""
         )
         raise ArgumentError(
-            "{paths} must name JSON files of SQuAD: data, paragraphs, context and qas. "
+            "{paths} must be JSON files in the format of SQuAD, with the keys data, paragraphs, context and qas. "
             "Received: {path!r} ({error!s}){remedy!s}",
             path=os.fspath(path),
             error=f"{type(error).__name__}: {error}",
@@ -99,27 +99,27 @@ def _questions(
             malformed.add(path, f"question {name}", reason)
 
 
-def _question(context: Any, entry: Any, name: str) -> Question:
+def _question(context: Any, entry: Any, id_: str) -> Question:
     """Return a question.
 
     Raises:
-        KeyError: if it lacks a part.
-        TypeError: if a part is of another type.
+        KeyError: if it lacks a key.
+        TypeError: if a value is of another type.
         ValueError: if a text is empty, or an answer is not at its start.
     """
     answers = {} if entry.get("is_impossible") else entry.get("answers", ())
     distinct = dict.fromkeys((answer["text"], answer["answer_start"]) for answer in answers)
-    for part, text in (("context", context), ("question", entry["question"])):
+    for name, text in (("context", context), ("question", entry["question"])):
         if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"an empty {part}")
+            raise ValueError(f"an empty {name}")
         text.encode()  # a UnicodeEncodeError, which is a ValueError, for lone surrogates
     for text, start in distinct:
         if not text.strip():
             raise ValueError("an empty answer")
         if start < 0 or context[start : start + len(text)] != text:
-            places = [i for i in range(len(context)) if context.startswith(text, i)]
-            nearest = min(places, key=lambda place: abs(place - start), default=None)
-            found = "not in the context" if nearest is None else f"at character {nearest}"
-            raise ValueError(f"the answer {text[:50]!r} is not at character {start}, but {found}")
+            starts = [i for i in range(len(context)) if context.startswith(text, i)]
+            nearest = min(starts, key=lambda i: abs(i - start), default=None)
+            actual = "not in the context" if nearest is None else f"at character {nearest}"
+            raise ValueError(f"the answer {text[:50]!r} is not at character {start}, but {actual}")
     texts, starts = zip(*distinct, strict=True) if distinct else ((), ())
-    return Question(entry["question"], context, texts, starts, name)
+    return Question(entry["question"], context, texts, starts, id_)

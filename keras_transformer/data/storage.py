@@ -1,7 +1,7 @@
-"""Arrays of a dataset, in memory or in files that are mapped: then memory does not grow with them.
+"""Arrays of a dataset, in memory or in memory-mapped files.
 
-Files are written into a locked working folder that takes its name when it is complete. A process that dies leaves
-nothing that is taken for complete, and a second process that wants the same arrays waits for the first.
+Files are written into a locked working folder, which is renamed when it is complete, so that a process that dies leaves
+no folder that looks complete. A second process that needs the same arrays waits for the first.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from keras_transformer_serving import files
 _FORMAT = 1
 _MANIFEST = "arrays.json"
 _SPLITS = ".splits"
-_WAIT = 0.2  # seconds between two looks at another process' writing
+_WAIT = 0.2  # seconds between two checks whether another process has finished writing
 _LOGGER = logging.getLogger("keras_transformer")
 
 
@@ -73,7 +73,7 @@ class RaggedRows(NamedTuple):
         return len(self.splits) - 1
 
     def lengths(self, start: int, end: int) -> np.ndarray:
-        """Return the lengths of the rows from `start` to before `end`, int64."""
+        """Return the lengths of the rows from `start` up to `end`, exclusive, int64."""
         return np.diff(self.splits[start : end + 1])
 
     def strings(self, rows: tf.Tensor) -> tf.Tensor:
@@ -81,8 +81,8 @@ class RaggedRows(NamedTuple):
 
         def join(rows: np.ndarray) -> np.ndarray:
             check_files(*self)
-            found = [self.flat[self.splits[row] : self.splits[row + 1]].tobytes() for row in rows]
-            return np.array(found, object)
+            strings = [self.flat[self.splits[row] : self.splits[row + 1]].tobytes() for row in rows]
+            return np.array(strings, object)
 
         return tf.ensure_shape(tf.numpy_function(join, [rows], tf.string, stateful=False), rows.shape)
 
@@ -128,7 +128,7 @@ class Arrays:
         folder: the folder of their files; `None` in memory.
 
     Attributes:
-        content: the name of the folder, which depends on all that the arrays are made from, or the arrays: for
+        content: the name of the folder, a hash of everything that the arrays depend on, or the arrays in memory; for
             `Epochs.fingerprint`.
     """
 
@@ -145,13 +145,13 @@ class Arrays:
         return self._arrays.get(name)
 
     def with_content(self, *more: str) -> "Arrays":
-        """Return these arrays with more that batches depend on, for `Epochs.fingerprint`."""
-        found = Arrays(self._arrays, self._folder)
-        found.content = [*self.content, *more]
-        return found
+        """Return a copy with additional `content`."""
+        arrays = Arrays(self._arrays, self._folder)
+        arrays.content = [*self.content, *more]
+        return arrays
 
     def has_rows(self, name: str) -> bool:
-        """Return whether an array is one of rows of different lengths."""
+        """Return whether an array consists of rows of different lengths."""
         return name + _SPLITS in self._arrays
 
     def rows(self, name: str) -> RaggedRows:
@@ -162,8 +162,8 @@ class Arrays:
         """Make arrays from these, and store them in the same way.
 
         Args:
-            chunks: their parts, see `in_memory`.
-            **options: all that they depend on beside these arrays, as JSON can represent it.
+            chunks: their chunks, see `in_memory`.
+            **options: everything else that they depend on, as JSON can represent it.
         """
         if self._folder is None:
             return in_memory(chunks)
@@ -171,10 +171,10 @@ class Arrays:
 
 
 def in_memory(chunks: Iterable[Chunk]) -> Arrays:
-    """Concatenate the parts of arrays.
+    """Concatenate the chunks of arrays.
 
     Args:
-        chunks: the next part of each array by name, along its first axis; at least one in all.
+        chunks: the next rows of each array by name; there must be at least one chunk.
     """
     parts: dict[str, list[np.ndarray]] = {}
     for name, part in _parts(chunks):
@@ -183,16 +183,16 @@ def in_memory(chunks: Iterable[Chunk]) -> Arrays:
 
 
 def in_files(folder: pathlib.Path, key: str, chunks: Iterator[Chunk]) -> Arrays:
-    """Write arrays to files, unless they are there, and map them.
+    """Write arrays to files, unless they exist, and map them into memory.
 
     Args:
         folder: the folder of all arrays.
-        key: a hash of all that these arrays depend on, the name of their folder.
-        chunks: their parts, see `in_memory`; not read if the arrays are there.
+        key: a hash of everything that these arrays depend on, the name of their folder.
+        chunks: their chunks, see `in_memory`; not read if the arrays exist.
 
     Raises:
         FileNotFoundError: if a file has disappeared since it was written.
-        OSError: if a file cannot be written; then nothing is left of the new files.
+        OSError: if a file cannot be written; incomplete files are removed.
         ValueError: if a file has been changed since it was written.
     """
     path, waits = folder / key, False
@@ -215,7 +215,7 @@ def digest(value: Any) -> str:
 
 
 def _parts(chunks: Iterable[Chunk]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the next part of each array; rows of different lengths are two arrays."""
+    """Yield the next chunk of each array; rows of different lengths are two arrays."""
     ends: dict[str, int] = {}
     for chunk in chunks:
         for name, part in chunk.items():
@@ -231,7 +231,7 @@ def _parts(chunks: Iterable[Chunk]) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _write(new: pathlib.Path, path: pathlib.Path, chunks: Iterable[Chunk]) -> None:
-    """Write a folder, and give it its name when it is complete."""
+    """Write a folder under a temporary name, and rename it when it is complete."""
     shutil.rmtree(new, ignore_errors=True)  # of a process that died
     written: dict[str, _File] = {}
     try:
@@ -267,7 +267,7 @@ def explained(folder: pathlib.Path) -> Iterator[None]:
 
 
 class _File:
-    """An array that is written part by part."""
+    """An array that is written chunk by chunk."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path, self._hash, self._count = path, hashlib.sha256(), 0
@@ -275,7 +275,7 @@ class _File:
         self._dtype, self._shape = "", []
 
     def append(self, part: np.ndarray) -> None:
-        """Write the next part."""
+        """Write the next chunk."""
         part = np.ascontiguousarray(part)
         self._dtype, self._shape = part.dtype.str, list(part.shape[1:])
         self._count += len(part)
@@ -302,7 +302,7 @@ class _File:
 
 
 def _mapped(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Map the arrays of a folder, if its files are as they were written."""
+    """Map the arrays of a folder into memory, after checking that its files are unchanged."""
     advice = f"Remove {path}, and make the dataset again"
     try:
         manifest = files.read_json(path / _MANIFEST)
@@ -310,7 +310,7 @@ def _mapped(path: pathlib.Path) -> dict[str, np.ndarray]:
         files.check_entries(path / _MANIFEST, manifest, arrays=dict)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"`cache_dir` must keep its files. {advice}. Received: {error}") from None
-    found = {}
+    arrays = {}
     for name, entry in manifest["arrays"].items():
         file, dtype, shape = path / f"{name}.bin", np.dtype(entry["dtype"]), tuple(entry["shape"])
         size = int(np.prod(shape)) * dtype.itemsize
@@ -320,15 +320,15 @@ def _mapped(path: pathlib.Path) -> dict[str, np.ndarray]:
             raise FileNotFoundError(
                 f"`cache_dir` must keep its files. {advice}. Received: no {file}"
             ) from None
-        # A copy has another time, but the same content; as long as the time is the same, the content is not read.
+        # Hash the content only if the modification time differs, as it does for a copy.
         same = stat.st_mtime_ns == entry["mtime_ns"]
         if stat.st_size != size or not (same or files.sha256(file) == entry["sha256"]):
             raise ValueError(
                 f"`cache_dir` must keep its files unchanged. {advice}. "
                 f"Received: {file} of {stat.st_size} bytes, written with {size} and other content"
             )
-        found[name] = np.memmap(file, dtype, "r", shape=shape) if size else np.zeros(shape, dtype)
-    return found
+        arrays[name] = np.memmap(file, dtype, "r", shape=shape) if size else np.zeros(shape, dtype)
+    return arrays
 
 
 def gathered(array: np.ndarray, indices: tf.Tensor) -> tf.Tensor:
@@ -338,8 +338,8 @@ def gathered(array: np.ndarray, indices: tf.Tensor) -> tf.Tensor:
         check_files(array)
         return np.asarray(array[indices])
 
-    found = tf.numpy_function(gather, [indices], tf.as_dtype(array.dtype), stateful=False)
-    return tf.ensure_shape(found, indices.shape.concatenate(array.shape[1:]))
+    entries = tf.numpy_function(gather, [indices], tf.as_dtype(array.dtype), stateful=False)
+    return tf.ensure_shape(entries, indices.shape.concatenate(array.shape[1:]))
 
 
 def check_files(*arrays: np.ndarray | None) -> None:

@@ -1,4 +1,4 @@
-"""Batches of tagged sentences to train an encoder with a head to classify words."""
+"""Batches of tagged sentences to train an encoder for token classification."""
 
 import itertools
 import os
@@ -37,14 +37,14 @@ def tagging(
 ) -> tf.data.Dataset:
     """Make batches to train an encoder such as BERT to classify words, as in named entity recognition.
 
-    The inputs are those that `pipelines.TokenClassification` computes for the words joined by spaces. The label of a
-    word is that of its first token, where the pipeline reads its answer. A sentence that is too long becomes several
-    rows, the pipeline's overlapping windows, and each word is labelled in one of them, where the pipeline reads its
-    answer too: nothing is truncated.
+    The inputs equal those of `pipelines.TokenClassification` for the words joined by spaces. The first token of each
+    word is labelled, as the pipeline predicts a word's class at its first token. A sentence that is too long becomes
+    several rows, the pipeline's overlapping windows, and each word is labelled in the window from which the pipeline
+    takes its prediction: nothing is truncated.
 
     Args:
-        sentences: the words of each sentence, see `read_conll`. Of a word with white space, only the first part, which
-            is a word of its own for the pipeline, is labelled; a word without tokens has no label.
+        sentences: the words of each sentence, see `read_conll`. The pipeline splits a word with
+            white space into several words, of which the first is labelled; a word without tokens has no label.
         tags: the class of each word, non-negative integers.
         tokenizer: a tokenizer with padding, start and end ids.
         batch_size: B, the number of rows in every batch; the last batch of each length is completed with rows of
@@ -54,7 +54,7 @@ def tagging(
             of which limits rows as `max_length` does.
         shuffle: whether to reshuffle in each epoch. Otherwise sentences keep their order within each length.
         seed: the seed of shuffling.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        shard: (index, count), to read one shard of each batch as one of several workers, see `translation_pairs`.
         cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
@@ -87,18 +87,18 @@ def tagging(
             for parts_of_words, (_, tags_of_words) in zip(parts_of, chunk, strict=True):
                 ids, classes = [], []
                 for parts, tag in zip(parts_of_words, tags_of_words, strict=True):
-                    for i, each in enumerate(parts):
-                        classes += [tag if i == j == 0 else IGNORED for j in range(len(ids_of[each]))]
-                        ids += ids_of[each]
+                    for i, part in enumerate(parts):
+                        classes += [tag if i == j == 0 else IGNORED for j in range(len(ids_of[part]))]
+                        ids += ids_of[part]
                 spans = windows(len(ids), shapes.limit - 2)
                 owners = _owners(len(ids), spans)
                 for number, (start, end) in enumerate(spans):
-                    of_window = [
+                    window_labels = [
                         label if owners[start + i] == number else IGNORED
                         for i, label in enumerate(classes[start:end])
                     ]
                     rows.append(EncoderRow.of(tokenizer, ids[start:end]))
-                    labels.append([IGNORED, *of_window, IGNORED])
+                    labels.append([IGNORED, *window_labels, IGNORED])
             yield rows_to_store(rows) | {"labels": RowsToStore.of_lists(labels)}
 
     return encoder_batches(
@@ -116,7 +116,7 @@ def tagging(
 
 
 def _owners(length: int, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Return, for each index of a text, the window in which it is farthest from a margin."""
+    """Return, for each index of a text, the window in which it is farthest from the window's edges."""
     if len(spans) == 1:
         return [0] * length
     return [
@@ -132,18 +132,18 @@ def _examples(
     sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[int]]
 ) -> Iterator[tuple[Sequence[str], Sequence[int]]]:
     """Yield each sentence with its tags, checked."""
-    for i, (words, of_words) in enumerate(together(sentences=sentences, tags=tags)):
+    for i, (words, word_tags) in enumerate(together(sentences=sentences, tags=tags)):
         strings = not isinstance(words, str) and all(isinstance(word, str) for word in words)
         if not strings or not len(words) or not all(word.strip() for word in words):
             raise ArgumentError(
                 "{sentences} must be sequences of words, which are strings that are not empty",
                 **{f"sentences[{i}]": words},
             )
-        if isinstance(of_words, str) or len(of_words) != len(words):
+        if isinstance(word_tags, str) or len(word_tags) != len(words):
             raise ArgumentError(
                 f"{{tags}} must hold a tag for each word. Received: {len(words)} words and {{tags[{i}]=}}",
-                **{f"tags[{i}]": of_words},
+                **{f"tags[{i}]": word_tags},
             )
-        if not all(is_integer(tag) and tag >= 0 for tag in of_words):
-            raise ArgumentError("{tags} must be non-negative integers", **{f"tags[{i}]": of_words})
-        yield words, of_words
+        if not all(is_integer(tag) and tag >= 0 for tag in word_tags):
+            raise ArgumentError("{tags} must be non-negative integers", **{f"tags[{i}]": word_tags})
+        yield words, word_tags

@@ -32,12 +32,12 @@ class Tokenizer(Protocol):
 
 
 def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise") -> Examples:
-    """Return texts as examples, with those of files in place of their paths.
+    """Return texts as examples, with the texts of files in place of their paths.
 
     Args:
         texts: an iterable of strings and `pathlib.Path`s, or one path.
         columns: the column of the texts in files, see `read_examples`; by default files must have only one.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
 
     Raises:
         FileNotFoundError: if no file matches a pattern.
@@ -55,16 +55,16 @@ def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise"
     items = [texts] if isinstance(texts, os.PathLike) else texts
     in_files = [isinstance(item, os.PathLike) for item in items] if isinstance(items, Sequence) else [False]
     if any(in_files):
-        each = (
+        expanded = (
             matching(item, "texts") if path else [item] for item, path in zip(items, in_files, strict=True)
         )
-        items = list(itertools.chain.from_iterable(each))
+        items = list(itertools.chain.from_iterable(expanded))
 
     def read(progress: ProgressBar) -> Iterator[str]:
         for index, item in enumerate(items):
             if isinstance(item, os.PathLike):
-                found = file_examples(item, "texts", picker, malformed, opened=progress.opened)
-                yield from (text for (text,) in found)
+                rows = file_examples(item, "texts", picker, malformed, opened=progress.opened)
+                yield from (text for (text,) in rows)
             else:
                 _check_text(item, index)
                 yield item
@@ -112,12 +112,12 @@ def token_lists(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
 
 def pieces(ids: Iterable[list[int]], length: int) -> list[list[int]]:
     """Split the ids of texts into pieces of at most `length`."""
-    return [each[i : i + length] for each in ids for i in range(0, len(each), length)]
+    return [text[i : i + length] for text in ids for i in range(0, len(text), length)]
 
 
-def check_tokens(found: bool) -> None:
-    """Raise a ValueError unless a token has been found in `texts`."""
-    if not found:
+def check_tokens(has_tokens: bool) -> None:
+    """Raise a ValueError if `texts` contain no token."""
+    if not has_tokens:
         raise ArgumentError("{texts} must hold at least one token. Received: none")
 
 
@@ -129,9 +129,9 @@ def check_special_ids(argument: str, tokenizer: Tokenizer, names: Sequence[str])
         tokenizer: the tokenizer.
         names: names of attributes such as "pad_id".
     """
-    found = {name: getattr(tokenizer, name, None) for name in names}
-    if any(id_ is None or id_ < 0 for id_ in found.values()):
-        received = ", ".join(f"{name}={id_}" for name, id_ in found.items())
+    ids = {name: getattr(tokenizer, name, None) for name in names}
+    if any(id_ is None or id_ < 0 for id_ in ids.values()):
+        received = ", ".join(f"{name}={id_}" for name, id_ in ids.items())
         raise ValueError(f"`{argument}` must have {' and '.join(names)}. Received: {received}")
 
 

@@ -1,4 +1,4 @@
-"""Transformations of batches, after which `training.ExactResume` can continue a dataset too."""
+"""Transformations of batches that `training.ExactResume` supports."""
 
 import copy
 import hashlib
@@ -17,18 +17,18 @@ LENGTHS = {"token_ids": "lengths", "source_ids": "source_lengths", "target_ids":
 def with_class_weight(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.data.Dataset:
     """Weight examples by their classes, as `fit(class_weight=...)`, for training that `training.ExactResume` continues.
 
-    `fit` itself makes another data set of one with class weights, whose batches have no numbers.
+    With `fit(class_weight=...)`, Keras wraps the dataset, so that it cannot be resumed within an epoch.
 
     Args:
         dataset: elements `(inputs, labels)` with classes, integers (B,), or `(inputs, labels, weights)`.
         class_weight: a weight for each class; 1 for the classes that are absent.
 
     Returns:
-        Elements `(inputs, labels, weights)` with weights float32 (B,), those of the data set multiplied by those of the
+        Elements `(inputs, labels, weights)` with weights float32 (B,), the dataset's weights times those of the
         classes.
 
     Raises:
-        ValueError: if the data set has no classes, or a class or its weight is negative or no number.
+        ValueError: if the dataset has no classes, or a class or its weight is negative or no number.
 
     Example:
         >>> batches = tf.data.Dataset.from_tensors(([[5, 6], [7, 8]], [0, 1]))
@@ -47,16 +47,14 @@ def with_class_weight(dataset: tf.data.Dataset, class_weight: Mapping[int, float
                 "`class_weight` must have a finite weight of at least 0 for each of several classes. "
                 f"Received: {number!r}: {weight!r}"
             )
-    table = np.ones(
-        max(class_weight, default=0) + 2, "float32"
-    )  # the last one is that of all classes after it
+    table = np.ones(max(class_weight, default=0) + 2, "float32")  # the last one is for all greater classes
     table[list(class_weight)] = list(class_weight.values())
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         weights = tf.constant(table)
 
     def weighted(inputs: Any, labels: tf.Tensor, *others: tf.Tensor) -> Any:
-        found = tf.gather(weights, tf.clip_by_value(tf.cast(labels, tf.int64), 0, len(table) - 1))
-        return inputs, labels, found * others[0] if others else found
+        class_weights = tf.gather(weights, tf.clip_by_value(tf.cast(labels, tf.int64), 0, len(table) - 1))
+        return inputs, labels, class_weights * others[0] if others else class_weights
 
     return mapped(dataset, weighted, table)
 
@@ -94,8 +92,8 @@ def with_lengths(dataset: tf.data.Dataset, pad_id: int = 0) -> tf.data.Dataset:
 
     def add(inputs: dict[str, tf.Tensor], *others: Any) -> Any:
         lengths = {LENGTHS[name]: _lengths(name, inputs[name], pad_id) for name in ids}
-        found = {**inputs, **lengths}
-        return (found, *others) if isinstance(spec, tuple) else found
+        inputs_and_lengths = {**inputs, **lengths}
+        return (inputs_and_lengths, *others) if isinstance(spec, tuple) else inputs_and_lengths
 
     return mapped(dataset, add)
 
@@ -115,17 +113,17 @@ def _lengths(name: str, ids: tf.Tensor, pad_id: int) -> tf.Tensor:
 
 
 def mapped(dataset: tf.data.Dataset, function: Any, content: np.ndarray | None = None) -> tf.data.Dataset:
-    """Apply a function to the batches of a data set, which `training.ExactResume` can continue afterwards too.
+    """Apply a function to the batches of a dataset, so that `training.ExactResume` still supports it.
 
     Args:
-        dataset: the data set.
+        dataset: the dataset.
         function: a function of an element, which neither draws random numbers nor keeps a state.
         content: the values that the function depends on, for `Epochs.fingerprint`.
     """
-    found = prefetched(dataset.map(function, tf.data.AUTOTUNE, deterministic=True))
+    result = prefetched(dataset.map(function, tf.data.AUTOTUNE, deterministic=True))
     if hasattr(dataset, "epochs"):
-        found.epochs = copy.copy(dataset.epochs)
+        result.epochs = copy.copy(dataset.epochs)
         if content is not None:
             digest = hashlib.blake2b(dataset.epochs.fingerprint.encode() + content.tobytes(), digest_size=16)
-            found.epochs.fingerprint = digest.hexdigest()
-    return found
+            result.epochs.fingerprint = digest.hexdigest()
+    return result

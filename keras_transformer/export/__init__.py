@@ -1,4 +1,4 @@
-"""Puts a pipeline into production: SavedModel for TensorFlow Serving, ONNX for ONNX Runtime, both verified."""
+"""Export pipelines and Keras models to SavedModel and ONNX, and verify the exports."""
 
 from keras_transformer.export.keras_models import onnx_model as onnx_model
 from keras_transformer.export.keras_models import saved_model_of as saved_model_of

@@ -1,4 +1,4 @@
-"""Writing parts of an export: settings, tokenizer, versions, model card and configurations of servers."""
+"""Write parts of an export, with settings, tokenizer, versions, model card and server configurations."""
 
 import contextlib
 import importlib.metadata
@@ -33,12 +33,12 @@ def new_parts(
 
     Args:
         pipeline: the pipeline.
-        folder: the export, new or with other parts of the same pipeline.
+        folder: the export's folder, new or with other parts of the same pipeline.
         parts: the folders of the parts, relative to `folder`, with forward slashes.
         signature_key: the key to sign the manifest with.
 
     Returns:
-        A context manager of a temporary folder to write into and the entry in `parity.json` for each part.
+        A context manager that returns, for each part, a temporary folder to write into and the entry of `parity.json`.
     """
     config = config_of(pipeline)
 
@@ -63,15 +63,15 @@ def new_parts(
 
 
 def config_of(pipeline: Any) -> dict[str, Any]:
-    """Return the settings in an export's `config.json`, as they are read from there."""
+    """Return the settings of an export's `config.json`, as JSON represents them."""
     return json.loads(json.dumps(pipeline.export_config()))
 
 
 def check_pipeline(pipeline: Any) -> None:
-    """Raise unless a value is a pipeline."""
+    """Raise a ValueError unless a value is a pipeline."""
     if not isinstance(pipeline, Pipeline):
         raise ValueError(
-            f"`pipeline` must be one of keras_transformer.pipelines. Received: {type(pipeline).__name__}"
+            f"`pipeline` must be a pipeline of keras_transformer.pipelines. Received: a {type(pipeline).__name__}"
         )
 
 

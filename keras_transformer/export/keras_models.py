@@ -1,4 +1,4 @@
-"""Export of Keras models, also those that are not of this package, as an ONNX graph or a SavedModel."""
+"""Export of any Keras model as an ONNX graph or a SavedModel."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ from keras_transformer_serving import external_data, files, parity
 _SAMPLE_SIZES = (
     (2, 5),
     (3, 7),
-)  # batch and length, which differ so that a size that should be dynamic is found
+)  # batch size and length, two of each to detect sizes that should be dynamic
 
 
 @on_tensorflow
@@ -37,32 +37,31 @@ def onnx_model(
 ) -> pathlib.Path:
     """Export a Keras model as an ONNX graph, and compare its outputs with the model's.
 
-    The model may have any layers of operations that ONNX has: recurrent, convolutional, attention, …; an error names an
-    operation that it lacks, such as a Fourier transform. The graph is converted as those of `onnx`: attention,
-    normalization and GELU are those that ONNX Runtime fuses, and matrices are initializers with the paths of the
-    model's weights. Inputs have their names in the model, or "inputs", "input_0", "input_1", …; outputs those of a
-    dictionary, or "output", "output_0", "output_1", …. Above 2 GB, weights are in a file beside it,
-    `<name>.onnx_data`.
+    The model may have any layers whose operations ONNX supports: recurrent, convolutional, attention, …; an error names
+    an unsupported operation, such as a Fourier transform. As in `onnx`, attention, normalization and GELU have the form
+    that ONNX Runtime fuses, and matrices are initializers with the paths of the model's weights. Inputs have their
+    names in the model, or "inputs", "input_0", "input_1", …; outputs have the keys of a dictionary, or "output",
+    "output_0", "output_1", …. Weights of more than 2 GB are written to a second file, `<name>.onnx_data`.
 
     Args:
         model: a `keras.Model` whose call takes one argument, `inputs`: a tensor, a list or a dictionary.
         file: the new file, which ends in ".onnx".
         input_signature: the structure of `inputs`, of `keras.InputSpec`, `keras.KerasTensor` or `tf.TensorSpec`; None
-            in a shape for a dynamic size. By default that of a functional or sequential model, of a model of this
-            package, of `sample_inputs` with a dynamic batch size, or of the first call of a subclassed model, whose
+            in a shape for a dynamic size. By default taken from a functional or sequential model, from a model of this
+            package, from `sample_inputs` with a dynamic batch size, or from the first call of a subclassed model, whose
             inputs are then floats.
-        sample_inputs: inputs to compare the outputs on, arrays in the structure of `inputs`; by default random floats
-            in [0, 1), and integers 0 or 1, in two sizes.
+        sample_inputs: inputs for the comparison, arrays in the structure of `inputs`; by default random floats in
+            [0, 1), and integers 0 or 1, in two sizes.
         overwrite: whether to replace an existing file.
 
     Returns:
-        The file, which is only created when complete and compared.
+        The file, which is created only when it is complete and verified.
 
     Raises:
         FileExistsError: if the file exists and `overwrite` is False.
         ImportError: if a package of the extra "onnx" is not installed.
         ParityError: if an output differs.
-        ValueError: if an argument is invalid, or ONNX has no form for an operation; the message names its layer.
+        ValueError: if an argument is invalid, or ONNX does not support an operation; the message names its layer.
 
     Example:
         >>> onnx_model(model, "model.onnx", sample_inputs={"token_ids": ids})
@@ -73,10 +72,10 @@ def onnx_model(
     if file.suffix != ".onnx":
         raise ValueError(f"`file` must end in .onnx. Received: file={str(file)!r}")
     data = file.with_name(external_data.file_name(file.stem))
-    for each in (file, data):
-        if each.exists() and not overwrite:
+    for path in (file, data):
+        if path.exists() and not overwrite:
             raise FileExistsError(
-                f"`file` must be new unless overwrite=True; `{each}` exists and is not changed"
+                f"`file` must be new unless overwrite=True; `{path}` exists and is not changed"
             )
     specs = _specs(model, input_signature, sample_inputs)
     graph = _graph(model, specs)
@@ -91,9 +90,9 @@ def onnx_model(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)  # before its weights are replaced
         data.unlink(missing_ok=True)
-        for each in (data, file):
-            if (new.parent / each.name).exists():
-                os.replace(new.parent / each.name, each)
+        for path in (data, file):
+            if (new.parent / path.name).exists():
+                os.replace(new.parent / path.name, path)
     return file
 
 
@@ -108,18 +107,18 @@ def saved_model_of(
 ) -> pathlib.Path:
     """Export a Keras model as a SavedModel for TensorFlow Serving, and compare its outputs with the model's.
 
-    Its signature "serving_default" has the inputs and outputs of `onnx_model` by name. All operations are of
-    TensorFlow 2.20, the newest that TensorFlow Serving has, and need no XLA, which it disables.
+    Its signature "serving_default" has the inputs and outputs of `onnx_model` by name. All operations exist in
+    TensorFlow 2.20, the newest version of TensorFlow Serving, and do not need XLA, which it disables.
 
     Args:
         model: a `keras.Model`, as in `onnx_model`.
         folder: the SavedModel's new folder; TensorFlow Serving reads the model "name" from `name/1`, `name/2`, ….
         input_signature: the structure of the inputs, as in `onnx_model`.
-        sample_inputs: inputs to compare the outputs on, as in `onnx_model`.
+        sample_inputs: inputs for the comparison, as in `onnx_model`.
         overwrite: whether to replace an existing SavedModel.
 
     Returns:
-        The folder, which is only created when complete and compared.
+        The folder, which is created only when it is complete and verified.
 
     Raises:
         FileExistsError: if the folder exists, and is not an empty folder, or a SavedModel and `overwrite` is True.
@@ -142,13 +141,14 @@ def saved_model_of(
 
 
 def _specs(model: Any, input_signature: Any, sample_inputs: Any) -> Any:
-    """Return the structure of the model's inputs, of `tf.TensorSpec` with names."""
+    """Return the structure of the model's inputs, with a named `tf.TensorSpec` for each input."""
     if not isinstance(model, keras.Model):
         raise ValueError(f"`model` must be a keras.Model. Received: {type(model).__name__}")
     stateful = [layer.name for layer in flatten_layers(model) if getattr(layer, "stateful", False)]
     if stateful:
         raise ValueError(
-            f"`model` must have no layer with stateful=True, as callers would share its state. Received: {stateful[0]}"
+            "`model` must not have a layer with stateful=True, whose state all callers would share. "
+            f"Received: {stateful[0]}"
         )
     structure = input_signature
     if structure is None:
@@ -156,7 +156,7 @@ def _specs(model: Any, input_signature: Any, sample_inputs: Any) -> Any:
     leaves = keras.tree.flatten(structure)
     names = _names(structure)
     if len({*names}) < len(names):
-        raise ValueError(f"`input_signature` must have different names. Received: {', '.join(names)}")
+        raise ValueError(f"`input_signature` must have distinct names. Received: {', '.join(names)}")
     specs = []
     for name, leaf in zip(names, leaves, strict=True):
         if getattr(leaf, "shape", None) is None or getattr(leaf, "dtype", None) is None:
@@ -165,13 +165,13 @@ def _specs(model: Any, input_signature: Any, sample_inputs: Any) -> Any:
             )
         dtype = tf.as_dtype(leaf.dtype)
         if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-            raise ValueError(f"`input_signature` must be of numbers. Received: {name} of {dtype.name}")
+            raise ValueError(f"`input_signature` must have numeric dtypes. Received: {name} of {dtype.name}")
         specs.append(tf.TensorSpec(tuple(leaf.shape), dtype, name=name))
     return keras.tree.pack_sequence_as(structure, specs)
 
 
 def _known_structure(model: Any, sample_inputs: Any) -> Any:
-    """Return the structure of the model's inputs, of values with shape and dtype."""
+    """Return the structure of the model's inputs, with a value that has a shape and a dtype for each input."""
     if isinstance(model, Model):
         return model.input_signature()
     if isinstance(model, keras.Sequential) and model.built:
@@ -180,13 +180,13 @@ def _known_structure(model: Any, sample_inputs: Any) -> Any:
         return model.input
     if sample_inputs is not None:
         return keras.tree.map_structure(
-            lambda each: keras.InputSpec(np.asarray(each).dtype.name, (None, *np.shape(each)[1:])),
+            lambda array: keras.InputSpec(np.asarray(array).dtype.name, (None, *np.shape(array)[1:])),
             sample_inputs,
         )
     shapes = (model.get_build_config() or {}).get("input_shape") if model.built else None
     if shapes is None:
         raise ValueError(
-            "`input_signature` or `sample_inputs` must be given for a subclassed model that was not called. "
+            "Pass `input_signature` or `sample_inputs` for a subclassed model that has not been called. "
             f"Received: model={model.name}"
         )
     return keras.tree.map_shape_structure(
@@ -199,23 +199,23 @@ def _names(structure: Any) -> list[str]:
     paths = keras.tree.flatten_with_path(structure)
     names = []
     for number, (path, leaf) in enumerate(paths):
-        own = getattr(leaf, "name", None) or ""
+        name = getattr(leaf, "name", None) or ""
         if path and all(isinstance(key, str) for key in path):
-            own = "_".join(path)
-        elif not own or re.fullmatch(r"keras_tensor(_\d+)?", own):
-            own = "inputs" if len(paths) == 1 else f"input_{number}"
-        names.append(re.sub(r"\W", "_", own))
+            name = "_".join(path)
+        elif not name or re.fullmatch(r"keras_tensor(_\d+)?", name):
+            name = "inputs" if len(paths) == 1 else f"input_{number}"
+        names.append(re.sub(r"\W", "_", name))
     return names
 
 
 def _graph(model: Any, specs: Any) -> Graph:
-    """Return the function of the model, from the inputs in the order of `specs` to named outputs."""
+    """Return the model as a function from the inputs, in the order of `specs`, to named outputs."""
 
     def function(*tensors: Tensor) -> dict[str, Tensor]:
-        found = model(keras.tree.pack_sequence_as(specs, tensors), training=False)
-        flat = keras.tree.flatten(found)
-        if isinstance(found, dict):
-            names = _names(found)
+        outputs_of_model = model(keras.tree.pack_sequence_as(specs, tensors), training=False)
+        flat = keras.tree.flatten(outputs_of_model)
+        if isinstance(outputs_of_model, dict):
+            names = _names(outputs_of_model)
         else:
             names = ["output"] if len(flat) == 1 else [f"output_{number}" for number in range(len(flat))]
         return dict(zip(names, map(tf.identity, flat), strict=True))
@@ -224,21 +224,21 @@ def _graph(model: Any, specs: Any) -> Graph:
 
 
 def _examples(graph: Graph, specs: Any, sample_inputs: Any, name: str) -> list[parity.Example]:
-    """Return inputs, random ones unless given, and the model's outputs."""
+    """Return examples of inputs, by default random, and of the model's outputs."""
     if sample_inputs is not None:
         keras.tree.assert_same_structure(specs, sample_inputs)
-        given = [[np.asarray(each) for each in keras.tree.flatten(sample_inputs)]]
+        batches = [[np.asarray(array) for array in keras.tree.flatten(sample_inputs)]]
     else:
         random = np.random.default_rng(0)
-        given = [[_random(random, spec, sizes) for spec in graph.inputs] for sizes in _SAMPLE_SIZES]
+        batches = [[_random(random, spec, sizes) for spec in graph.inputs] for sizes in _SAMPLE_SIZES]
     examples = []
-    for arrays in given:
+    for arrays in batches:
         inputs = {
             spec.name: array.astype(spec.dtype.as_numpy_dtype)
             for spec, array in zip(graph.inputs, arrays, strict=True)
         }
-        found = graph.function(*map(tf.constant, inputs.values()))
-        examples.append(parity.Example(name, inputs, {key: value.numpy() for key, value in found.items()}))
+        tensors = graph.function(*map(tf.constant, inputs.values()))
+        examples.append(parity.Example(name, inputs, {key: value.numpy() for key, value in tensors.items()}))
     return examples
 
 
@@ -256,10 +256,10 @@ def _axes(graph: Graph, examples: Sequence[parity.Example]) -> Axes:
         ]
         for spec in graph.inputs
     }
-    batches = [next(iter(each.inputs.values())).shape[:1] for each in examples]
-    has_batch = [BATCH] in [found[:1] for found in axes.values()]
+    batches = [next(iter(example.inputs.values())).shape[:1] for example in examples]
+    has_batch = [BATCH] in [names[:1] for names in axes.values()]
     for name in examples[0].outputs:
-        follows = [each.outputs[name].shape[:1] for each in examples] == batches
+        follows = [example.outputs[name].shape[:1] for example in examples] == batches
         axes[name] = [BATCH] if has_batch and follows else []
     return axes
 
@@ -274,10 +274,10 @@ def _onnx_runner(file: pathlib.Path) -> Callable[[str, Arrays], Arrays]:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no public base class
         raise ValueError(
-            f"`model` must consist of operations that ONNX Runtime has. Received: {error}"
+            f"`model` must consist of operations that ONNX Runtime supports. Received: {error}"
         ) from error
-    names = [each.name for each in session.get_outputs()]
-    read = {each.name for each in session.get_inputs()}
+    names = [output.name for output in session.get_outputs()]
+    read = {node.name for node in session.get_inputs()}
 
     def run(_: str, inputs: Arrays) -> Arrays:
         feed = {name: values for name, values in inputs.items() if name in read}

@@ -38,9 +38,8 @@ def signatures(path: pathlib.Path) -> dict[str, Any]:
         path: the folder of a SavedModel, or of ONNX graphs.
 
     Returns:
-        For each signature or graph its "inputs" and "outputs", each a type and a shape by name, and the "defaults" of
-        inputs that need not be given. For signatures of a SavedModel also an "example", one row of inputs, if it is
-        short.
+        By signature or graph: "inputs" and "outputs", each a type and a shape by name, and the "defaults" of optional
+        inputs. Signatures of a SavedModel also have an "example", one row of inputs, if it is short.
     """
     return _of_saved_model(path) if (path / "saved_model.pb").exists() else _of_graphs(path)
 
@@ -67,10 +66,10 @@ def model_card(name: str, pipeline: Any, reports: Mapping[str, Any]) -> str:
 def _head(name: str, pipeline: Any) -> Iterator[str]:
     config, model = pipeline.export_config(), pipeline.model
     models = getattr(model, "models", [model])  # of an ensemble
-    count, dtype = sum(each.count_params() for each in models), models[0].compute_dtype
+    count, dtype = sum(part.count_params() for part in models), models[0].compute_dtype
     yield f"# {name}\n"
-    kind = f"a `{type(model).__name__}` of {count:,} parameters"
-    yield f"A `{config['pipeline']}` of keras_transformer: {kind} that computes in {dtype}.\n"
+    description = f"a `{type(model).__name__}` with {count:,} parameters"
+    yield f"A `{config['pipeline']}` of keras_transformer: {description} that computes in {dtype}.\n"
     yield "| setting | value |\n|---|---|"
     for key, value in config.items():
         if key not in _NOT_SETTINGS:
@@ -92,20 +91,20 @@ def _saved_models(reports: Mapping[str, Any]) -> Iterator[str]:
     yield f"  --monitoring_config_file={_CONFIGURATION}/monitoring.config"
     yield "```\n"
     for model, part in latest.items():
-        found = reports[part].get("signatures", {})
+        specs = reports[part].get("signatures", {})
         yield f"### saved_model/{model}\n"
-        yield from _table("signature", found)
-        if any("error" in each["outputs"] for each in found.values()):
+        yield from _table("signature", specs)
+        if any("error" in tensors["outputs"] for tensors in specs.values()):
             yield (
-                '`error` is the reason why a row is refused, or "". The other outputs of a refused row are empty, and\n'
+                '`error` is the reason why a row is invalid, or "". The other outputs of an invalid row are empty; the\n'
                 "other rows are answered.\n"
             )
         yield "```sh"
         for signature in _SERVED:
-            if signature in found:
-                yield _curl(model, signature, found[signature])
+            if signature in specs:
+                yield _curl(model, signature, specs[signature])
         yield "```\n"
-        if any("example" in each for each in found.values()):
+        if any("example" in tensors for tensors in specs.values()):
             folder = pathlib.PurePosixPath(request_file(model, DEFAULT)).parent
             yield f"`{folder}/` has requests to the signatures: over REST, and over gRPC as `PredictRequest` in JSON.\n"
 
@@ -130,9 +129,9 @@ def _zeros(shape: list[int]) -> str:
 def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
     if ONNX not in reports:
         return
-    found, config = reports[ONNX].get("signatures", {}), pipeline.export_config()
+    specs, config = reports[ONNX].get("signatures", {}), pipeline.export_config()
     yield f"## ONNX Runtime: {ONNX}\n"
-    yield from _table("graph", found)
+    yield from _table("graph", specs)
     texts = serving.reads_text(config)
     extras = "cpu,tokenizers" if texts else "cpu"
     yield f"In this folder, with `pip install 'keras-transformer-serving[{extras}]'` and no TensorFlow:\n\n```python"
@@ -143,10 +142,10 @@ def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
         yield f"model({example})" if texts else f'model.generate({example})["ids"]'
     elif texts:
         inputs = pipeline.example_inputs()[DEFAULT][0].values()
-        yield f"model({', '.join(json.dumps([str(each[0])], ensure_ascii=False) for each in inputs)})"
+        yield f"model({', '.join(json.dumps([str(column[0])], ensure_ascii=False) for column in inputs)})"
     else:
-        inputs = next(of["inputs"] for name, of in found.items() if name.endswith(MODEL)).items()
-        required = {each.name for each in pipeline.graph_inputs(config) if each.required}
+        inputs = next(graph["inputs"] for name, graph in specs.items() if name.endswith(MODEL)).items()
+        required = {tensor.name for tensor in pipeline.graph_inputs(config) if tensor.required}
         yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key in required)})"
     yield "```\n"
 
@@ -155,7 +154,7 @@ def _triton(name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[st
     if not (graphs := reports.get(ONNX, {}).get("signatures")):
         return
     graph = f"{ONNX}/{triton.served_graph(pipeline.export_config(), graphs)}"
-    model = shlex.quote(f"../model_repository/{name}")  # outside the export, which is verified
+    model = shlex.quote(f"../model_repository/{name}")  # outside the export, whose files are verified
     yield f"## Triton: {TRITON}\n"
     yield "A model for a model repository of NVIDIA Triton Inference Server; it takes arrays. In this folder:\n\n```sh"
     yield f'model={model}\nmkdir -p "$model/1"\ncp -r {TRITON}/. "$model"\ncp {graph}* "$model/1"'
@@ -193,17 +192,17 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
-def _table(head: str, found: Mapping[str, Any]) -> Iterator[str]:
+def _table(head: str, specs: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of signatures or graphs, their inputs and outputs."""
     yield f"| {head} | inputs | outputs |\n|---|---|---|"
-    for name, tensors in found.items():
+    for name, tensors in specs.items():
         inputs = _tensors(tensors["inputs"], tensors["defaults"])
         yield f"| `{name}` | {inputs} | {_tensors(tensors['outputs'])} |"
     yield "\nSizes with a name, or ?, are dynamic; `{i}` is the index of a layer; inputs with a value are optional.\n"
 
 
 def _tensors(specs: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return names, types, shapes and defaults, those of all layers at once."""
+    """Return names, types, shapes and defaults, with one entry for all layers."""
     by_name = {re.sub(r"\.\d+\.", ".{i}.", name): spec for name, spec in specs.items()}
     return ", ".join(
         f"`{name}` {dtype} ({_sizes(shape)})" + (f" = {defaults[name]}" if name in defaults else "")
@@ -218,18 +217,18 @@ def _sizes(shape: list[Any]) -> str:
 def _of_saved_model(path: pathlib.Path) -> dict[str, Any]:
     saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
 
-    def specs(tensors: Any) -> dict[str, list[Any]]:  # a refused row's error last
+    def specs(tensors: Any) -> dict[str, list[Any]]:  # "error" last
         return {
             key: [tf.as_dtype(tensor.dtype).name, [BATCH, *tf.TensorShape(tensor.tensor_shape).as_list()[1:]]]
             for key, tensor in sorted(tensors.items(), key=lambda item: (item[0] == "error", item[0]))
         }
 
-    found = {
+    signatures_by_name = {
         name: {
             "inputs": specs(signature.inputs),
             "outputs": specs(signature.outputs),
             "defaults": {
-                key: [_json(each) for each in tf.make_ndarray(value)]
+                key: [_json(item) for item in tf.make_ndarray(value)]
                 for key, value in sorted(signature.defaults.items())
             },
         }
@@ -241,8 +240,8 @@ def _of_saved_model(path: pathlib.Path) -> dict[str, Any]:
     for request in warmup.requests(path):
         row = {key: _json(values[0]) for key, values in sorted(warmup.arrays(request.inputs).items())}
         if len(json.dumps(row)) <= _MAX_LENGTH:
-            found[request.model_spec.signature_name].setdefault("example", row)
-    return found
+            signatures_by_name[request.model_spec.signature_name].setdefault("example", row)
+    return signatures_by_name
 
 
 def _json(value: Any) -> Any:
@@ -261,22 +260,24 @@ def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
         return {
             value.name: [
                 str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
-                [_size(each) for each in value.type.tensor_type.shape.dim],
+                [_size(dimension) for dimension in value.type.tensor_type.shape.dim],
             ]
             for value in values
         }
 
-    found = {}
+    graphs = {}
     for file in sorted(path.rglob("*.onnx")):
         graph = onnx.load(file, load_external_data=False).graph
         name = file.relative_to(path).with_suffix("").as_posix()
         inputs = {value.name for value in graph.input}
         defaults = {
-            each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer if each.name in inputs
+            constant.name: onnx.numpy_helper.to_array(constant)
+            for constant in graph.initializer
+            if constant.name in inputs
         }
-        found[name] = {
+        graphs[name] = {
             "inputs": specs(graph.input),
             "outputs": specs(graph.output),
             "defaults": {key: value.tolist() for key, value in defaults.items()},
         }
-    return found
+    return graphs

@@ -20,19 +20,19 @@ _MODEL = """\
     name: %(name)s
     base_path: %(path)s
     model_platform: "tensorflow"
-    # The newest version; the one before answers until the new one is loaded and warm.
+    # Serve the newest version; the previous one answers until the new one is loaded and warmed up.
     model_version_policy { latest { num_versions: 1 } }
   }
 """
 _BATCHING = """\
-# Requests that arrive within 2 ms share a batch. Requests with more rows than max_batch_size are refused.
+# Requests that arrive within 2 ms share a batch. Requests with more rows than max_batch_size are rejected.
 max_batch_size { value: 64 }
 batch_timeout_micros { value: 2000 }
-# Batches computed at once: the number of cores.
+# Number of batches computed in parallel: the number of cores.
 num_batch_threads { value: 4 }
-# Batches that wait; more requests get the status UNAVAILABLE, over HTTP 503.
+# Number of waiting batches; further requests get the status UNAVAILABLE (HTTP 503).
 max_enqueued_batches { value: 16 }
-# Without allowed_batch_sizes: nothing is compiled for a batch size, so that padding a batch would only compute more.
+# No allowed_batch_sizes: nothing is compiled for a batch size, so padding a batch would only add computation.
 """
 _MONITORING = """\
 # Metrics for Prometheus: http://localhost:8501/monitoring/prometheus/metrics

@@ -1,4 +1,4 @@
-"""Exports of models that run on another backend than TensorFlow, in a process with TensorFlow."""
+"""Export of models on another backend than TensorFlow, in a process that runs Keras on TensorFlow."""
 
 import contextlib
 import functools
@@ -29,15 +29,15 @@ except ImportError:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_CLEANUP = 30  # seconds that an interrupted process has to remove what is not complete
+_CLEANUP = 30  # seconds that an interrupted process has to remove incomplete files
 
 
 def on_tensorflow(export: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function of a pipeline or Keras model, to run in a new process unless Keras runs on TensorFlow.
+    """Decorate a function of a pipeline or Keras model to run in a new process unless Keras runs on TensorFlow.
 
-    The process loads the saved model with Keras on TensorFlow, on a CPU, since the memory of GPUs may be taken. What
-    it prints is passed to the function's `say`, or printed to stderr if it has none, and its errors are raised here. An
-    interruption, or the end of this process, interrupts it.
+    The process loads the saved model with Keras on TensorFlow, on a CPU, because the memory of GPUs may be in use. Its
+    output is passed to the function's `say`, by default printed to stderr, and its errors are raised here. It is
+    interrupted when this process is interrupted or ends.
     """
     signature = inspect.signature(export)
 
@@ -46,7 +46,7 @@ def on_tensorflow(export: Callable[P, R]) -> Callable[P, R]:
         if keras.backend.backend() == "tensorflow":
             return export(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
-        if not any(isinstance(each, Pipeline | keras.Model) for each in bound.arguments.values()):
+        if not any(isinstance(value, Pipeline | keras.Model) for value in bound.arguments.values()):
             return export(*args, **kwargs)
         bound.apply_defaults()
         say = bound.arguments.pop("say", functools.partial(print, file=sys.stderr))
@@ -56,7 +56,7 @@ def on_tensorflow(export: Callable[P, R]) -> Callable[P, R]:
 
 
 def _in_process(name: str, arguments: dict[str, Any], say: Callable[[str], None]) -> Any:
-    say(f"`{name}` runs in a process with TensorFlow, as the model is on {keras.backend.backend()}")
+    say(f"`{name}` runs in a process with TensorFlow, because the model is on {keras.backend.backend()}")
     with tempfile.TemporaryDirectory(prefix="keras-transformer-export-") as temporary:
         folder = pathlib.Path(temporary)
         _write(name, arguments, folder)
@@ -100,8 +100,8 @@ def _write(name: str, arguments: dict[str, Any], folder: pathlib.Path) -> None:
             _Pickler(file, folder).dump((name, arguments))
     except (TypeError, pickle.PicklingError) as error:
         raise TypeError(
-            f"`{name}` runs in a process with TensorFlow, so its arguments must be ones that pickle and Keras can "
-            f"save. Received: {error}"
+            f"`{name}` runs in a process with TensorFlow, so pickle and Keras must be able to save its arguments. "
+            f"Received: {error}"
         ) from error
 
 
@@ -115,7 +115,7 @@ def _environment(current: Mapping[str, str]) -> dict[str, str]:
         "PYTHONIOENCODING": "utf-8",
         "PYTHONUNBUFFERED": "1",
     }
-    environment.pop("XLA_FLAGS", None)  # TensorFlow ends at flags that only JAX knows
+    environment.pop("XLA_FLAGS", None)  # TensorFlow exits on flags that only JAX knows
     return environment
 
 
@@ -127,7 +127,7 @@ class _Pickler(Pickler):
         self._folder = folder
 
     def persistent_id(self, value: Any) -> Any:
-        """Return what `_Unpickler` loads a pipeline, a model or a tensor from."""
+        """Return the arguments of `_Unpickler.persistent_load` for a pipeline, a model or a tensor."""
         if keras.ops.is_tensor(value):
             return keras.ops.convert_to_numpy(value), None, {}
         if not isinstance(value, Pipeline | keras.Model):
@@ -140,12 +140,14 @@ class _Pickler(Pickler):
 
 
 def _custom_objects(folder: pathlib.Path) -> dict[str, Any]:
-    """Return the registered classes and functions that the files of a model or pipeline name."""
+    """Return the registered classes and functions whose names occur in the files of a model or pipeline."""
     with zipfile.ZipFile(folder / "model.keras") as archive:
         configs = archive.read("config.json").decode()
     configs += "".join(path.read_text() for path in folder.glob("*.json"))
     return {
-        name: each for name, each in keras.saving.get_custom_objects().items() if json.dumps(name) in configs
+        name: value
+        for name, value in keras.saving.get_custom_objects().items()
+        if json.dumps(name) in configs
     }
 
 
@@ -167,13 +169,13 @@ class _Unpickler(pickle.Unpickler):
             return super().find_class(module, name)
         except (AttributeError, ImportError) as error:
             raise ImportError(
-                f"`{name}` must be in a module that another process can import: move it from {module} to a file of "
-                f"its own, or pip install cloudpickle. Received: {error}"
+                f"`{name}` must be in a module that another process can import: move it from {module} to a "
+                f"separate file, or pip install cloudpickle. Received: {error}"
             ) from error
 
 
 def run(path: str) -> None:
-    """Call the function that the file `call` of a folder describes, and write its result or exception to `result`."""
+    """Run the call in the file `call` of a folder, and write its result or exception to the file `result`."""
     from keras_transformer import export
 
     threading.Thread(target=_interrupt_at_end_of_input, args=[threading.get_ident()], daemon=True).start()
@@ -192,10 +194,10 @@ def run(path: str) -> None:
 
 def _pickled(error: Exception, trace: str) -> bytes:
     content = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), trace))
-    with contextlib.suppress(Exception):  # an exception may fail to be written, or read
-        as_it_is = pickle.dumps((None, error, trace))
-        pickle.loads(as_it_is)
-        content = as_it_is
+    with contextlib.suppress(Exception):  # pickling or unpickling an exception may fail
+        original = pickle.dumps((None, error, trace))
+        pickle.loads(original)
+        content = original
     return content
 
 

@@ -30,16 +30,15 @@ def bundle(
 ) -> pathlib.Path:
     """Export a pipeline as SavedModel and as ONNX graphs, and verify their outputs.
 
-    The export is created in one commit, when both are complete and verified; an error or an interruption leaves
-    `folder` as it was.
+    The export is committed when both are complete and verified; an error or an interruption leaves `folder` unchanged.
 
     Args:
-        pipeline: any of `pipelines`.
+        pipeline: a pipeline of `pipelines`.
         folder: the export's folder.
-        precisions: of the ONNX graphs; see `onnx`.
-        name: the model's name in TensorFlow Serving, by default the folder's.
-        version: a positive integer, as TensorFlow Serving counts them.
-        texts: texts on which the pipeline and both exports are compared; see `saved_model`.
+        precisions: the precisions of the ONNX graphs; see `onnx`.
+        name: the model's name in TensorFlow Serving, by default the folder's name.
+        version: the model's version in TensorFlow Serving, a positive integer.
+        texts: texts to compare the pipeline and both exports on; see `saved_model`.
         signature_key: a key to sign the manifest with; see `saved_model`.
         say: a function that prints a line of progress.
 
@@ -49,8 +48,8 @@ def bundle(
     Raises:
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if the version or `folder/onnx` exists already.
-        ParityError: if an output differs, in float16 or int8 too much.
-        ValueError: if an argument is invalid, or an operation of the model has no ONNX form.
+        ParityError: if an output differs; in float16 and int8, if outputs differ too much.
+        ValueError: if an argument is invalid, or ONNX does not support an operation of the model.
 
     Example:
         >>> bundle(translator, "export/es-en")

@@ -29,35 +29,34 @@ def saved_model(
     texts: Sequence[Any] | None = None,
     signature_key: bytes | None = None,
 ) -> pathlib.Path:
-    """Export a pipeline as SavedModel with its tokenizer in the graph, and verify its outputs.
+    """Export a pipeline as a SavedModel with its tokenizer in the graph, and verify its outputs.
 
     Signatures of generating pipelines: `serving_default`, "text" strings (B,) → "text" strings (B,); `generate_ids`,
     "text" strings (B,) → "ids" int32 (B, M), "lengths" int32 (B,), "scores" float32 (B,); `generate`, with options for
     each row; `encode` and `score` (see `export/README.md`). If the pipeline's sampler
-    returns N > 1 hypotheses, each output has an axis of N after the first; if it samples, `generate_ids` also takes
-    "noise" float32 (B, N, M), and `serving_default` samples by the sampler's seed and the index of the row in the
-    batch.
+    returns N > 1 hypotheses, each output has a second axis of size N; if it samples, `generate_ids` also takes
+    "noise" float32 (B, N, M), and `serving_default` samples with the sampler's seed and the row's index in the batch.
 
     Signatures of other pipelines: `serving_default`, from strings, images or graphs to the pipeline's outputs as
     tensors; `forward`, as exported by `onnx`, from ids, images or graphs to the model's outputs; and for pairs of
     texts `classify_pairs`. `export/README.md` lists their tensors. All but `forward` also return
-    "error", strings (B,): the reason why the pipeline refuses an input, whose other outputs are empty, or "".
+    "error", strings (B,): the reason why an input is invalid and its other outputs are empty, or "".
 
-    All operations are of TensorFlow 2.20 and TF.Text 2.20, the newest that TensorFlow Serving has, and need no XLA,
-    which it disables.
+    All operations exist in TensorFlow 2.20 and TF.Text 2.20, the versions in the newest TensorFlow Serving, and do not
+    need XLA, which it disables.
 
     Args:
-        pipeline: any of `pipelines`.
+        pipeline: a pipeline of `pipelines`.
         folder: the export's folder; the model is written to `folder/saved_model/name/version`.
-        name: the model's name in TensorFlow Serving, by default the folder's.
-        version: a positive integer, as TensorFlow Serving counts them.
-        texts: texts on which pipeline and SavedModel are compared before the export is kept, pairs of question and
-            context for `QuestionAnswering`; by default made from the vocabulary.
-        signature_key: a key to sign the manifest with (HMAC-SHA256), that `verify` and
-            `keras_transformer_serving.load` can ask for; all parts of an export take the same.
+        name: the model's name in TensorFlow Serving, by default the folder's name.
+        version: the model's version in TensorFlow Serving, a positive integer.
+        texts: texts to compare the pipeline and the SavedModel on, or pairs (question, context) for
+            `QuestionAnswering`; by default made from the vocabulary.
+        signature_key: a key to sign the manifest with (HMAC-SHA256), which `verify` and
+            `keras_transformer_serving.load` can require; all parts of an export have the same key.
 
     Returns:
-        The version's folder, which is only created when complete and verified.
+        The version's folder, which is created only when it is complete and verified.
 
     Raises:
         BlockingIOError: if another export writes to `folder`.
@@ -87,7 +86,7 @@ def write(
         pipeline: the pipeline.
         part: the part of the export.
         new: the folder to write into.
-        report: the part's entry in `parity.json`, which is filled.
+        report: the part's entry of `parity.json`, which is updated.
         compare: the comparison with the pipeline.
 
     Raises:
@@ -100,15 +99,15 @@ def write(
 
 
 def _with_defaults(graph: Graph) -> Callable[..., dict[str, Tensor]]:
-    """Return the function of a graph with defaults as a Python function has them, which its signature adopts."""
+    """Return a graph's function with default values in its Python signature, which the SavedModel adopts."""
 
     def function(*tensors: Tensor) -> dict[str, Tensor]:
         return graph.function(*tensors)
 
-    given = {name: tf.constant(value) for name, value in graph.defaults.items()}
+    defaults = {name: tf.constant(value) for name, value in graph.defaults.items()}
     kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     parameters = [
-        inspect.Parameter(spec.name, kind, default=given.get(spec.name, none)) for spec in graph.inputs
+        inspect.Parameter(spec.name, kind, default=defaults.get(spec.name, none)) for spec in graph.inputs
     ]
     function.__signature__ = inspect.Signature(parameters)
     return function
@@ -126,7 +125,7 @@ def write_signatures(signatures: dict[str, Graph], resources: Sequence[Any], pat
         ValueError: if TensorFlow Serving cannot run an operation.
     """
     archive = keras.export.ExportArchive()
-    # The weights are those that the functions use. Keras would write those of a model that it tracks a second time.
+    # The functions already save their weights; a tracked Keras model would save them a second time.
     module = tf.Module()
     module.resources = list(resources)
     archive.track(module)

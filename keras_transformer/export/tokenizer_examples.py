@@ -1,10 +1,10 @@
-"""Examples by which a tokenizer outside TensorFlow is compared with that of the pipeline."""
+"""Examples to compare the pipeline's tokenizer with one outside TensorFlow."""
 
 from typing import Any
 
 from keras_transformer.pipelines.texts import texts_from_vocabulary
 
-# White space, control characters, line ends, marks in and out of order, joined and invisible characters, digits,
+# White space, control characters, line ends, marks in and out of order, joining and invisible characters, digits,
 # contractions, several scripts, and words at the limits of WordPiece.
 HARD_LINES = (
     "  a   b  ",
@@ -35,7 +35,7 @@ _MAX_SPECIAL_TOKENS = 8
 
 
 def tokenizer_examples(tokenizer: Any) -> dict[str, list[Any]]:
-    """Return texts that tokenizers easily disagree on, their ids, and the texts of the ids.
+    """Return texts on which tokenizers easily disagree, their ids, and the decoded ids.
 
     Args:
         tokenizer: a tokenizer of `text`.

@@ -81,9 +81,9 @@ def load(folder: str | os.PathLike[str]) -> Any:
     if pipeline is None:
         raise FileNotFoundError(
             Message(
-                "{folder} must be a saved pipeline, or a training run. Received: {folder=}, which {found!s}",
+                "{folder} must be a saved pipeline, or a training run. Received: {folder=}, which {reason!s}",
                 folder=str(folder),
-                found="has another config.json" if config_file.is_file() else "has no config.json",
+                reason="has another config.json" if config_file.is_file() else "has no config.json",
             )
         )
     return pipeline.load(folder)

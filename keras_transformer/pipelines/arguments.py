@@ -11,11 +11,11 @@ from keras_transformer_serving.pipelines.errors import RowErrors
 from keras_transformer_serving.pipelines.errors import as_list as as_list
 
 LENGTH = 8
-"""The length for which the shapes of outputs are compared."""
+"""The length of the ids with which the shape of a model's output is checked."""
 
 
 def check_model(model: Any, description: str, *names: str) -> None:
-    """Raise a TypeError unless a model has attributes of these names."""
+    """Raise a TypeError unless a model has these attributes."""
     missing = [name for name in names if not hasattr(model, name)]
     if missing:
         raise TypeError(
@@ -24,7 +24,7 @@ def check_model(model: Any, description: str, *names: str) -> None:
 
 
 def check_output(model: Any, description: str, expected: tuple[int | None, ...]) -> None:
-    """Raise a TypeError unless the output of a model, or its output "classes", has a shape for ids (B, `LENGTH`)."""
+    """Raise a TypeError unless a model's output (or "classes" of it) for ids (B, `LENGTH`) has the expected shape."""
     shape = model.compute_output_shape((None, LENGTH))
     shape = shape.get("classes") if isinstance(shape, dict) else shape
     if shape is None or tuple(shape) != expected:
@@ -32,7 +32,7 @@ def check_output(model: Any, description: str, expected: tuple[int | None, ...])
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Raise a TypeError unless a value has what pipelines need of a tokenizer."""
+    """Raise a TypeError unless a value has the interface of a tokenizer."""
     if not hasattr(tokenizer, "tokenize") or not hasattr(tokenizer, "vocabulary_size"):
         raise TypeError(
             "`tokenizer` must be one of keras_transformer.text, such as `text.SentencePieceTokenizer`. "
@@ -41,33 +41,33 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def check_limit(name: str, limit: Any) -> None:
-    """Raise unless a number of tokens or rows is a positive integer."""
+    """Raise an error unless a number of tokens or rows is a positive integer."""
     if not is_integer(limit):
         raise TypeError(Message("{} must be an integer", name, **{name: limit}))
     check_positive(**{name: limit})
 
 
-def check_max_length(max_length: Any, most: int | None) -> int | None:
-    """Return the maximum number of tokens of a row, by default `most`, the encoder's.
+def check_max_length(max_length: Any, limit: int | None) -> int | None:
+    """Return the maximum number of tokens of a row, by default `limit`, the encoder's.
 
     Raises:
-        ValueError: if it is more, or leaves no room for start and end ids.
+        ValueError: if it exceeds `limit`, or is too small for start and end ids.
     """
     if max_length is None:
-        return most
-    is_valid = is_integer(max_length) and 2 <= max_length <= (max_length if most is None else most)
-    check(is_valid, f"be an integer in [2, {most}], the model's own", max_length=max_length)
+        return limit
+    is_valid = is_integer(max_length) and 2 <= max_length <= (max_length if limit is None else limit)
+    check(is_valid, f"be an integer in [2, {limit}], the model's limit", max_length=max_length)
     return int(max_length)
 
 
 def check_text(name: str, text: Any) -> None:
-    """Raise unless a value is a string."""
+    """Raise a TypeError unless a value is a string."""
     if not isinstance(text, str):
         raise TypeError(f"`{name}` must be a string. Received: {name}={text!r}")
 
 
 def utf8_columns(errors: RowErrors, **texts: Sequence[Any]) -> list[list[bytes]]:
-    """Return the texts of each argument in UTF-8, b"" for those with an error."""
+    """Encode the texts of each argument as UTF-8; texts with an error become b""."""
     columns = {name: [b""] * len(column) for name, column in texts.items()}
     for name, column in texts.items():
         for row, text in enumerate(column):
@@ -77,20 +77,22 @@ def utf8_columns(errors: RowErrors, **texts: Sequence[Any]) -> list[list[bytes]]
 
 
 def one_for_each(name: str, texts: Any, count: int, errors: RowErrors) -> list[str]:
-    """Return a list of `count` strings, one for each text."""
+    """Return an argument that has one string for each of `count` texts as a list."""
     texts = as_list(name, texts)
     if len(texts) != count:
-        raise ValueError(f"`{name}` must be one for each of {count} texts. Received: {len(texts)}")
+        raise ValueError(
+            f"`{name}` must have one item for each of {count} texts. Received: {len(texts)} items"
+        )
     for row, text in enumerate(texts):
         with errors.of(row):
             check_text(f"{name}[{row}]", text)
     return texts
 
 
-def limits_of(max_new_tokens: Any, count: int, most: int) -> np.ndarray:
-    """Return the maximum number of new tokens for each text, integers (count,); `most` for None."""
+def limits_of(max_new_tokens: Any, count: int, limit: int) -> np.ndarray:
+    """Return the maximum number of new tokens of each text, integers (count,); `limit` for None."""
     if max_new_tokens is None or isinstance(max_new_tokens, int | np.integer):
-        limits = [most if max_new_tokens is None else max_new_tokens] * count
+        limits = [limit if max_new_tokens is None else max_new_tokens] * count
     elif isinstance(max_new_tokens, str) or not isinstance(max_new_tokens, Iterable):
         raise TypeError(
             "`max_new_tokens` must be an integer or one for each text. "
@@ -102,7 +104,7 @@ def limits_of(max_new_tokens: Any, count: int, most: int) -> np.ndarray:
         raise ArgumentError(
             f"{{max_new_tokens}} must be an integer or one for each of {count} texts. Received: {len(limits)}"
         )
-    for limit in limits:
-        check_limit("max_new_tokens", limit)
-        check(limit <= most, f"be at most {most}, the pipeline's own", max_new_tokens=limit)
+    for number in limits:
+        check_limit("max_new_tokens", number)
+        check(number <= limit, f"be at most {limit}, the pipeline's limit", max_new_tokens=number)
     return np.array(limits, np.int32)

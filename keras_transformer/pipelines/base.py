@@ -1,4 +1,4 @@
-"""The base class of pipelines: what a call, a SavedModel, the ONNX graphs and the parity check have in common."""
+"""The base class of pipelines, whose definition calls, SavedModels, ONNX graphs and parity checks share."""
 
 import abc
 import dataclasses
@@ -32,8 +32,8 @@ class Preprocessed(NamedTuple):
 
     Attributes:
         inputs: the model's inputs, by name.
-        error: strings (B,), the reason why an input is refused, "" for none. The model's inputs of a refused one are
-            valid, but its answer has no meaning.
+        error: strings (B,), the reason why an input is invalid, "" if it is valid. The model's inputs for an invalid
+            one are placeholders, and its answer has no meaning.
         state: other tensors that `postprocess` needs, by name.
     """
 
@@ -41,8 +41,8 @@ class Preprocessed(NamedTuple):
     error: Tensor
     state: dict[str, Tensor]
 
-    def add_refused(self, errors: RowErrors, indices: Sequence[int] | None = None) -> None:
-        """Add a ValueError for each refused input; its reason begins with the argument's name.
+    def add_errors_to(self, errors: RowErrors, indices: Sequence[int] | None = None) -> None:
+        """Add a ValueError for each invalid input; the reason must begin with the argument's name.
 
         Args:
             errors: the errors of the rows of a call.
@@ -56,13 +56,13 @@ class Preprocessed(NamedTuple):
                 errors.add(int(index), ValueError(f"{message} in {message.split('`')[1]}[{index}]"))
 
     def arrays(self) -> Arrays:
-        """Return the inputs as arrays, or raise a ValueError if any input is refused."""
-        self.add_refused(RowErrors())
+        """Return the inputs as arrays, or raise a ValueError if any input is invalid."""
+        self.add_errors_to(RowErrors())
         return {name: values.numpy() for name, values in self.inputs.items()}
 
     def accepted(self, errors: RowErrors) -> tuple[list[int], Arrays]:
-        """Add the errors of refused inputs, and return the indices of the others and the model's inputs for them."""
-        self.add_refused(errors)
+        """Add the errors of invalid inputs; return the indices of the valid ones and the model's inputs for them."""
+        self.add_errors_to(errors)
         rows = errors.accepted(len(self.error))
         return rows, {name: values.numpy()[rows] for name, values in self.inputs.items()}
 
@@ -74,9 +74,9 @@ class Graph:
     Attributes:
         function: a function from tensors to a dictionary of tensors.
         inputs: the specs of its inputs.
-        axes: the names of the dynamic axes of inputs and outputs, for ONNX; for outputs by default those of the first
+        axes: the names of the dynamic axes of inputs and outputs, for ONNX; outputs have by default those of the first
             input.
-        defaults: the values of inputs that need not be given, each with a first axis of 1.
+        defaults: the values of optional inputs, each with a first axis of 1.
     """
 
     function: Callable[..., dict[str, Tensor]]
@@ -88,11 +88,11 @@ class Graph:
     def of(cls, function: Callable[..., dict[str, Tensor]], inputs: Sequence[tasks.Tensor]) -> Self:
         """Return a signature of a SavedModel with declared inputs, which may have defaults."""
         defaults = {
-            each.name: np.array([each.default], each.names.numpy)
-            for each in inputs
-            if each.default is not None
+            tensor.name: np.array([tensor.default], tensor.names.numpy)
+            for tensor in inputs
+            if tensor.default is not None
         }
-        return cls(function, [spec_of(each) for each in inputs], defaults=defaults)
+        return cls(function, [spec_of(tensor) for tensor in inputs], defaults=defaults)
 
 
 def spec_of(tensor: tasks.Tensor) -> tf.TensorSpec:
@@ -103,14 +103,14 @@ def spec_of(tensor: tasks.Tensor) -> tf.TensorSpec:
 class Pipeline(tasks.Task, abc.ABC):
     """Base class of pipelines: a model, its tokenizer (if any) and settings.
 
-    A subclass extends the declaration of its task, which the class of its export extends, too, and defines, in
-    TensorFlow operations, `preprocess` and the computation of the declared outputs from the model's. Calls, the
-    SavedModel's signatures, the ONNX graphs and the parity check of an export all use them.
+    A subclass extends the declaration of its task, which the class that serves its export extends as well. It defines
+    `preprocess` and the computation of the declared outputs from the model's outputs, in TensorFlow operations. Calls,
+    the SavedModel's signatures, the ONNX graphs and the parity check of an export all use them.
 
     Attributes:
         generates: whether the pipeline generates in a loop rather than running its model once.
         classes: all subclasses, by name.
-        model_classes: the classes of models that `from_hugging_face` and `from_keras_hub` make this pipeline of.
+        model_classes: the classes of models for which `from_hugging_face` and `from_keras_hub` create this pipeline.
     """
 
     model: Any
@@ -127,15 +127,16 @@ class Pipeline(tasks.Task, abc.ABC):
 
     @staticmethod
     def of(name: str) -> type["Pipeline"] | None:
-        """Return the class of a name, None if there is none.
+        """Return the class with a name, None if there is none.
 
-        One that nothing imports is found as an entry point of the group "keras_transformer.pipelines" with this name.
+        A class that is not imported is loaded from the entry point of this name in the group
+        "keras_transformer.pipelines".
         """
         return tasks.registered(Pipeline.classes, "keras_transformer.pipelines", name)
 
     @staticmethod
     def of_model(model: Any) -> type["Pipeline"]:
-        """Return the first class with the class of a model among its `model_classes`.
+        """Return the first pipeline class that has a model's class among its `model_classes`.
 
         Raises:
             ValueError: if there is none.
@@ -143,13 +144,15 @@ class Pipeline(tasks.Task, abc.ABC):
         for pipeline in Pipeline.classes.values():
             if type(model) in pipeline.model_classes:
                 return pipeline
-        raise ValueError(f"`model` must be one that a pipeline takes. Received: a {type(model).__name__}")
+        raise ValueError(
+            f"`model` must be of a class that a pipeline supports. Received: a {type(model).__name__}"
+        )
 
     @classmethod
     def hugging_face_arguments(
         cls, folder: pathlib.Path, config: dict[str, Any], model: Any, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return arguments of the constructor that a folder of `transformers` determines.
+        """Return the constructor's arguments that a folder of `transformers` determines.
 
         Args:
             folder: the folder.
@@ -161,7 +164,7 @@ class Pipeline(tasks.Task, abc.ABC):
 
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
-        """Return arguments of the constructor that a model of KerasHub determines.
+        """Return the constructor's arguments that a model of KerasHub determines.
 
         Args:
             model: the model of KerasHub.
@@ -176,7 +179,7 @@ class Pipeline(tasks.Task, abc.ABC):
 
     @abc.abstractmethod
     def signatures(self) -> dict[str, Graph]:
-        """Return the signatures of a SavedModel, "serving_default" among them."""
+        """Return the signatures of a SavedModel, including "serving_default"."""
 
     @abc.abstractmethod
     def onnx_graphs(self) -> dict[str, Graph]:
@@ -184,10 +187,10 @@ class Pipeline(tasks.Task, abc.ABC):
 
     @abc.abstractmethod
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
-        """Return inputs of an export's signatures: to compare it with the pipeline, and to warm it up.
+        """Return inputs of an export's signatures, to compare the export with the pipeline and to warm it up.
 
         Args:
-            texts: the texts for "serving_default", pairs if it takes two; by default made from the vocabulary.
+            texts: the texts for "serving_default", or pairs if it takes two; by default made from the vocabulary.
 
         Returns:
             For each signature, several inputs.
@@ -197,13 +200,13 @@ class Pipeline(tasks.Task, abc.ABC):
         """
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except model and tokenizer: by default the attributes of their names."""
+        """Return the constructor's arguments except model and tokenizer, by default from attributes of equal names."""
         names = inspect.signature(type(self)).parameters
         return {name: getattr(self, name) for name in names if name not in ("model", "tokenizer")}
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings, which the declaration of the task depends on."""
+        """The settings on which the declaration of the task depends."""
         return self.export_config()
 
     @property
@@ -241,7 +244,7 @@ class Pipeline(tasks.Task, abc.ABC):
         """
         if not hasattr(self.model, "save"):
             raise ValueError(
-                "`model` must be a Keras model; save each model of an ensemble in a pipeline of its own. "
+                "`model` must be a Keras model; save each model of an ensemble in a separate pipeline. "
                 f"Received: a {type(self.model).__name__}"
             )
         folder = files.as_folder(folder)
@@ -297,13 +300,13 @@ def is_pipeline(folder: str | os.PathLike[str]) -> bool:
 
 
 def folder_of(folder: str | os.PathLike[str]) -> pathlib.Path:
-    """Return the folder of a saved pipeline: of a training run its `pipeline/`, of anything else itself."""
+    """Return the folder `pipeline/` of a training run, and any other folder unchanged."""
     folder = pathlib.Path(folder)
     return folder / "pipeline" if not is_pipeline(folder) and is_pipeline(folder / "pipeline") else folder
 
 
-def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:
+def _check_sha256(path: pathlib.Path, expected: str | None, actual: str) -> None:
     if expected is None:
         raise ValueError(f"`{path.parent / CONFIG}` must have the sha256 of {path.name}. Received: none")
-    if found != expected:
-        raise ValueError(f"`{path}` is damaged: its sha256 must be {expected}. Received: {found}")
+    if actual != expected:
+        raise ValueError(f"`{path}` is damaged: its sha256 must be {expected}. Received: {actual}")

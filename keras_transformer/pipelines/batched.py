@@ -23,7 +23,7 @@ def generate(
     Args:
         pipeline: with `model`, `sampler` and `constraints`.
         inputs: the outputs of the pipeline's `preprocess` for B ≥ 1 texts, as arrays.
-        numbers: for each text the row number that seeds its sampling noise.
+        numbers: the row number of each text, which seeds its sampling noise.
         prefix_ids: integers (B, Q), Q = 0 without prefixes.
         limits: integers (B,), the maximum number of new tokens of each row.
         batch_size: the number of rows in a batch.
@@ -35,8 +35,8 @@ def generate(
     if samples:  # one seed for all batches
         sampler = dataclasses.replace(sampler, seed=seed_or_new(sampler.seed))
     lengths = inputs["padding_mask"].sum(axis=1)
-    rows_of = _batches(lengths, batch_size)
-    parts = [
+    row_batches = _batches(lengths, batch_size)
+    results = [
         generation.generate(
             pipeline.model,
             sampler=sampler,
@@ -46,19 +46,19 @@ def generate(
             rows=np.asarray(numbers)[rows] if samples else None,
             **{name: values[rows, : max(1, lengths[rows].max())] for name, values in inputs.items()},
         )
-        for rows in rows_of
+        for rows in row_batches
     ]
-    back = np.argsort(np.concatenate(rows_of))
+    original_order = np.argsort(np.concatenate(row_batches))
     padding_values = {"ids": padding_value(pipeline.model), "token_scores": 0}
 
     def joined(name: str) -> np.ndarray:
-        values = [getattr(part, name) for part in parts]
+        values = [getattr(result, name) for result in results]
         if name in padding_values:
-            values = [_widened(one, limits.max(), padding_values[name]) for one in values]
-        return np.concatenate(values)[back]
+            values = [_pad_length(array, limits.max(), padding_values[name]) for array in values]
+        return np.concatenate(values)[original_order]
 
     arrays = (field.name for field in dataclasses.fields(generation.Generation) if field.name != "seed")
-    return generation.Generation(*map(joined, arrays), seed=parts[0].seed)
+    return generation.Generation(*map(joined, arrays), seed=results[0].seed)
 
 
 def score(model: Any, inputs: Mapping[str, np.ndarray], batch_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -69,10 +69,11 @@ def score(model: Any, inputs: Mapping[str, np.ndarray], batch_size: int) -> tupl
         inputs: the outputs of a pipeline's `preprocess_pairs` for B ≥ 1 pairs, as arrays.
         batch_size: the number of rows in a batch.
     """
-    read, scored = inputs["padding_mask"].sum(axis=1), inputs["target_padding_mask"].sum(axis=1)
-    scores, token_scores = np.zeros(len(read)), np.zeros(inputs["target_ids"].shape)
-    for rows in _batches(read + scored, batch_size):
-        width, length = read[rows].max(), scored[rows].max()
+    source_lengths = inputs["padding_mask"].sum(axis=1)
+    target_lengths = inputs["target_padding_mask"].sum(axis=1)
+    scores, token_scores = np.zeros(len(source_lengths)), np.zeros(inputs["target_ids"].shape)
+    for rows in _batches(source_lengths + target_lengths, batch_size):
+        width, length = source_lengths[rows].max(), target_lengths[rows].max()
         widths = {
             "source_ids": width,
             "padding_mask": width,
@@ -92,6 +93,6 @@ def _batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
-def _widened(values: np.ndarray, length: int, padding_value: int) -> np.ndarray:
+def _pad_length(values: np.ndarray, length: int, padding_value: int) -> np.ndarray:
     """Pad (B, N, M) to (B, N, length)."""
     return np.pad(values, [(0, 0), (0, 0), (0, length - values.shape[2])], constant_values=padding_value)

@@ -1,4 +1,4 @@
-"""Labels, scores and answers of classifiers and regressions."""
+"""The base class of pipelines of classifiers and regression models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from keras_transformer_serving.pipelines.classification import Classifier
 
 
 class ClassifierPipeline(Classifier, Pipeline):
-    """Base class of pipelines of a model that gives one label, several labels or numbers for each input.
+    """Base class of pipelines whose model predicts one label, several labels or numbers for each input.
 
     Attributes:
         labels: a name for each class.
-        problem_type: that of the model; single-label classification if it has none.
+        problem_type: the model's `problem_type`, by default "single_label_classification".
         threshold: the probability above which a label is returned, for multi-label classification.
     """
 
@@ -37,7 +37,7 @@ class ClassifierPipeline(Classifier, Pipeline):
         return self.problem_type == "regression"
 
     def forward(self, inputs: Any) -> dict[str, Tensor]:
-        """Return the logits and, of a classifier, the probabilities (R, C)."""
+        """Return the logits and, for a classifier, the probabilities (R, C)."""
         logits = getattr(self.model, "classify", self.model)(inputs, training=False)
         if self._is_regression:
             return {"logits": logits}
@@ -57,7 +57,7 @@ class ClassifierPipeline(Classifier, Pipeline):
         return {**super().export_config(), "problem_type": self.problem_type}
 
     def scores_of(self, outputs: dict[str, Tensor]) -> Tensor:
-        """Return the probabilities, or the numbers of a regression, of the outputs of `forward`."""
+        """Return the probabilities, or the numbers of a regression, from the outputs of `forward`."""
         return outputs["logits" if self._is_regression else "probabilities"]
 
     def answers_of(self, scores: Tensor) -> dict[str, Tensor]:
@@ -80,7 +80,7 @@ class ClassifierPipeline(Classifier, Pipeline):
 
 
 def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
-    """Return `labels`, or class indices if they are None.
+    """Return `labels` as a list, by default the indices of the classes.
 
     Args:
         labels: a name for each class, or None.
@@ -92,7 +92,7 @@ def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
     labels = list(range(num_classes)) if labels is None else as_list("labels", labels)
     if len(labels) != num_classes:
         raise ValueError(
-            f"`labels` must name each of the model's {num_classes} classes. Received: {len(labels)} labels"
+            f"`labels` must have a name for each of the model's {num_classes} classes. Received: {len(labels)} labels"
         )
     return labels
 

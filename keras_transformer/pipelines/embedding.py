@@ -25,16 +25,16 @@ class Embedding(EmbeddingTask, TextPipeline):
         pooling: the name of a pooling of `models.SentenceEncoder`, or several, whose vectors are concatenated. By
             default that of a `SentenceEncoder`, otherwise "mean".
         normalize: whether to normalise vectors to length 1, so that dot products are cosine similarities.
-        long_texts: "refuse" texts that are too long, "truncate" them, or average the vectors of windows, weighted by
-            their numbers of tokens ("window").
+        long_texts: "refuse" to raise an error for texts that are too long, "truncate" to truncate them, or "window" to
+            average the vectors of windows, weighted by their numbers of tokens.
         max_length: the maximum number of tokens, including special ones; by default the model's.
-        prompts: texts that are put before the texts to embed, by name, such as {"query": "query: "}.
-        default_prompt_name: the name of the prompt of calls without one; None for no prompt.
+        prompts: texts that are prepended to the texts to embed, by name, such as {"query": "query: "}.
+        default_prompt_name: the name of the default prompt; None for no prompt.
 
     Raises:
         TypeError: if `prompts` does not map names to texts.
-        ValueError: if model and tokenizer do not match, an argument has an unknown value, or `pooling` is not that of
-            a `SentenceEncoder`.
+        ValueError: if model and tokenizer do not match, an argument has an unknown value, or `pooling` differs from the
+            pooling of a `SentenceEncoder`.
 
     Example:
         >>> vectors = Embedding(model, tokenizer)(["a dog barks", "a hound bays"])
@@ -62,8 +62,8 @@ class Embedding(EmbeddingTask, TextPipeline):
         else:
             self.pooling = model.pooling
             if pooling is not None:
-                given = pooling if isinstance(pooling, str) else tuple(pooling)
-                check_one_of((self.pooling,), pooling=given)
+                pooling = pooling if isinstance(pooling, str) else tuple(pooling)
+                check_one_of((self.pooling,), pooling=pooling)
         self.normalize = normalize
         self.prompts = _checked_prompts(prompts, default_prompt_name)
         self.default_prompt_name = default_prompt_name
@@ -88,28 +88,28 @@ class Embedding(EmbeddingTask, TextPipeline):
         Args:
             text: the texts (B,).
             prompt_name: the names (B,) or (1,) of their prompts, "" for none; by default `default_prompt_name`.
-            prompt: prompts (B,) or (1,) that replace those of `prompt_name` unless "".
-            truncate: whether to cut texts that are too long.
+            prompt: prompts (B,) or (1,) that replace the named ones unless "".
+            truncate: whether to truncate texts that are too long.
         """
         default = tf.constant([self.default_prompt_name or ""])
         names = default if prompt_name is None else prompt_name
-        given = tf.constant([""]) if prompt is None else prompt
+        custom = tf.constant([""]) if prompt is None else prompt
         known = tf.constant(["", *self.prompts])
         is_known = names[:, None] == known  # (B, 1 + P)
-        of_name = tf.gather(["", *self.prompts.values()], tf.argmax(tf.cast(is_known, tf.int32), axis=1))
+        named = tf.gather(["", *self.prompts.values()], tf.argmax(tf.cast(is_known, tf.int32), axis=1))
         unknown = tf.strings.join([f"`prompt_name` must be one of {list(self.prompts)}. Received: ", names])
         error = first_error(
             utf8_error(text=text),
             tf.where(tf.reduce_any(is_known, axis=1), "", unknown),
-            utf8_error(prompt=given),
+            utf8_error(prompt=custom),
         )
-        prompted = tf.where(given == "", of_name, given) + text
+        prompted = tf.where(custom == "", named, custom) + text
         windows = self._windows(self.tokenizer.tokenize(prompted), "text", error, truncate)
         state = {"owner": windows.owner, "length": windows.ids.row_lengths() + 2}
         return Preprocessed(self._inputs(windows.ids), windows.error, state)
 
     def forward(self, inputs: Any) -> dict[str, Tensor]:
-        """Return the hidden states (R, L, D), and the embeddings (R, E), plain and normalised if asked."""
+        """Return the hidden states (R, L, D) and the pooled vectors (R, E), before and after normalisation."""
         hidden = self.encoder(inputs, training=False)
         if isinstance(self.model, SentenceEncoder):
             pooled = self.model.embed(hidden, inputs)
@@ -129,20 +129,20 @@ class Embedding(EmbeddingTask, TextPipeline):
         return {"embedding": tf.math.l2_normalize(mean, axis=-1) if self.normalize else mean}
 
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
-        """Return inputs on which an export and the pipeline are compared; see `ForwardPipeline`."""
-        found = super().example_inputs(texts)
+        """Return inputs of an export's signatures, including prompts; see `Pipeline`."""
+        inputs = super().example_inputs(texts)
         if not self.prompts:
-            return found
+            return inputs
         names, prompts = ["", *self.prompts, ""], ["", *[""] * len(self.prompts), "a "]
         return {
-            **found,
+            **inputs,
             EMBED: [
                 {
                     "text": rows,
                     "prompt_name": np.resize(names, len(rows)),
                     "prompt": np.resize(prompts, len(rows)),
                 }
-                for rows in (each["text"] for each in found[DEFAULT])
+                for rows in (batch["text"] for batch in inputs[DEFAULT])
             ],
         }
 
@@ -152,19 +152,19 @@ class Embedding(EmbeddingTask, TextPipeline):
 
 
 def _checked_prompts(prompts: Any, default_prompt_name: Any) -> dict[str, str]:
-    """Return the prompts, by name.
+    """Validate the prompts, and return them by name.
 
     Raises:
         TypeError: if they do not map names to texts.
-        ValueError: if a name is empty, or the default one is not among them.
+        ValueError: if a name is empty, or the default name is unknown.
     """
     prompts = {} if prompts is None else prompts
     if not isinstance(prompts, Mapping) or not all(
-        isinstance(each, str) for item in prompts.items() for each in item
+        isinstance(text, str) for item in prompts.items() for text in item
     ):
         raise TypeError(f"`prompts` must be a dictionary from names to texts. Received: prompts={prompts!r}")
     if "" in prompts:
-        raise ValueError(f"`prompts` must have names that are not empty. Received: prompts={dict(prompts)!r}")
+        raise ValueError(f"`prompts` must have non-empty names. Received: prompts={dict(prompts)!r}")
     if default_prompt_name is not None:
         check_one_of(list(prompts), default_prompt_name=default_prompt_name)
     return dict(prompts)

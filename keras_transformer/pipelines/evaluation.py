@@ -16,7 +16,7 @@ def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]], *, num_bootstrap: 
         num_bootstrap: the number of bootstrap samples of the sentences, for "intervals"; 0 for none.
 
     Returns:
-        "exact_match", the share of outputs that equal a reference, in [0, 1]; "bleu" and "chrf", in [0, 100];
+        "exact_match", the fraction of outputs that equal a reference, in [0, 1]; "bleu" and "chrf", in [0, 100];
         "signatures", sacreBLEU's signatures of both; "sentences", the number of sources; with `num_bootstrap`,
         "intervals", the 95 % confidence interval (low, high) of "bleu" and "chrf".
 
@@ -38,17 +38,19 @@ def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]], *, num_bootstrap: 
     if not references:
         raise ValueError("`pairs` must not be empty. Received: pairs=[]")
     answers = pipeline(list(references))
-    most = max(map(len, references.values()))
+    max_references = max(map(len, references.values()))
     # sacreBLEU expects streams of the n-th references of all sentences, with None for missing ones.
-    streams = [[texts[n] if n < len(texts) else None for texts in references.values()] for n in range(most)]
+    streams = [
+        [texts[n] if n < len(texts) else None for texts in references.values()] for n in range(max_references)
+    ]
     scores = {
         name: scorer.corpus_score(answers, streams, n_bootstrap=max(1, num_bootstrap))
         for name, scorer in (("bleu", bleu), ("chrf", chrf))
     }
     signatures = {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())}
-    right = sum(answer in texts for answer, texts in zip(answers, references.values(), strict=True))
+    matches = sum(answer in texts for answer, texts in zip(answers, references.values(), strict=True))
     return {
-        "exact_match": right / len(answers),
+        "exact_match": matches / len(answers),
         **{name: score.score for name, score in scores.items()},
         "signatures": signatures,
         "sentences": len(answers),
@@ -75,8 +77,8 @@ def _with_float_scores(scorer: Any) -> Any:
 
 def _interval(score: Any, signature: str) -> tuple[float, float]:
     """Return the bootstrap interval of a score, which sacreBLEU describes by its mean and half width."""
-    found = json.loads(score.format(width=4, signature=signature, is_json=True))
-    mean, half = found.get("confidence_mean", 0.0), found.get("confidence_var", 0.0)
+    result = json.loads(score.format(width=4, signature=signature, is_json=True))
+    mean, half = result.get("confidence_mean", 0.0), result.get("confidence_var", 0.0)
     return mean - half, mean + half
 
 
@@ -84,7 +86,7 @@ def scorers() -> tuple[Any, Any]:
     """Return sacreBLEU's BLEU and chrF metrics.
 
     Raises:
-        ImportError: if sacrebleu is not installed; call this before a long training to find out early.
+        ImportError: if sacrebleu is not installed; call this before a long training to fail early.
     """
     try:
         from sacrebleu.metrics import BLEU, CHRF

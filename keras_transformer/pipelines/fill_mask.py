@@ -19,8 +19,8 @@ from keras_transformer_serving.text.base import WHITE_SPACE
 class FillMask(FillMaskTask, TextPipeline):
     """A pipeline of a masked language model and its tokenizer.
 
-    The answer to a text, which must have one mask token or more, is a list with one list of `MaskPrediction`, the best
-    first, for each. With truncate=True, mask tokens that are cut are not predicted.
+    A text must have at least one mask token. Its answer is a list with one list of `MaskPrediction`, the best first,
+    for each mask token. With truncate=True, mask tokens that are truncated are not predicted.
 
     Args:
         model: such as `models.MaskedLanguageModel`.
@@ -43,7 +43,7 @@ class FillMask(FillMaskTask, TextPipeline):
         shape = (None, LENGTH, self.encoder.vocabulary_size)
         check_output(model, "a masked language model, such as `models.MaskedLanguageModel`", shape)
         if getattr(tokenizer, "mask_id", -1) < 0:
-            raise ValueError("`tokenizer` must have a mask id. Received: one without")
+            raise ValueError("`tokenizer` must have a mask id. Received: a tokenizer without a mask id")
         mask = tokenizer.id_to_piece(tokenizer.mask_id) if mask is None else mask
         if not mask:
             raise ValueError("`mask` must not be empty. Received: mask=''")
@@ -72,26 +72,26 @@ class FillMask(FillMaskTask, TextPipeline):
             kept = tf.reduce_any(
                 windows.ids.with_values(windows.ids.values == self.tokenizer.mask_id), axis=1
             )
-            cut = tf.strings.join(
+            truncated = tf.strings.join(
                 [
                     f"`text` must contain the mask token {self.mask!r} in its first ",
                     length,
                     " tokens (truncate=True). Received: none",
                 ]
             )
-            error = first_error(error, tf.where(kept, "", cut))
+            error = first_error(error, tf.where(kept, "", truncated))
         return Preprocessed(inputs, error, {"token_ids": inputs["token_ids"]})
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Return the `top` most probable "pieces" of each mask token, and their "probabilities".
 
-        Both are (B, G, top) for up to G mask tokens in a text; rows of fewer are padded with "" and 0.
+        Both are (B, G, top) for up to G mask tokens in a text; rows with fewer are padded with "" and 0.
         """
         tokenizer = self.tokenizer
-        gaps = tf.where(batch.state["token_ids"] == tokenizer.mask_id)  # (N, 2)
-        best, index = tf.math.top_k(tf.nn.softmax(tf.gather_nd(outputs["logits"], gaps)), self.top)
+        masks = tf.where(batch.state["token_ids"] == tokenizer.mask_id)  # (N, 2)
+        best, index = tf.math.top_k(tf.nn.softmax(tf.gather_nd(outputs["logits"], masks)), self.top)
         pieces = tf.constant([tokenizer.id_to_piece(id_) for id_ in range(tokenizer.vocabulary_size)])
-        rows, count = gaps[:, 0], tf.size(batch.error, tf.int64)
+        rows, count = masks[:, 0], tf.size(batch.error, tf.int64)
         return {
             "pieces": tf.RaggedTensor.from_value_rowids(tf.gather(pieces, index), rows, count).to_tensor(""),
             "probabilities": tf.RaggedTensor.from_value_rowids(best, rows, count).to_tensor(0.0),
@@ -99,7 +99,7 @@ class FillMask(FillMaskTask, TextPipeline):
 
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
-        """Return the masked language model, also of the two heads of pre-training."""
+        """Return the masked language model; with the two heads of pre-training, without next-sentence prediction."""
         return {"model": getattr(model, "masked_language_model", model)}
 
     @classmethod

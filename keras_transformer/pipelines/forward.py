@@ -26,8 +26,8 @@ class ForwardPipeline(Pipeline):
     """Base class of pipelines that run their model once.
 
     A call runs `preprocess` and `postprocess` as TensorFlow functions, and between them `forward`, compiled by the
-    backend of the model; a SavedModel's signature is one function of all three. A call raises for a refused input, or
-    returns its error; a signature answers the others.
+    backend of the model; a SavedModel's signature is one function of all three. A call raises or returns the error of
+    an invalid input; a signature returns it as "error", beside the answers to the other inputs.
     """
 
     _compiled: "_Functions | None" = None
@@ -51,18 +51,19 @@ class ForwardPipeline(Pipeline):
 
     def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
         """Convert the declared inputs of the graph to the model's inputs, by default the same."""
-        return {each.name: array for each, array in zip(self.graph_inputs(self.config), arrays, strict=True)}
+        inputs = self.graph_inputs(self.config)
+        return {tensor.name: array for tensor, array in zip(inputs, arrays, strict=True)}
 
     def forward_graph(self) -> Graph:
         """Return the function from ids, images or graphs to the outputs of `forward`, with Optimum's names."""
         inputs = self.graph_inputs(self.config)
         axes = {
-            each.name: [BATCH, *(each.axis if size is None else None for size in each.shape)]
-            for each in inputs
+            tensor.name: [BATCH, *(tensor.axis if size is None else None for size in tensor.shape)]
+            for tensor in inputs
         }
         return Graph(
             lambda *arrays: self.forward(self.model_inputs(*arrays)),
-            [spec_of(each) for each in inputs],
+            [spec_of(tensor) for tensor in inputs],
             axes,
         )
 
@@ -80,18 +81,18 @@ class ForwardPipeline(Pipeline):
         return self.results(self.forward(batch.inputs), batch)
 
     def results(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
-        """Return the outputs of `postprocess`, empty for refused inputs, and "error" (B,).
+        """Return the outputs of `postprocess`, empty for invalid inputs, and "error" (B,).
 
         Empty values are "", 0.0 and −1.
         """
-        found = self.postprocess(outputs, batch)
+        answers = self.postprocess(outputs, batch)
         return {
-            **{name: _of_accepted(values, batch.error) for name, values in found.items()},
+            **{name: _empty_if_invalid(values, batch.error) for name, values in answers.items()},
             "error": batch.error,
         }
 
     def signatures(self) -> dict[str, Graph]:
-        """Return the signatures of a SavedModel: those that are declared, and "forward"."""
+        """Return the signatures of a SavedModel: the declared ones, and "forward"."""
         declared = {name: Graph.of(self.serve, inputs) for name, inputs in self.columns(self.config).items()}
         return {**declared, FORWARD: self.forward_graph()}
 
@@ -108,12 +109,12 @@ class ForwardPipeline(Pipeline):
         errors: RowErrors,
         **options: Any,
     ) -> dict[int, Row]:
-        """Return the outputs for each accepted input, by index, computed in batches; see `TextTask`."""
+        """Return the outputs of each valid input, by index, computed in batches; see `TextTask`."""
         rows: dict[int, Row] = {}
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             batch = self._preprocessed(inputs, indices, **options)
-            batch.add_refused(errors, indices)
+            batch.add_errors_to(errors, indices)
             outputs = self._answer(batch, batch_size)
             for place, index in enumerate(indices):
                 if index not in errors:
@@ -124,14 +125,14 @@ class ForwardPipeline(Pipeline):
         self, inputs: Sequence[Sequence[Any]], indices: Sequence[int], **options: Any
     ) -> Preprocessed:
         """Preprocess the inputs at `indices`."""
-        with tf.device("CPU"):  # where strings are
+        with tf.device("CPU"):  # strings exist on the CPU only
             columns = [tf.convert_to_tensor(_chosen(column, indices)) for column in inputs]
             return self._functions().preprocess(*columns, **options)
 
     def _answer(self, batch: Preprocessed, batch_size: int) -> Arrays:
         """Return the outputs for a preprocessed batch; the model runs on at most `batch_size` rows at once."""
         functions, count = self._functions(), len(next(iter(batch.inputs.values())))
-        parts = [
+        results = [
             functions.forward(
                 {name: values[start : start + batch_size] for name, values in batch.inputs.items()}
             )
@@ -139,13 +140,15 @@ class ForwardPipeline(Pipeline):
         ]
         with tf.device("CPU"):
             outputs = (
-                parts[0] if len(parts) == 1 else tf.nest.map_structure(lambda *of: tf.concat(of, 0), *parts)
+                results[0]
+                if len(results) == 1
+                else tf.nest.map_structure(lambda *values: tf.concat(values, 0), *results)
             )
-            results = functions.results(outputs, batch)
-            return {name: values.numpy() for name, values in results.items()}
+            answers = functions.results(outputs, batch)
+            return {name: values.numpy() for name, values in answers.items()}
 
     def _functions(self) -> "_Functions":
-        """Return the compiled functions; compile again after a change of what they contain as constants."""
+        """Return the compiled functions, compiled again if their constants have changed."""
         if self._compiled is None or not self._compiled.are_valid():
             self._compiled = _Functions(self)
         return self._compiled
@@ -175,8 +178,10 @@ class _Functions:
     def preprocess(self, *columns: tf.Tensor, **options: Any) -> Preprocessed:
         """Run `preprocess` with options on batches of any size."""
         # Only the last axis, of channels or features, has a fixed size.
-        shapes = [[None] * max(1, len(each.shape) - 1) + each.shape.as_list()[1:][-1:] for each in columns]
-        specs = [tf.TensorSpec(shape, each.dtype) for shape, each in zip(shapes, columns, strict=True)]
+        shapes = [
+            [None] * max(1, len(column.shape) - 1) + column.shape.as_list()[1:][-1:] for column in columns
+        ]
+        specs = [tf.TensorSpec(shape, column.dtype) for shape, column in zip(shapes, columns, strict=True)]
         key = (*specs, *options.items())
         if key not in self._preprocess:
             self._preprocess[key] = tf.function(
@@ -188,7 +193,7 @@ class _Functions:
 
     def forward(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Run `forward` on inputs of any number of rows and any length."""
-        # On a CPU, XLA gains less than it takes to compile; without it one function serves all shapes.
+        # On a CPU, XLA saves less time than it takes to compile; without it one function supports all shapes.
         uses_xla = xla.is_enabled() and tf.config.list_logical_devices("GPU")
         if keras.backend.backend() == "tensorflow" and not uses_xla:
             if self._forward is None:
@@ -224,18 +229,18 @@ class _Functions:
 
 
 def length_bucket(length: int) -> int:
-    """Return the least of 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, … that is at least `length`."""
+    """Round `length` up to one of 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, …"""
     step = max(8, bucket(length, 8) // 8)
     return max(8, -(-length // step) * step)
 
 
 def check_no_texts(pipeline: ForwardPipeline, texts: Any) -> None:
-    """Raise if texts are given to compare a pipeline on that reads none."""
+    """Raise a ValueError if example texts are passed for a pipeline that does not read texts."""
     check(texts is None, f"be None for a {type(pipeline).__name__}", texts=texts)
 
 
-def _of_accepted(values: Tensor, error: Tensor) -> Tensor:
-    """Return values (B, …), "", 0.0 or −1 where there is an error (B,)."""
+def _empty_if_invalid(values: Tensor, error: Tensor) -> Tensor:
+    """Replace values (B, …) by "", 0.0 or −1 in rows with an error (B,)."""
     empty = tf.constant(
         "" if values.dtype == tf.string else -1 if values.dtype.is_integer else 0.0, values.dtype
     )
@@ -244,9 +249,9 @@ def _of_accepted(values: Tensor, error: Tensor) -> Tensor:
 
 
 def _decoded(value: Any) -> Any:
-    """Return an output of a row with strings in place of bytes, and a Python value in place of a scalar."""
+    """Convert an output of a row: bytes to strings, scalars to Python values."""
     if isinstance(value, np.ndarray) and value.dtype == object:
-        return np.array([each.decode() for each in value.flat], object).reshape(value.shape)
+        return np.array([item.decode() for item in value.flat], object).reshape(value.shape)
     if isinstance(value, bytes):
         return value.decode()
     return value.item() if isinstance(value, np.generic) else value

@@ -1,4 +1,4 @@
-"""The base class of pipelines that generate texts, score and align given outputs."""
+"""The base class of pipelines that generate texts, and score and align target texts."""
 
 import abc
 import copy
@@ -36,7 +36,7 @@ class Answer:
         text: the output.
         score: its log-probability, summed over tokens.
         ranking_score: the score after the beam's length penalty.
-        ids: its tokens, including the end token but not a given prefix.
+        ids: its tokens, including the end token but not the prefix.
         token_scores: the log-probability of each.
         seed: the seed of a sampled output.
     """
@@ -74,9 +74,9 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
     _settings_file: ClassVar[str] = "generation_config.json"
     _model_description: ClassVar[str]
     _has_encoder: ClassVar[bool]
-    # What the error of a text that is too long offers beside truncation.
+    # The remedy beside truncation in the error for a text that is too long.
     _or_long_texts: ClassVar[str] = ""
-    # Attributes in which model and tokenizer must agree.
+    # Attributes that must be equal in model and tokenizer.
     _shared: ClassVar[tuple[str, ...]]
 
     def __init__(
@@ -94,12 +94,12 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             raise TypeError(f"`model` must be {self._model_description}. Received: a {type(model).__name__}")
         arguments.check_tokenizer(tokenizer)
         for name in self._shared:
-            known, others = getattr(model, name), getattr(tokenizer, name)
-            # A model without padding id gets masks, so that the tokenizer's padding id is irrelevant.
-            if known != others and not (name == "pad_id" and known is None):
+            expected, received = getattr(model, name), getattr(tokenizer, name)
+            # A model without a padding id gets masks, so the tokenizer's padding id is irrelevant.
+            if received != expected and not (name == "pad_id" and expected is None):
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}. Received: "
-                    f"model.{name}={known}, tokenizer.{name}={others}"
+                    f"model.{name}={expected}, tokenizer.{name}={received}"
                 )
         self.model = model
         self.tokenizer = tokenizer
@@ -125,15 +125,15 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             texts: a list of any length, or one string. A text of only spaces and unknown characters gives an empty
                 output, or only its prefix.
             batch_size: the number of rows in a batch.
-            prefixes: of an encoder–decoder, the prefix of the output of each text, "" for none; a string for a string.
-                The prefix of a text that is split is that of its first part.
-            max_new_tokens: the maximum number of new tokens, or one for each text, up to the pipeline's own; prefixes
-                do not count. Of a text that is split it limits each part.
-            long_texts: of an encoder–decoder, "refuse" or "split" texts of more than `max_source_tokens` tokens; by
-                default the pipeline's setting.
+            prefixes: for an encoder–decoder, the prefix of each text's output, "" for none; a string for a string. If a
+                text is split, its prefix applies to the first part.
+            max_new_tokens: the maximum number of new tokens, or one for each text, up to the pipeline's limit; prefixes
+                do not count. If a text is split, it limits each part.
+            long_texts: for an encoder–decoder, "refuse" to raise an error for texts of more than `max_source_tokens`
+                tokens, or "split" to split them; by default the pipeline's setting.
             errors: "raise" the error of a text or prefix, or "return" it in place of the output.
-            truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
-                tokens and the end token; of a prompt the last tokens are kept, which the output continues.
+            truncate: whether to truncate texts of more than `max_source_tokens` tokens. An encoder–decoder reads the
+                first tokens and the end token; a decoder-only model reads the last tokens of a prompt.
 
         Returns:
             A list as long as `texts`, or a string for a string: the first of several hypotheses (see `answers`).
@@ -141,8 +141,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         Raises:
             TypeError: if an argument is of another type.
             ValueError: if a text is not valid Unicode or has more than `max_source_tokens` tokens, a limit is out of
-                range, a prefix has special tokens, the numbers of prefixes or limits and texts differ, or a
-                decoder-only model is given prefixes or `long_texts`.
+                range, a prefix has special tokens, the numbers of prefixes or limits and texts differ, or `prefixes` or
+                `long_texts` are passed for a decoder-only model.
 
         Example:
             >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
@@ -163,7 +163,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         split = splitting.SplitTexts(splits)
         limits = split.of_each(arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens))
         if prefixes is not None:
-            # The call below has the errors of single prefixes.
+            # The call below raises or returns the errors of single prefixes.
             prefixes = arguments.one_for_each("prefixes", prefixes, len(texts), RowErrors("return"))
             prefixes = split.of_first(prefixes, "")
         return split.join(self._outputs(split.parts, batch_size, prefixes, limits, errors, truncate))
@@ -178,16 +178,16 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         truncate: bool,
     ) -> list[Any]:
         """Return the output texts, or errors, of texts that are not split."""
-        found_errors = RowErrors(errors)
+        row_errors = RowErrors(errors)
         rows, out, prefix_ids = self._generate(
-            texts, batch_size, prefixes, max_new_tokens, found_errors, truncate
+            texts, batch_size, prefixes, max_new_tokens, row_errors, truncate
         )
         ids = np.concatenate([prefix_ids, out.best], axis=1)
         decoded = self.decode(ids).numpy() if rows else []
-        return found_errors.merge({row: text.decode() for row, text in zip(rows, decoded, strict=True)})
+        return row_errors.merge({row: text.decode() for row, text in zip(rows, decoded, strict=True)})
 
     def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
-        """Return each text as parts that fit `max_source_tokens`; None if long texts are refused."""
+        """Split each text into parts that fit `max_source_tokens`; return None if `long_texts` is "refuse"."""
         if long_texts is not None:
             raise ValueError(
                 f"`long_texts` must be None for a decoder-only model. Received: long_texts={long_texts!r}"
@@ -215,18 +215,18 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             truncate: as in a call.
 
         Returns:
-            For each text its N answers, or fewer if there are not that many distinct ones.
+            A list of the N answers to each text, or fewer if there are not N distinct ones.
 
         Example:
             >>> translator = TextToText(model, tokenizer, Beam(4, num_return=2))
-            >>> [[one.text for one in of] for of in translator.answers(["la casa"])]
+            >>> [[answer.text for answer in answers] for answers in translator.answers(["la casa"])]
             [['the house', 'a house']]
         """
-        found_errors = RowErrors(errors)
+        row_errors = RowErrors(errors)
         rows, out, prefix_ids = self._generate(
-            texts, batch_size, prefixes, max_new_tokens, found_errors, truncate
+            texts, batch_size, prefixes, max_new_tokens, row_errors, truncate
         )
-        return found_errors.merge(
+        return row_errors.merge(
             {
                 row: [
                     self._answer(out, index, n, prefix_ids[index])
@@ -251,13 +251,13 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         Args:
             text: one text.
             prefix: the prefix of the output, part of the first piece.
-            max_new_tokens: the maximum number of new tokens, at most the pipeline's, the default.
+            max_new_tokens: the maximum number of new tokens, at most the pipeline's, which is the default.
             long_texts: as in a call.
             truncate: as in a call.
 
         Raises:
             TypeError: if an argument has a wrong type.
-            ValueError: if the sampler has several parallel hypotheses, or a call would raise one.
+            ValueError: if the sampler keeps several parallel hypotheses, or as in a call.
         """
         arguments.check_text("text", text)
         splits = self._split([text], long_texts)
@@ -273,7 +273,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
     def _stream(
         self, text: str, prefix: str, max_new_tokens: int | None, truncate: bool, row: int = 0
     ) -> Iterator[str]:
-        """Stream the output text of a row, whose number seeds the noise of sampling."""
+        """Stream the output text of a row, whose number seeds the sampling noise."""
         arguments.check_text("prefix", prefix)
         (limit,) = arguments.limits_of(max_new_tokens, 1, self.max_new_tokens)
         check_truncate(truncate)
@@ -309,7 +309,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         max_new_tokens: int | Sequence[int] | None = None,
         truncate: bool = False,
     ) -> generation.Generation:
-        """Generate ids, without those of prefixes, their lengths and scores (see `generation.Generation`)."""
+        """Generate ids (excluding prefixes), lengths and scores; see `generation.Generation`."""
         return self._generate(texts, batch_size, prefixes, max_new_tokens, RowErrors(), truncate)[1]
 
     def _generate(
@@ -321,7 +321,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         errors: RowErrors,
         truncate: bool,
     ) -> tuple[list[int], generation.Generation, np.ndarray]:
-        """Return the indices of the B texts without an error, their generation, and the ids (B, Q) of prefixes."""
+        """Return the indices of the B valid texts, their `Generation`, and the ids of their prefixes (B, Q)."""
         check_truncate(truncate)
         arguments.check_limit("batch_size", batch_size)
         texts = arguments.as_list("texts", texts)
@@ -349,11 +349,11 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         *,
         errors: Errors = "raise",
     ) -> list[Any]:
-        """Score given outputs.
+        """Score target texts.
 
         Args:
             texts: a list of any length.
-            targets: an output for each text.
+            targets: the target of each text.
             batch_size: the number of rows in a batch.
             errors: "raise" the error of a text or target, or "return" it in place of the answer.
 
@@ -371,19 +371,19 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         """
         arguments.check_limit("batch_size", batch_size)
         texts = arguments.as_list("texts", texts)
-        found_errors = RowErrors(errors)
-        targets = arguments.one_for_each("targets", targets, len(texts), found_errors)
-        columns = arguments.utf8_columns(found_errors, texts=texts, targets=targets)
+        row_errors = RowErrors(errors)
+        targets = arguments.one_for_each("targets", targets, len(texts), row_errors)
+        columns = arguments.utf8_columns(row_errors, texts=texts, targets=targets)
         batch = self.preprocess_pairs(*map(to_string_tensor, columns))
-        rows, inputs = batch.accepted(found_errors)
+        rows, inputs = batch.accepted(row_errors)
         if not rows:
-            return found_errors.merge({})
+            return row_errors.merge({})
         target_ids, lengths = inputs["target_ids"], inputs["target_padding_mask"].sum(axis=1)
         scores, token_scores = batched.score(self.model, inputs, batch_size)
         ranking = scores
         if isinstance(self.sampler, samplers.Beam):
             ranking = scores / self.sampler.penalties(int(lengths.max()))[lengths]
-        return found_errors.merge(
+        return row_errors.merge(
             {
                 row: Answer(
                     targets[row],
@@ -397,11 +397,11 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         )
 
     def align(self, text: str, target: str | None = None, *, layer: int = -1, head: Any = None) -> Alignment:
-        """Align an output with its text by the decoder's cross-attention (see `generation.align`).
+        """Align a target with its text by the decoder's cross-attention; see `generation.align`.
 
         Args:
             text: one text.
-            target: an output; by default that of a call.
+            target: the target; by default the output of a call.
             layer: the index of the decoder layer.
             head: the index of a head, or several indices to average; by default all.
 
@@ -413,8 +413,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             ValueError: if the text is empty, or the model has no such weights, layer or head.
 
         Example:
-            >>> found = translator.align("la casa")
-            >>> [(piece, found.source[row.argmax()]) for piece, row in zip(found.target, found.weights)]
+            >>> alignment = translator.align("la casa")
+            >>> [(piece, alignment.source[row.argmax()]) for piece, row in zip(alignment.target, alignment.weights)]
             [('▁the', '▁la'), ('▁house', '▁casa'), ('</s>', '</s>')]
         """
         arguments.check_text("text", text)
@@ -432,34 +432,37 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
 
     @abc.abstractmethod
     def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
-        """Return the ids (B, None) of outputs, with end tokens, and the reasons (B,) why some have none."""
+        """Return the ids of targets with end tokens (B, None), and errors (B,)."""
 
     def preprocess_pairs(self, texts: Tensor, targets: Tensor) -> Preprocessed:
-        """Convert texts and given outputs, strings (B,), to the inputs of `generation.score`, as TensorFlow operations.
+        """Convert texts and targets, strings (B,), to the inputs of `generation.score`, as TensorFlow operations.
 
         Returns:
-            As inputs those of `preprocess`, "target_ids", int32 (B, T), and "target_padding_mask", booleans (B, T).
-            Empty texts and outputs that exceed the model's positions are refused.
+            The inputs of `preprocess`, "target_ids", int32 (B, T), and "target_padding_mask", booleans (B, T). Empty
+            texts, and targets that exceed the model's positions, have an error.
         """
         batch = self.preprocess(texts)
         rows, error = self._target_rows(texts, targets)
-        read, limit = tf.cast(rows.row_lengths(), tf.int32), getattr(self.model, "max_length", None) or 2**30
+        length, limit = (
+            tf.cast(rows.row_lengths(), tf.int32),
+            getattr(self.model, "max_length", None) or 2**30,
+        )
         sources = tf.reduce_sum(tf.cast(batch.inputs["padding_mask"], tf.int32), axis=1)
-        read += 0 if self._has_encoder else sources - 1
+        length += 0 if self._has_encoder else sources - 1
         expected = f"`targets` must fit the model's {limit} positions. Received: "
-        too_long = tf.strings.join([expected, tf.strings.as_string(read), " input tokens"])
+        too_long = tf.strings.join([expected, tf.strings.as_string(length), " input tokens"])
         error = first_error(
             batch.error,
             tf.where(sources > 0, "", "`texts` must not be empty. Received: an empty text"),
             utf8_error(targets=targets),
             error,
-            tf.where(read > limit, too_long, ""),
+            tf.where(length > limit, too_long, ""),
         )
         ids, real = self._padded(accepted_rows(rows, error))
         return Preprocessed({**batch.inputs, "target_ids": ids, "target_padding_mask": real}, error, {})
 
     def encode(self, texts: list[str]) -> tf.Tensor:
-        """Return the "source_ids" of `preprocess`, or raise a ValueError if a text is refused."""
+        """Return the "source_ids" of `preprocess`, or raise a ValueError if a text is invalid."""
         return tf.constant(self._inputs(texts)["source_ids"])
 
     def signatures(self) -> dict[str, Graph]:
@@ -468,11 +471,11 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         return Signatures(self).graphs()
 
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
-        """Return inputs of an export's signatures; each text is its own target."""
+        """Return inputs of an export's signatures, with the texts as their own targets."""
         return Signatures(self).example_inputs(accepted_texts(self) if texts is None else texts)
 
     def onnx_graphs(self) -> dict[str, Graph]:
-        """Return the ONNX graphs, by file name: the whole loop, and single steps."""
+        """Return the ONNX graphs, by file name: the generation loop, and single steps."""
         return generation_graphs.onnx_graphs(self)
 
     def _check_exportable(self) -> None:
@@ -483,18 +486,18 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             )
 
     def _inputs(self, texts: list[str], truncate: bool = False) -> dict[str, np.ndarray]:
-        """Return the model's inputs, or raise a ValueError if a text is refused."""
+        """Return the model's inputs, or raise a ValueError if a text is invalid."""
         return self.preprocess(to_string_tensor(texts), truncate=truncate).arrays()
 
     def _truncated(self, rows: tf.RaggedTensor, begin: int) -> tf.RaggedTensor:
-        """Remove ids from index `begin` on from rows of more than `max_source_tokens` ids."""
+        """Truncate rows to `max_source_tokens` ids by removing ids from index `begin` on."""
         lengths = rows.row_lengths()
         excess = tf.maximum(lengths - self.max_source_tokens, 0)[:, None]
         index = tf.ragged.range(lengths)
         return tf.ragged.boolean_mask(rows, (index < begin) | (index >= begin + excess))
 
     def _padded_inputs(self, rows: tf.RaggedTensor, error: Tensor) -> Preprocessed:
-        """Pad the source ids; texts that are too long or have an error (B,) get none."""
+        """Pad the source ids; texts that are too long or have an error (B,) become empty."""
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         expected = (
             f"`texts` must have at most {self.max_source_tokens} tokens each (max_source_tokens){self._or_long_texts}, "
@@ -527,10 +530,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         Example:
             >>> both = translator.with_settings("beam", model=Ensemble([translator.model, other.model]))
         """
-        plain = copy.copy(self)
-        plain.sampler = samplers.Greedy()  # a sampler with a draft model has no config
+        greedy = copy.copy(self)
+        greedy.sampler = samplers.Greedy()  # a sampler with a draft model has no config
         settings = {
-            **plain.settings(),
+            **greedy.settings(),
             "generation": self.sampler if generation is None else generation,
             "constraints": self.constraints if constraints is None else constraints,
             "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,
@@ -542,7 +545,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         return self.generation_config()
 
     def generation_config(self) -> dict[str, Any]:
-        """Return the settings of an export, with derived values in place of defaults."""
+        """Return the generation settings of an export, with defaults resolved."""
         return {
             "generation": samplers.serialize(self.sampler),
             "constraints": [serialize_constraint(constraint) for constraint in self.constraints],

@@ -1,6 +1,6 @@
-"""The exported graphs of generating pipelines: the whole loop, and single steps for servers with their own loop.
+"""The exported graphs of generating pipelines: the generation loop, and single steps for servers with their own loop.
 
-Their key/value cache grows, which needs no XLA.
+Their key/value cache grows, which does not need XLA.
 """
 
 from collections.abc import Iterable
@@ -29,8 +29,7 @@ _OPTIONS = {"max_new_tokens": "limits", "min_new_tokens": "minimums", "temperatu
 def onnx_graphs(pipeline: Any) -> dict[str, Graph]:
     """Return the ONNX graphs, by file name.
 
-    A model whose layers do not all store keys and values, such as Unlimiformer or one with recurrent layers, only has
-    the loop.
+    A model with layers that do not store keys and values, such as Unlimiformer or a recurrent model, has the loop only.
     """
     model = pipeline.model
     steps = {}
@@ -43,7 +42,7 @@ def onnx_graphs(pipeline: Any) -> dict[str, Graph]:
 
 
 def _blocks(model: Any) -> list[Any]:
-    """Return the blocks that generate; none for other kinds of models."""
+    """Return the blocks of the decoder, an empty list for a model without blocks."""
     return getattr(model, "decoder_blocks" if is_encoder_decoder(model) else "blocks", [])
 
 
@@ -51,12 +50,12 @@ def _loop(pipeline: Any) -> Graph:
     model = pipeline.model
 
     def loop(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        given = dict(zip((spec.name for spec in inputs), tensors, strict=True))
-        ids, mask = given["input_ids"], given.get("attention_mask")
+        values = dict(zip((spec.name for spec in inputs), tensors, strict=True))
+        ids, mask = values["input_ids"], values.get("attention_mask")
         mask = ids != model.pad_id if mask is None else mask != 0
         batch_size = tf.shape(ids)[0]
         options = {
-            _OPTIONS[name]: tf.broadcast_to(given[name], [batch_size])
+            _OPTIONS[name]: tf.broadcast_to(values[name], [batch_size])
             for name in defaults
             if name in _OPTIONS
         }
@@ -66,14 +65,14 @@ def _loop(pipeline: Any) -> Graph:
             options["temperatures"] = tf.clip_by_value(options["temperatures"], *TEMPERATURES)
         accepted = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1) <= pipeline.max_source_tokens
         accepted &= _are_valid(model, tf.where(mask, ids, 0))
-        if "prefix_ids" in given:
-            prefixes = given["prefix_ids"]
+        if "prefix_ids" in values:
+            prefixes = values["prefix_ids"]
             prefixes = tf.broadcast_to(prefixes, [batch_size, tf.shape(prefixes)[1]])
             accepted &= _are_valid(model, prefixes)
             options["prefix_ids"] = tf.cast(tf.where(accepted[:, None], prefixes, model.pad_id), tf.int32)
         mask &= accepted[:, None]  # an empty row generates nothing
         ids = tf.where(mask, ids, padding_value(model))
-        out = generate_ids(pipeline, tf.cast(ids, tf.int32), mask, noise=given.get("noise"), **options)
+        out = generate_ids(pipeline, tf.cast(ids, tf.int32), mask, noise=values.get("noise"), **options)
         return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
 
     # Padding is marked by `pad_id` or, without one, by the mask.
@@ -81,13 +80,13 @@ def _loop(pipeline: Any) -> Graph:
     config = pipeline.config
     inputs = [*map(_ids, ids), *map(spec_of, pipeline.noise(config))]
     defaults = {
-        each.name: np.array([each.default], np.float32 if each.dtype == "float32" else np.int64)
-        for each in pipeline.options(config)
-        if each.name in _OPTIONS
+        option.name: np.array([option.default], np.float32 if option.dtype == "float32" else np.int64)
+        for option in pipeline.options(config)
+        if option.name in _OPTIONS
     }
     if is_encoder_decoder(model):
         defaults["prefix_ids"] = np.zeros((1, 0), np.int64)
-    inputs += [tf.TensorSpec([None] * each.ndim, each.dtype, name) for name, each in defaults.items()]
+    inputs += [tf.TensorSpec([None] * value.ndim, value.dtype, name) for name, value in defaults.items()]
     length = "encoder_sequence_length" if is_encoder_decoder(model) else _NEW
     axes = {name: [BATCH] for name in ("noise", "ids", "lengths", "scores")}
     axes |= {name: [f"{BATCH} or 1", "prefix_length"] for name in defaults}
@@ -95,7 +94,7 @@ def _loop(pipeline: Any) -> Graph:
 
 
 def _are_valid(model: Any, ids: Tensor) -> Tensor:
-    """Return booleans (B,), False where any id (B, S) is out of range."""
+    """Return a mask (B,) of the rows whose ids (B, S) are all in the vocabulary."""
     return tf.reduce_all((ids >= 0) & (ids < model.vocabulary_size), axis=1)
 
 
@@ -112,7 +111,7 @@ def _decoder(model: Any) -> Graph:
     blocks, target, source = model.decoder_blocks, [BATCH, _NEW], [BATCH, "encoder_sequence_length"]
     specs, past, present = _cache(
         attention
-        for layer, block in enumerate(blocks)  # in the order in which Optimum gives them
+        for layer, block in enumerate(blocks)  # in Optimum's order
         for attention in (
             (f"{layer}.decoder", block.self_attention, _PAST, _TOTAL),
             (f"{layer}.encoder", block.cross_attention, _PAST_SOURCE, source[1]),
@@ -152,11 +151,11 @@ def _decoder_only(model: Any) -> Graph:
 
 
 def _cache(attentions: Iterable[tuple[str, Any, str, str]]) -> tuple[list[tf.TensorSpec], Axes, Axes]:
-    """Return the specs and axes of keys and values of past tokens, and the axes of those of past and new tokens.
+    """Return the specs and axes of past keys and values, and the axes of past and new keys and values.
 
     Args:
-        attentions: for each layer of attention what its tensors are named after, the layer, and the names of the axes
-            of past tokens and of past and new tokens.
+        attentions: (name of its tensors, layer, axis of past tokens, axis of past and new tokens) of each attention
+            layer.
     """
     specs, past, present = [], {}, {}
     for name, layer, length, total in attentions:
@@ -175,12 +174,12 @@ def generate_ids(
 
     The mask, booleans (B, S), False for padding, is only required for a model without a `pad_id`.
 
-    If the sampler returns N > 1 hypotheses, outputs have an axis of N after the first. The options are "prefix_ids"
+    If the sampler returns N > 1 hypotheses, outputs have a second axis of size N. The options are "prefix_ids"
     (B, Q), "noise" (B, N, M), "limits", "minimums" and "temperatures" (B,) of `generation.generate_ids`.
     """
     model = pipeline.model
     batch_size = tf.shape(source_ids)[0]
-    # ONNX has no form of some operations for empty tensors: there is at least one row and one column.
+    # Some ONNX operations do not support empty tensors, so make at least one row and one column.
     missing = tf.cast(tf.shape(source_ids) == 0, tf.int32)
     source_ids = _extended(source_ids, missing, padding_value(model))
     if padding_mask is not None:
@@ -204,7 +203,7 @@ def generate_ids(
 
 
 def _extended(tensor: Tensor, missing: Tensor, value: int) -> Tensor:
-    """Append `missing` (k,) elements of a value to the first k axes."""
+    """Append `missing` (k,) elements to the first k axes."""
     kept = tensor.shape[missing.shape[0] :]
     axes = tf.concat([missing, tf.zeros(len(kept), tf.int32)], axis=0)
     extended = tf.pad(tensor, tf.stack([tf.zeros_like(axes), axes], axis=1), constant_values=value)
@@ -213,7 +212,7 @@ def _extended(tensor: Tensor, missing: Tensor, value: int) -> Tensor:
 
 
 def exportable(model: Any) -> Any:
-    """Return the model, or one of the same outputs that needs no XLA."""
+    """Return a model with the same outputs that does not need XLA."""
     return _WithoutXla(model) if isinstance(model, Unlimiformer) else model
 
 
@@ -241,7 +240,7 @@ def decode(
 ) -> dict[str, Tensor]:
     """Decode T new tokens after a past of P ≥ 0 to "logits" (B, T, V) and "present.{i}.{decoder,encoder}.{key,value}".
 
-    The keys and values of the encoder's last hidden state (B, S, D) are computed if those in the past have no length.
+    If the past has no cross-attention keys and values, they are computed from the encoder's hidden state (B, S, D).
     """
     layers = range(len(past) // 4)
     names = [f"past_key_values.{i}.encoder.{part}" for i in layers for part in _PARTS]
@@ -286,7 +285,7 @@ def continue_(
 ) -> dict[str, Tensor]:
     """Run a decoder-only model on T new tokens after a past of P ≥ 0: "logits" (B, T, V), "present.{i}.{key,value}".
 
-    The mask (B, P + T) covers past and new tokens; positions (B, T) are those of the new tokens, without padding.
+    The mask (B, P + T) covers past and new tokens; the positions (B, T) of the new tokens do not count padding.
     """
     layers = range(len(past) // 2)
     real = attention_mask != 0

@@ -20,8 +20,8 @@ from keras_transformer_serving import uniform_noise
 class Signatures:
     """Functions of strings (B,), which share one traced generation loop.
 
-    All return "error" (B,): the reason why a text is refused, whose other outputs are empty, or "". If the sampler
-    returns N > 1 hypotheses, "text", "ids", "lengths" and "scores" have an axis of N after the first.
+    All return "error" (B,): the reason why a text is invalid and its other outputs are empty, or "". If the sampler
+    returns N > 1 hypotheses, "text", "ids", "lengths" and "scores" have a second axis of size N.
 
     Args:
         pipeline: the pipeline.
@@ -63,9 +63,9 @@ class Signatures:
     def example_inputs(self, texts: Sequence[str]) -> dict[str, list[Arrays]]:
         """Return the inputs of each signature for texts."""
         sampler, limit = self._pipeline.sampler, self._pipeline.max_new_tokens
-        rows, given = np.arange(len(texts), dtype="int32"), np.array(texts, str)
+        rows, strings = np.arange(len(texts), dtype="int32"), np.array(texts, str)
         defaults = {name: np.repeat(value, len(rows)) for name, value in self._defaults().items()}
-        values = {"text": given, "target": given, **defaults, "rows": rows}
+        values = {"text": strings, "target": strings, **defaults, "rows": rows}
         if self._samples:
             values["seed"] = np.full(len(rows), sampler.seed or 0)  # repeatable
             values["noise"] = uniform_noise(sampler.seed or 0, rows, sampler.num_return, limit)
@@ -82,7 +82,7 @@ class Signatures:
     def generate_ids(self, texts: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
         """Generate "ids" int32 (B, M), "lengths" int32 (B,) and "scores" float32 (B,).
 
-        Sampling uses `noise` (B, N, M), by default that of the sampler's seed, or a new one, for rows 0, 1, 2, …
+        Sampling uses `noise` (B, N, M), by default drawn from the sampler's seed, or a new seed, for rows 0, 1, 2, …
         """
         return self._run(self._pipeline.preprocess(texts), self._defaults(), noise)
 
@@ -94,22 +94,22 @@ class Signatures:
             *options: (B,) or (1,), in the order of `options`.
         """
         defaults = self._defaults()
-        batch, given = self._pipeline.preprocess(texts), dict(zip(defaults, options, strict=True))
+        batch, values_of = self._pipeline.preprocess(texts), dict(zip(defaults, options, strict=True))
         ranges = self._pipeline.ranges(self._config)
         error = batch.error
-        for name, values in given.items():
+        for name, values in values_of.items():
             low, high = ranges[name]
             received = tf.strings.as_string(values)
             message = tf.strings.join([f"`{name}` must be in [{low}, {high}]. Received: ", received])
             error = first_error(error, tf.where((values >= low) & (values <= high), "", message))
-        given = {name: tf.clip_by_value(values, *ranges[name]) for name, values in given.items()}
-        out = self._run(batch._replace(error=error), given)
+        clipped = {name: tf.clip_by_value(values, *ranges[name]) for name, values in values_of.items()}
+        out = self._run(batch._replace(error=error), clipped)
         return {"text": self._decoded(out["ids"]), **out}
 
     def _defaults(self) -> Arrays:
         """Return the options of `generate`, by name, with their default values (1,)."""
         options = self._pipeline.options(self._config)
-        return {each.name: np.array([each.default], each.names.numpy) for each in options}
+        return {option.name: np.array([option.default], option.names.numpy) for option in options}
 
     def encode(self, texts: Tensor) -> dict[str, Tensor]:
         """Encode texts to "source_ids" int32 (B, S) and "padding_mask" booleans (B, S)."""
@@ -117,7 +117,7 @@ class Signatures:
         return {**batch.inputs, "error": batch.error}
 
     def score(self, texts: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Score given outputs (B,) of T tokens.
+        """Score targets (B,) of T tokens.
 
         Returns:
             "scores" float32 (B,), the summed log-probabilities, "token_scores" float32 (B, T) and "lengths" int32 (B,).
@@ -137,24 +137,27 @@ class Signatures:
     def _run(
         self, batch: Preprocessed, options: dict[str, Any], noise: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Run the loop with options (B,) or (1,); refused texts are empty, for which it generates nothing."""
+        """Run the loop with options (B,) or (1,); invalid texts are emptied, so that it generates nothing for them."""
         accepted = (batch.error == "")[:, None]
         ids = tf.where(accepted, batch.inputs["source_ids"], padding_value(self._pipeline.model))
         size = tf.shape(ids)[:1]
-        each = {name: tf.broadcast_to(values, size) for name, values in options.items()}
+        row_options = {name: tf.broadcast_to(values, size) for name, values in options.items()}
         sampled = ()
         if self._samples:
             if noise is None:
-                rows = tf.where(each["rows"] < 0, tf.range(size[0]), each["rows"])
+                rows = tf.where(row_options["rows"] < 0, tf.range(size[0]), row_options["rows"])
                 steps = tf.range(self._pipeline.max_new_tokens)
-                # Without seeds of its own, the operation is seeded when the server starts.
+                # Without a seed attribute, the operation is seeded when the server starts.
                 new = tf.raw_ops.RandomUniformInt(
                     shape=[1], minval=tf.constant(0, tf.int64), maxval=tf.constant(2**32, tf.int64)
                 )
-                seeds = tf.where(each["seed"] < 0, new, each["seed"])
+                seeds = tf.where(row_options["seed"] < 0, new, row_options["seed"])
                 noise = uniform(seeds, rows, self._pipeline.sampler.num_return, steps)
-            sampled = (noise, each["temperature"])
-        limits = each["max_new_tokens"], tf.minimum(each["min_new_tokens"], each["max_new_tokens"])
+            sampled = (noise, row_options["temperature"])
+        limits = (
+            row_options["max_new_tokens"],
+            tf.minimum(row_options["min_new_tokens"], row_options["max_new_tokens"]),
+        )
         out = self._loop(ids, batch.inputs["padding_mask"] & accepted, *limits, *sampled)
         return {**out, "error": batch.error}
 

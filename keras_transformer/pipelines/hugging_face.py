@@ -13,7 +13,7 @@ from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer_serving import files
 
-# Files of the hub that pipelines read beside the model's.
+# Files of the hub that pipelines read in addition to the model's.
 _FILES = (
     MODULES,
     "README.md",
@@ -42,7 +42,7 @@ def from_hugging_face(
     cache_dir: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Any:
-    """Load a pipeline that `transformers` or `sentence-transformers` has saved, from a folder or the Hugging Face Hub.
+    """Load a pipeline from a folder, or a model of the Hub, of `transformers` or `sentence-transformers`.
 
     | folder | pipeline |
     |---|---|
@@ -55,20 +55,21 @@ def from_hugging_face(
     | ViT | `ImageClassification` |
 
     BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. For BART, mBART, M2M-100, Pegasus, ALBERT and
-    Llama, whose tokenizers are not read, give a `tokenizer`.
+    Llama, whose tokenizers cannot be read, pass a `tokenizer`.
 
     Args:
-        source: a folder with the files that `interop.from_hugging_face` reads and the tokenizer's, or the id of a model
-            of the hub, of which only these files are downloaded; for ViT optionally with `preprocessor_config.json`,
-            whose mean and standard deviation become part of the weights, so that images have values from 0 to 255.
+        source: a folder with the tokenizer's files and the files that `interop.from_hugging_face` reads, or the id of a
+            model of the hub, of which only these files are downloaded; for ViT optionally with
+            `preprocessor_config.json`, whose mean and standard deviation become part of the weights, so that images
+            have values from 0 to 255.
         revision: a branch, a tag or a commit of the hub, by default the main branch.
         token: a token of the hub, by default the one that `huggingface_hub` has stored.
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
-        **settings: arguments of the pipeline, such as `generation` and `max_new_tokens`. Labels are the folder's, and
-            by default `generation`, `constraints` and `max_new_tokens` are those of `generation_config.json`, or of
-            `config.json` without that file. Unsupported settings are listed in a `UserWarning`. Of a folder with
+        **settings: arguments of the pipeline, such as `generation` and `max_new_tokens`. Labels are read from
+            `config.json`; `generation`, `constraints` and `max_new_tokens` by default from `generation_config.json` or,
+            without that file, `config.json`. Unsupported settings are listed in a `UserWarning`. For a folder with
             `modules.json`, the pooling, the layers after it, normalisation, the maximum length, to which texts are
-            truncated, and the prompts are those of its files.
+            truncated, and the prompts are read from its files.
 
     Returns:
         The pipeline.
@@ -78,8 +79,8 @@ def from_hugging_face(
         ImportError: if huggingface_hub is not installed, for a model of the hub.
         OSError: if a download fails.
         PermissionError: if the model of the hub requires a token.
-        ValueError: if a file is damaged, the architecture is none of these, or model and tokenizer do not match; also
-            if a module or setting of `sentence-transformers` is not supported.
+        ValueError: if a file is damaged, the architecture or a module or setting of `sentence-transformers` is not
+            supported, or model and tokenizer do not match.
 
     Example:
         >>> writer = from_hugging_face("openai-community/gpt2", max_new_tokens=32)  # doctest: +SKIP
@@ -90,24 +91,24 @@ def from_hugging_face(
     model = interop.from_hugging_face(folder)
     config = files.read_json(folder / "config.json")
     pipeline = Pipeline.of_model(model)
-    known = {"model": model}
+    arguments = {"model": model}
     if config["model_type"] in _TOKENIZERS:
-        known["tokenizer"] = _TOKENIZERS[config["model_type"]](folder, model)
+        arguments["tokenizer"] = _TOKENIZERS[config["model_type"]](folder, model)
     elif "tokenizer" in inspect.signature(pipeline).parameters and "tokenizer" not in settings:
         raise ValueError(
-            f"`tokenizer` must be given for model types other than {', '.join(sorted(_TOKENIZERS))}. "
+            f"`tokenizer` must be passed for model types other than {', '.join(sorted(_TOKENIZERS))}. "
             f"Received: model_type={config['model_type']!r}"
         )
-    known |= pipeline.hugging_face_arguments(folder, config, model, settings)
-    return pipeline(**{**known, **settings})
+    arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
+    return pipeline(**{**arguments, **settings})
 
 
 def _embedding(folder: pathlib.Path, settings: Mapping[str, Any]) -> Embedding:
-    found = sentence_transformers.from_sentence_transformers(folder)
+    loaded = sentence_transformers.from_sentence_transformers(folder)
     tokenizer = text.WordPieceTokenizer.from_files(
-        found.folder, special_tokens_in_text=True, lowercase=found.lowercase
+        loaded.folder, special_tokens_in_text=True, lowercase=loaded.lowercase
     )
-    return Embedding(found.model, tokenizer, **{**found.settings, **settings})
+    return Embedding(loaded.model, tokenizer, **{**loaded.settings, **settings})
 
 
 def _marian_or_t5(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:

@@ -15,16 +15,16 @@ GENERATION_CONFIG = "generation_config.json"
 _CONFIG = "config.json"
 
 # Unsupported settings and their neutral values; None is always neutral.
-_SAMPLER_ONLY_THERE = {
+_SAMPLER_UNSUPPORTED = {
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
     "penalty_alpha": 0.0,
     "dola_layers": None,
     "guidance_scale": 1.0,
 }
-_BEAM_ONLY_THERE = {"renormalize_logits": False}
-_SAMPLING_ONLY_THERE = {"typical_p": 1.0, "top_h": None, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
-_CONSTRAINTS_ONLY_THERE = {
+_BEAM_UNSUPPORTED = {"renormalize_logits": False}
+_SAMPLING_UNSUPPORTED = {"typical_p": 1.0, "top_h": None, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
+_CONSTRAINTS_UNSUPPORTED = {
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
     "exponential_decay_length_penalty": None,
@@ -41,21 +41,21 @@ _EARLY_STOPPING = {True: "num_beams", False: "heuristic", "never": True}
 _TOP_K = 50  # the default of `transformers`
 
 
-def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def settings_from(folder: pathlib.Path, model: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments `generation`, `constraints` and `max_new_tokens` of a pipeline that generates.
 
     They are read from generation_config.json or, without that file, from config.json, where older versions of
     `transformers` store them. There, `max_length` and `min_length` of an encoder–decoder include the start token, and
-    many settings of a decoder-only model include the prompt. Settings without a counterpart are listed in one
+    many settings of a decoder-only model also apply to the prompt. Settings without a counterpart are listed in one
     `UserWarning`.
 
     Args:
         folder: the folder with generation_config.json or config.json.
         model: the generating model.
-        given: arguments of the caller, which override those of the folder.
+        arguments: the caller's arguments, which override the folder's settings.
 
     Returns:
-        The arguments, including `given`.
+        The pipeline's arguments, including `arguments`.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -63,29 +63,31 @@ def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) ->
     path = folder / GENERATION_CONFIG
     path = path if path.is_file() else folder / _CONFIG
     config = {name: value for name, value in files.read_json(path).items() if value is not None}
-    found: dict[str, Any] = {}
-    left_out: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    unsupported: dict[str, Any] = {}
     without_prompt: dict[str, Any] = {}
-    if "generation" not in given:
-        found["generation"] = _sampler(config)
-        left_out.update(_sampler_left_out(config))
-    if "max_new_tokens" not in given:
-        found.update(_max_new_tokens(config, model))
-        if "max_new_tokens" not in found:  # `max_length` includes the prompt
-            left_out.update(_changed(config, {"max_length": None}))
-    if "constraints" not in given:
-        limit = given.get("max_new_tokens", found.get("max_new_tokens"))
-        found["constraints"] = _constraints(config, model, limit)
-        left_out.update(_constraints_left_out(config, model))
-        without_prompt.update({} if is_encoder_decoder(model) else _counting_prompts(config))
-    _warn(path, {"not supported": left_out, "applied to generated tokens, not to the prompt": without_prompt})
-    return {**found, **given}
+    if "generation" not in arguments:
+        settings["generation"] = _sampler(config)
+        unsupported.update(_unsupported_sampler_settings(config))
+    if "max_new_tokens" not in arguments:
+        settings.update(_max_new_tokens(config, model))
+        if "max_new_tokens" not in settings:  # `max_length` includes the prompt
+            unsupported.update(_changed(config, {"max_length": None}))
+    if "constraints" not in arguments:
+        limit = arguments.get("max_new_tokens", settings.get("max_new_tokens"))
+        settings["constraints"] = _constraints(config, model, limit)
+        unsupported.update(_unsupported_constraints(config, model))
+        without_prompt.update({} if is_encoder_decoder(model) else _settings_that_count_prompts(config))
+    _warn(
+        path, {"not supported": unsupported, "applied to generated tokens, not to the prompt": without_prompt}
+    )
+    return {**settings, **arguments}
 
 
 def generation_config_of(pipeline: Any) -> dict[str, Any]:
     """Return the `generation_config.json` of a pipeline for `transformers`, the inverse of `settings_from`.
 
-    Settings without a counterpart are left out: a beam with another normalisation than "length" or with diversity,
+    Settings without a counterpart are omitted: a beam with another normalisation than "length" or with diversity,
     contrastive search, forced words, and the seed of sampling.
 
     Args:
@@ -123,31 +125,32 @@ def generation_config_of(pipeline: Any) -> dict[str, Any]:
 
 
 def _sampler_config(sampler: Any) -> dict[str, Any]:
-    several = {"num_return_sequences": sampler.num_return} if sampler.num_return > 1 else {}
+    num_return = {"num_return_sequences": sampler.num_return} if sampler.num_return > 1 else {}
     if isinstance(sampler, generation.Beam) and sampler.normalization == "length" and not sampler.diversity:
-        stopping = {ours: theirs for theirs, ours in _EARLY_STOPPING.items()}
+        hf_values = {value: hf_value for hf_value, value in _EARLY_STOPPING.items()}
         return {
             "num_beams": sampler.num_beams,
             "length_penalty": sampler.length_penalty,
-            # True and False, to stop early with the same results and never, both give the results of "never".
-            "early_stopping": stopping.get(sampler.early_stopping, "never"),
-            **several,
+            # True (stop early without changing results) and False (do not stop early) both correspond to "never".
+            "early_stopping": hf_values.get(sampler.early_stopping, "never"),
+            **num_return,
         }
     if isinstance(sampler, generation.Sample):
         names = ("temperature", "top_k", "top_p", "min_p")
-        return {"do_sample": True, **{name: getattr(sampler, name) for name in names}, **several}
+        return {"do_sample": True, **{name: getattr(sampler, name) for name in names}, **num_return}
     return {}
 
 
 def _warn(path: pathlib.Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
-    parts = [
+    messages = [
         f"{reason}: " + ", ".join(f"{name}={value!r}" for name, value in named.items())
         for reason, named in settings.items()
         if named
     ]
-    if parts:
+    if messages:
         warnings.warn(
-            f"`{path}` has generation settings that are not fully supported. {'; '.join(parts)}", stacklevel=5
+            f"`{path}` has generation settings that are not fully supported. {'; '.join(messages)}",
+            stacklevel=5,
         )
 
 
@@ -173,12 +176,12 @@ def _sampler(config: Mapping[str, Any]) -> Any:
     )
 
 
-def _sampler_left_out(config: Mapping[str, Any]) -> dict[str, Any]:
+def _unsupported_sampler_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     samples, beams = config.get("do_sample", False), config.get("num_beams", 1) > 1
     neutral = {
-        **_SAMPLER_ONLY_THERE,
-        **(_SAMPLING_ONLY_THERE if samples else {}),
-        **({"do_sample": False, **_BEAM_ONLY_THERE} if beams else {}),
+        **_SAMPLER_UNSUPPORTED,
+        **(_SAMPLING_UNSUPPORTED if samples else {}),
+        **({"do_sample": False, **_BEAM_UNSUPPORTED} if beams else {}),
     }
     return _changed(config, neutral)
 
@@ -192,57 +195,59 @@ def _max_new_tokens(config: Mapping[str, Any], model: Any) -> dict[str, int]:
 
 
 def _constraints(config: Mapping[str, Any], model: Any, limit: int | None) -> list[Constraint]:
-    found: list[Constraint] = []
+    constraints: list[Constraint] = []
     if (factor := config.get("repetition_penalty", 1.0)) > 1:
-        found.append(generation.RepetitionPenalty(factor))
+        constraints.append(generation.RepetitionPenalty(factor))
     if size := config.get("no_repeat_ngram_size", 0):
-        found.append(generation.NoRepeatNGram(size))
+        constraints.append(generation.NoRepeatNGram(size))
     if words := _banned_words(config, model):
-        found.append(generation.BannedWords(words))
+        constraints.append(generation.BannedWords(words))
     if more := [id_ for id_ in _end_ids(config, model) if id_ != model.end_id]:
-        found.append(generation.EndTokens(more))
+        constraints.append(generation.EndTokens(more))
     last = _as_list(config.get("forced_eos_token_id"))
-    least = config.get("min_new_tokens", config.get("min_length", 0) - 1 if is_encoder_decoder(model) else 0)
+    minimum = config.get(
+        "min_new_tokens", config.get("min_length", 0) - 1 if is_encoder_decoder(model) else 0
+    )
     if (
         limit is not None
     ):  # in `transformers`, tokens forced at the limit take precedence over a minimum length
-        least = min(least, limit - bool(last))
-    if least > 0:
-        found.append(generation.MinNewTokens(least))
+        minimum = min(minimum, limit - bool(last))
+    if minimum > 0:
+        constraints.append(generation.MinNewTokens(minimum))
     if "forced_bos_token_id" in config and is_encoder_decoder(model):
-        found.append(generation.ForcedPrefix([config["forced_bos_token_id"]]))
+        constraints.append(generation.ForcedPrefix([config["forced_bos_token_id"]]))
     if last:
-        found.append(generation.ForcedLastToken(last))
-    return found
+        constraints.append(generation.ForcedLastToken(last))
+    return constraints
 
 
-def _constraints_left_out(config: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    found = _changed(config, _CONSTRAINTS_ONLY_THERE)
+def _unsupported_constraints(config: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    unsupported = _changed(config, _CONSTRAINTS_UNSUPPORTED)
     if config.get("repetition_penalty", 1.0) < 1:
-        found["repetition_penalty"] = config["repetition_penalty"]
+        unsupported["repetition_penalty"] = config["repetition_penalty"]
     if model.end_id not in _end_ids(config, model):
-        found["eos_token_id"] = config["eos_token_id"]
+        unsupported["eos_token_id"] = config["eos_token_id"]
     if is_encoder_decoder(model):
         if config.get("decoder_start_token_id", model.start_id) != model.start_id:
-            found["decoder_start_token_id"] = config["decoder_start_token_id"]
-        return found
+            unsupported["decoder_start_token_id"] = config["decoder_start_token_id"]
+        return unsupported
     if "forced_bos_token_id" in config:  # in `transformers`, only after a prompt of one token
-        found["forced_bos_token_id"] = config["forced_bos_token_id"]
+        unsupported["forced_bos_token_id"] = config["forced_bos_token_id"]
     if "min_new_tokens" not in config:
-        found.update(_changed(config, {"min_length": 0}))
-    return found
+        unsupported.update(_changed(config, {"min_length": 0}))
+    return unsupported
 
 
-def _counting_prompts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of constraints that include the prompt in `transformers`."""
-    found = _changed(config, {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0})
+def _settings_that_count_prompts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of constraints that also apply to the prompt in `transformers`."""
+    settings = _changed(config, {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0})
     if any(len(word) > 1 for word in config.get("bad_words_ids", ())):
-        found["bad_words_ids"] = config["bad_words_ids"]
-    return found
+        settings["bad_words_ids"] = config["bad_words_ids"]
+    return settings
 
 
 def _banned_words(config: Mapping[str, Any], model: Any) -> list[list[int]]:
-    """Return the banned words, without those never generated: padding, the start token and a single end token."""
+    """Return the banned words, except padding, the start token and single end tokens, which are never generated."""
     never = {model.pad_id, getattr(model, "start_id", None)} - {model.end_id}
     ends = [[id_] for id_ in _end_ids(config, model)]
     words = [word for word in config.get("bad_words_ids", ()) if word not in ends]

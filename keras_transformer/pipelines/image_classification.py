@@ -24,14 +24,14 @@ _BILINEAR = 2
 
 
 class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
-    """A pipeline of an image classifier, or regression, and the names of its classes.
+    """A pipeline of an image classifier or regression model and the names of its classes.
 
-    The form of its outputs depends on the model's `problem_type`, see `TextClassification`.
+    Its outputs depend on the model's `problem_type`; see `TextClassification`.
 
     Args:
         model: such as `models.ViT`, with a head.
         labels: a name for each class, by default its index.
-        resize: whether to resize images to the model's size; otherwise images of other sizes are refused.
+        resize: whether to resize images to the model's size; otherwise images of other sizes raise an error.
         threshold: the probability above which a label is returned, if the model's `problem_type` is
             "multi_label_classification".
 
@@ -64,7 +64,7 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
         """Return the label, the labels or the number of each image.
 
         Args:
-            images: (n, height, width, channels), or one without the first axis; values in the model's
+            images: (n, height, width, channels), or one image without the first axis, with values in the model's
                 `value_range`.
             batch_size: the number of images in a batch.
             errors: "raise" the error of an image with values out of the range, or "return" it in place of the result.
@@ -73,7 +73,7 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
             A list as long as `images`, or a single result for one image.
 
         Raises:
-            ValueError: if images have another size, or values out of the model's range.
+            ValueError: if images have another size, or values outside the model's range.
         """
         return self._classified(self.answer, images, batch_size, errors)
 
@@ -90,22 +90,22 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
 
     def scores(self, images: Any, batch_size: int = 64, *, errors: Errors = "raise") -> Any:
         """Return the probabilities, or the numbers of a regression, as `probabilities` does."""
-        found = self._classified(self.row_scores, images, batch_size, errors)
-        return found if errors == "return" else as_floats(found, len(self.labels))
+        scores = self._classified(self.row_scores, images, batch_size, errors)
+        return scores if errors == "return" else as_floats(scores, len(self.labels))
 
     def preprocess(self, pixel_values: Tensor) -> Preprocessed:
-        """Check images (B, height, width, channels) and resize them if asked, as TensorFlow operations."""
+        """Check images (B, height, width, channels) and optionally resize them, as TensorFlow operations."""
         pixel_values, (low, high) = tf.cast(pixel_values, tf.float32), self.model.value_range
-        least, most = (reduce(pixel_values, axis=[1, 2, 3]) for reduce in (tf.reduce_min, tf.reduce_max))
+        lowest, highest = (reduce(pixel_values, axis=[1, 2, 3]) for reduce in (tf.reduce_min, tf.reduce_max))
         inside = tf.reduce_all(
             (pixel_values >= low) & (pixel_values <= high), axis=[1, 2, 3]
         )  # false for NaN
         error = tf.strings.join(
             [
                 f"`images` must have values from {low} to {high}. Received: values from ",
-                tf.strings.as_string(least, shortest=True),
+                tf.strings.as_string(lowest, shortest=True),
                 " to ",
-                tf.strings.as_string(most, shortest=True),
+                tf.strings.as_string(highest, shortest=True),
             ]
         )
         if self.resize:
@@ -113,7 +113,7 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
         return Preprocessed({"pixel_values": pixel_values}, tf.where(inside, "", error), {})
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the logits and, of a classifier, the probabilities (B, C)."""
+        """Return the logits and, for a classifier, the probabilities (B, C)."""
         return super().forward(inputs["pixel_values"])
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
@@ -121,7 +121,7 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
         return self.answers_of(self.scores_of(outputs))
 
     def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
-        """Return random images on which an export and the pipeline are compared; see `ForwardPipeline`."""
+        """Return random images as inputs of an export's signatures; see `Pipeline`."""
         check_no_texts(self, texts)
         random, (low, high) = np.random.default_rng(0), self.model.value_range
         shape = (*self.model.image_size, self.model.num_channels)
@@ -134,21 +134,23 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
     def hugging_face_arguments(
         cls, folder: pathlib.Path, config: Any, model: Any, settings: Any
     ) -> dict[str, Any]:
-        """Return the names of the classes and whether to resize; make the normalisation a part of the weights."""
+        """Return the names of the classes and whether to resize; fold the normalisation into the weights."""
         path = folder / _PREPROCESSOR
-        given = files.read_json(path) if path.is_file() else {}
-        _check_preprocessor(path, given, model)
-        if given.get("do_normalize", True):
-            set_normalization(model, given.get("image_mean", 0.5), given.get("image_std", 0.5))
+        preprocessor = files.read_json(path) if path.is_file() else {}
+        _check_preprocessor(path, preprocessor, model)
+        if preprocessor.get("do_normalize", True):
+            set_normalization(model, preprocessor.get("image_mean", 0.5), preprocessor.get("image_std", 0.5))
         else:
             set_normalization(model, 0.0, 1.0)
-        # Other interpolations than ours would give other images, so do not resize for them.
-        resize = bool(given.get("do_resize", True)) and given.get("resample", _BILINEAR) == _BILINEAR
+        # Only bilinear interpolation is supported, so do not resize with another one.
+        resize = (
+            bool(preprocessor.get("do_resize", True)) and preprocessor.get("resample", _BILINEAR) == _BILINEAR
+        )
         return {**super().hugging_face_arguments(folder, config, model, settings), "resize": resize}
 
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
-        """Return nothing; make scale and offset of the image converter a part of the weights."""
+        """Return no arguments, but fold the image converter's scale and offset into the weights."""
         converter = image_converter_of(model)
         if converter is not None:
             scale = np.asarray(1.0 if converter.scale is None else converter.scale, "float64")
@@ -167,10 +169,10 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
         if images.ndim == 3:
             return self._classified(convert, images[None], batch_size, errors)[0]
         self._check(images)
-        found_errors = RowErrors(errors)
-        rows = self._rows([images], batch_size, range(len(images)), found_errors)
+        row_errors = RowErrors(errors)
+        rows = self._rows([images], batch_size, range(len(images)), row_errors)
         config = self.config
-        return found_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
+        return row_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
 
     def _check(self, images: np.ndarray) -> None:
         size, (low, high) = self.model.image_size, self.model.value_range
@@ -181,29 +183,29 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
             )
         if not self.resize and images.shape[1:3] != size:
             raise ValueError(
-                f"`images` must be of the size {size}, or resize=True. Received: images.shape={images.shape}"
+                f"`images` must have the size {size}, unless resize=True. Received: images.shape={images.shape}"
             )
         if images.size and high >= 255 and images.dtype.kind == "f":
-            least, most = images.min(), images.max()
-            if least >= 0 and 0 < most <= 1:
+            lowest, highest = images.min(), images.max()
+            if lowest >= 0 and 0 < highest <= 1:
                 raise ValueError(
                     f"`images` must have values from {low} to {high}; these look like values up to 1. "
-                    f"Received: {images.dtype} values from {least} to {most}"
+                    f"Received: {images.dtype} values from {lowest} to {highest}"
                 )
 
 
-def _check_preprocessor(path: pathlib.Path, given: Mapping[str, Any], model: Any) -> None:
-    size = given.get("size", model.image_size[0])
+def _check_preprocessor(path: pathlib.Path, preprocessor: Mapping[str, Any], model: Any) -> None:
+    size = preprocessor.get("size", model.image_size[0])
     size = (size.get("height"), size.get("width")) if isinstance(size, Mapping) else (size, size)
-    scale = given.get("rescale_factor", 1 / 255)
+    scale = preprocessor.get("rescale_factor", 1 / 255)
     if (
         tuple(size) != tuple(model.image_size)
         or not np.isclose(scale, 1 / 255)
-        or not given.get("do_rescale", True)
+        or not preprocessor.get("do_rescale", True)
     ):
         raise ValueError(
             f"`{path}` must describe images of the model's size {tuple(model.image_size)} and values from 0 to 255. "
-            f"Received: size={size}, do_rescale={given.get('do_rescale', True)}, rescale_factor={scale}"
+            f"Received: size={size}, do_rescale={preprocessor.get('do_rescale', True)}, rescale_factor={scale}"
         )
 
 
@@ -218,7 +220,7 @@ def set_normalization(model: Any, mean: Any, deviation: Any) -> None:
     With y = 2 x / 255 − 1 it equals y / (2 deviation) + (1 / 2 − mean) / deviation.
     """
     channels = model.num_channels
-    mean, deviation = (np.broadcast_to(np.asarray(each, "float64"), channels) for each in (mean, deviation))
+    mean, deviation = (np.broadcast_to(np.asarray(value, "float64"), channels) for value in (mean, deviation))
     kernel = keras.ops.convert_to_numpy(model.embedding.kernel).astype(
         "float64"
     )  # (size · size · channels, D)

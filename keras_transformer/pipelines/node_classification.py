@@ -23,7 +23,7 @@ class NodeClassification(NodeTask, ForwardPipeline):
         labels: a name for each class, by default its index.
 
     Raises:
-        ValueError: if the number of labels is not that of classes.
+        ValueError: if the number of labels differs from the number of classes.
 
     Example:
         >>> classifier = NodeClassification(model, labels=["theory", "genetics"])
@@ -64,13 +64,13 @@ class NodeClassification(NodeTask, ForwardPipeline):
     def preprocess(self, nodes: Tensor, edges: Tensor) -> Preprocessed:
         """Check nodes (B, T, D) and edges (B, E, 2), padded with −1, as TensorFlow operations."""
         count = tf.shape(nodes, tf.int64)[1]
-        joined = tf.reduce_all((edges >= -1) & (edges < count), axis=[1, 2])
+        in_range = tf.reduce_all((edges >= -1) & (edges < count), axis=[1, 2])
         finite = tf.reduce_all(tf.math.is_finite(nodes), axis=[1, 2])
         error = tf.where(
-            joined, "", "`edges` must join nodes of the graph. Received: an edge of a missing node"
+            in_range, "", "`edges` must connect nodes of the graph. Received: an edge of a missing node"
         )
-        error = tf.where(finite, error, "`nodes` must be finite. Received: features that are not")
-        accepted = (joined & finite)[:, None, None]
+        error = tf.where(finite, error, "`nodes` must be finite. Received: features that are not finite")
+        accepted = (in_range & finite)[:, None, None]
         inputs = self.model_inputs(tf.where(accepted, nodes, 0.0), tf.where(accepted, edges, -1))
         return Preprocessed(inputs, error, {"count": count})
 
@@ -81,7 +81,7 @@ class NodeClassification(NodeTask, ForwardPipeline):
         return {"label": label, "probabilities": probabilities}
 
     def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
-        """Return the model's inputs; its kernel needs at least one edge, and −1 is padding."""
+        """Return the model's inputs, with a padding edge (−1, −1), as its kernel needs at least one edge."""
         nodes, edges = arrays
         padding = [[0, 0], [0, 1], [0, 0]]
         return {"nodes": nodes, "edges": tf.pad(tf.cast(edges, tf.int32), padding, constant_values=-1)}
@@ -94,10 +94,12 @@ class NodeClassification(NodeTask, ForwardPipeline):
         edges[0, 1], edges[0, 2], edges[1, 7:] = edges[0, 0], [3, 3], -1
         graphs = [
             {
-                "nodes": random.normal(size=(len(each), nodes, self.model.num_features)).astype("float32"),
-                "edges": each,
+                "nodes": random.normal(size=(len(graph_edges), nodes, self.model.num_features)).astype(
+                    "float32"
+                ),
+                "edges": graph_edges,
             }
-            for nodes, each in ((6, edges), (2, np.zeros((1, 0, 2), "int64")))
+            for nodes, graph_edges in ((6, edges), (2, np.zeros((1, 0, 2), "int64")))
         ]
         return {FORWARD: graphs, DEFAULT: graphs}
 
@@ -117,7 +119,7 @@ def _check(nodes: np.ndarray, edges: np.ndarray, num_features: int) -> None:
         raise ValueError(f"`nodes` must be (T, {num_features}), T > 0. Received: nodes.shape={nodes.shape}")
     if not np.isfinite(nodes).all():
         raise ValueError(
-            f"`nodes` must be finite. Received: {np.count_nonzero(~np.isfinite(nodes))} values that are not"
+            f"`nodes` must be finite. Received: {np.count_nonzero(~np.isfinite(nodes))} values that are not finite"
         )
     if edges.size == 0:
         return
@@ -128,6 +130,6 @@ def _check(nodes: np.ndarray, edges: np.ndarray, num_features: int) -> None:
     outside = np.flatnonzero(((edges < 0) | (edges >= len(nodes))).any(1))
     if len(outside):
         raise ValueError(
-            f"`edges` must join nodes from 0 to {len(nodes) - 1}. "
-            f"Received: edges[{outside[0]}]={edges[outside[0]].tolist()}, and {len(outside) - 1} others outside"
+            f"`edges` must connect nodes from 0 to {len(nodes) - 1}. "
+            f"Received: edges[{outside[0]}]={edges[outside[0]].tolist()}, and {len(outside) - 1} more out of range"
         )

@@ -24,11 +24,11 @@ from keras_transformer_serving.pipelines.question_answering import Span as Span
 class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
     """Extractive question answering with a span classifier and its tokenizer.
 
-    Answers are whole words of the context.
+    Answers are complete words of the context.
 
     Args:
         model: a span classifier, such as `models.SpanClassifier`.
-        tokenizer: the tokenizer, whose vocabulary is the model's.
+        tokenizer: the tokenizer, with the model's vocabulary.
         max_answer_tokens: the maximum number of tokens of an answer.
         long_texts: "refuse" to raise a ValueError for a context that is too long, or "window" to split it into windows
             that overlap by half and return the answer with the highest sum of start and end logits.
@@ -99,9 +99,9 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
         offset = tf.gather(state["window_start"] - first[:, 0], number)
         offset += tf.cast(state["ids"].row_starts(), tf.int32)
 
-        def character(token: Tensor, of: tf.RaggedTensor) -> Tensor:
+        def character(token: Tensor, places: tf.RaggedTensor) -> Tensor:
             word = tf.gather(tf.concat([state["word_of_id"], [0]], axis=0), tf.where(accepted, token, 0))
-            return tf.where(accepted, tf.gather(tf.concat([of.values, [0]], axis=0), word), 0)
+            return tf.where(accepted, tf.gather(tf.concat([places.values, [0]], axis=0), word), 0)
 
         start = character(tf.gather(place // size, number) + offset, state["starts"])
         end = character(tf.gather(place % size, number) + offset, state["ends"])

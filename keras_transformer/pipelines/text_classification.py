@@ -17,7 +17,7 @@ _MODEL = "a classifier of texts, such as `models.SequenceClassifier`"
 
 
 class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipeline):
-    """A pipeline of a text classifier, or regression, its tokenizer and the names of its classes.
+    """A pipeline of a text classifier or regression model, its tokenizer and the names of its classes.
 
     The outputs depend on the model's `problem_type`, as in `pipeline("text-classification")` of `transformers`:
 
@@ -27,14 +27,14 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
     | "multi_label_classification" | the list of all labels above `threshold` | sigmoid of each logit |
     | "regression" | a number; for several classes the list of numbers | the logits |
 
-    `dict(zip(classifier.labels, classifier.scores(text)))` equals the output there for `top_k=None`.
+    `dict(zip(classifier.labels, classifier.scores(text)))` equals the output of `transformers` for `top_k=None`.
 
     Args:
         model: such as `models.SequenceClassifier` or `models.GPTClassifier`.
         tokenizer: with the model's vocabulary; for `models.GPTClassifier` it may lack the special tokens.
         labels: a name for each class, by default its index.
-        long_texts: "refuse" texts that are too long, or split them into windows and average their probabilities or
-            numbers ("window"); of pairs, the second text is split.
+        long_texts: "refuse" to raise an error for texts that are too long, or "window" to split them into windows and
+            average their probabilities or numbers; for pairs, the second text is split.
         threshold: the probability above which a label is returned, if the model's `problem_type` is
             "multi_label_classification".
 
@@ -70,7 +70,7 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
             return super().preprocess(text, truncate)
         first, second = self.tokenizer.tokenize(text), self.tokenizer.tokenize(text_pair)
         if truncate:
-            first = first_ids(first, first_lengths(lengths_of(first), lengths_of(second), self._room(2)))
+            first = first_ids(first, first_lengths(lengths_of(first), lengths_of(second), self._max_ids(2)))
         error = utf8_error(text=text, text_pair=text_pair)
         windows = self._windows(second, "text_pair", error, truncate, text=first)
         first = accepted_rows(first, windows.error)
@@ -83,14 +83,14 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
         return self.answers_of(tf.math.unsorted_segment_mean(scores, batch.state["owner"], count))
 
 
-def first_lengths(first: Tensor, second: Tensor, room: int) -> Tensor:
-    """Return the numbers of ids (B,) that are kept of first texts if pairs are cut, the longer text first.
+def first_lengths(first: Tensor, second: Tensor, limit: int) -> Tensor:
+    """Return the number of ids to keep of each first text (B,) if pairs are truncated, the longer text first.
 
     Args:
         first: the number of ids of each first text (B,).
-        second: that of each second text (B,), which gets what is left of `room`.
-        room: the maximum number of ids of both.
+        second: the number of ids of each second text (B,), which gets the rest of `limit`.
+        limit: the maximum number of ids of a pair.
     """
-    room = max(room, 0)
-    of_longer = tf.minimum(first, room - tf.minimum(second, room // 2))
-    return tf.where(first > second, of_longer, tf.minimum(first, room // 2))
+    limit = max(limit, 0)
+    if_longer = tf.minimum(first, limit - tf.minimum(second, limit // 2))
+    return tf.where(first > second, if_longer, tf.minimum(first, limit // 2))

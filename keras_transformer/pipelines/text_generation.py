@@ -20,7 +20,7 @@ _PROMPT = 512
 class TextGeneration(GeneratingPipeline):
     """A pipeline of a language model, its tokenizer and generation settings, from prompts to their continuations.
 
-    The concatenation of prompt and output is the whole text: a space between them belongs to the output.
+    The text is the concatenation of prompt and output: a space between them belongs to the output.
 
     Args:
         model: a decoder-only model such as `models.GPT`, or an `Ensemble` of some, which cannot be saved.
@@ -28,8 +28,8 @@ class TextGeneration(GeneratingPipeline):
         generation: a sampler or its name.
         constraints: constraints on the outputs, such as `generation.NoRepeatNGram(3)`.
         max_new_tokens: the maximum number of tokens of an output.
-        max_source_tokens: the maximum number of tokens of a prompt; longer ones raise an error. By default the model's
-            positions minus `max_new_tokens`, or 512 if they are unlimited.
+        max_source_tokens: the maximum number of tokens of a prompt; longer prompts raise an error. By default the
+            model's positions minus `max_new_tokens`, or 512 if they are unlimited.
         add_start: whether to begin every prompt with the tokenizer's start id, which in GPT-2 equals the end id.
             Required for empty prompts.
         special_tokens: whether to recognise special tokens in prompts, such as "<|endoftext|>" between documents, as
@@ -74,10 +74,10 @@ class TextGeneration(GeneratingPipeline):
         if limit is not None:
             is_valid = max_new_tokens <= limit
             check(is_valid, f"be at most {limit}, the model's positions", max_new_tokens=max_new_tokens)
-            room = limit - self.max_new_tokens + 1
+            max_prompt = limit - self.max_new_tokens + 1
             if max_source_tokens is None:
-                self.max_source_tokens = room
-            elif max_source_tokens > room:
+                self.max_source_tokens = max_prompt
+            elif max_source_tokens > max_prompt:
                 raise ArgumentError(
                     f"{{max_source_tokens}} and {{max_new_tokens}} must fit the model's {limit} positions together. "
                     f"Received: {max_source_tokens} and {max_new_tokens}"
@@ -89,7 +89,7 @@ class TextGeneration(GeneratingPipeline):
             )
         self.add_start = add_start
         self.special_tokens = special_tokens
-        self._given_source_tokens = max_source_tokens
+        self._source_tokens_argument = max_source_tokens
         self._anchor = _anchor(tokenizer, model)
 
     def preprocess(self, texts: Tensor, truncate: bool = False) -> Preprocessed:
@@ -97,18 +97,18 @@ class TextGeneration(GeneratingPipeline):
 
         Args:
             texts: a string tensor (B,).
-            truncate: whether to cut prompts that are too long to their last tokens, after the start token if any.
+            truncate: whether to truncate long prompts to the start token, if any, and their last tokens.
 
         Returns:
-            As inputs "source_ids", int32 (B, S), the ids of the prompts, padded on the right, and "padding_mask",
-            booleans (B, S), False for padding. Prompts that are empty or too long are refused.
+            The inputs "source_ids", int32 (B, S), the ids of the prompts, padded on the right, and "padding_mask",
+            booleans (B, S), False for padding. Prompts that are empty or too long have an error.
         """
         rows = self.tokenizer.encode_ragged(
             texts, add_start=self.add_start, special_tokens=self.special_tokens
         )
         if truncate:
             rows = self._truncated(rows, int(self.add_start))
-        missing = tf.where(rows.row_lengths() > 0, "", "`texts` must have a token each. Received: none")
+        missing = tf.where(rows.row_lengths() > 0, "", "`texts` must each have a token. Received: none")
         return self._padded_inputs(rows, first_error(utf8_error(texts=texts), missing))
 
     def decode(self, ids: Any) -> Tensor:
@@ -121,7 +121,7 @@ class TextGeneration(GeneratingPipeline):
         )
 
     def _prefix_ids(self, prefixes: Any, count: int, errors: RowErrors) -> np.ndarray:
-        """Return no ids, (count, 0), or raise if there are prefixes."""
+        """Return empty prefixes (count, 0), or raise a ValueError if there are prefixes."""
         check(prefixes is None or not count, "be None for a decoder-only model", prefixes=prefixes)
         return np.zeros((count, 0), np.int32)
 
@@ -129,15 +129,15 @@ class TextGeneration(GeneratingPipeline):
         """Return the ids (B, None) of the targets after their texts, with end tokens, and errors (B,)."""
         anchor_id, anchor = self._anchor
         prompts, joint, anchored, separate = (
-            self.tokenizer.tokenize(of, special_tokens=self.special_tokens)
-            for of in (
+            self.tokenizer.tokenize(strings, special_tokens=self.special_tokens)
+            for strings in (
                 texts,
                 tf.strings.join([texts, targets]),
                 tf.strings.join([anchor, targets]),
                 targets,
             )
         )
-        # If a token spans the border of text and target, use the target's ids after the anchor.
+        # If a token spans the boundary of text and target, use the target's ids after the anchor.
         counts = prompts.row_lengths()
         after_prompt = _as_string(first_ids(joint, counts)) == _as_string(prompts)
         after_anchor = _as_string(anchored[:, :1]) == str(anchor_id)
@@ -147,22 +147,25 @@ class TextGeneration(GeneratingPipeline):
             (separate, ~after_prompt & ~after_anchor),
         )
         end = tf.fill([counts.shape[0] or tf.size(counts), 1], self.model.end_id)
-        rows = tf.concat([*(_only(rows, chosen) for rows, chosen in ids), end], axis=1)
+        rows = tf.concat([*(_empty_unless(rows, chosen) for rows, chosen in ids), end], axis=1)
         same = self.decode(self._padded(separate)[0]) == targets
-        error = "`targets` must begin where a token of the whole text may begin. Received: another beginning"
+        error = (
+            "`targets` must begin at the start of a token of the concatenated text. "
+            "Received: a target that begins within a token"
+        )
         return rows, tf.where(after_prompt | after_anchor | same, "", error)
 
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
-        """Return whether prompts begin with the start token, as those of the preprocessor do."""
+        """Return whether prompts begin with the start token, as in KerasHub's preprocessor."""
         return {"add_start": getattr(getattr(model, "preprocessor", None), "add_start_token", False)}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
-        return {**super().settings(), "max_source_tokens": self._given_source_tokens}
+        return {**super().settings(), "max_source_tokens": self._source_tokens_argument}
 
     def generation_config(self) -> dict[str, Any]:
-        """Return the settings of an export, with derived values in place of defaults."""
+        """Return the generation settings of an export, with defaults resolved."""
         return {
             **super().generation_config(),
             "add_start": self.add_start,
@@ -175,9 +178,9 @@ class TextGeneration(GeneratingPipeline):
 
 
 def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
-    """Return an ordinary token and its text, preferably a token that its text is encoded as."""
-    others = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.empty_ids}
-    ids = sorted(set(range(tokenizer.vocabulary_size)) - others)
+    """Return an ordinary token and its text, preferably a token whose text is encoded as this token."""
+    excluded = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.empty_ids}
+    ids = sorted(set(range(tokenizer.vocabulary_size)) - excluded)
     texts = tokenizer.detokenize(tf.constant(ids, tf.int32, [len(ids), 1])).numpy().tolist()
     words = {id_: text for id_, text in zip(ids, texts, strict=True) if text.isascii() and text.isalnum()}
     if not words:
@@ -193,8 +196,8 @@ def _skip(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
     return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) >= counts[:, None])
 
 
-def _only(rows: tf.RaggedTensor, chosen: Tensor) -> tf.RaggedTensor:
-    """Return the rows that are chosen (B,); the others are empty."""
+def _empty_unless(rows: tf.RaggedTensor, chosen: Tensor) -> tf.RaggedTensor:
+    """Empty the rows that are not chosen (B,)."""
     return first_ids(rows, tf.where(chosen, rows.row_lengths(), 0))
 
 

@@ -27,8 +27,8 @@ class TextToText(GeneratingPipeline):
         constraints: constraints on the outputs, such as `generation.NoRepeatNGram(3)`.
         max_new_tokens: the maximum number of tokens of an output.
         max_source_tokens: the maximum number of tokens of an input; see `long_texts`.
-        long_texts: "refuse" longer texts with an error, or "split" them in calls and streams into lines and sentences,
-            whose outputs are joined (see `split_texts`). A SavedModel refuses them.
+        long_texts: "refuse" to raise an error for longer texts, or "split" to split them in calls and streams into
+            lines and sentences, whose outputs are joined (see `split_texts`). A SavedModel returns an error for them.
 
     Raises:
         TypeError: if the model is of another type.
@@ -79,22 +79,22 @@ class TextToText(GeneratingPipeline):
             texts: a list of any length.
 
         Returns:
-            For each text its parts, and a function that joins the outputs for them; a text that a call refuses is its
-            only part. See `keras_transformer_serving.text.splitting.split_texts` for the rule.
+            The parts of each text, and a function that joins their outputs; an invalid text is not split. See
+            `keras_transformer_serving.text.splitting.split_texts` for the rule.
         """
 
         def count_tokens(parts: Sequence[str]) -> list[int]:
             return self._source_rows(to_string_tensor(parts)).row_lengths().numpy().tolist()
 
         texts = arguments.as_list("texts", texts)
-        # Invalid UTF-8 becomes lone surrogates, which calls refuse.
+        # Invalid UTF-8 becomes lone surrogates, for which calls raise an error.
         decoded = (
             text.decode(errors="surrogateescape") if isinstance(text, bytes) else text for text in texts
         )
         return splitting.split_texts([*decoded], count_tokens, self.max_source_tokens)
 
     def generation_config(self) -> dict[str, Any]:
-        """Return the settings of an export, with derived values in place of defaults."""
+        """Return the generation settings of an export, with defaults resolved."""
         return {**super().generation_config(), "long_texts": self.long_texts}
 
     def preprocess(self, texts: Tensor, truncate: bool = False) -> Preprocessed:
@@ -102,17 +102,17 @@ class TextToText(GeneratingPipeline):
 
         Args:
             texts: a string tensor (B,).
-            truncate: whether to cut texts that are too long to their first tokens and the end token.
+            truncate: whether to truncate long texts to their first tokens and the end token.
 
         Returns:
-            As inputs "source_ids", int32 (B, S): tokens, the end id and padding; only padding for a text without tokens
-            other than spaces and unknown characters. "padding_mask", booleans (B, S), False for padding. Texts that are
-            too long are refused.
+            The inputs "source_ids", int32 (B, S): tokens, the end id and padding, or only padding for a text of spaces
+            and unknown characters; and "padding_mask", booleans (B, S), False for padding. Texts that are too long have
+            an error.
         """
         return self._padded_inputs(self._source_rows(texts, truncate), utf8_error(texts=texts))
 
     def _source_rows(self, texts: Tensor, truncate: bool = False) -> tf.RaggedTensor:
-        """Return the ids (B, None) of texts with end ids, and none of texts without tokens of text."""
+        """Return the ids of texts with end ids (B, None), no ids for texts of spaces and unknown characters only."""
         rows = self.tokenizer.encode_ragged(texts, add_end=True)
         if truncate:
             rows = self._truncated(rows, self.max_source_tokens - 1)
@@ -130,11 +130,11 @@ class TextToText(GeneratingPipeline):
         ids = self.tokenizer.encode(utf8).numpy()
         special = np.isin(ids, [*{self.model.start_id, self.model.end_id} - {self.model.pad_id}]).any(axis=1)
         for row in np.flatnonzero(special).tolist():
-            message = f"`prefixes` must have no start or end token. Received: one in prefixes[{row}]"
+            message = f"`prefixes` must not have start or end tokens. Received: one in prefixes[{row}]"
             errors.add(row, ValueError(message))
         return ids
 
     def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
-        """Return the ids (B, None) of outputs, with end tokens, and no errors (B,)."""
+        """Return the ids of targets with end tokens (B, None), and no errors (B,)."""
         del texts
         return self.tokenizer.encode_ragged(targets, add_end=True), tf.fill(tf.shape(targets), "")

@@ -1,4 +1,4 @@
-"""The base class of pipelines that run a model once on texts: special ids, windows and words."""
+"""The base class of pipelines that run a model once on texts, with special ids, windows and words."""
 
 import functools
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ class Windows(NamedTuple):
         ids: int32, ragged (R, None).
         owner: int32 (R,), the index of each window's text.
         start: int32 (R,), the offset of each window in its text's ids.
-        places: int32, ragged (R, None), the index of each id among those of all texts.
-        error: strings (B,), "" for texts that are accepted.
+        places: int32, ragged (R, None), the index of each id among the ids of all texts.
+        error: strings (B,), "" for valid texts.
     """
 
     ids: tf.RaggedTensor
@@ -39,13 +39,14 @@ class Windows(NamedTuple):
 
 
 class TextPipeline(ForwardPipeline, TextTask):
-    """Base class of pipelines that run a model with an encoder or a decoder once on texts.
+    """Base class of pipelines that run an encoder or decoder once on texts.
 
     Args:
         model: with an `encoder`, or with a `decoder` and the ids of start, delimiter and extract, such as
             `models.GPTClassifier`.
         tokenizer: with the vocabulary of the encoder, or of the decoder with or without the three special tokens.
-        long_texts: "refuse" texts longer than `max_length`, or split them into windows that overlap by half ("window").
+        long_texts: "refuse" to raise an error for texts longer than `max_length`, or "window" to split them into
+            windows that overlap by half.
         max_length: the maximum number of tokens, including special ones; by default the encoder's.
 
     Raises:
@@ -67,9 +68,9 @@ class TextPipeline(ForwardPipeline, TextTask):
         self.max_length = arguments.check_max_length(max_length, self.encoder.max_length)
         special_ids = getattr(model, "special_ids", None)
         ids = len({*range(tokenizer.vocabulary_size), *(special_ids or ())})
-        for name, known in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):
-            of_model = getattr(self.encoder, name)
-            if of_model != known and not (name == "pad_id" and of_model is None):
+        for name, received in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):
+            expected = getattr(self.encoder, name)
+            if expected != received and not (name == "pad_id" and expected is None):
                 including = (
                     f", including the special tokens {special_ids}"
                     if name == "vocabulary_size" and special_ids
@@ -77,7 +78,7 @@ class TextPipeline(ForwardPipeline, TextTask):
                 )
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}{including}. Received: "
-                    f"{of_model} and {known}"
+                    f"{expected} and {received}"
                 )
         if special_ids is None and min(tokenizer.start_id, tokenizer.end_id) < 0:
             raise ValueError(
@@ -87,12 +88,12 @@ class TextPipeline(ForwardPipeline, TextTask):
 
     @property
     def encoder(self) -> Any:
-        """The part of the model that reads the ids."""
+        """The encoder or decoder of the model, which reads the ids."""
         return getattr(self.model, "encoder", getattr(self.model, "decoder", self.model))
 
     @property
     def padding(self) -> dict[str, tuple[int, float]]:
-        """For each of the model's inputs, the axis of tokens and the padding value."""
+        """The axis of tokens and the padding value of each of the model's inputs."""
         return {"token_ids": (-1, self.tokenizer.padding_value), "segment_ids": (-1, 0)}
 
     def export_config(self) -> dict[str, Any]:
@@ -119,23 +120,25 @@ class TextPipeline(ForwardPipeline, TextTask):
         return {**inputs, **({"segment_ids": segment_ids[0]} if segment_ids else {})}
 
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
-        """Return inputs on which an export and the pipeline are compared; see `ForwardPipeline`."""
-        found = {FORWARD: self._example_ids()}
+        """Return inputs of an export's signatures; see `Pipeline`."""
+        examples = {FORWARD: self._example_ids()}
         for name, inputs in self.columns(self.config).items():
-            names = [each.name for each in inputs if each.required]
-            given = texts is not None and name == DEFAULT
-            rows = _checked_rows(texts, len(names)) if given else self._example_rows(len(names))
-            found[name] = [
+            names = [tensor.name for tensor in inputs if tensor.required]
+            if texts is not None and name == DEFAULT:
+                rows = _checked_rows(texts, len(names))
+            else:
+                rows = self._example_rows(len(names))
+            examples[name] = [
                 dict(zip(names, map(np.array, zip(*chosen, strict=True)), strict=True))
                 for chosen in (rows, rows[:1])
             ]
-        return found
+        return examples
 
     def _example_ids(self) -> list[Arrays]:
-        """Return random ids of two sizes, with full, half-padded and empty rows."""
+        """Return two batches of random ids, with full, half-padded and empty rows."""
         random, encoder = np.random.default_rng(0), self.encoder
         first, *_, last = self.graph_inputs(self.config)
-        found = []
+        batches = []
         for rows, length in ((3, 12), (1, 4)):
             length = min(length, self.max_length or length)
             shape = (rows, *first.shape[:-1], length)
@@ -145,20 +148,20 @@ class TextPipeline(ForwardPipeline, TextTask):
             inputs = {"input_ids": np.where(real, ids, self.tokenizer.padding_value), "attention_mask": real}
             if last.name not in inputs:
                 inputs[last.name] = random.integers(0, encoder.num_segments, shape)
-            found.append(inputs)
-        return found
+            batches.append(inputs)
+        return batches
 
     def _example_rows(self, columns: int) -> list[tuple[str, ...]]:
-        """Return texts made from the vocabulary, or pairs of them, that the pipeline accepts."""
+        """Return valid texts, or tuples of texts, made from the vocabulary."""
         texts = self.example_texts()
         rows = list(zip(*(texts[i:] + texts[:i] for i in range(columns)), strict=True))
         error = self.preprocess(*map(tf.constant, zip(*rows, strict=True))).error.numpy()
-        found = [row for row, message in zip(rows, error, strict=True) if not message]
-        if not found:
+        rows_without_error = [row for row, message in zip(rows, error, strict=True) if not message]
+        if not rows_without_error:
             raise ValueError(
-                "`texts` must be given, as the pipeline refuses all texts made from its vocabulary. Received: None"
+                "`texts` must be passed, because all texts made from the vocabulary are invalid. Received: None"
             )
-        return found
+        return rows_without_error
 
     def example_texts(self) -> list[str]:
         """Return texts made from the vocabulary."""
@@ -181,21 +184,21 @@ class TextPipeline(ForwardPipeline, TextTask):
         truncate: bool = False,
         **first: tf.RaggedTensor,
     ) -> Windows:
-        """Split ids into windows that fit the model and overlap by half, cut them to one, or refuse long texts.
+        """Split ids into windows that fit the model and overlap by half, truncate them, or add errors for long texts.
 
         Args:
             ids: the ids of the texts, ragged (B, None).
-            name: the argument that the texts are given as.
-            error: strings (B,), the reason why a text is refused already, "" for none. Refused texts get no ids.
+            name: the name of the argument with the texts.
+            error: strings (B,), the errors of texts so far, "" for none. Texts with an error become empty.
             truncate: whether to keep the first ids that fit.
-            **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
+            **first: for pairs, the ids of the first text, by the name of its argument; each window repeats them.
         """
         lengths = lengths_of(ids)
-        max_ids = self._room(len(first) + 1) - sum(map(lengths_of, first.values()), tf.zeros_like(lengths))
+        max_ids = self._max_ids(len(first) + 1) - sum(map(lengths_of, first.values()), tf.zeros_like(lengths))
         if truncate or self.long_texts == "truncate":
             lengths = tf.where(max_ids > 0, tf.minimum(lengths, max_ids), lengths)
         fits = (lengths <= max_ids) | ((max_ids >= 2) & (self.long_texts == "window"))
-        beside = "".join(f" beside its `{each}`" for each in first)
+        beside = "".join(f" beside its `{argument}`" for argument in first)
         too_long = tf.strings.join(
             [
                 f"`{name}` must have at most ",
@@ -210,12 +213,12 @@ class TextPipeline(ForwardPipeline, TextTask):
         error = first_error(error, tf.where(fits, "", too_long))
         accepted = error == ""
         lengths, max_ids = tf.where(accepted, lengths, 0), tf.where(accepted, max_ids, 0)
-        beyond = tf.maximum(lengths - max_ids, 0)
+        last_start = tf.maximum(lengths - max_ids, 0)
         stride = tf.maximum(max_ids - max_ids // 2, 1)
-        count = 1 + (beyond + stride - 1) // stride
+        count = 1 + (last_start + stride - 1) // stride
         owner = tf.repeat(tf.range(tf.size(count)), count)
         number = tf.ragged.range(count).values
-        start = tf.minimum(number * tf.gather(stride, owner), tf.gather(beyond, owner))
+        start = tf.minimum(number * tf.gather(stride, owner), tf.gather(last_start, owner))
         begin = tf.gather(tf.cast(ids.row_starts(), tf.int32), owner) + start
         places = tf.ragged.range(begin, begin + tf.gather(tf.minimum(lengths, max_ids), owner))
         return Windows(
@@ -226,7 +229,7 @@ class TextPipeline(ForwardPipeline, TextTask):
             error,
         )
 
-    def _room(self, num_texts: int) -> int:
+    def _max_ids(self, num_texts: int) -> int:
         """Return the maximum number of ids of a text or pair, without special ids."""
         separators = (num_texts - 1) * (self.tokenizer.pair_separators - 1)
         return (self.max_length or 2**30) - 1 - num_texts - separators
@@ -261,7 +264,7 @@ def valid_utf8(text: Tensor) -> Tensor:
 
 
 def utf8_error(**texts: Tensor) -> Tensor:
-    """Return the reason (B,) to refuse rows of texts (B,), by argument, that are not UTF-8, "" for none."""
+    """Return an error (B,) for each row in which a text (B,) is not UTF-8, "" for none."""
     errors = (
         tf.where(valid_utf8(text) == text, "", f"`{name}` must be UTF-8. Received: other bytes")
         for name, text in texts.items()
@@ -270,12 +273,12 @@ def utf8_error(**texts: Tensor) -> Tensor:
 
 
 def first_error(*errors: Tensor) -> Tensor:
-    """Return the first error of each row that is not "", strings (B,)."""
+    """Return the first non-empty error of each row, strings (B,)."""
     return functools.reduce(lambda error, other: tf.where(error == "", other, error), errors)
 
 
 def accepted_rows(rows: tf.RaggedTensor, error: Tensor) -> tf.RaggedTensor:
-    """Return the rows (B, None), emptied where there is an error (B,)."""
+    """Empty the rows (B, None) that have an error (B,)."""
     return tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(error == "", rows.row_lengths())))
 
 
@@ -286,7 +289,7 @@ def first_ids(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
 
 
 def padded(rows: tf.RaggedTensor, padding_value: int) -> Tensor:
-    """Pad rows (B, None) to the longest, (B, L); L ≥ 1 also if there are no rows, or none has ids."""
+    """Pad rows (B, None) to the longest, (B, L) with L ≥ 1, even if all rows are empty."""
     dense = rows.to_tensor(padding_value)
     missing = tf.maximum(1 - tf.shape(dense)[1], 0)
     return tf.pad(dense, [[0, 0], [0, missing]], constant_values=padding_value)
@@ -301,14 +304,14 @@ def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
 
 
 def accepted_texts(pipeline: Any) -> list[str]:
-    """Return texts made from the vocabulary of a pipeline of texts that it accepts."""
+    """Return texts made from a pipeline's vocabulary that are valid inputs."""
     texts = texts_from_vocabulary(pipeline.tokenizer)
     errors = pipeline.preprocess(tf.constant(texts)).error.numpy()
     return [text for text, error in zip(texts, errors, strict=True) if not error]
 
 
 class Words(NamedTuple):
-    """The words of texts, ragged (B, None), with the indices of their first characters and after their last ones."""
+    """The words of texts and their start and end indices in characters, ragged (B, None)."""
 
     text: tf.RaggedTensor
     start: tf.RaggedTensor
@@ -336,8 +339,8 @@ def words_of(text: Tensor) -> Words:
 def _checked_rows(texts: Any, columns: int) -> list[tuple[str, ...]]:
     rows = [tuple(row) if columns > 1 and isinstance(row, list | tuple) else (row,) for row in texts]
     if not rows or any(len(row) != columns or not all(isinstance(text, str) for text in row) for row in rows):
-        kind = "strings" if columns == 1 else "pairs of strings"
-        raise ValueError(f"`texts` must be {kind}, one or more. Received: texts={texts!r}")
+        expected = "strings" if columns == 1 else "pairs of strings"
+        raise ValueError(f"`texts` must be {expected}, one or more. Received: texts={texts!r}")
     return rows
 
 

@@ -24,15 +24,15 @@ _MODEL = "a classifier of tokens, such as `models.TokenClassifier`"
 class TokenClassification(TokenClassificationTask, TextPipeline):
     """A pipeline of a token classifier, its tokenizer and the names of its classes.
 
-    Words are delimited by white space; a word's class is that of its first token. The answer to a text is a list of
-    `TaggedWord`; words without tokens, and with truncate=True words that are cut, are omitted.
+    Words are delimited by white space; a word's class is predicted at its first token. The answer to a text is a list
+    of `TaggedWord`; words without tokens, and with truncate=True words that are truncated, are omitted.
 
     Args:
         model: such as `models.TokenClassifier`.
         tokenizer: with the model's vocabulary.
         labels: a name for each class, by default its index.
-        long_texts: "refuse" texts that are too long, or split them into windows and classify each token in the window
-            in which it is farthest from a margin ("window").
+        long_texts: "refuse" to raise an error for texts that are too long, or "window" to split them into windows and
+            classify each token in the window in which it is farthest from the edges.
 
     Raises:
         ValueError: if model, tokenizer and labels do not match.
@@ -57,10 +57,10 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
         words = words_of(text)
         ids = self.tokenizer.tokenize(words.text.values)  # (all words, None)
         ids_of_texts = words.text.with_values(ids).merge_dims(1, 2)
-        if truncate:  # omit the words that are cut
+        if truncate:  # omit the words that are truncated
             starts = tf.gather(ids_of_texts.row_starts(), words.text.value_rowids())
-            kept = words.text.with_values(ids.row_starts() - starts < self._room(1))
-            words = Words(*(tf.ragged.boolean_mask(each, kept) for each in words))
+            kept = words.text.with_values(ids.row_starts() - starts < self._max_ids(1))
+            words = Words(*(tf.ragged.boolean_mask(values, kept) for values in words))
             ids = tf.ragged.boolean_mask(ids, kept.values)
             ids_of_texts = words.text.with_values(ids).merge_dims(1, 2)
         windows = self._windows(ids_of_texts, "text", utf8_error(text=text), truncate)
@@ -77,18 +77,20 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
         """Return "words", "labels", "probabilities", "starts" and "ends" (B, W), padded with "", −1 or 0."""
         ids, windows = batch.state["ids"], batch.state["places"]
         lengths = tf.cast(windows.row_lengths(), tf.int32)
-        found = tf.RaggedTensor.from_tensor(tf.nn.softmax(outputs["logits"])[:, 1:], lengths).values
-        # Of overlapping windows, the first in which a token is farthest from a margin.
+        probabilities = tf.RaggedTensor.from_tensor(tf.nn.softmax(outputs["logits"])[:, 1:], lengths).values
+        # Classify each token in the first window in which it is farthest from the edges.
         inside = tf.ragged.range(lengths)
         depth = tf.minimum(inside, lengths[:, None] - 1 - inside).values
         rank = depth * tf.size(lengths) - tf.cast(inside.value_rowids(), tf.int32)
         places, count = windows.values, tf.size(ids.values)
         deepest = rank == tf.gather(tf.math.unsorted_segment_max(rank, places, count), places)
-        found = tf.math.unsorted_segment_sum(tf.where(deepest[:, None], found, 0.0), places, count)
-        known = ids.row_lengths() > 0
-        of_words = tf.gather(found, tf.boolean_mask(ids.row_starts(), known))
-        kept = batch.state["words"].with_values(known)
-        labels = tf.gather(labels_tensor(self.labels), tf.argmax(of_words, axis=-1))
+        probabilities = tf.math.unsorted_segment_sum(
+            tf.where(deepest[:, None], probabilities, 0.0), places, count
+        )
+        has_ids = ids.row_lengths() > 0
+        word_probabilities = tf.gather(probabilities, tf.boolean_mask(ids.row_starts(), has_ids))
+        kept = batch.state["words"].with_values(has_ids)
+        labels = tf.gather(labels_tensor(self.labels), tf.argmax(word_probabilities, axis=-1))
 
         def dense(values: tf.RaggedTensor, padding_value: Any) -> Tensor:
             return tf.ragged.boolean_mask(values, kept).to_tensor(padding_value)
@@ -100,7 +102,7 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
         return {
             "words": dense(batch.state["words"], ""),
             "labels": of_kept(labels, "" if labels.dtype == tf.string else -1),
-            "probabilities": of_kept(tf.reduce_max(of_words, axis=-1), 0.0),
+            "probabilities": of_kept(tf.reduce_max(word_probabilities, axis=-1), 0.0),
             "starts": dense(batch.state["starts"], -1),
             "ends": dense(batch.state["ends"], -1),
         }

@@ -24,8 +24,8 @@ __all__ = [
 ]
 
 _CLASSES: dict[str, type[Tokenizer]] = {
-    each.__name__: each
-    for each in (
+    tokenizer.__name__: tokenizer
+    for tokenizer in (
         SentencePieceTokenizer,
         MarianT5Tokenizer,
         WordPieceTokenizer,

@@ -115,11 +115,11 @@ class ExactResume(keras.callbacks.Callback):
             )
         if any(isinstance(callback, ExactResume) for callback in callbacks):
             raise ValueError("`callbacks` must have one ExactResume. Received: several")
-        if data.epochs.unseeded:
+        if data.epochs.nondeterministic_tokenizer:
             raise ValueError(
-                "`x` must be a dataset whose batches can be repeated for ExactResume: use `sampling=0`, or a "
-                f"BytePairTokenizer. Received: segmentations sampled by a {data.epochs.unseeded}, whose sampler "
-                "takes no seed"
+                "`x` must be a dataset whose batches can be repeated, for ExactResume: use `sampling=0`, or a "
+                f"BytePairTokenizer. Received: segmentations sampled by a {data.epochs.nondeterministic_tokenizer}, "
+                "whose sampler takes no seed"
             )
         self._dataset, self._data, self._others = data, data.epochs, callbacks
         self._validation_data = epochs_of(arguments["validation_data"])

@@ -176,10 +176,10 @@ def test_unreachable_answers_and_long_questions_are_counted(caplog):
     assert inputs["token_ids"].shape == (3, 8)
     assert labels.tolist() == [[0, 0], [0, 0], [3, 3]]
     assert [record.getMessage() for record in caplog.records] == [
-        "questions leaves out 1 of 3 questions: no room for a context in 8 ids, including special ones",
-        "questions has no window with the answer of 1 of 3 questions, in rows of 8 ids",
+        "questions drops 1 of 3 questions, which leave no space for a context in 8 ids",
+        "questions has no window that contains the answer for 1 of 3 questions, in rows of 8 ids",
     ]
-    with pytest.raises(ValueError, match="`max_length` .* must leave room for a context.*a limit of 8"):
+    with pytest.raises(ValueError, match="`max_length` .* must leave space for a context.*a limit of 8"):
         data.questions(["a b c d e"], ["a"], [None], TOKENIZER, max_length=8)
 
 
@@ -192,16 +192,16 @@ def test_unreachable_answers_and_long_questions_are_counted(caplog):
         (
             "classification",
             (["a"], [0, 1]),
-            "`texts` and `labels` must be equally many.* 1 texts, and more labels",
+            "`texts` and `labels` must have the same length.* 1 texts, and more labels",
         ),
-        ("classification", ([], []), "`texts` and `labels` must be .* at least one each"),
+        ("classification", ([], []), "`texts` and `labels` must have the same length, which must not be 0"),
         ("classification", (["a"], ["positive"]), "non-negative integers.* or finite floats"),
         (
             "tagging",
             ([["a"]], []),
-            "`tags` must be equally many, at least one each. Received: 0 tags, and more sentences",
+            "`tags` must have the same length, which must not be 0. Received: 0 tags, and more sentences",
         ),
-        ("tagging", ([], []), "at least one each. Received: none"),
+        ("tagging", ([], []), "which must not be 0. Received: none"),
         ("tagging", (["a b"], [[0, 1]]), r"`sentences` must be sequences of words.*sentences\[0\]='a b'"),
         ("tagging", ([["a", " "]], [[0, 1]]), "strings that are not empty"),
         ("tagging", ([[]], [[]]), r"sentences\[0\]=\[\]"),
@@ -219,7 +219,7 @@ def test_unreachable_answers_and_long_questions_are_counted(caplog):
         (
             "questions",
             (["a"], ["b"], []),
-            "must be equally many, .* 0 answers, and more questions and contexts",
+            "must have the same length, .* 0 answers, and more questions and contexts",
         ),
         ("questions", ([3], ["b"], [None]), r"`questions` must be strings. Received: questions\[0\]=3"),
         ("questions", (["a"], [None], [None]), r"`contexts` must be strings"),

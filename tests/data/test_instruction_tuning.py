@@ -90,7 +90,7 @@ def test_pairs_are_read_from_files(tmp_path):
 def test_long_pairs_are_dropped_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "keras_transformer"):
         found = instruction_tuning(PAIRS, TOKENIZER, length=7)
-    assert "leaves out 1 of 6 pairs: more than 7 tokens" in caplog.text
+    assert "drops 1 of 6 pairs: more than 7 tokens" in caplog.text
     assert len(segments(found)) == 5
 
 

@@ -103,7 +103,7 @@ def test_pairs_repeat_only_after_all_have_occurred():
 def test_long_pairs_are_dropped_and_counted_by_task(caplog):
     rows = epoch(made(max_length=12))
     assert counts(rows) == [12, 20, 6]
-    assert "leaves out 10 of 30 pairs of task 'b: '" in caplog.text
+    assert "drops 10 of 30 pairs of task 'b: '" in caplog.text
 
 
 @pytest.mark.parametrize(

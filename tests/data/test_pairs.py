@@ -176,7 +176,7 @@ def test_long_pairs_are_dropped_and_counted(tokenizer, caplog):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "keras_transformer"):
             dataset = translation_pairs(PAIRS, tokenizer, 16, **arguments)
-        message = f"leaves out {len(PAIRS) - len(kept)} of {len(PAIRS)} pairs: longer than 21 ids"
+        message = f"drops {len(PAIRS) - len(kept)} of {len(PAIRS)} pairs: longer than 21 ids"
         assert [record.name for record in caplog.records] == ["keras_transformer"]
         assert message in caplog.text
         found = batches(dataset)

@@ -75,7 +75,7 @@ def test_malformed_questions_are_rejected_or_skipped(tmp_path, caplog, malformed
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"data": 3}', '{"data": [{"paragraphs": [{}]}]}', "3"])
 def test_invalid_files_are_rejected(tmp_path, content):
-    with pytest.raises(ValueError, match="`paths` must name JSON files of SQuAD.*a.json"):
+    with pytest.raises(ValueError, match="`paths` must be JSON files in the format of SQuAD.*a.json"):
         read_squad(written(tmp_path, content))
 
 

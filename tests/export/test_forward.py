@@ -239,7 +239,7 @@ def test_texts_without_a_mask_or_word_have_an_empty_row():
         (
             "nodes",
             {"nodes": np.ones((1, 2, 5), "float32"), "edges": np.array([[[0, 2]]])},
-            "`edges` must join nodes of the graph",
+            "`edges` must connect nodes of the graph",
         ),
         (
             "nodes",

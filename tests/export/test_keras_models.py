@@ -232,7 +232,7 @@ def test_a_parity_error_leaves_no_file(tmp_path, monkeypatch):
 
 
 def test_large_weights_are_stored_in_a_file_beside_the_graph(tmp_path, monkeypatch):
-    monkeypatch.setattr(weights, "LARGEST", 2**10)
+    monkeypatch.setattr(weights, "MAX_BYTES", 2**10)
     model = keras.Sequential([keras.Input((64,)), layers.Dense(64)])
     file = export.onnx_model(model, tmp_path / "model.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx_data"]

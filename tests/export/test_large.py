@@ -18,7 +18,7 @@ from keras_transformer.export.to_onnx import conversion, precisions, weights
 @pytest.fixture
 def small_files(monkeypatch):
     """Limit graph files to 4 KiB of weights."""
-    monkeypatch.setattr(weights, "LARGEST", 2**12)
+    monkeypatch.setattr(weights, "MAX_BYTES", 2**12)
 
 
 @pytest.fixture(scope="module")

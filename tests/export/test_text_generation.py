@@ -194,7 +194,7 @@ def test_exports_equal_the_pipeline(name, tmp_path, served_without_tensorflow):
     if not pipeline.add_start:
         for answer in (served, pipeline):
             with pytest.raises(
-                ValueError, match=r"`texts` must have a token each. Received: none in texts\[1\]"
+                ValueError, match=r"`texts` must each have a token. Received: none in texts\[1\]"
             ):
                 answer(["a", ""])
     session = served.graphs.session("model")

@@ -90,7 +90,7 @@ class TestImages:
             pipelines.load(tmp_path / "it")
 
     def test_the_number_of_labels_must_equal_the_number_of_classes(self, vit):
-        with pytest.raises(ValueError, match="`labels` must name each of the model's 3 classes. Received: 2"):
+        with pytest.raises(ValueError, match="`labels` must have a name for each of the model's 3 classes"):
             ImageClassification(vit, ["a", "b"])
         headless = ViT(8, 4, None, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
         with pytest.raises(ValueError, match="`model` must have a head"):
@@ -114,8 +114,8 @@ class TestNodes:
     @pytest.mark.parametrize(
         ("nodes", "edges", "message"),
         [
-            (NODES, [[0, 4]], r"`edges` must join nodes from 0 to 3. Received: edges\[0\]=\[0, 4\]"),
-            (NODES, [[0, 1], [-1, 2]], r"Received: edges\[1\]=\[-1, 2\], and 0 others"),
+            (NODES, [[0, 4]], r"`edges` must connect nodes from 0 to 3. Received: edges\[0\]=\[0, 4\]"),
+            (NODES, [[0, 1], [-1, 2]], r"Received: edges\[1\]=\[-1, 2\], and 0 more out of range"),
             (NODES, [[0.5, 1]], r"`edges` must be integers \(E, 2\).*float64"),
             (NODES, [[0, 1, 2]], r"`edges` must be integers \(E, 2\).*\(1, 3\)"),
             (NODES[:, :4], EDGES, r"`nodes` must be \(T, 5\), T > 0. Received: .*\(4, 4\)"),

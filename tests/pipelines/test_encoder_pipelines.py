@@ -264,7 +264,7 @@ def test_a_loaded_pipeline_gives_equal_outputs(kind, options, arguments, tmp_pat
             "`long_texts` must be one of .*Received: long_texts='cut'",
         ),
         (lambda: MAKERS["embed"](pooling="other"), "`pooling` must be one of .*Received: pooling='other'"),
-        (lambda: MAKERS["text"](labels=["a"]), "`labels` must name each .*Received: 1 labels"),
+        (lambda: MAKERS["text"](labels=["a"]), "`labels` must have a name for each .*Received: 1 labels"),
         (lambda: MAKERS["fill"](top=0), r"`top` must be in \[1, 17\].*Received: top=0"),
         (lambda: MAKERS["span"](max_answer_tokens=0), "`max_answer_tokens` must be a positive integer"),
         (

@@ -56,7 +56,7 @@ def test_no_texts_give_empty_outputs(pipeline):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"prefixes": ["a"]}, "`prefixes` must be one for each of 2 texts. Received: 1"),
+        ({"prefixes": ["a"]}, "`prefixes` must have one item for each of 2 texts. Received: 1"),
         ({"prefixes": "a"}, "`prefixes` must be a list of strings. Received: prefixes='a'"),
         ({"prefixes": ["a", None]}, r"`prefixes\[1\]` must be a string. Received: prefixes\[1\]=None"),
         (
@@ -87,7 +87,7 @@ def test_special_tokens_in_a_prefix_are_rejected(random_transformer):
         vocabulary_size=tokenizer.vocabulary_size,
         **{name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")},
     )
-    with pytest.raises(ValueError, match=r"no start or end token. Received: one in prefixes\[1\]"):
+    with pytest.raises(ValueError, match=r"not have start or end tokens. Received: one in prefixes\[1\]"):
         TextToText(model, tokenizer)(["a", "b"], prefixes=["c", "d</s>"])
 
 

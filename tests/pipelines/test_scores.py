@@ -53,7 +53,7 @@ def test_scores_do_not_depend_on_the_batch(pipeline):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((["uno"], ["one", "two"]), "`targets` must be one for each of 1 texts. Received: 2"),
+        ((["uno"], ["one", "two"]), "`targets` must have one item for each of 1 texts. Received: 2"),
         ((["uno"], "one"), "`targets` must be a list of strings"),
         (("uno", ["one"]), "`texts` must be a list of strings"),
         ((["uno", " "], ["one", "two"]), r"`texts` must not be empty. Received: an empty text in texts\[1\]"),

@@ -221,7 +221,7 @@ def test_the_signature_embed_has_a_prompt_for_each_text(prompted):
     [
         ({"prompts": ["a"]}, TypeError, "`prompts` must be a dictionary from names to texts"),
         ({"prompts": {"a": 1}}, TypeError, "`prompts` must be a dictionary from names to texts"),
-        ({"prompts": {"": "a"}}, ValueError, "`prompts` must have names that are not empty"),
+        ({"prompts": {"": "a"}}, ValueError, "`prompts` must have non-empty names"),
         (
             {"prompts": {"a": "b"}, "default_prompt_name": "c"},
             ValueError,

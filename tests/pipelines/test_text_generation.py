@@ -99,7 +99,7 @@ def test_add_start_allows_empty_prompts(byte_writer):
 
 
 def test_a_prompt_without_tokens_is_rejected(byte_writer):
-    with pytest.raises(ValueError, match=r"a token each. Received: none in texts\[1\]"):
+    with pytest.raises(ValueError, match=r"each have a token. Received: none in texts\[1\]"):
         byte_writer(["a", ""])
 
 

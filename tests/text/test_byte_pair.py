@@ -85,7 +85,7 @@ def test_training_learns_the_most_frequent_pairs():
 @pytest.mark.parametrize(
     ("vocabulary", "merges", "message"),
     [
-        (BYTES[:-1], [], r"GPT-2's character for each of the 256 bytes. Received: 259 pieces, without \['"),
+        (BYTES[:-1], [], r"GPT-2's character for each of the 256 bytes. Received: 259 pieces without \['"),
         (BYTES, [("a", "b")], r"`merges` must hold pairs.*merges\[0\]=\('a', 'b'\), with \['ab'\] not in"),
         ([*BYTES, "ab"], [("a", "b"), ("ab", "zz")], r"merges\[1\]=\('ab', 'zz'\), with \['zz', 'abzz'\]"),
         ([*BYTES, "ab"], [("a", "b", "")], r"merges\[0\]=\('a', 'b', ''\)"),

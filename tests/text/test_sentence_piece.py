@@ -152,7 +152,7 @@ def test_special_ids_come_first_and_pieces_round_trip(tokenizer):
     assert [tokenizer.piece_to_id(piece) for piece in pieces] == tokenizer.tokenize("abc dé").numpy().tolist()
     assert [tokenizer.id_to_piece(tokenizer.piece_to_id(piece)) for piece in pieces] == pieces
     assert tokenizer.piece_to_id("never seen") == tokenizer.unknown_id
-    with pytest.raises(ValueError, match=r"`id` must lie in \[0, .*Received: id=100000"):
+    with pytest.raises(ValueError, match=r"`id` must be in \[0, .*Received: id=100000"):
         tokenizer.id_to_piece(100_000)
 
 
@@ -223,7 +223,7 @@ def test_detokenize_keeps_the_axis_of_hypotheses(tokenizer):
 @pytest.mark.parametrize("bad", [-1, 10_000, 2**40])
 def test_ids_outside_the_vocabulary_are_errors_or_decode_to_nothing(tokenizer, bad):
     ids = np.array([[4, 4], [4, bad]], np.int64)
-    with pytest.raises(ValueError, match=rf"`ids` must lie in \[0, .*Received: ids\[1, 1\]={bad}$"):
+    with pytest.raises(ValueError, match=rf"`ids` must be in \[0, .*Received: ids\[1, 1\]={bad}$"):
         tokenizer.detokenize(ids)
     graph = tf.function(tokenizer.detokenize)(tf.constant(ids))
     assert decoded(graph) == decoded(tokenizer.detokenize([[4, 4], [4, tokenizer.unknown_id]]))

@@ -164,7 +164,7 @@ def test_pieces_correspond_to_ids(tokenizer):
     assert [tokenizer.id_to_piece(id_) for id_ in ids] == pieces
     assert tokenizer.piece_to_id("never seen") == tokenizer.unknown_id
     for id_ in (-1, tokenizer.vocabulary_size):
-        with pytest.raises(ValueError, match=rf"`id` must lie in \[0, .*Received: id={id_}"):
+        with pytest.raises(ValueError, match=rf"`id` must be in \[0, .*Received: id={id_}"):
             tokenizer.id_to_piece(id_)
     with pytest.raises(TypeError, match="`text` must be"):
         tokenizer.pieces(["hello"])
@@ -180,7 +180,7 @@ def test_empty_ids_contain_the_ids_of_spaces(tokenizer):
 @pytest.mark.parametrize("bad", [-1, 10_000])
 def test_ids_outside_the_vocabulary_are_errors_or_decode_to_nothing(tokenizer, bad):
     ids = np.array([[5, bad]])
-    with pytest.raises(ValueError, match=rf"`ids` must lie in \[0, .*Received: ids\[0, 1\]={bad}$"):
+    with pytest.raises(ValueError, match=rf"`ids` must be in \[0, .*Received: ids\[0, 1\]={bad}$"):
         tokenizer.detokenize(ids)
     graph = tf.function(tokenizer.detokenize)(tf.constant(ids))
     assert decoded(graph) == decoded(tokenizer.detokenize([[5, tokenizer.unknown_id]]))

@@ -101,10 +101,10 @@ def test_invalid_vocabularies_are_rejected():
         ValueError, match=r"`vocabulary` must hold each piece once.*\[5\]=vocabulary\[6\]='a'"
     ):
         tokenizer("a", "a")
-    with pytest.raises(TypeError, match=r"`vocabulary` must hold str. Received: vocabulary\[5\]=7"):
+    with pytest.raises(TypeError, match=r"`vocabulary` must hold strings. Received: vocabulary\[5\]=7"):
         tokenizer(7)
     for piece in ("", "a\0"):
-        with pytest.raises(ValueError, match="`vocabulary` must hold no empty piece, nor U.0000.* at 5"):
+        with pytest.raises(ValueError, match="`vocabulary` must not hold empty pieces or U.0000.* at 5"):
             tokenizer(piece)
     with pytest.raises(ValueError, match="must have a token for .unknown."):
         WordPieceTokenizer(["[PAD]"], special_tokens={"pad": "[PAD]"})

@@ -276,7 +276,7 @@ def test_streamed_pieces_concatenate_to_the_output(exports, text):
         ("generator", {"text": 5}, "`text` must be a string. Received: text=5"),
         ("generator", {"instances": ["a"]}, 'The request must be {"text": …}'),
         ("generator", {"text": "a", "max_new_tokens": 0}, "`max_new_tokens` must be in"),
-        ("generator", {"text": ""}, "`texts` must have a token each. Received: none"),
+        ("generator", {"text": ""}, "`texts` must each have a token. Received: none"),
         ("generator", {"text": "\ud800"}, "`text` must be UTF-8"),
     ],
 )

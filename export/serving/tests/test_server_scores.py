@@ -15,7 +15,7 @@ def test_texts_are_encoded_as_padded_ids_and_their_mask(exports):
             {
                 "source_ids": [0, 0],
                 "padding_mask": [False, False],
-                "error": "`texts` must have a token each. Received: none",
+                "error": "`texts` must each have a token. Received: none",
             },
             {"source_ids": [c, 0], "padding_mask": [True, False], "error": ""},
         ]

@@ -1,4 +1,4 @@
-"""Comparison of an export with the pipeline, or with its stored reference outputs."""
+"""Comparison of an export with the pipeline or with stored reference outputs."""
 
 import functools
 import os
@@ -24,7 +24,7 @@ class WithPipeline:
 
     Args:
         pipeline: the pipeline.
-        texts: the texts to compare on; by default made from the vocabulary.
+        texts: the texts to run both on; by default made from the vocabulary.
     """
 
     def __init__(self, pipeline: Any, texts: Sequence[Any] | None = None) -> None:
@@ -51,7 +51,7 @@ class WithPipeline:
             expected = self._reference(part == ONNX and not serving.reads_text(self._config))
             report = parity.compare_generated(expected, run)
         else:
-            expected = [each for each in self._examples if part != ONNX or each.graph == FORWARD]
+            expected = [example for example in self._examples if part != ONNX or example.graph == FORWARD]
             report = parity.compare_tensors(expected, run, outputs.tolerance(pipeline.model))
             if store:
                 outputs.save(path / parity.EXAMPLES, expected)
@@ -63,7 +63,7 @@ class WithPipeline:
         return {**report, **({"precisions": converted} if converted else {})}
 
     def _runner(self, path: pathlib.Path, part: str, precision: str = graph_files.FLOAT32) -> Any:
-        """Return the graphs of a part as a function, for comparisons."""
+        """Return a function that runs the graphs of a part."""
         if part != ONNX:
             return _saved_model(path, self._config)
         steps = precision == graph_files.FLOAT32 and any(
@@ -73,7 +73,7 @@ class WithPipeline:
         return parity.graph_runner(_sessions(path, precision), tokenizer, self._config, steps)
 
     def tokenizers(self) -> None:
-        """Compare the pipeline's tokenizer with the one that serves it without TensorFlow, if there is one.
+        """Compare the pipeline's tokenizer with the one that serves its export without TensorFlow, if any.
 
         Raises:
             ParityError: if ids or texts differ.
@@ -83,7 +83,7 @@ class WithPipeline:
 
     @functools.cached_property
     def _tokenizer(self) -> serving.Tokenizer | None:
-        """The tokenizer that serves the pipeline without TensorFlow; None if it has none of `text`."""
+        """The tokenizer that serves the pipeline without TensorFlow; None for a pipeline that does not read text."""
         if not serving.reads_text(self._config):
             return None
         return serving.tokenizer_of(self._pipeline.tokenizer.model_bytes, self._config)
@@ -103,23 +103,23 @@ def verify(
 ) -> dict[str, Any]:
     """Verify the digests of all files of an export, and compare the outputs of all graphs with the model's.
 
-    `keras_transformer_serving.verify` does the same without TensorFlow, and runs the ONNX graphs only.
+    `keras_transformer_serving.verify` does the same for the ONNX graphs, without TensorFlow.
 
     Args:
         folder: the export.
-        pipeline: the exported pipeline, to compare with; by default the outputs that were stored at export.
-        texts: the texts to compare on, if a pipeline is given; by default made from its vocabulary.
+        pipeline: the exported pipeline to compare with; by default, outputs that were stored at export are used.
+        texts: with `pipeline`, the texts to run both on; by default made from its vocabulary.
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
-        For each part of a generating pipeline's export, the number of compared "texts", and for each of its "graphs"
-        the numbers of outputs that are identical and that differ after a near tie; for other pipelines, the
-        "tolerance", and for each of its "graphs" the number of compared "rows" and the largest difference of floats.
+        By part of the export: for a generating pipeline, the number of compared "texts" and, for each of "graphs", the
+        numbers of outputs that are identical and that differ after a near tie; for other pipelines, the "tolerance"
+        and, for each of "graphs", the number of compared "rows" and the largest difference of floats.
 
     Raises:
         FileNotFoundError: if `folder` is not an export.
         ValueError: if files are damaged, missing or added, the manifest was edited or is not signed with the key, or
-            `texts` are given without a pipeline.
+            `texts` are passed without `pipeline`.
         ParityError: if an output differs.
 
     Example:
@@ -127,7 +127,7 @@ def verify(
         {'identical': 26, 'near_ties': 0}
     """
     if texts is not None and pipeline is None:
-        raise ValueError("`pipeline` must be given with `texts`. Received: pipeline=None")
+        raise ValueError("`texts` must be None without `pipeline`. Received: pipeline=None")
     bundle = serving.Bundle(folder, signature_key)
     bundle.check()
     compare = None if pipeline is None else WithPipeline(pipeline, texts)
@@ -146,7 +146,7 @@ def with_stored(bundle: serving.Bundle, part: str) -> dict[str, Any]:
 
 
 def _saved_model(path: pathlib.Path, config: dict[str, Any]) -> Any:
-    """Return the SavedModel in a folder as a function, for comparisons."""
+    """Return a function that runs the SavedModel in a folder."""
     return generation.SavedModel(path, config) if "generation" in config else outputs.SavedModel(path)
 
 

@@ -26,7 +26,7 @@ class Reference(parity.Reference):
 
     @classmethod
     def of(cls, pipeline: Any, texts: Sequence[str] | None = None, as_ids: bool = False) -> "Reference":
-        """Run a pipeline on `texts`, by default made from its vocabulary; `as_ids` for graphs without text inputs."""
+        """Run a pipeline on `texts`, by default made from its vocabulary; `as_ids` is for graphs that take ids."""
         texts = accepted_texts(pipeline) if texts is None else list(texts)
         if not texts:
             raise ValueError("`texts` must not be empty. Received: texts=[]")
@@ -60,17 +60,17 @@ class Reference(parity.Reference):
 
         if as_ids:
             inputs = pipeline.preprocess(tf.constant(texts)).inputs
-            given = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
+            model_inputs = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
             answers = ids.tolist()
         else:
-            given = texts
+            model_inputs = texts
             decoded = pipeline.decode(ids.reshape(-1, ids.shape[-1])).numpy()
             answers = _strings(decoded.reshape(ids.shape[:-1]))
         if greedy and not pipeline.constraints:
-            return cls(given, ids, answers, gap, scores=scores)
-        plain = cls.of(pipeline.with_settings("greedy", constraints=()), texts, as_ids)
+            return cls(model_inputs, ids, answers, gap, scores=scores)
+        greedy_reference = cls.of(pipeline.with_settings("greedy", constraints=()), texts, as_ids)
         ranked = rank if isinstance(sampler, generation.Beam) and not greedy else None
-        return cls(given, ids, answers, gap if greedy else None, ranked, plain, scores)
+        return cls(model_inputs, ids, answers, gap if greedy else None, ranked, greedy_reference, scores)
 
 
 class SavedModel:
@@ -82,33 +82,33 @@ class SavedModel:
         self._config = parity.seeded(config)
 
     def __call__(self, texts: Sequence[str]) -> Answers:
-        """Return the outputs of its two signatures, or raise a ValueError for the first refused text."""
+        """Return the ids and texts that its signatures generate, or raise the first error as a ValueError."""
         ids, answers = [], []
         for begin in range(0, len(texts), _BATCH):
             batch = tf.constant(list(texts[begin : begin + _BATCH]), tf.string)
             ids.append(self._signatures["generate_ids"](text=batch, **self._noise(len(batch)))["ids"].numpy())
-            found = self._texts(batch)
-            for index, error in enumerate(_strings(found["error"].numpy())):
+            outputs = self._texts(batch)
+            for index, error in enumerate(_strings(outputs["error"].numpy())):
                 if error:
                     raise ValueError(f"{error} in texts[{begin + index}]")
-            answers += _strings(found["text"].numpy())
+            answers += _strings(outputs["text"].numpy())
         return {SAVED_MODEL: (np.concatenate(ids), answers)}
 
     def _texts(self, batch: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the outputs of "serving_default"; if it draws new seeds, those of "generate" with a fixed one."""
+        """Return the outputs of "serving_default", or of "generate" with a fixed seed if the former draws new ones."""
         if not self._new_seed:
             return self._signatures["serving_default"](text=batch)
         options = {
-            each.name: tf.constant([each.default], each.dtype)
-            for each in GeneratingTask.options(self._config)
+            option.name: tf.constant([option.default], option.dtype)
+            for option in GeneratingTask.options(self._config)
         }
         return self._signatures["generate"](text=batch, **options)
 
     def _noise(self, rows: int) -> dict[str, tf.Tensor]:
         seed, numbers = self._config["generation"].get("seed"), np.arange(rows)
         return {
-            each.name: tf.constant(serving.uniform_noise(seed, numbers, *each.shape))
-            for each in GeneratingTask.noise(self._config)
+            tensor.name: tf.constant(serving.uniform_noise(seed, numbers, *tensor.shape))
+            for tensor in GeneratingTask.noise(self._config)
         }
 
 

@@ -29,7 +29,7 @@ def examples_of(pipeline: Any, texts: Sequence[Any] | None = None) -> list[Examp
         texts: the texts for a pipeline with a tokenizer, pairs if it takes two; by default made from the vocabulary.
 
     Returns:
-        Inputs of each signature, and the outputs of the model for "forward", of a call for the others.
+        Examples with the inputs of each signature and the outputs of the model ("forward") or of a call (the others).
 
     Raises:
         ValueError: if `texts` are of another type.
@@ -39,13 +39,13 @@ def examples_of(pipeline: Any, texts: Sequence[Any] | None = None) -> list[Examp
     def outputs_of(graph: str, inputs: Arrays) -> Arrays:
         if graph != FORWARD:
             return {name: _decoded(values) for name, values in pipeline.outputs_of(*inputs.values()).items()}
-        found = forward(*(tf.constant(values) for values in inputs.values()))
-        return {name: tensor.numpy() for name, tensor in found.items()}
+        tensors = forward(*(tf.constant(values) for values in inputs.values()))
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
 
     return [
         Example(graph, inputs, outputs_of(graph, inputs))
-        for graph, several in pipeline.example_inputs(texts).items()
-        for inputs in several
+        for graph, batches in pipeline.example_inputs(texts).items()
+        for inputs in batches
     ]
 
 
@@ -67,14 +67,14 @@ class SavedModel:
 
     def __call__(self, graph: str, inputs: Arrays) -> Arrays:
         """Return the outputs of a signature."""
-        given = {name: tf.constant(values) for name, values in inputs.items()}
+        tensors = {name: tf.constant(values) for name, values in inputs.items()}
         try:
-            found = self._signatures[graph](**given)
+            outputs = self._signatures[graph](**tensors)
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(
                 f"`inputs` must fit the model. Received: {error.message.splitlines()[0]}"
             ) from error
-        return {name: _decoded(tensor.numpy()) for name, tensor in found.items()}
+        return {name: _decoded(tensor.numpy()) for name, tensor in outputs.items()}
 
 
 def _decoded(values: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Protocol buffers of TensorFlow Serving's Predict API, built from their published field names and numbers.
 
-`tensorflow-serving-api` has them too, but each version requires its own TensorFlow or a newer one, and 2.21 with it a
-newer protobuf than Colab's. This module needs protobuf alone.
+`tensorflow-serving-api` has them too, but each version requires the same or a newer version of TensorFlow, and 2.21 a
+newer protobuf than Colab's. This module needs protobuf only.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _PACKAGE = "keras_transformer"
 
-# For each message, its fields: the number, and a type of protobuf or a message, after "repeated" or "map" if the field
-# is a list or has keys of strings. Enumerations are int32, which is encoded equally. Fields that are left out are
-# skipped by a reader.
+# The fields of each message: number and type, a type of protobuf or a message, after "repeated" for a list or "map" for
+# a mapping from strings. Enumerations are int32, which has the same encoding. Readers skip omitted fields.
 PREDICT = {
     "Dim": {"size": (1, "int64")},
     "TensorShapeProto": {"dim": (2, "repeated Dim"), "unknown_rank": (3, "bool")},
@@ -44,7 +43,7 @@ PREDICT = {
 def message_classes(messages: Mapping[str, Mapping[str, tuple[int, str]]]) -> dict[str, Any]:
     r"""Return the classes of messages, by name.
 
-    They are in a pool of their own, so that a program may import `tensorflow-serving-api` too.
+    They are in a separate pool, so that a program may also import `tensorflow-serving-api`.
 
     Args:
         messages: the fields of each message, as in `PREDICT`.

@@ -17,7 +17,7 @@ from tensorflow.core.framework import graph_debug_info_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 RUNTIME = "TensorFlow 2.20 and TF.Text 2.20"
-"""The newest versions that a TensorFlow Serving has."""
+"""The versions in the newest TensorFlow Serving."""
 
 _JIT = "_XlaMustCompile"
 _NOT_CALLERS = tuple(
@@ -29,8 +29,8 @@ class Finding(NamedTuple):
     """A node that TensorFlow Serving cannot run.
 
     Attributes:
-        reason: the operation, and why not.
-        node: the node's name, which begins with the names of its layers.
+        reason: the operation, and why it is not supported.
+        node: the node's name, which begins with its layers' names.
         function: the name of its function in the SavedModel; "" for the main graph.
     """
 
@@ -40,15 +40,15 @@ class Finding(NamedTuple):
 
 
 def check(path: pathlib.Path, write_with_debug_info: Callable[[str], Any]) -> None:
-    """Raise if TensorFlow Serving cannot run a SavedModel.
+    """Raise a ValueError if TensorFlow Serving cannot run a SavedModel.
 
     Args:
         path: its folder.
-        write_with_debug_info: writes the same SavedModel to another folder, with debug information.
+        write_with_debug_info: a function that writes the same SavedModel to another folder, with debug information.
 
     Raises:
         ValueError: if it has operations, or attributes of operations, that TensorFlow 2.20 and TF.Text 2.20 lack, or
-            that need XLA. The message names each, the node and the code that made it.
+            that need XLA. The message names each operation, its node and the code that created it.
     """
     findings = list(unsupported(path))
     if not findings:
@@ -56,14 +56,14 @@ def check(path: pathlib.Path, write_with_debug_info: Callable[[str], Any]) -> No
     with tempfile.TemporaryDirectory() as folder:
         write_with_debug_info(folder)
         code_of = _code_of(pathlib.Path(folder))
-    # A loop is in several functions of a SavedModel: once for each line of code.
-    by_code = {(each.reason, code_of(each)): each for each in reversed(findings)}
+    # A loop occurs in several functions of a SavedModel, so report each line of code once.
+    by_code = {(finding.reason, code_of(finding)): finding for finding in reversed(findings)}
     received = (
-        f"{reason}, at {each.node}" + (f" in {each.function}" if each.function else "") + code
-        for (reason, code), each in sorted(by_code.items())
+        f"{reason}, at {finding.node}" + (f" in {finding.function}" if finding.function else "") + code
+        for (reason, code), finding in sorted(by_code.items())
     )
     raise ValueError(
-        f"`model` must consist of operations that TensorFlow Serving runs: those of {RUNTIME}, without XLA. "
+        f"`model` must consist of operations that TensorFlow Serving supports: {RUNTIME}, without XLA. "
         f"Received: {'; '.join(received)}"
     )
 
@@ -74,20 +74,26 @@ def unsupported(path: pathlib.Path) -> Iterator[Finding]:
     saved_model.ParseFromString((path / "saved_model.pb").read_bytes())
     for meta_graph in saved_model.meta_graphs:
         library = meta_graph.graph_def.library.function
-        functions = {each.signature.name for each in library}
-        compiled = {each.signature.name for each in library if each.attr[_JIT].b}
+        functions = {function.signature.name for function in library}
+        compiled = {function.signature.name for function in library if function.attr[_JIT].b}
         bodies = [
             ("", meta_graph.graph_def.node),
-            *((each.signature.name, each.node_def) for each in library),
+            *((function.signature.name, function.node_def) for function in library),
         ]
-        for function, nodes in bodies:
+        for name, nodes in bodies:
             for node in nodes:
                 for reason in _reasons(node, functions, compiled):
-                    yield Finding(reason, node.name, function)
+                    yield Finding(reason, node.name, name)
 
 
 def _reasons(node: Any, functions: set[str], compiled: set[str]) -> Iterator[str]:
-    """Yield the reasons not to run a node, given the names of all functions and of those that XLA compiles."""
+    """Yield the reasons why a node is not supported.
+
+    Args:
+        node: the node.
+        functions: the names of all functions.
+        compiled: the names of the functions that XLA compiles.
+    """
     known = supported()
     called = {value.func.name for value in node.attr.values() if value.HasField("func")}
     if "Xla" in node.op:
@@ -106,7 +112,7 @@ def _reasons(node: Any, functions: set[str], compiled: set[str]) -> Iterator[str
 def supported() -> dict[str, frozenset[str]]:
     """Return the operations of TensorFlow 2.20 and TF.Text 2.20, and the names of their attributes.
 
-    `make serving-operations` writes the file, a line for each operation.
+    `make serving-operations` writes the file, with one line for each operation.
     """
     file = importlib.resources.files(__package__) / "operations.txt.gz"
     lines = gzip.decompress(file.read_bytes()).decode().splitlines()
@@ -114,14 +120,14 @@ def supported() -> dict[str, frozenset[str]]:
 
 
 def _code_of(path: pathlib.Path) -> Callable[[Finding], str]:
-    """Return a function from a node to the innermost line of code that made it, outside TensorFlow and Keras."""
+    """Return a function from a node to the innermost line of code outside TensorFlow and Keras that created it."""
     debug_info = graph_debug_info_pb2.GraphDebugInfo()
     debug_info.ParseFromString((path / "debug" / "saved_model_debug_info.pb").read_bytes())
 
     def code_of(finding: Finding) -> str:
         trace = debug_info.name_to_trace_id.get(f"{finding.node}@{finding.function}")  # the first is 0
         frames = [] if trace is None else debug_info.traces_by_id[trace].frame_id
-        for frame in (debug_info.frames_by_id[each] for each in reversed(frames)):
+        for frame in (debug_info.frames_by_id[id_] for id_ in reversed(frames)):
             file = debug_info.files[frame.file_index]
             if not file.startswith(_NOT_CALLERS):
                 return f" ({file}:{frame.line}, {frame.func})"

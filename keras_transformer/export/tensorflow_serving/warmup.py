@@ -1,4 +1,4 @@
-"""Warm-up requests, which TensorFlow Serving runs on a new version before the version answers others."""
+"""Warm-up requests, which TensorFlow Serving runs on a new version before it serves other requests."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _BATCH_SIZES = (1, 8)
 
 
 def write(path: pathlib.Path, name: str, example_inputs: Mapping[str, Sequence[Arrays]]) -> None:
-    """Write the warm-up requests of a SavedModel: for each signature one of a single row, and one of several.
+    """Write the warm-up requests of a SavedModel: a single row and a batch of several rows for each signature.
 
     Args:
         path: the SavedModel's folder.
@@ -27,7 +27,7 @@ def write(path: pathlib.Path, name: str, example_inputs: Mapping[str, Sequence[A
     with tf.io.TFRecordWriter(str(path / FILE)) as writer:
         for signature, examples in example_inputs.items():
             count, inputs = max(
-                ((len(next(iter(each.values()))), each) for each in examples), key=lambda of: of[0]
+                ((len(next(iter(inputs.values()))), inputs) for inputs in examples), key=lambda item: item[0]
             )
             for size in sorted({min(count, size) for size in _BATCH_SIZES} - {0}):
                 batch = {key: values[:size] for key, values in inputs.items()}

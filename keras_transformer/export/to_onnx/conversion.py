@@ -37,10 +37,10 @@ def onnx(
     """Export a pipeline as ONNX graphs, and verify their outputs.
 
     For a generating pipeline, `generate_greedy.onnx`, `generate_beam.onnx`, `generate_sample.onnx` or
-    `generate_contrastive.onnx`, by the pipeline's sampler, is the whole loop with its key/value cache and constraints:
-    "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with an axis of N
-    after the first if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M), uniform
-    numbers as of `keras_transformer_serving.uniform_noise`. Inputs with defaults: "max_new_tokens" and
+    `generate_contrastive.onnx`, by the pipeline's sampler, is the generation loop with its key/value cache and
+    constraints: "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with a
+    second axis of size N if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M),
+    uniform numbers as from `keras_transformer_serving.uniform_noise`. Inputs with defaults: "max_new_tokens" and
     "min_new_tokens" int64 (B,) or (1,), if it samples "temperature" float32 (B,) or (1,), and for an encoder–decoder
     "prefix_ids" int64 (B, Q) or (1, Q). For servers with their own loop there are `encoder_model.onnx` and
     `decoder_model_merged.onnx`, which takes a past of any length, including 0, and projects the encoder's output once;
@@ -53,26 +53,26 @@ def onnx(
     `transformers`, if Optimum's `ORTModel…` classes can run them.
 
     Args:
-        pipeline: any of `pipelines`.
+        pipeline: a pipeline of `pipelines`.
         folder: the export's folder; the graphs are written to `folder/onnx`.
-        precisions: "float32" and optionally "float16", for GPUs, and "int8", weights and activations of matrix
-            multiplications, for CPUs. In these the graph that `keras_transformer_serving.load` runs, the whole loop or
-            `model.onnx`, is also written to `folder/onnx/float16` and `folder/onnx/int8`. Their outputs must be close
-            to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`).
-        texts: texts on which a generating pipeline and its graphs are compared before the export is kept; by default
-            made from the vocabulary. Other pipelines are compared on random ids, images or graphs.
-        signature_key: a key to sign the manifest with (HMAC-SHA256), that `verify` and
-            `keras_transformer_serving.load` can ask for; all parts of an export take the same.
+        precisions: "float32" and optionally "float16", for GPUs, and "int8" (weights and activations of matrix
+            multiplications), for CPUs. The graph that `keras_transformer_serving.load` runs, the generation loop or
+            `model.onnx`, is also written in these precisions, to `folder/onnx/float16` and `folder/onnx/int8`. Their
+            outputs must be close to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`).
+        texts: texts to compare a generating pipeline and its graphs on; by default made from the vocabulary. Other
+            pipelines are compared on random ids, images or graphs.
+        signature_key: a key to sign the manifest with (HMAC-SHA256), which `verify` and
+            `keras_transformer_serving.load` can require; all parts of an export have the same key.
 
     Returns:
-        The folder of the graphs, which is only created when complete and verified.
+        The folder of the graphs, which is created only when it is complete and verified.
 
     Raises:
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if `folder/onnx` exists already.
         ImportError: if a package of the extra "onnx" is not installed.
-        ParityError: if an output differs, in float16 or int8 too much.
-        ValueError: if an argument is invalid, or an operation of the model has no ONNX form.
+        ParityError: if an output differs; in float16 and int8, if outputs differ too much.
+        ValueError: if an argument is invalid, or ONNX does not support an operation of the model.
 
     Example:
         >>> onnx(translator, "export/es-en", precisions=("float32", "int8"))
@@ -82,7 +82,8 @@ def onnx(
     check(pipeline, precisions)
     if texts is not None and not pipeline.generates:
         raise ValueError(
-            f"`texts` must be None for a {type(pipeline).__name__}, whose graphs take none. Received: texts={texts!r}"
+            f"`texts` must be None for a {type(pipeline).__name__}, whose graphs do not take texts. "
+            f"Received: texts={texts!r}"
         )
     compare = comparison.WithPipeline(pipeline, texts)
     with new_parts(pipeline, folder, [ONNX], signature_key) as written:
@@ -91,7 +92,7 @@ def onnx(
 
 
 def check(pipeline: Any, precisions: Sequence[str]) -> None:
-    """Raise unless a pipeline can be exported as ONNX graphs in some precisions.
+    """Check that a pipeline can be exported as ONNX graphs in the given precisions.
 
     Raises:
         ImportError: if a package is not installed.
@@ -112,10 +113,10 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
             f"Received: {{precisions=}}, a model that computes in {dtype}",
             precisions=precisions,
         )
-    size = sum(math.prod(each.shape) * 4 for each in pipeline.model.weights)
-    if len(precisions) > 1 and size > weights.LARGEST:
+    size = sum(math.prod(weight.shape) * 4 for weight in pipeline.model.weights)
+    if len(precisions) > 1 and size > weights.MAX_BYTES:
         raise ArgumentError(
-            f"{{precisions}} must be ({FLOAT32!r},) for a model of more than {weights.LARGEST / 1e9:.1f} GB of "
+            f"{{precisions}} must be ({FLOAT32!r},) for a model of more than {weights.MAX_BYTES / 1e9:.1f} GB of "
             f"weights. Received: {{precisions=}}, a model of {size / 1e9:.1f} GB",
             precisions=precisions,
         )
@@ -145,7 +146,7 @@ def write(
         pipeline: the pipeline.
         precisions: as for `onnx`.
         new: the folder to write into.
-        report: the entry in `parity.json`, which is filled.
+        report: the entry of `parity.json`, which is updated.
         compare: the comparison with the pipeline.
 
     Raises:
@@ -156,27 +157,32 @@ def write(
     configs = optimum.configurations(pipeline)
     for name, graph in pipeline.onnx_graphs().items():
         folder = new / OPTIMUM if configs and name != loop else new
-        others = [each for each in precisions if each != FLOAT32 and name == (loop or MODEL)]
-        _write_graph(name, graph, pipeline.model.weights, folder, {each: new / each for each in others})
+        converted = precisions if name == (loop or MODEL) else ()
+        folders = {precision: new / precision for precision in converted if precision != FLOAT32}
+        _write_graph(name, graph, pipeline.model.weights, folder, folders)
     for name, config in (configs or {}).items():
         files.write_json(new / OPTIMUM / name, config)
     report.update(compare(new, ONNX, store=True))
 
 
 def _write_graph(
-    name: str, graph: Graph, variables: Sequence[Any], folder: pathlib.Path, others: dict[str, pathlib.Path]
+    name: str,
+    graph: Graph,
+    variables: Sequence[Any],
+    folder: pathlib.Path,
+    precision_folders: dict[str, pathlib.Path],
 ) -> None:
-    """Convert and save a graph, in other precisions in other folders, too."""
+    """Convert and save a graph, and its conversions to other precisions in their folders."""
     model = convert(name, graph.function, graph.inputs, graph.axes, variables)
-    converted = {folder: CONVERTERS[precision](model) for precision, folder in others.items()}
-    for each, file in {folder: model, **converted}.items():
-        save(file, graph.defaults, each / f"{name}.onnx")
+    converted = {path: CONVERTERS[precision](model) for precision, path in precision_folders.items()}
+    for path, graph_model in {folder: model, **converted}.items():
+        save(graph_model, graph.defaults, path / f"{name}.onnx")
 
 
 def save(model: Any, defaults: Arrays, path: pathlib.Path) -> None:
-    """Save a model, with default values of inputs: initializers of the same names.
+    """Save a model, with the default values of inputs as initializers of the same names.
 
-    Weights are in a file of their own if there are too many for one; then they are removed from the model.
+    Weights that exceed the size of one file are moved from the model to a second file.
     """
     import onnx
 
@@ -184,14 +190,16 @@ def save(model: Any, defaults: Arrays, path: pathlib.Path) -> None:
         onnx.numpy_helper.from_array(value, name) for name, value in defaults.items()
     )
     path.parent.mkdir(exist_ok=True)
-    large = [each for each in model.graph.initializer if len(each.raw_data) >= weights.LEAST_BESIDE]
-    if sum(len(each.raw_data) for each in large) > weights.LARGEST:
-        for each in large:
-            onnx.external_data_helper.set_external_data(each, external_data.file_name(path.stem))
+    large = [
+        tensor for tensor in model.graph.initializer if len(tensor.raw_data) >= weights.MIN_EXTERNAL_BYTES
+    ]
+    if sum(len(tensor.raw_data) for tensor in large) > weights.MAX_BYTES:
+        for tensor in large:
+            onnx.external_data_helper.set_external_data(tensor, external_data.file_name(path.stem))
         onnx.external_data_helper.write_external_data_tensors(model, str(path.parent))
     onnx.save_model(model, path)
     for file in path.parent.glob(external_data.file_name(path.stem)):
-        shutil.copymode(path, file)  # written as a temporary file, which others may not read
+        shutil.copymode(path, file)  # it was a temporary file, which other users cannot read
 
 
 def convert(
@@ -207,16 +215,16 @@ def convert(
         name: the graph's name.
         function: a function from tensors to a dictionary of tensors; captured variables become constants.
         signature: the specs of its inputs, with names.
-        axes: for each input and output the names of its leading axes, None for axes of static size; for outputs by
-            default those of the first input.
-        variables: weights of the model that the function calls. Its matrices become initializers of the names of the
-            variables' paths, whose values the conversion does not see.
+        axes: the names of the leading axes of each input and output, None for axes of static size; outputs have by
+            default the axes of the first input.
+        variables: the weights of the model that the function calls. Matrices become initializers, named by the
+            variables' paths, whose values the conversion does not read.
 
     Returns:
         An `onnx.ModelProto`.
 
     Raises:
-        ValueError: if ONNX has no equivalent of an operation, or none for its types.
+        ValueError: if ONNX does not support an operation or its types.
 
     Example:
         >>> spec = tf.TensorSpec([None, 8], tf.float32, name="x")
@@ -225,7 +233,7 @@ def convert(
     import onnx as onnx_library
     import tf2onnx
 
-    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # what it did not convert is found below
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # unconverted operations are reported below
     matrices = weights.Matrices(variables)
     signature = [*signature, *matrices.specs]
     traced = tf.function(matrices.arguments_of(function), input_signature=signature, autograph=False)
@@ -235,13 +243,15 @@ def convert(
             traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
         )
     except Exception as error:  # of any class: TensorFlow's, Protocol Buffers', its own
-        raise ValueError(f"`model` must consist of operations that ONNX has. Received: {error}") from error
+        raise ValueError(
+            f"`model` must consist of operations that ONNX supports. Received: {error}"
+        ) from error
     _insert_captured(model.graph, traced_model)
     matrices.set_shapes(model.graph)
     unknown = {node.op_type: node.name for node in graph_traversal.nodes(model.graph) if not _is_known(node)}
     if unknown:
-        found = ", ".join(f"{operation} in {layer}" for operation, layer in sorted(unknown.items()))
-        raise ValueError(f"`model` must consist of operations that ONNX has. Received: {found}")
+        names = ", ".join(f"{operation} in {layer}" for operation, layer in sorted(unknown.items()))
+        raise ValueError(f"`model` must consist of operations that ONNX supports. Received: {names}")
     model = rewrites.simplify(model)
     model.graph.name = name
     first = axes.get(signature[0].name, [])
@@ -254,7 +264,7 @@ def convert(
         onnx_library.checker.check_model(model, full_check=True)
     except (onnx_library.checker.ValidationError, onnx_library.shape_inference.InferenceError) as error:
         raise ValueError(
-            "`model` must consist of operations that ONNX has for their types, such as float32. "
+            "`model` must consist of operations whose types ONNX supports, such as float32. "
             f"Received: {error}"
         ) from error
     matrices.insert(model.graph)
@@ -262,13 +272,13 @@ def convert(
 
 
 def _insert_captured(graph: Any, traced: Any) -> None:
-    """Replace the inputs of a graph for tensors that its function captures, as of layers' attributes, by constants."""
+    """Replace the graph inputs of captured tensors, such as layers' attributes, by constants."""
     import onnx
 
     captured = {placeholder.name: value for value, placeholder in traced.graph.captures}
-    for each in [each for each in graph.input if each.name in captured]:
-        graph.input.remove(each)
-        graph.initializer.append(onnx.numpy_helper.from_array(captured[each.name].numpy(), each.name))
+    for value in [value for value in graph.input if value.name in captured]:
+        graph.input.remove(value)
+        graph.initializer.append(onnx.numpy_helper.from_array(captured[value.name].numpy(), value.name))
 
 
 def _is_known(node: Any) -> bool:

@@ -17,15 +17,15 @@ def fuse_layer_normalization(graph: Any, shapes: Shapes) -> bool:
     """
     from onnx import helper
 
-    origin = graph_traversal.Producers(graph).get
+    producer = graph_traversal.Producers(graph).get
     changed = False
     for last in graph.node:
-        match = _layer_normalization(last, origin) if last.op_type == "Add" else None
+        match = _layer_normalization(last, producer) if last.op_type == "Add" else None
         if match is None:
             continue
         x, gamma, beta, epsilon_name = match
         epsilon, size = graph_traversal.constant(graph, epsilon_name), shapes.get(x, [None])[-1]
-        sources = [shape.input[0] if (shape := origin(name, "Reshape")) else name for name in (gamma, beta)]
+        sources = [shape.input[0] if (shape := producer(name, "Reshape")) else name for name in (gamma, beta)]
         vectors = [_as_vector(graph, name, shapes) for name in sources]
         if epsilon is None or size is None or any(shapes.get(name) != [size] for name in vectors):
             continue
@@ -47,7 +47,7 @@ def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
     changed = False
     for node in [*graph.node]:
         if node.op_type != "Where" or {
-            getattr(each, "op_type", None) for each in readers[node.output[0]]
+            getattr(reader, "op_type", None) for reader in readers[node.output[0]]
         } != {"Softmax"}:
             continue
         condition, scores, lowest = node.input
@@ -68,7 +68,7 @@ def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
 
 
 def gelu_of_erf(graph: Any, _: Shapes) -> bool:
-    """½ x · (1 − erf(−x · √½)) → x · (1 + erf(x / √2)) · ½, which ONNX Runtime fuses with the bias before."""
+    """½ x · (1 − erf(−x · √½)) → x · (1 + erf(x / √2)) · ½, which ONNX Runtime fuses with the preceding bias."""
     from onnx import helper, numpy_helper
 
     producers = graph_traversal.Producers(graph)
@@ -81,8 +81,8 @@ def gelu_of_erf(graph: Any, _: Shapes) -> bool:
     def times(name: str, number: float) -> str | None:
         """Return x if a value is x times a number."""
         for value, factor in zip(operands(name, "Mul"), operands(name, "Mul")[::-1], strict=True):
-            found = graph_traversal.constant(graph, factor)
-            if found is not None and abs(found - number) < 1e-6:
+            constant = graph_traversal.constant(graph, factor)
+            if constant is not None and abs(constant - number) < 1e-6:
                 return str(value)
         return None
 
@@ -103,9 +103,9 @@ def gelu_of_erf(graph: Any, _: Shapes) -> bool:
                 continue
             name, place = last.output[0], [*graph.node].index(last)
             dtype = next(
-                numpy_helper.to_array(each).dtype
-                for each in graph.initializer
-                if each.name in operands(half, "Mul")
+                numpy_helper.to_array(constant).dtype
+                for constant in graph.initializer
+                if constant.name in operands(half, "Mul")
             )
             numbers = {"root": 2**0.5, "one": 1.0, "half": 0.5}
             graph.initializer.extend(
@@ -126,24 +126,24 @@ def gelu_of_erf(graph: Any, _: Shapes) -> bool:
     return changed
 
 
-def _layer_normalization(last: Any, origin: Any) -> tuple[str, str, str, str] | None:
+def _layer_normalization(last: Any, producer: Any) -> tuple[str, str, str, str] | None:
     """Return the names of x, γ, β and ε if `last` is the last addition of a layer normalisation."""
     for scaled, rest in (last.input, last.input[::-1]):
-        product, shift = origin(scaled, "Mul"), origin(rest, "Add")
+        product, shift = producer(scaled, "Mul"), producer(rest, "Add")
         if product is None or shift is None:
             continue
         x, scale = product.input
-        gain, moved = origin(scale, "Mul"), origin(shift.input[0], "Mul")
-        negated = origin(moved.input[0], "Neg") if moved is not None else None
+        gain, moved = producer(scale, "Mul"), producer(shift.input[0], "Mul")
+        negated = producer(moved.input[0], "Neg") if moved is not None else None
         if gain is None or negated is None or moved.input[1] != scale:
             continue
-        root = origin(gain.input[0], "Reciprocal")
-        root = origin(root.input[0], "Sqrt") if root is not None else None
-        spread = origin(root.input[0], "Add") if root is not None else None
-        variance = origin(spread.input[0], "ReduceMean") if spread is not None else None
-        square = origin(variance.input[0], "Mul") if variance is not None else None
-        centred = origin(square.input[0], "Sub") if square is not None else None
-        mean = origin(negated.input[0], "ReduceMean")
+        root = producer(gain.input[0], "Reciprocal")
+        root = producer(root.input[0], "Sqrt") if root is not None else None
+        spread = producer(root.input[0], "Add") if root is not None else None
+        variance = producer(spread.input[0], "ReduceMean") if spread is not None else None
+        square = producer(variance.input[0], "Mul") if variance is not None else None
+        centred = producer(square.input[0], "Sub") if square is not None else None
+        mean = producer(negated.input[0], "ReduceMean")
         if centred is None or mean is None or square.input[0] != square.input[1]:
             continue
         if list(centred.input) == [x, negated.input[0]] and mean.input[0] == x:
@@ -152,7 +152,7 @@ def _layer_normalization(last: Any, origin: Any) -> tuple[str, str, str, str] | 
 
 
 def _as_vector(graph: Any, name: str, shapes: Shapes) -> str:
-    """Return the name of a constant (1, 1, D) reshaped to (D,), or the name itself for others."""
+    """Reshape a constant (1, 1, D) to (D,) and return its name; return other names unchanged."""
     from onnx import numpy_helper
 
     for constant in graph.initializer:

@@ -11,16 +11,16 @@ Shapes = dict[str, list[int | None]]
 
 def nodes(graph: Any) -> Iterator[Any]:
     """Yield every node, including those of loop bodies and branches."""
-    for each in graphs(graph):
-        yield from each.node
+    for subgraph in graphs(graph):
+        yield from subgraph.node
 
 
 def graphs(graph: Any) -> Iterator[Any]:
     """Yield a graph and its subgraphs."""
     yield graph
     for node in graph.node:
-        for each in inner(node):
-            yield from graphs(each)
+        for subgraph in inner(node):
+            yield from graphs(subgraph)
 
 
 def inner(node: Any) -> list[Any]:
@@ -32,7 +32,7 @@ def inner(node: Any) -> list[Any]:
 
 
 def rename(graph: Any, old: str, new: str) -> None:
-    """Replace a value by another in all inputs of nodes."""
+    """Rename a value in the inputs of all nodes."""
     for node in nodes(graph):
         for place, name in enumerate(node.input):
             if name == old:
@@ -41,21 +41,21 @@ def rename(graph: Any, old: str, new: str) -> None:
 
 def readers(graph: Any) -> dict[str, list[Any]]:
     """Return the readers of each value: nodes, including those of loop bodies and branches, and graph outputs."""
-    found = collections.defaultdict(list)
+    readers_of = collections.defaultdict(list)
     for node in nodes(graph):
         for name in node.input:
-            found[name].append(node)
-    for each in graphs(graph):
-        for output in each.output:
-            found[output.name].append(output)
-    return found
+            readers_of[name].append(node)
+    for subgraph in graphs(graph):
+        for output in subgraph.output:
+            readers_of[output.name].append(output)
+    return readers_of
 
 
 class Producers:
     """The nodes of a graph that compute its values.
 
     Args:
-        graph: an `onnx.GraphProto`. Nodes that are added later are not found.
+        graph: an `onnx.GraphProto`. Nodes that are added later are not included.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -66,11 +66,11 @@ class Producers:
 
         Args:
             name: the value.
-            operation: its operation; None is any.
-            through: operations to skip: the node before their first input is returned.
+            operation: the required operation; None for any.
+            through: operations to skip, by following their first input.
 
         Returns:
-            None if the value is an input or a constant, or the operation is another.
+            The node; None if the value is an input or a constant, or the node has another operation.
         """
         node = self._nodes.get(name)
         while node is not None and node.op_type in through:
@@ -79,25 +79,25 @@ class Producers:
 
 
 def constant(graph: Any, name: str) -> float | None:
-    """Return the value of a scalar constant of the graph."""
+    """Return the value of a scalar constant of the graph, None for other values."""
     from onnx import numpy_helper
 
-    found = [each for each in graph.initializer if each.name == name and math.prod(each.dims) == 1]
-    return float(numpy_helper.to_array(found[0]).item()) if found else None
+    scalars = [item for item in graph.initializer if item.name == name and math.prod(item.dims) == 1]
+    return float(numpy_helper.to_array(scalars[0]).item()) if scalars else None
 
 
 def remove_unused(graph: Any) -> None:
     """Remove unused nodes and constants."""
     while True:
         read = {name for node in nodes(graph) for name in node.input}
-        read |= {output.name for each in graphs(graph) for output in each.output}
+        read |= {output.name for subgraph in graphs(graph) for output in subgraph.output}
         dead = 0
-        for each in [*graphs(graph)]:
-            for node in [node for node in each.node if read.isdisjoint(node.output)]:
-                each.node.remove(node)
+        for subgraph in [*graphs(graph)]:
+            for node in [node for node in subgraph.node if read.isdisjoint(node.output)]:
+                subgraph.node.remove(node)
                 dead += 1
         if not dead:
             break
-    for each in graphs(graph):
-        for constant in [constant for constant in each.initializer if constant.name not in read]:
-            each.initializer.remove(constant)
+    for subgraph in graphs(graph):
+        for constant in [constant for constant in subgraph.initializer if constant.name not in read]:
+            subgraph.initializer.remove(constant)

@@ -5,20 +5,22 @@ from typing import Any
 
 from keras_transformer.export.to_onnx.graph_traversal import inner, rename
 
-_SMALL = 4096  # elements of a constant that is compared with others
+_MAX_SHARED_SIZE = 4096  # elements of a constant that is compared with others
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 
 
 def hoist_invariants(graph: Any) -> None:
-    """Replace loop variables that the body returns unchanged by values of the enclosing graph."""
+    """Replace loop variables that the body does not change by values of the enclosing graph."""
     for node in graph.node:
         if node.op_type != "Loop":
             continue
         (body,) = inner(node)
         kept = {output.name for output in graph.output}
-        copies = {each.output[0]: each.input[0] for each in body.node if each.op_type == "Identity"}
+        copies = {
+            identity.output[0]: identity.input[0] for identity in body.node if identity.op_type == "Identity"
+        }
         for number in reversed(range(len(node.input) - 2)):
             inside, outside = body.input[2 + number].name, node.input[2 + number]
             returned = body.output[1 + number].name
@@ -31,12 +33,12 @@ def hoist_invariants(graph: Any) -> None:
 
 
 def share_constants(graph: Any) -> None:
-    """Share small constants of equal values."""
+    """Share small constants that are equal."""
     from onnx import numpy_helper
 
     first: dict[tuple[Any, ...], str] = {}
     for constant in graph.initializer:
-        if math.prod(constant.dims) > _SMALL:
+        if math.prod(constant.dims) > _MAX_SHARED_SIZE:
             continue
         values = numpy_helper.to_array(constant)
         same = first.setdefault((values.dtype.str, values.shape, values.tobytes()), constant.name)
@@ -53,27 +55,27 @@ def compute_before_loops(graph: Any) -> None:
         changing = {value.name for value in body.input}
         returned = {value.name for value in body.output}
         moved = []
-        for each in body.node:
+        for inner_node in body.node:
             if (
-                inner(each)
-                or each.op_type in _RANDOM
-                or not changing.isdisjoint(each.input)
-                or not returned.isdisjoint(each.output)
+                inner(inner_node)
+                or inner_node.op_type in _RANDOM
+                or not changing.isdisjoint(inner_node.input)
+                or not returned.isdisjoint(inner_node.output)
             ):
-                changing.update(each.output)
+                changing.update(inner_node.output)
             else:
-                moved.append(each)
-        needed = {name for each in moved for name in each.input}
+                moved.append(inner_node)
+        needed = {name for inner_node in moved for name in inner_node.input}
         constants = [constant for constant in body.initializer if constant.name in needed]
         graph.initializer.extend(constants)
         for constant in constants:
             body.initializer.remove(constant)
-        for each in reversed(moved):
-            graph.node.insert(place, each)
-            body.node.remove(each)
+        for inner_node in reversed(moved):
+            graph.node.insert(place, inner_node)
+            body.node.remove(inner_node)
 
 
-def carry_equals_once(graph: Any) -> None:
+def merge_equal_variables(graph: Any) -> None:
     """Remove duplicate loop variables, which have equal initial values and updates."""
     for node in graph.node:
         if node.op_type != "Loop":
@@ -82,7 +84,7 @@ def carry_equals_once(graph: Any) -> None:
         inside = [value.name for value in body.input[2:]]
         classes = list(
             node.input[2:]
-        )  # equal for variables that may be the same: at first those of equal initial values
+        )  # variables of one class may be equal: at first, those with equal initial values
         while True:
             leaders = dict(reversed([*zip(classes, inside, strict=True)]))
             same = _same_values(

@@ -1,4 +1,4 @@
-"""The configurations with which Optimum's `ORTModel…` classes load the graphs of an export."""
+"""Configuration files with which Optimum's `ORTModel…` classes load the graphs of an export."""
 
 import json
 from typing import Any
@@ -11,10 +11,10 @@ _CONFIG = "config.json"
 
 
 def configurations(pipeline: Any) -> dict[str, dict[str, Any]] | None:
-    """Return the files of configurations for Optimum, by name; None for a pipeline that its classes cannot run.
+    """Return the configuration files for Optimum, by name; None for a pipeline that Optimum cannot run.
 
-    These are pipelines of models without a counterpart in `transformers`, of models whose attention heads have other
-    numbers or sizes than Optimum computes from `config.json`, and of images, which have another layout there.
+    Optimum cannot run models without a counterpart in `transformers`, models whose attention heads have other numbers
+    or sizes than it computes from `config.json`, and image models, whose inputs have another layout there.
 
     Args:
         pipeline: the pipeline.
@@ -32,8 +32,8 @@ def configurations(pipeline: Any) -> dict[str, dict[str, Any]] | None:
     configs = {_CONFIG: config}
     if pipeline.generates:
         configs[GENERATION_CONFIG] = generation_config_of(pipeline)
-    found: dict[str, dict[str, Any]] = json.loads(json.dumps(configs))
-    return found
+    files: dict[str, dict[str, Any]] = json.loads(json.dumps(configs))
+    return files
 
 
 def _has_standard_heads(model: Any) -> bool:

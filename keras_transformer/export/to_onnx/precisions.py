@@ -44,8 +44,8 @@ def to_float16(model: Any) -> Any:
 
     copy = type(model)()
     copy.CopyFrom(model)
-    # ONNX Runtime's converter adds casts of values in loop bodies to the main graph. It leaves float64 alone: so
-    # operations that stay in float32 are in float64 meanwhile.
+    # ONNX Runtime's converter adds casts of values in loop bodies to the main graph. It does not convert float64, so
+    # operations that stay in float32 are changed to float64 before the conversion, and back afterwards.
     widened = _Widening(copy).names
     copy = float16.convert_float_to_float16(copy, keep_io_types=True, op_block_list=[])
     for node in graph_traversal.nodes(copy.graph):
@@ -64,9 +64,10 @@ def to_float16(model: Any) -> Any:
 
 
 def to_int8(model: Any) -> Any:
-    """Quantise the weights of a graph to int8; matrix multiplications quantise activations when they run.
+    """Quantise the weights of a graph to int8; matrix multiplications quantise activations dynamically.
 
-    Weights have 7 bits: processors without VNNI instructions add pairs of products in 16 bits, which 8 bits overflow.
+    Weights have 7 bits, because processors without VNNI instructions add pairs of products in 16 bits, which products
+    of 8-bit weights overflow.
 
     Args:
         model: an `onnx.ModelProto` of float32, which is not changed.
@@ -80,11 +81,11 @@ def to_int8(model: Any) -> Any:
     copy = type(model)()
     copy.CopyFrom(model)
     _transpose_weights(copy.graph)
-    quant_utils.add_pre_process_metadata(copy)  # `rewrites` simplified it; otherwise a warning asks for that
+    quant_utils.add_pre_process_metadata(copy)  # avoids a warning; `rewrites` has simplified the model
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.onnx"
         onnx.save_model(copy, path)
-        with _without_warnings():  # of each constant that is not a float
+        with _without_warnings():  # for each constant that is not a float
             quantize_dynamic(
                 path,
                 path,
@@ -99,25 +100,27 @@ def to_int8(model: Any) -> Any:
 
 
 def _gathers_for_subgraphs(graph: Any) -> list[str]:
-    """Return the names of gathers that loop bodies or branches read, which `quantize_dynamic` does not dequantise."""
-    found = []
-    for each in graph_traversal.graphs(graph):
-        subgraphs = [inner for node in each.node for inner in graph_traversal.inner(node)]
+    """Return the names of Gather nodes that subgraphs read, which `quantize_dynamic` does not dequantise."""
+    names = []
+    for subgraph in graph_traversal.graphs(graph):
+        subgraphs = [inner for node in subgraph.node for inner in graph_traversal.inner(node)]
         read = {name for inner in subgraphs for name in graph_traversal.readers(inner)}
-        found += [
-            node.name for node in each.node if node.op_type == "Gather" and not read.isdisjoint(node.output)
+        names += [
+            node.name
+            for node in subgraph.node
+            if node.op_type == "Gather" and not read.isdisjoint(node.output)
         ]
-    return found
+    return names
 
 
 def _transpose_weights(graph: Any) -> None:
-    """Replace transpositions of weights by transposed weights: products with others are not quantised."""
+    """Replace transpositions of weights by transposed weights, as only products with constants are quantised."""
     from onnx import helper, numpy_helper
 
-    weights = {each.name: each for each in graph.initializer}
+    weights = {constant.name: constant for constant in graph.initializer}
     for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:
         values = numpy_helper.to_array(weights[node.input[0]])
-        order = next((helper.get_attribute_value(each) for each in node.attribute), None)
+        order = next((helper.get_attribute_value(attribute) for attribute in node.attribute), None)
         transposed = np.ascontiguousarray(values.transpose(order))
         graph.initializer.append(numpy_helper.from_array(transposed, node.output[0]))
         graph.node.remove(node)
@@ -139,13 +142,13 @@ CONVERTERS = {"float16": to_float16, "int8": to_int8}
 
 
 class _Widening:
-    """The computation in float64 of the operations that stay in float32.
+    """The change to float64 of the operations that stay in float32.
 
     Args:
         model: an `onnx.ModelProto`, which is changed.
 
     Attributes:
-        names: of the casts to float64 and of the constants in float64.
+        names: the names of the casts to float64 and of the constants in float64.
     """
 
     def __init__(self, model: Any) -> None:
@@ -153,9 +156,11 @@ class _Widening:
         self._graph = model.graph
         self._types = _types(model)
         self._constants = {
-            each.name: each for part in graph_traversal.graphs(model.graph) for each in part.initializer
+            constant.name: constant
+            for graph in graph_traversal.graphs(model.graph)
+            for constant in graph.initializer
         }
-        self._wide: dict[str, str] = {}  # values in float64, by their names in float32
+        self._wide: dict[str, str] = {}  # the names of values in float64, by their names in float32
         sensitive = _sensitive(model)
         for graph in graph_traversal.graphs(model.graph):  # enclosing graphs first
             casts: dict[str, str] = {}
@@ -170,7 +175,7 @@ class _Widening:
             graph.node.extend(nodes)
 
     def _widened(self, node: Any, casts: dict[str, str]) -> list[Any]:
-        """Return a node in float64, between casts of its inputs, unless they are among `casts`, and outputs."""
+        """Return a node in float64 with casts of its inputs, unless they are in `casts`, and of its outputs."""
         from onnx import TensorProto
 
         before, after = [], []
@@ -192,7 +197,7 @@ class _Widening:
         return [*before, node, *after]
 
     def _has_constant(self, name: str) -> bool:
-        """Return whether a value is a constant, and add it in float64."""
+        """Return whether a value is a constant; if so, add its copy in float64."""
         from onnx import numpy_helper
 
         if name not in self._constants:
@@ -216,22 +221,22 @@ def _cast(source: str, target: str, to: int) -> Any:
 
 
 def _sensitive(model: Any) -> set[str]:
-    """Return the outputs of nodes that stay in float32: `_FLOAT32`, squares, and all that angles are computed from."""
+    """Return the outputs of nodes that stay in float32: `_FLOAT32`, squares, and the computation of angles."""
     nodes = [*graph_traversal.nodes(model.graph)]
-    made_by = {name: node for node in nodes for name in node.output}
-    found = {
+    producers = {name: node for node in nodes for name in node.output}
+    sensitive = {
         name
         for node in nodes
         if node.op_type in _FLOAT32 or (node.op_type == "Mul" and node.input[0] == node.input[1])
         for name in node.output
     }
-    left = [node for node in nodes if node.op_type in ("Sin", "Cos")]
-    while left:
-        for name in left.pop().input:
-            if name in made_by and name not in found and not graph_traversal.inner(made_by[name]):
-                found.update(made_by[name].output)
-                left.append(made_by[name])
-    return found
+    remaining = [node for node in nodes if node.op_type in ("Sin", "Cos")]
+    while remaining:
+        for name in remaining.pop().input:
+            if name in producers and name not in sensitive and not graph_traversal.inner(producers[name]):
+                sensitive.update(producers[name].output)
+                remaining.append(producers[name])
+    return sensitive
 
 
 def _types(model: Any) -> dict[str, int]:
@@ -247,6 +252,6 @@ def _types(model: Any) -> dict[str, int]:
 
 
 def _remove_shapes(model: Any) -> None:
-    """Remove inferred types and shapes: of loop bodies, converters leave some that are wrong."""
+    """Remove inferred types and shapes, some of which converters leave wrong in loop bodies."""
     for graph in graph_traversal.graphs(model.graph):
         del graph.value_info[:]

@@ -9,7 +9,7 @@ import numpy as np
 from keras_transformer.export.to_onnx import graph_traversal
 from keras_transformer.export.to_onnx.graph_traversal import Shapes, rename
 
-_ENDLESS = 10**9  # tf2onnx's value for an omitted end
+_OMITTED_END = 10**9  # tf2onnx's value for an omitted end
 
 
 def multiply_without_reshaping(graph: Any, shapes: Shapes) -> bool:
@@ -57,14 +57,14 @@ def reshape_to_known_sizes(graph: Any, shapes: Shapes) -> bool:
 
 
 def copy_sizes(graph: Any, _: Shapes) -> bool:
-    """Reshape(x, Concat(…, Shape(x)[i], …)) → Reshape(x, […, 0, …]), where Shape(x)[i] is size i of the result, too.
+    """Reshape(x, Concat(…, Shape(x)[i], …)) → Reshape(x, […, 0, …]), where size i of the result is Shape(x)[i].
 
-    A 0 copies the size of the input.
+    The size 0 copies the size of the input.
     """
     from onnx import numpy_helper
 
     producers = graph_traversal.Producers(graph)
-    constants = {each.name: each for each in graph.initializer if math.prod(each.dims) < 10}
+    constants = {item.name: item for item in graph.initializer if math.prod(item.dims) < 10}
 
     def integers(name: str) -> list[int] | None:
         return numpy_helper.to_array(constants[name]).ravel().tolist() if name in constants else None
@@ -73,17 +73,17 @@ def copy_sizes(graph: Any, _: Shapes) -> bool:
         return producers.get(name, operation, through={"Cast"})
 
     def sizes_of(name: str, data: str, start: int) -> list[int] | None:
-        """Return a part of the sizes that begins at axis `start`, 0 for those of `data`, or None if it is unknown."""
+        """Return the sizes from axis `start` on, 0 for a size of `data`; None if they are unknown."""
         known = integers(name)
         if known is not None:
             return known
-        part = source(name, "Slice")
-        shape = source(part.input[0], "Shape") if part is not None else None
+        slice_ = source(name, "Slice")
+        shape = source(slice_.input[0], "Shape") if slice_ is not None else None
         if shape is None or shape.input[0] != data or shape.attribute:
             return None
-        axes = [integers(each) for each in part.input[1:]]
-        begin_end_axis_step = [start], [start + 1], [0], [1]
-        if any(found != each for found, each in zip(axes, begin_end_axis_step, strict=False)):
+        actual = [integers(value) for value in slice_.input[1:]]
+        expected = [start], [start + 1], [0], [1]  # start, end, axis and step
+        if any(one != other for one, other in zip(actual, expected, strict=False)):
             return None
         return [0]
 
@@ -94,8 +94,8 @@ def copy_sizes(graph: Any, _: Shapes) -> bool:
             continue
         sizes: list[int] | None = []
         for name in joined.input:
-            part = None if sizes is None else sizes_of(name, node.input[0], len(sizes))
-            sizes = None if part is None else [*sizes, *part]
+            more = None if sizes is None else sizes_of(name, node.input[0], len(sizes))
+            sizes = None if more is None else [*sizes, *more]
         if sizes is None:
             continue
         node.input[1] = f"{node.output[0]}_sizes"
@@ -111,11 +111,11 @@ def reshape_once(graph: Any, shapes: Shapes) -> bool:
     producers = graph_traversal.Producers(graph)
     readers = graph_traversal.readers(graph)
     small = {
-        each.name: numpy_helper.to_array(each) for each in graph.initializer if math.prod(each.dims) < 10
+        item.name: numpy_helper.to_array(item) for item in graph.initializer if math.prod(item.dims) < 10
     }
     changed = False
     for last in graph.node:
-        # A 0 copies the size of the input.
+        # The size 0 copies the size of the input.
         if last.op_type != "Reshape" or not small.get(last.input[1], np.zeros(1)).all():
             continue
         reader, place = last, 0
@@ -131,32 +131,32 @@ def reshape_once(graph: Any, shapes: Shapes) -> bool:
     return changed
 
 
-def skip_whole_slices(graph: Any, _: Shapes) -> bool:
+def remove_full_slices(graph: Any, _: Shapes) -> bool:
     """Slice(x, 0, ∞) → x, as in TensorFlow's x[:, None], which also has an Unsqueeze."""
     from onnx import numpy_helper
 
     constants = {constant.name: constant for constant in graph.initializer}
 
-    def every(name: str, is_so: Callable[[np.ndarray], np.ndarray]) -> bool:
-        return name in constants and bool(is_so(numpy_helper.to_array(constants[name])).all())
+    def all_values(name: str, predicate: Callable[[np.ndarray], np.ndarray]) -> bool:
+        return name in constants and bool(predicate(numpy_helper.to_array(constants[name])).all())
 
-    whole = [
+    full_slices = [
         node
         for node in graph.node
         if node.op_type == "Slice"
-        and every(node.input[1], lambda starts: starts == 0)
-        and every(node.input[2], lambda ends: ends >= _ENDLESS)
-        and (len(node.input) < 5 or every(node.input[4], lambda steps: steps == 1))
+        and all_values(node.input[1], lambda starts: starts == 0)
+        and all_values(node.input[2], lambda ends: ends >= _OMITTED_END)
+        and (len(node.input) < 5 or all_values(node.input[4], lambda steps: steps == 1))
         and node.output[0] not in {output.name for output in graph.output}
     ]
-    for node in whole:
+    for node in full_slices:
         rename(graph, node.output[0], node.input[0])
         graph.node.remove(node)
-    return bool(whole)
+    return bool(full_slices)
 
 
-def look_up_as_given(graph: Any, shapes: Shapes) -> bool:
-    """Gather(x, Where(i < 0, i + size, i)) → Gather(x, i), which counts negative indices from the end."""
+def gather_negative_indices(graph: Any, shapes: Shapes) -> bool:
+    """Gather(x, Where(i < 0, i + size, i)) → Gather(x, i), as Gather counts negative indices from the end."""
     producers = graph_traversal.Producers(graph)
 
     def is_size(name: str, data: str, axis: int) -> bool:
@@ -164,11 +164,11 @@ def look_up_as_given(graph: Any, shapes: Shapes) -> bool:
         known = graph_traversal.constant(graph, name)
         if known is not None:
             return shapes.get(data, [None] * (axis + 1))[axis] == known
-        part = producers.get(name, "Slice", through={"Cast", "Squeeze"})
-        shape = producers.get(part.input[0], "Shape", through={"Cast"}) if part is not None else None
+        slice_ = producers.get(name, "Slice", through={"Cast", "Squeeze"})
+        shape = producers.get(slice_.input[0], "Shape", through={"Cast"}) if slice_ is not None else None
         if shape is None or shape.input[0] != data:
             return False
-        return graph_traversal.constant(graph, part.input[1]) == axis
+        return graph_traversal.constant(graph, slice_.input[1]) == axis
 
     changed = False
     for node in graph.node:

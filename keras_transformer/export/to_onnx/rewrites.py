@@ -10,8 +10,8 @@ _REWRITES = (
     reshapes.multiply_without_reshaping,
     reshapes.reshape_to_known_sizes,
     reshapes.copy_sizes,
-    reshapes.skip_whole_slices,
-    reshapes.look_up_as_given,
+    reshapes.remove_full_slices,
+    reshapes.gather_negative_indices,
     fusions.fuse_layer_normalization,
     fusions.mask_by_addition,
     fusions.gelu_of_erf,
@@ -21,14 +21,14 @@ _REWRITES = (
 def simplify(model: Any) -> Any:
     """Simplify a model to fewer and larger operations.
 
-    - Loop-invariant values, above all weights, are read from outside the loop: ONNX Runtime then packs weights once,
-      and copies nothing at each step. Nodes that only depend on them are hoisted out of the loop. Equal loop variables,
-      such as the positions in every layer's cache, are carried once.
-    - The matrix multiplication of a Dense layer needs no reshapes to two axes; consecutive reshapes are merged.
-    - Layer normalisation is one operation, and an attention mask one addition. GELU is the form that ONNX Runtime
-      fuses with the bias before it.
-    - Known and copied sizes of reshapes become constants, and Gather handles negative indices itself, so that no shapes
-      are computed for either.
+    - Loop-invariant values, above all weights, are read from the enclosing graph: ONNX Runtime then packs weights once
+      and does not copy them at each step. Nodes that depend on them only are hoisted out of the loop. Equal loop
+      variables, such as the positions in every layer's cache, are merged.
+    - The matrix multiplication of a Dense layer is not reshaped to two axes; consecutive reshapes are merged.
+    - Layer normalisation becomes one operation, and an attention mask one addition. GELU gets the form that ONNX
+      Runtime fuses with the preceding bias.
+    - Known and copied sizes of reshapes become constants, and Gather handles negative indices, so that no shapes are
+      computed for either.
     - Common subexpressions, including equal constants, are computed once.
     """
     for graph in [*graphs(model.graph)][::-1]:  # inner loops first
@@ -40,7 +40,7 @@ def simplify(model: Any) -> Any:
     )  # last: other rewrites match multiplications by the reshapes around them
     for graph in [*graphs(model.graph)]:
         loops.compute_once(graph)
-        loops.carry_equals_once(graph)
+        loops.merge_equal_variables(graph)
     for graph in [*graphs(model.graph)][::-1]:
         loops.compute_before_loops(graph)
     graph_traversal.remove_unused(model.graph)
@@ -61,10 +61,10 @@ def _rewrite(model: Any, *rewrites: Callable[[Any, Shapes], bool]) -> None:
 def _shapes(graph: Any) -> Shapes:
     """Return the known shapes of values and constants."""
     known: Shapes = {}
-    for each in graphs(graph):
-        for value in [*each.input, *each.value_info, *each.output]:
+    for subgraph in graphs(graph):
+        for value in [*subgraph.input, *subgraph.value_info, *subgraph.output]:
             if value.type.tensor_type.HasField("shape"):
                 dims = value.type.tensor_type.shape.dim
                 known[value.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-        known |= {constant.name: list(constant.dims) for constant in each.initializer}
+        known |= {constant.name: list(constant.dims) for constant in subgraph.initializer}
     return known

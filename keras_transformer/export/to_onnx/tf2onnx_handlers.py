@@ -1,4 +1,4 @@
-"""Handlers for tf2onnx of TensorFlow operations that it lacks or converts inefficiently."""
+"""tf2onnx handlers of TensorFlow operations that it lacks or converts inefficiently."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def erfc(graph: Any, node: Any, *_: Any) -> None:
 
 
 def select(graph: Any, node: Any, *_: Any) -> None:
-    """Convert SelectV2 to Where; tf2onnx makes six nodes of it, of which two multiply possible NaNs by zero."""
+    """Convert SelectV2 to Where; tf2onnx converts it to six nodes, two of which multiply possible NaNs by zero."""
     from onnx import TensorProto
 
     if graph.get_dtype(node.output[0]) != TensorProto.BOOL:
@@ -34,8 +34,8 @@ def select(graph: Any, node: Any, *_: Any) -> None:
 def compare(graph: Any, node: Any, *_: Any) -> None:
     """Keep Less and Greater of integers, which tf2onnx would compare as floats; ONNX Runtime supports integers.
 
-    The condition of a loop with a maximum number of steps compares it with the first input of its function, the number
-    of steps so far, which is int32 in TensorFlow and int64 in ONNX.
+    The condition of a loop with a maximum number of steps compares this number with the number of steps so far, the
+    first input of its function, which is int32 in TensorFlow and int64 in ONNX.
     """
     from onnx import TensorProto
 

@@ -1,4 +1,4 @@
-"""The weights of ONNX graphs: arguments of the traced function, initializers of the graph."""
+"""The weights of ONNX graphs, which are arguments of the traced function and initializers of the graph."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,30 +8,30 @@ import tensorflow as tf
 
 from keras_transformer.export.to_onnx import graph_traversal
 
-LARGEST = 2**31 - 2**24  # bytes of weights in a graph's own file, a protocol buffer, which is at most 2 GiB
-LEAST_BESIDE = 1024  # bytes of a weight that is written to the file beside, if there is one
+MAX_BYTES = 2**31 - 2**24  # of weights in the graph's file, a protocol buffer of at most 2 GiB
+MIN_EXTERNAL_BYTES = 1024  # of a weight that is written to the external file, if there is one
 
 
 class Matrices:
     """The matrices of a model, which a traced function takes as arguments.
 
-    As constants, they would be limited to 2 GiB and copied by each step of a conversion, and folded with others, such
-    as an embedding matrix with the transposition that computes logits, which stores it twice. Vectors, as of
-    normalisations, remain constants, which rewrites look at.
+    As constants, they would be limited to 2 GiB, copied by each step of a conversion, and folded with other operations:
+    an embedding matrix and its transposition for the logits would be stored twice. Vectors, such as those of
+    normalisations, remain constants, because rewrites read them.
 
     Args:
         variables: the model's weights.
 
     Attributes:
-        specs: of the arguments.
+        specs: the specs of the arguments.
     """
 
     def __init__(self, variables: Sequence[Any]) -> None:
-        self._variables = [each for each in variables if len(each.shape) > 1]
-        # Of unknown sizes: TensorFlow's optimiser allocates what has known ones.
+        self._variables = [variable for variable in variables if len(variable.shape) > 1]
+        # The sizes are unknown, because TensorFlow's optimiser allocates tensors of known sizes.
         self.specs = [
-            tf.TensorSpec([None] * len(each.shape), each.dtype, name=f"weight_{number}")
-            for number, each in enumerate(self._variables)
+            tf.TensorSpec([None] * len(variable.shape), variable.dtype, name=f"weight_{number}")
+            for number, variable in enumerate(self._variables)
         ]
 
     def arguments_of(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,34 +39,36 @@ class Matrices:
         count = len(self._variables)
 
         def with_matrices(*arguments: Any) -> Any:
-            own = len(arguments) - count
+            num_inputs = len(arguments) - count
             matrices = [
-                (each, tf.ensure_shape(value, each.shape))
-                for each, value in zip(self._variables, arguments[own:], strict=True)
+                (variable, tf.ensure_shape(value, variable.shape))
+                for variable, value in zip(self._variables, arguments[num_inputs:], strict=True)
             ]
             with keras.StatelessScope(state_mapping=matrices):
-                return function(*arguments[:own])
+                return function(*arguments[:num_inputs])
 
         return with_matrices
 
     def set_shapes(self, graph: Any) -> None:
-        """Set the shapes of the inputs of a converted graph for the matrices."""
-        shapes = {spec.name: each.shape for spec, each in zip(self.specs, self._variables, strict=True)}
+        """Set the shapes of a converted graph's inputs for the matrices."""
+        shapes = {
+            spec.name: variable.shape for spec, variable in zip(self.specs, self._variables, strict=True)
+        }
         for value in graph.input:
             sizes = shapes.get(value.name, ())
             for dimension, size in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
                 dimension.dim_value = size
 
     def insert(self, graph: Any) -> None:
-        """Replace the inputs of a converted graph for the matrices by initializers.
+        """Replace a converted graph's inputs for the matrices by initializers.
 
         Args:
             graph: an `onnx.GraphProto`, which is changed.
         """
         from onnx import helper, numpy_helper
 
-        variables = {spec.name: each for spec, each in zip(self.specs, self._variables, strict=True)}
-        inputs = [each for each in graph.input if each.name not in variables]
+        variables = {spec.name: variable for spec, variable in zip(self.specs, self._variables, strict=True)}
+        inputs = [value for value in graph.input if value.name not in variables]
         del graph.input[:]
         graph.input.extend(inputs)
         dtypes: dict[str, Any] = {}

@@ -49,7 +49,7 @@ class BertWords:
 
     def _set_replacements(self, replacements: dict[int, str]) -> None:
         # All distinct replacements, concatenated; the first entry is for characters that are kept.
-        places = {each: place for place, each in enumerate(dict.fromkeys(replacements.values()), start=1)}
+        places = {text: place for place, text in enumerate(dict.fromkeys(replacements.values()), start=1)}
         entries = np.full(0x110000, _KEPT, np.int32)
         for code, replacement in replacements.items():
             entries[code] = places[replacement]
@@ -58,7 +58,9 @@ class BertWords:
         with tf.init_scope(), tf.device("CPU"):
             self._lengths = tf.constant(lengths)
             self._starts = tf.constant(np.cumsum(lengths, dtype=np.int32) - lengths)
-            self._codes = tf.constant([0, *(ord(each) for text in places for each in text)], tf.int32)
+            self._codes = tf.constant(
+                [0, *(ord(character) for text in places for character in text)], tf.int32
+            )
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Split strings (B,) of valid UTF-8 into words, strings (B, None)."""
@@ -72,12 +74,12 @@ class BertWords:
             codes = self._ordered(codes, rows)
         classes = self._classes(codes)
         codes, rows, isolated, classes = (
-            tf.boolean_mask(each, classes & _ACCENT == 0) for each in (codes, rows, isolated, classes)
+            tf.boolean_mask(values, classes & _ACCENT == 0) for values in (codes, rows, isolated, classes)
         )
         space = classes & _SPACE > 0
         isolated |= classes & _PUNCTUATION > 0
         starts = isolated | row_starts(rows) | shifted(isolated | space, 1, False)
-        codes, rows, starts = (tf.boolean_mask(each, ~space) for each in (codes, rows, starts))
+        codes, rows, starts = (tf.boolean_mask(values, ~space) for values in (codes, rows, starts))
         return cut(codes, rows, starts, ragged.nrows())
 
     def _replaced(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -93,19 +95,19 @@ class BertWords:
     def _ordered(self, codes: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """Sort the nonspacing marks of each character by combining class, as NFD does."""
         classes = self._combining(codes)
-        # Accents that are dropped need no order.
-        loose = (classes > 0) & (self._classes(codes) & _ACCENT == 0)
+        # Only the marks that are kept have to be sorted.
+        kept_accents = (classes > 0) & (self._classes(codes) & _ACCENT == 0)
 
         def sort() -> tf.Tensor:
             runs = tf.cumsum(tf.cast((classes == 0) | row_starts(rows), tf.int64))
             return tf.gather(codes, tf.argsort(runs * 256 + tf.cast(classes, tf.int64), stable=True))
 
-        return tf.cond(tf.reduce_any(loose), sort, lambda: codes)
+        return tf.cond(tf.reduce_any(kept_accents), sort, lambda: codes)
 
 
 @functools.cache
 def bert_words(clean: bool, isolate_ideographs: bool, strip_accents: bool, lowercase: bool) -> BertWords:
-    """Return the `BertWords` of these options; tokenizers share it, since its tables take 0.1 s to make."""
+    """Return the `BertWords` with these options, shared by all tokenizers: its tables take 0.1 s to build."""
     return BertWords(clean, isolate_ideographs, strip_accents, lowercase)
 
 

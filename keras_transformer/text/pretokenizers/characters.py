@@ -10,7 +10,7 @@ _BLOCK = 128
 
 
 def members(runs: str) -> np.ndarray:
-    """Decode a set of `unicode_tables`.
+    """Decode a set of code points of `unicode_tables`.
 
     Args:
         runs: run lengths in base 36: the number of code points outside the set, then inside it, and so on.
@@ -101,5 +101,5 @@ def tokenize_once(words: tf.RaggedTensor, tokenize: Any) -> tf.RaggedTensor:
     Returns:
         int32 `tf.RaggedTensor` (B, None), the concatenated ids of the words of each row.
     """
-    different, places = tf.unique(words.values)
-    return words.with_values(tf.gather(tokenize(different), places)).merge_dims(1, 2)
+    distinct, places = tf.unique(words.values)
+    return words.with_values(tf.gather(tokenize(distinct), places)).merge_dims(1, 2)

@@ -61,8 +61,8 @@ def _contractions(codes: tf.Tensor, rows: tf.Tensor, free: tf.Tensor) -> tuple[t
 
     def following(by: int, letters: str) -> tf.Tensor:
         same_row = shifted(rows, -by, -1) == rows
-        found = [shifted(codes, -by, 0) == ord(letter) for letter in letters]
-        return tf.reduce_any(tf.stack(found), axis=0) & same_row
+        matches = [shifted(codes, -by, 0) == ord(letter) for letter in letters]
+        return tf.reduce_any(tf.stack(matches), axis=0) & same_row
 
     long = following(1, "rv") & following(2, "e") | following(1, "l") & following(2, "l")
     return here & following(1, "stmd"), here & long

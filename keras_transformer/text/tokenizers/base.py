@@ -32,7 +32,7 @@ class Tokenizer(tf.Module, abc.ABC):
         file_name: the name of the file that `save` writes in addition to the description.
         pair_separators: the number of end tokens between the texts of a pair.
         lstrip_mask: whether a mask token takes the white space before it.
-        sampling: "seeded" or "unseeded" if `sample` works, and with or without seeds; None if it does not.
+        sampling: "seeded" or "nondeterministic" for the sampler of `sample`; None if the tokenizer cannot sample.
     """
 
     pad_id: int | None
@@ -128,7 +128,7 @@ class Tokenizer(tf.Module, abc.ABC):
             >>> tokenizer.tokenize(["hello", ""]).shape  # doctest: +SKIP
             TensorShape([2, None])
         """
-        # Strings exist on the CPU only, and the arithmetic is too small to pay for a transfer to an accelerator.
+        # Strings exist on the CPU only, and the arithmetic is too cheap for a transfer to an accelerator.
         with tf.device("CPU"):
             strings = to_string_tensor(texts)
             flat = tf.reshape(strings, [-1])
@@ -141,16 +141,15 @@ class Tokenizer(tf.Module, abc.ABC):
 
         Args:
             texts: a list of B str, or a string tensor (B,).
-            rate: of a byte-pair tokenizer the probability p with which BPE-dropout leaves out a merge; of a
-                SentencePiece model of unigrams the exponent α of the probabilities of segmentations: the smaller, the
-                more uniform.
+            rate: for a byte-pair tokenizer, the probability p with which BPE-dropout skips a merge; for a SentencePiece
+                unigram model, the exponent α of the probabilities of segmentations: the smaller, the more uniform.
             seed: integers (2,). The ids depend on it and on all texts of the call; SentencePiece ignores it.
 
         Returns:
             int32 `tf.RaggedTensor` (B, None).
 
         Raises:
-            ValueError: if `rate` is not between 0 and 1, or the tokenizer has one segmentation of a text only.
+            ValueError: if `rate` is not between 0 and 1, or the tokenizer cannot sample segmentations.
 
         Example:
             >>> tokenizer.sample(["hello"], 0.1, [0, 1])  # doctest: +SKIP
@@ -165,7 +164,7 @@ class Tokenizer(tf.Module, abc.ABC):
 
     def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
         raise ValueError(
-            "`sample` needs a tokenizer of byte pairs or a SentencePiece model of unigrams or byte pairs. "
+            "`sample` needs a byte-pair tokenizer, or a SentencePiece model of the type unigram or BPE. "
             f"Received: a {type(self).__name__}"
         )
 
@@ -218,7 +217,7 @@ class Tokenizer(tf.Module, abc.ABC):
         ):
             if wanted and special < 0:
                 raise ValueError(
-                    f"`{argument}` must be False, as the tokenizer has no such id. Received: {argument}=True"
+                    f"`{argument}` must be False, because the tokenizer has no such id. Received: {argument}=True"
                 )
         ids = self.tokenize(texts, special_tokens=special_tokens)
         one = not isinstance(ids, tf.RaggedTensor)
@@ -305,7 +304,7 @@ class Tokenizer(tf.Module, abc.ABC):
         """
         if not 0 <= id < self.vocabulary_size:
             raise ValueError(
-                f"`id` must lie in [0, {self.vocabulary_size}), the vocabulary. Received: id={id}"
+                f"`id` must be in [0, {self.vocabulary_size}), the vocabulary. Received: id={id}"
             )
         return self._id_to_piece(int(id))
 
@@ -349,7 +348,7 @@ class Tokenizer(tf.Module, abc.ABC):
 
 
 class Compiled:
-    """A function of strings that is traced once for eager calls and for all graphs that call it.
+    """A function of strings that is traced once, for eager calls and for all graphs.
 
     A `tf.function` that is an attribute of a tokenizer would be saved with each model that contains the tokenizer.
 
@@ -424,7 +423,7 @@ def _to_dense_ids(ids: Any, vocabulary_size: int, *, padding_value: int, unknown
     if tf.executing_eagerly() and not tf.reduce_all(known):
         place = tuple(np.argwhere(~known.numpy())[0].tolist())
         raise ValueError(
-            f"`ids` must lie in [0, {vocabulary_size}), the vocabulary. "
+            f"`ids` must be in [0, {vocabulary_size}), the vocabulary. "
             f"Received: ids[{', '.join(map(str, place))}]={dense.numpy()[place]}"
         )
     return tf.cast(tf.where(known, dense, unknown_id), tf.int32)

@@ -23,8 +23,8 @@ class BytePairTokenizer(PairTokenizer):
 
     GPT-2's pattern splits texts into words; adjacent bytes and pieces of each word are merged in the order of
     `merges`. No text is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged. The ids equal
-    those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so words of thousands of
-    bytes are slow.
+    those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so tokenising words of
+    thousands of bytes is slow.
 
     Args:
         vocabulary: the pieces in the order of their ids, written with a character for each byte ("Ġ" for a space).
@@ -76,7 +76,7 @@ class BytePairTokenizer(PairTokenizer):
         if missing := [character for character in BYTE_CHARACTERS if character not in known.ids]:
             raise ValueError(
                 "`vocabulary` must hold GPT-2's character for each of the 256 bytes. "
-                f"Received: {len(known.pieces)} pieces, without {missing[:5]} and {len(missing[5:])} more"
+                f"Received: {len(known.pieces)} pieces without {missing[:5]} and {len(missing[5:])} more"
             )
         contents = [byte_level_content(piece) for piece in known.pieces]
         whitespace = {id_ for id_, content in enumerate(contents) if content.isspace()}
@@ -84,7 +84,7 @@ class BytePairTokenizer(PairTokenizer):
         self._words = GPT2Words()
         with tf.init_scope(), tf.device("CPU"):
             self._contents = tf.constant(contents)
-            self._byte_ids = tf.constant([known.ids[each] for each in BYTE_CHARACTERS])
+            self._byte_ids = tf.constant([known.ids[character] for character in BYTE_CHARACTERS])
 
     @classmethod
     def train(

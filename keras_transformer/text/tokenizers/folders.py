@@ -95,7 +95,7 @@ def read_file(folder: str | os.PathLike[str], class_name: str) -> bytes:
     if not path.is_file():
         raise FileNotFoundError(f"{path} must exist, as {DESCRIPTION} refers to it")
     content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if found != description["sha256"]:
-        raise ValueError(f"{path} must have the sha256 {description['sha256']}. Found: {found}")
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != description["sha256"]:
+        raise ValueError(f"{path} must have the sha256 {description['sha256']}. Found: {sha256}")
     return content

@@ -69,7 +69,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
     """
 
     file_name = "sentencepiece_vocabulary.json"
-    sampling = "unseeded"
+    sampling = "nondeterministic"
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         self._processor, self._model, known = processor, model, self._vocabulary
         if missing := [token for token in tokens_in_text if token not in known.ids]:
             raise ValueError(
-                f"`tokens_in_text` must be in the vocabulary. Received: {missing[:5]}, which it lacks"
+                f"`tokens_in_text` must be in the vocabulary. Received: {missing[:5]}, which are missing"
             )
         check_one_of(_PLACES, place_in_text=place_in_text)
         check_not_negative(unused=unused)
@@ -140,7 +140,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             folder: the folder with T5's `spiece.model`, with a `tokenizer.json` of unigrams, with XLM-RoBERTa's
                 `sentencepiece.bpe.model`, or with Marian's `vocab.json`, `source.spm` and `target.spm`; and,
                 optionally, `tokenizer_config.json`.
-            vocabulary_size: the number of ids of the model, if it exceeds that of the tokenizer.
+            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
             target: whether to read Marian's tokenizer of the target language, for labels. Both tokenizers can
                 detokenise generated ids.
             **options: `pair_separators` and `lstrip_mask` of the constructor, for a folder without `tokenizer.json`.

@@ -12,7 +12,7 @@ _NEVER = np.iinfo(np.int32).max
 
 
 class Dropout(NamedTuple):
-    """BPE-dropout: in each round, each possible merge is left out with a probability.
+    """BPE-dropout: each round skips each possible merge with a probability.
 
     Attributes:
         rate: the probability.
@@ -26,7 +26,7 @@ class Dropout(NamedTuple):
     seed: tf.Tensor
 
     def keeps(self, count: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return whether each of `count` merges is kept in the round of a number, booleans (count,)."""
+        """Return a mask (count,) of the merges to keep in round `number`."""
         seed = tf.random.experimental.stateless_fold_in(self.seed, number)
         return tf.random.stateless_uniform([count], seed) >= self.rate
 
@@ -39,7 +39,7 @@ class PairMerger:
         merges: the pairs of pieces to merge, in order of priority.
 
     Raises:
-        ValueError: if a merge is not a pair, or its parts or their concatenation are not in `ids`.
+        ValueError: if a merge is not a pair, or a piece of it or their concatenation is not in `ids`.
     """
 
     def __init__(self, ids: Mapping[str, int], merges: Sequence[Sequence[str]]):
@@ -56,7 +56,7 @@ class PairMerger:
         self._size = len(ids)
         pairs = sorted((left * self._size + right, *ranks[left, right]) for left, right in ranks)
         keys, order, merged = np.array([*pairs, (np.iinfo(np.int64).max, _NEVER, 0)], np.int64).T
-        self._one_at_a_time = _comes_before_its_parts(ranks, self._size)
+        self._one_at_a_time = _merges_to_earlier_pieces(ranks, self._size)
         with tf.init_scope(), tf.device("CPU"):
             self._keys = tf.constant(keys, tf.int64)
             self._ranks = tf.constant(order, tf.int32)
@@ -71,7 +71,7 @@ class PairMerger:
             symbols: int32 ids (N,), concatenated over all words.
             places: the word of each symbol, int32 (N,), ascending.
             num_words: the number of words, W.
-            dropout: leaves out merges at random (BPE-dropout); by default none.
+            dropout: BPE-dropout, which skips merges at random; by default none.
 
         Returns:
             int32 ids (W, None).
@@ -109,7 +109,7 @@ class PairMerger:
         ranks = tf.where(mergeable, tf.gather(self._ranks, entries), _NEVER)
         first = tf.gather(tf.math.segment_min(ranks, words), words)
         unfinished = first < _NEVER
-        here = self._apart(unfinished & (ranks == first), words)
+        here = self._non_overlapping(unfinished & (ranks == first), words)
         merged = tf.where(here, tf.gather(self._merged, entries), symbols)
         kept = unfinished & ~shifted(here, 1, False)
         finished = ~unfinished
@@ -121,7 +121,7 @@ class PairMerger:
             number + 1,
         )
 
-    def _apart(self, candidates: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+    def _non_overlapping(self, candidates: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
         """Return a mask of candidate pairs that do not overlap: in a, a, a only the first pair."""
         places = tf.range(tf.size(candidates))
         if self._one_at_a_time:
@@ -133,8 +133,8 @@ class PairMerger:
         return candidates & (run % 2 == 1)
 
 
-def _comes_before_its_parts(ranks: Mapping[tuple[int, int], tuple[int, int]], size: int) -> bool:
-    """Return whether a merge results in a piece that an earlier merge uses; equal pairs must then be merged singly."""
+def _merges_to_earlier_pieces(ranks: Mapping[tuple[int, int], tuple[int, int]], size: int) -> bool:
+    """Return whether a merge results in a piece that an earlier merge uses; equal pairs are then merged one by one."""
     used = np.full(size, _NEVER)
     for pair, (rank, _) in ranks.items():
         for id_ in pair:

@@ -46,7 +46,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     file_name = "sentencepiece.model"
-    sampling = "unseeded"
+    sampling = "nondeterministic"
 
     def __init__(self, model: bytes):
         super().__init__()

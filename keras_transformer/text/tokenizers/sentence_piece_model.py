@@ -39,28 +39,31 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
         ) from None
     if with_padding and processor.pad_id() < 0:
         raise ValueError(
-            "`model` must have a padding id, as those of `SentencePieceTokenizer.train` do. "
+            "`model` must have a padding id, as models of `SentencePieceTokenizer.train` do. "
             "Received: a model with pad_id=-1"
         )
     return processor
 
 
 def sampler(tokenizer: Any, model: bytes, rate: float) -> Any:
-    """Return a tokenizer of TF.Text that samples one of all segmentations, without a seed.
+    """Return a TF.Text tokenizer that samples from all segmentations, without a seed.
 
     Args:
         tokenizer: the tokenizer of TF.Text.
         model: its serialised model.
-        rate: α, or of a model of byte pairs the rate of dropout.
+        rate: α for a unigram model, the dropout rate for a BPE model.
 
     Raises:
-        ValueError: if the model has one segmentation of a text only.
+        ValueError: if the model is of another type.
     """
-    kind = sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec.model_type
-    if kind not in (sentencepiece_model_pb2.TrainerSpec.UNIGRAM, sentencepiece_model_pb2.TrainerSpec.BPE):
+    model_type = sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec.model_type
+    if model_type not in (
+        sentencepiece_model_pb2.TrainerSpec.UNIGRAM,
+        sentencepiece_model_pb2.TrainerSpec.BPE,
+    ):
         raise ValueError(
-            "`sample` needs a SentencePiece model of unigrams or byte pairs. "
-            f"Received: a model of type {sentencepiece_model_pb2.TrainerSpec.ModelType.Name(kind).lower()}"
+            "`sample` needs a SentencePiece model of the type unigram or BPE. "
+            f"Received: a model of type {sentencepiece_model_pb2.TrainerSpec.ModelType.Name(model_type).lower()}"
         )
     sampling = copy.copy(tokenizer)
     sampling.nbest_size, sampling.alpha = -1, rate

@@ -20,7 +20,7 @@ class WordTokenizer(VocabularyTokenizer):
     """
 
     _words: Callable[[tf.Tensor], tf.RaggedTensor]
-    _parts = frozenset({"vocabulary", "settings"})
+    _keys = frozenset({"vocabulary", "settings"})
 
     def __init__(
         self, pieces: Sequence[str], settings: Mapping[str, Any], *, needs_unknown: bool = True
@@ -36,15 +36,15 @@ class WordTokenizer(VocabularyTokenizer):
     def model_bytes(self) -> bytes:
         """The serialised vocabulary, settings and other constructor arguments."""
         settings = dict(self._settings)
-        return serialised({"vocabulary": self.vocabulary, **self._more(), "settings": settings})
+        return serialised({"vocabulary": self.vocabulary, **self._other_arguments(), "settings": settings})
 
     @classmethod
     def _arguments(cls, model: bytes) -> dict[str, Any]:
-        content = deserialised(model, cls._parts)
+        content = deserialised(model, cls._keys)
         settings = content.pop("settings")
         return content | settings
 
-    def _more(self) -> dict[str, Any]:
+    def _other_arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments other than vocabulary and settings."""
         return {}
 
@@ -70,7 +70,7 @@ class PairTokenizer(WordTokenizer):
         vocabulary: the pieces in the order of their ids.
         merges: the pairs of pieces to merge, in order of priority.
         settings: the constructor's other arguments.
-        needs_unknown: whether one of the special tokens must be that of unknown text.
+        needs_unknown: whether an unknown token is required.
 
     Raises:
         TypeError: if a piece is not a str.
@@ -78,7 +78,7 @@ class PairTokenizer(WordTokenizer):
     """
 
     sampling = "seeded"
-    _parts = frozenset({"vocabulary", "merges", "settings"})
+    _keys = frozenset({"vocabulary", "merges", "settings"})
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class PairTokenizer(WordTokenizer):
         """The pairs of pieces to merge, in order of priority."""
         return self._merger.merges
 
-    def _more(self) -> dict[str, Any]:
+    def _other_arguments(self) -> dict[str, Any]:
         return {"merges": self.merges}
 
     @abc.abstractmethod
@@ -110,7 +110,7 @@ class PairTokenizer(WordTokenizer):
 
     def _sample_texts(self, texts: tf.Tensor, rate: tf.Tensor, seed: tf.Tensor) -> tf.RaggedTensor:
         def cut(texts: tf.Tensor) -> tf.RaggedTensor:
-            words = self._cut(texts)  # each by itself: equal words need not have equal pieces
+            words = self._cut(texts)  # equal words may have different samples, so do not tokenise them once
             return words.with_values(self._split(words.values, Dropout(rate, seed))).merge_dims(1, 2)
 
         specials = self._vocabulary.special_ids if self._settings["special_tokens_in_text"] else {}

@@ -29,7 +29,7 @@ class Vocabulary:
         self.ids: dict[str, int] = {}
         for id_, piece in enumerate(self.pieces):
             if not isinstance(piece, str):
-                raise TypeError(f"`vocabulary` must hold str. Received: vocabulary[{id_}]={piece!r}")
+                raise TypeError(f"`vocabulary` must hold strings. Received: vocabulary[{id_}]={piece!r}")
             if piece in self.ids:
                 raise ValueError(
                     "`vocabulary` must hold each piece once. "
@@ -69,7 +69,7 @@ class VocabularyTokenizer(Tokenizer):
     Args:
         pieces: the pieces in the order of their ids.
         settings: the constructor's other arguments, as JSON can represent them, including "special_tokens".
-        needs_unknown: whether one of the special tokens must be that of unknown text.
+        needs_unknown: whether an unknown token is required.
 
     Raises:
         TypeError: see `Vocabulary`.
@@ -158,6 +158,6 @@ def deserialised(model: bytes, keys: Collection[str]) -> dict[str, Any]:
             f"`model` must be a serialised tokenizer. Received: {model[:50]!r}…; error of JSON: {error}"
         ) from None
     if not isinstance(content, dict) or content.keys() != set(keys):
-        found = sorted(content) if isinstance(content, dict) else content
-        raise ValueError(f"`model` must hold {sorted(keys)} and nothing else. Received: {found!r}")
+        received = sorted(content) if isinstance(content, dict) else content
+        raise ValueError(f"`model` must hold {sorted(keys)} and nothing else. Received: {received!r}")
     return content

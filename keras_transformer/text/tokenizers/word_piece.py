@@ -84,7 +84,7 @@ class WordPieceTokenizer(WordTokenizer):
         known = self._vocabulary
         if bad := [piece for piece in known.pieces if not piece or "\0" in piece]:
             raise ValueError(
-                f"`vocabulary` must hold no empty piece, nor U+0000. Received: {bad[0]!r} at {known.ids[bad[0]]}"
+                f"`vocabulary` must not hold empty pieces or U+0000. Received: {bad[0]!r} at {known.ids[bad[0]]}"
             )
         self._words = bert_words(clean_text, isolate_ideographs, strip_accents, lowercase)
         with tf.init_scope(), tf.device("CPU"):
@@ -166,7 +166,7 @@ class WordPieceTokenizer(WordTokenizer):
         Args:
             folder: the folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
-            lowercase: whether to lower-case letters also if the files do not say so.
+            lowercase: whether to lower-case letters even if the files do not ask for it.
 
         Returns:
             The tokenizer.

@@ -50,7 +50,7 @@ def most_frequent_characters(counts: Mapping[str, int], number: int) -> set[str]
     for word, count in counts.items():
         for character in word:
             characters[character] += count
-    return set(sorted(characters, key=lambda each: (-characters[each], each))[:number])
+    return set(sorted(characters, key=lambda character: (-characters[character], character))[:number])
 
 
 def learn_merges(
@@ -125,7 +125,7 @@ class _Learner:
             count, pair = heapq.heappop(self._queue)
             if -count == self._pairs[pair]:
                 return pair if -count >= min_frequency else None
-            if self._pairs[pair] > 0:  # its count has decreased since
+            if self._pairs[pair] > 0:  # its count has decreased meanwhile
                 heapq.heappush(self._queue, (-self._pairs[pair], pair))
         return None
 
@@ -154,12 +154,12 @@ class _Learner:
 
 def _merged(word: Sequence[int], pair: tuple[int, int], id_: int) -> list[int]:
     new: list[int] = []
-    at = 0
-    while at < len(word):
-        if at + 1 < len(word) and (word[at], word[at + 1]) == pair:
+    i = 0
+    while i < len(word):
+        if i + 1 < len(word) and (word[i], word[i + 1]) == pair:
             new.append(id_)
-            at += 2
+            i += 2
         else:
-            new.append(word[at])
-            at += 1
+            new.append(word[i])
+            i += 1
     return new

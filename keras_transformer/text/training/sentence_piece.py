@@ -76,9 +76,9 @@ def train_sentence_piece(
         )
     except RuntimeError as error:
         raise source.error or ArgumentError(
-            "{vocabulary_size} must suit these texts: each of their characters, each special id and each of the 256 "
-            "bytes of {byte_fallback} needs an id. Received: {vocabulary_size=}, {byte_fallback=}; error of "
-            "sentencepiece: {error!s}",
+            "{vocabulary_size} must suit these texts: each of their characters, each special token and "
+            "each of the 256 bytes of {byte_fallback} needs an id. Received: {vocabulary_size=}, {byte_fallback=}; "
+            "error of sentencepiece: {error!s}",
             vocabulary_size=vocabulary_size,
             byte_fallback=byte_fallback,
             error=str(error),
@@ -93,11 +93,11 @@ def _check(
     with_bytes = byte_fallback and model in ("char", "word")
     smallest = _SMALLEST_VOCABULARY + _NUM_BYTES * with_bytes
     if not is_integer(vocabulary_size) or not smallest <= vocabulary_size < 2**31:
-        parts = (
+        needed = (
             f"the four special ids{', the 256 bytes of `byte_fallback`' if with_bytes else ''} and a piece"
         )
         raise ArgumentError(
-            f"{{vocabulary_size}} must be an integer from {smallest} ({parts}) to {2**31 - 1}",
+            f"{{vocabulary_size}} must be an integer from {smallest} ({needed}) to {2**31 - 1}",
             vocabulary_size=vocabulary_size,
             byte_fallback=byte_fallback,
         )

@@ -297,7 +297,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         """
         ids = self.tokenize(text)
         if self.graphs.start_id is None and not ids:
-            raise RefusedError("texts", "`texts` must have a token each. Received: none")
+            raise RefusedError("texts", "`texts` must each have a token. Received: none")
         return self._limited(ids, truncate)
 
     def _encoded(self, texts: Sequence[Any], errors: RowErrors, truncate: bool) -> dict[int, list[int]]:
