@@ -66,7 +66,7 @@ _POOLINGS = {"cls": "first", "mean": "mean"}
 def _complete(labels: Callable[[dict[str, Any]], dict[str, Any]], config: dict[str, Any]) -> dict[str, Any]:
     """Add what newer files say in `layer_types` and `rope_parameters`."""
     config = labels(config)
-    rope, kinds = config.get("rope_parameters") or {}, config.get("layer_types")
+    rope, layer_types = config.get("rope_parameters") or {}, config.get("layer_types")
     found = {
         "global_attn_every_n_layers": 3,
         "global_rope_theta": 160000.0,
@@ -79,12 +79,12 @@ def _complete(labels: Callable[[dict[str, Any]], dict[str, Any]], config: dict[s
                 f"`config.json` of a modernbert must have rope_type='default'. Received: rope_parameters={rope!r}"
             )
         found[name] = (rope.get(kind) or {}).get("rope_theta", found[name])
-    if kinds is not None:
-        every = next((i for i in range(1, len(kinds)) if kinds[i] == "full_attention"), len(kinds))
-        if kinds != ["sliding_attention" if i % every else "full_attention" for i in range(len(kinds))]:
+    if layer_types is not None:
+        every = next((i for i in range(1, len(layer_types)) if layer_types[i] == "full_attention"), len(layer_types))
+        if layer_types != ["sliding_attention" if i % every else "full_attention" for i in range(len(layer_types))]:
             raise ValueError(
                 "`config.json` of a modernbert must have layer_types that repeat, beginning with full_attention. "
-                f"Received: layer_types={kinds!r}"
+                f"Received: layer_types={layer_types!r}"
             )
         found["global_attn_every_n_layers"] = every
     return found
