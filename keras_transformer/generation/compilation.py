@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_transformer import xla
-from keras_transformer.generation.generative_model import GenerativeModel
+from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.typing import Tensor
 
@@ -50,7 +50,12 @@ class ModelFunctions:
         """Pad each axis of each input to the size of a bucket; padding rows have a limit of one new token."""
         ids = dict.fromkeys(("source_ids", "prefix_ids", "target_ids"), padding_value(self.model))
         padding_values = {**ids, "limits": 1}
-        return {name: _padded(values, padding_values.get(name, 0)) for name, values in inputs.items()}
+        # Learned positions of an encoder–decoder limit padding, too; prompts are padded on the left, without positions.
+        max_length = getattr(self.model, "max_length", None) if is_encoder_decoder(self.model) else None
+        return {
+            name: _padded(values, padding_values.get(name, 0), max_length if name in ids else None)
+            for name, values in inputs.items()
+        }
 
 
 class CompiledFunction:
@@ -147,10 +152,15 @@ def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: 
     return function
 
 
-def _padded(values: np.ndarray, padding_value: int) -> np.ndarray:
-    """Pad axes to a power of two, the second to at least 8; of noise, which has three axes, only the first."""
+def _padded(values: np.ndarray, padding_value: int, max_length: int | None = None) -> np.ndarray:
+    """Pad axes to a power of two, the second to at least 8; of noise, which has three axes, only the first.
+
+    The second axis of ids is padded to `max_length` at most.
+    """
     smallest_sizes = (1,) if values.ndim == 3 else (1, 8)
     shape = [bucket(size, smallest) for size, smallest in zip(values.shape, smallest_sizes, strict=False)]
+    if max_length is not None:
+        shape[1] = max(values.shape[1], min(shape[1], max_length))
     dtype = {"f": np.float32, "b": np.bool_}.get(values.dtype.kind, np.int32)
     padded = np.full((*shape, *values.shape[len(shape) :]), padding_value, dtype)
     padded[tuple(slice(size) for size in values.shape)] = values

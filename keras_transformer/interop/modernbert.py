@@ -80,8 +80,12 @@ def _complete(labels: Callable[[dict[str, Any]], dict[str, Any]], config: dict[s
             )
         found[name] = (rope.get(kind) or {}).get("rope_theta", found[name])
     if layer_types is not None:
-        every = next((i for i in range(1, len(layer_types)) if layer_types[i] == "full_attention"), len(layer_types))
-        if layer_types != ["sliding_attention" if i % every else "full_attention" for i in range(len(layer_types))]:
+        every = next(
+            (i for i in range(1, len(layer_types)) if layer_types[i] == "full_attention"), len(layer_types)
+        )
+        if layer_types != [
+            "sliding_attention" if i % every else "full_attention" for i in range(len(layer_types))
+        ]:
             raise ValueError(
                 "`config.json` of a modernbert must have layer_types that repeat, beginning with full_attention. "
                 f"Received: layer_types={layer_types!r}"

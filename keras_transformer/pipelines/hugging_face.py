@@ -46,7 +46,7 @@ def from_hugging_face(
 
     | folder | pipeline |
     |---|---|
-    | Marian, T5, T5 v1.1, mT5 | `TextToText` |
+    | Marian, BART, Pegasus, T5, T5 v1.1, mT5 | `TextToText` |
     | GPT-2, OpenAI GPT | `TextGeneration` |
     | BERT and its relatives for masked language modelling or pre-training | `FillMask` |
     | for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
@@ -54,7 +54,7 @@ def from_hugging_face(
     | BERT with `modules.json` of `sentence-transformers` | `Embedding` |
     | ViT | `ImageClassification` |
 
-    BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. For BART, mBART, M2M-100, Pegasus, ALBERT and
+    BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. For mBART, M2M-100, ALBERT, ModernBERT and
     Llama, whose tokenizers cannot be read, pass a `tokenizer`.
 
     Args:
@@ -118,10 +118,11 @@ def _marian_or_t5(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
 _ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
 # The tokenizer of each model type that reads texts.
 _TOKENIZERS: dict[str, Callable[[pathlib.Path, Any], text.Tokenizer]] = {
-    **dict.fromkeys(("marian", "t5", "mt5"), _marian_or_t5),
+    **dict.fromkeys(("marian", "t5", "mt5", "pegasus"), _marian_or_t5),
     "gpt2": lambda folder, _: text.BytePairTokenizer.from_files(folder),
     "openai-gpt": lambda folder, _: text.OpenAIGPTTokenizer.from_files(folder),
     **dict.fromkeys(("bert", "distilbert"), lambda folder, _: text.WordPieceTokenizer.from_files(folder)),
+    "bart": lambda folder, _: text.BytePairTokenizer.from_files(folder, start="</s>", source_prefix=["<s>"]),
     "roberta": lambda folder, _: text.BytePairTokenizer.from_files(folder, **_ROBERTA),
     **dict.fromkeys(
         ("xlm-roberta", "camembert"), lambda folder, _: text.MarianT5Tokenizer.from_files(folder, **_ROBERTA)

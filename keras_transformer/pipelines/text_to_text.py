@@ -13,8 +13,11 @@ from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.texts import utf8_error
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check
 from keras_transformer_serving.pipelines.errors import RowErrors
 from keras_transformer_serving.text import splitting
+
+_SOURCE_TOKENS = 512  # by default
 
 
 class TextToText(GeneratingPipeline):
@@ -26,7 +29,8 @@ class TextToText(GeneratingPipeline):
         generation: a sampler or its name.
         constraints: constraints on the outputs, such as `generation.NoRepeatNGram(3)`.
         max_new_tokens: the maximum number of tokens of an output.
-        max_source_tokens: the maximum number of tokens of an input; see `long_texts`.
+        max_source_tokens: the maximum number of tokens of an input, by default 512 or the model's `max_length` if that
+            is less; see `long_texts`.
         long_texts: "refuse" to raise an error for longer texts, or "split" to split them in calls and streams into
             lines and sentences, whose outputs are joined (see `split_texts`). A SavedModel returns an error for them.
 
@@ -54,7 +58,7 @@ class TextToText(GeneratingPipeline):
         *,
         constraints: Sequence[Any] = (),
         max_new_tokens: int = 64,
-        max_source_tokens: int = 512,
+        max_source_tokens: int | None = None,
         long_texts: str = "refuse",
     ) -> None:
         splitting.is_split(long_texts)
@@ -64,7 +68,7 @@ class TextToText(GeneratingPipeline):
             generation,
             constraints=constraints,
             max_new_tokens=max_new_tokens,
-            max_source_tokens=max_source_tokens,
+            max_source_tokens=_source_limit(model, max_source_tokens),
         )
         self.long_texts = long_texts
 
@@ -113,10 +117,16 @@ class TextToText(GeneratingPipeline):
 
     def _source_rows(self, texts: Tensor, truncate: bool = False) -> tf.RaggedTensor:
         """Return the ids of texts with end ids (B, None), no ids for texts of spaces and unknown characters only."""
-        rows = self.tokenizer.encode_ragged(texts, add_end=True)
+        tokenizer = self.tokenizer
+        rows = tokenizer.encode_ragged(texts, add_end=True)
+        if tokenizer.source_prefix_ids:
+            prefix = tf.tile(tf.constant([tokenizer.source_prefix_ids]), [rows.nrows(), 1])
+            rows = tf.concat([prefix, rows], axis=1)
         if truncate:
             rows = self._truncated(rows, self.max_source_tokens - 1)
-        no_text = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.empty_ids])
+        no_text = tf.constant(
+            [self.model.pad_id, self.model.end_id, *tokenizer.source_prefix_ids, *tokenizer.empty_ids]
+        )
         is_text = tf.reduce_all(rows.values[:, None] != no_text, axis=-1)
         has_text = tf.reduce_any(rows.with_values(is_text), axis=1)
         return tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(has_text, rows.row_lengths())))
@@ -138,3 +148,16 @@ class TextToText(GeneratingPipeline):
         """Return the ids of targets with end tokens (B, None), and no errors (B,)."""
         del texts
         return self.tokenizer.encode_ragged(targets, add_end=True), tf.fill(tf.shape(targets), "")
+
+
+def _source_limit(model: Any, max_source_tokens: int | None) -> int:
+    """Return the maximum number of tokens of an input, after a check that a model with learned positions has them."""
+    limit = getattr(model, "max_length", None)
+    if max_source_tokens is None:
+        return _SOURCE_TOKENS if limit is None else min(_SOURCE_TOKENS, limit)
+    check(
+        limit is None or max_source_tokens <= limit,
+        f"be at most max_length={limit}",
+        max_source_tokens=max_source_tokens,
+    )
+    return max_source_tokens

@@ -31,6 +31,7 @@ class Tokenizer(tf.Module, abc.ABC):
         empty_ids: the ids without content: the unknown id, and the ids of pieces that are only spaces.
         file_name: the name of the file that `save` writes in addition to the description.
         pair_separators: the number of end tokens between the texts of a pair.
+        source_prefix_ids: the ids before each source of an encoder–decoder, which decoded texts are without.
         lstrip_mask: whether a mask token takes the white space before it.
         sampling: "seeded" or "nondeterministic" for the sampler of `sample`; None if the tokenizer cannot sample.
     """
@@ -44,6 +45,7 @@ class Tokenizer(tf.Module, abc.ABC):
     file_name: str
     pair_separators: int = 1
     lstrip_mask: bool = False
+    source_prefix_ids: tuple[int, ...] = ()
     sampling: str | None = None
 
     @abc.abstractmethod
@@ -259,7 +261,9 @@ class Tokenizer(tf.Module, abc.ABC):
             if self.start_id == self.end_id:
                 ends &= tf.range(shape[-1]) > 0
             ended = tf.cumsum(tf.cast(ends, tf.int32), axis=1) > 0
-            kept = ~ended & (rows != self.start_id)
+            kept = ~ended
+            for id_ in (self.start_id, *self.source_prefix_ids):
+                kept &= rows != id_
             if self.pad_id is not None:
                 kept &= rows != self.pad_id
             texts = self._join(tf.ragged.boolean_mask(rows, kept))

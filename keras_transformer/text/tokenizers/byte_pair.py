@@ -10,7 +10,7 @@ from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer
-from keras_transformer.text.tokenizers.vocabulary import of_pairs_and_masks
+from keras_transformer.text.tokenizers.vocabulary import row_settings
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 from keras_transformer_serving.text.subword import BYTE_CHARACTERS, byte_level_content
@@ -34,6 +34,8 @@ class BytePairTokenizer(PairTokenizer):
         special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
         pair_separators: the number of end tokens between the texts of a pair, such as 2 for RoBERTa.
         lstrip_mask: whether a mask token takes the white space before it, as in RoBERTa.
+        source_prefix: tokens before each source of an encoder–decoder, which decoded texts are without, such as BART's
+            "<s>".
 
     Attributes:
         mask_id: the id of the mask token; -1 if there is none.
@@ -64,12 +66,13 @@ class BytePairTokenizer(PairTokenizer):
         special_tokens_in_text: bool = False,
         pair_separators: int = 1,
         lstrip_mask: bool = False,
+        source_prefix: Sequence[str] = (),
     ):
         settings = {
             "special_tokens": dict(special_tokens),
             "add_prefix_space": add_prefix_space,
             "special_tokens_in_text": special_tokens_in_text,
-            **of_pairs_and_masks(pair_separators, lstrip_mask),
+            **row_settings(pair_separators, lstrip_mask, source_prefix),
         }
         super().__init__(vocabulary, merges, settings, needs_unknown=False)
         known = self._vocabulary
@@ -140,7 +143,12 @@ class BytePairTokenizer(PairTokenizer):
 
     @classmethod
     def from_files(
-        cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False, **options: Any
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        special_tokens_in_text: bool = False,
+        start: str | None = None,
+        **options: Any,
     ) -> Self:
         """Read the tokenizer of a folder written by Hugging Face's libraries, such as GPT-2's or RoBERTa's.
 
@@ -150,7 +158,8 @@ class BytePairTokenizer(PairTokenizer):
             folder: the folder with `tokenizer.json`, or with `vocab.json`, `merges.txt` and, optionally,
                 `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
-            **options: `pair_separators` and `lstrip_mask` of the constructor, for a folder without `tokenizer.json`.
+            start: the token that starts a row, by default that of the files. Targets of BART start with "</s>".
+            **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
 
         Returns:
             The tokenizer.
@@ -164,9 +173,10 @@ class BytePairTokenizer(PairTokenizer):
             50257
         """
         vocabulary, merges, settings = hugging_face.read_byte_pair(folder)
-        return cls(
-            vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **{**options, **settings}
-        )
+        if start is not None:
+            settings["special_tokens"] = {**settings["special_tokens"], "start": start}
+        settings = {"special_tokens_in_text": special_tokens_in_text, **options, **settings}
+        return cls(vocabulary, merges, **settings)
 
     def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         codes = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)

@@ -107,7 +107,7 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     roles = _roles(config, _NAMES)
     if not roles and _END_OF_TEXT in pieces:
         roles = dict.fromkeys(("unknown", "start", "end"), _END_OF_TEXT)
-    settings = _of_pairs_and_masks(content, roles) if content else {}
+    settings = _row_settings(content, roles) if content else {}
     if "pad" in roles and roles["pad"] == roles.get("end"):  # GPT-2's files may name the end token as padding
         del roles["pad"]
     return pieces, merges, {"add_prefix_space": prefix_space, "special_tokens": roles, **settings}
@@ -191,6 +191,10 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
     roles = _roles(config, _NAMES)
     specials = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", **roles}
     specials.setdefault("start", specials["pad"])
+    if (file := path / "spiece.model").is_file() and str(config.get("tokenizer_class")).startswith("Pegasus"):
+        pieces = _pegasus_pieces(file, config)
+        unused = {token: token for token in pieces[2 : config.get("offset", 103) + 2]}
+        return file.read_bytes(), pieces, {"special_tokens": {**unused, **specials}}
     if (file := path / "spiece.model").is_file():
         sentinels = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 100))]
         return file.read_bytes(), None, {"special_tokens": specials, "tokens_in_text": sentinels}
@@ -199,7 +203,7 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
         model, pieces = _unigram(file, content)
         sentinels = [piece for piece in pieces if piece.startswith("<extra_id_")]
         settings = {"special_tokens": specials, "tokens_in_text": sentinels}
-        return model, pieces, {**settings, **_of_pairs_and_masks(content, specials)}
+        return model, pieces, {**settings, **_row_settings(content, specials)}
     if (file := path / _FAIRSEQ_FILE).is_file():
         return _fairseq(file, specials)
     file = path / ("target.spm" if target else "source.spm")
@@ -214,18 +218,12 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
 
 def _fairseq(file: pathlib.Path, specials: dict[str, str]) -> tuple[bytes, list[str], dict[str, Any]]:
     """Read XLM-RoBERTa's tokenizer, whose first four ids are fairseq's; its SentencePiece model begins with three."""
-    model = sentencepiece_model_pb2.ModelProto()
-    try:
-        model.ParseFromString(file.read_bytes())
-    except DecodeError as error:
-        raise ValueError(
-            f"{file} must be a SentencePiece model. Received: a file that is not ({error})"
-        ) from error
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *(each.piece for each in model.pieces[3:]), "<mask>"]
+    pieces = [piece.piece for piece in _sentence_piece(file).pieces[3:]]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *pieces, "<mask>"]
     return file.read_bytes(), pieces, {"special_tokens": {**specials, "start": "<s>", "mask": "<mask>"}}
 
 
-def _of_pairs_and_masks(content: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
+def _row_settings(content: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of `tokenizer.json` for pairs of texts and for mask tokens, where it has them."""
     processor, found = content.get("post_processor") or {}, {}
     if processor.get("type") == "RobertaProcessing":
@@ -239,6 +237,24 @@ def _of_pairs_and_masks(content: Mapping[str, Any], roles: Mapping[str, str]) ->
         if token["content"] == roles.get("mask"):
             found["lstrip_mask"] = bool(token.get("lstrip"))
     return found
+
+
+def _pegasus_pieces(file: pathlib.Path, config: Mapping[str, Any]) -> list[str]:
+    """Return Pegasus's vocabulary: special tokens of pre-training, then the model's pieces without the first two."""
+    pieces = [piece.piece for piece in _sentence_piece(file).pieces]
+    unused = [f"<unk_{number}>" for number in range(2, config.get("offset", 103))]
+    return ["<pad>", "</s>", "<mask_1>", "<mask_2>", *unused, *pieces[2:]]
+
+
+def _sentence_piece(file: pathlib.Path) -> Any:
+    model = sentencepiece_model_pb2.ModelProto()
+    try:
+        model.ParseFromString(file.read_bytes())
+    except DecodeError as error:
+        raise ValueError(
+            f"{file} must be a SentencePiece model. Received: a file that is not ({error})"
+        ) from error
+    return model
 
 
 def _unigram(file: pathlib.Path, content: Mapping[str, Any]) -> tuple[bytes, list[str]]:

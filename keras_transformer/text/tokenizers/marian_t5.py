@@ -15,7 +15,7 @@ from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, 
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,
-    of_pairs_and_masks,
+    row_settings,
     serialised,
 )
 from keras_transformer_options.arguments import check_not_negative, check_one_of
@@ -46,6 +46,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             pieces.
         pair_separators: the number of end tokens between the texts of a pair, such as 2 for XLM-RoBERTa.
         lstrip_mask: whether a mask token takes the white space before it, as in XLM-RoBERTa.
+        source_prefix: tokens before each source of an encoder–decoder, which decoded texts are without.
 
     Attributes:
         start_id: the id that starts a target; T5 and Marian start with padding.
@@ -82,6 +83,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         unused: int = 0,
         pair_separators: int = 1,
         lstrip_mask: bool = False,
+        source_prefix: Sequence[str] = (),
     ):
         processor = read_model(model, with_padding=False)
         settings = {
@@ -89,7 +91,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             "tokens_in_text": list(tokens_in_text),
             "place_in_text": place_in_text,
             "unused": unused,
-            **of_pairs_and_masks(pair_separators, lstrip_mask),
+            **row_settings(pair_separators, lstrip_mask, source_prefix),
         }
         super().__init__(vocabulary, settings)
         self._processor, self._model, known = processor, model, self._vocabulary
@@ -109,7 +111,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
     def _set_tables(self) -> None:
         pieces, special = self._vocabulary.pieces, self._vocabulary.special_ids
         contents = {id_: piece.replace(_SPACE, " ") for id_, piece in enumerate(pieces)}
-        contents |= {self.unknown_id: _UNKNOWN}
+        contents |= dict.fromkeys(special.values(), "") | {self.unknown_id: _UNKNOWN}
         contents |= dict.fromkeys(range(len(pieces), self.vocabulary_size), "")
         # The prefix space that the model adds, or the leading spaces that it ignores.
         self._added = r"\A " if keeps_spaces(self._processor) else r"\A +"
@@ -143,7 +145,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
             target: whether to read Marian's tokenizer of the target language, for labels. Both tokenizers can
                 detokenise generated ids.
-            **options: `pair_separators` and `lstrip_mask` of the constructor, for a folder without `tokenizer.json`.
+            **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
 
         Returns:
             The tokenizer.

@@ -92,6 +92,12 @@ class VocabularyTokenizer(Tokenizer):
         self.mask_id = known.role("mask")
         self.pair_separators = settings.get("pair_separators", 1)
         self.lstrip_mask = settings.get("lstrip_mask", False)
+        source_prefix = settings.get("source_prefix", ())
+        if missing := [token for token in source_prefix if token not in known.ids]:
+            raise ValueError(
+                f"`source_prefix` must be in the vocabulary. Received: {missing}, which it lacks"
+            )
+        self.source_prefix_ids = tuple(known.ids[token] for token in source_prefix)
         self.vocabulary_size: int = len(known.pieces)
         self.empty_ids: tuple[int, ...] = (self.unknown_id,)
 
@@ -124,12 +130,13 @@ class VocabularyTokenizer(Tokenizer):
         return self._vocabulary.ids.get(piece, self.unknown_id)
 
 
-def of_pairs_and_masks(pair_separators: int, lstrip_mask: bool) -> dict[str, Any]:
-    """Return the settings of a tokenizer of an encoder; defaults are left out, as in the files of earlier versions."""
+def row_settings(pair_separators: int, lstrip_mask: bool, source_prefix: Sequence[str]) -> dict[str, Any]:
+    """Return settings of special tokens around texts; defaults are left out, as in the files of earlier versions."""
     check_positive_integer(pair_separators=pair_separators)
     return {
         **({"pair_separators": pair_separators} if pair_separators != 1 else {}),
         **({"lstrip_mask": True} if lstrip_mask else {}),
+        **({"source_prefix": list(source_prefix)} if source_prefix else {}),
     }
 
 

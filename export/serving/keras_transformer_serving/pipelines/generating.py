@@ -374,7 +374,9 @@ class TextToText(Generating):
         """Return the source ids of a text and the end id; none for only spaces and unknown characters."""
         ids = self._text_tokenizer.tokenize(text)
         no_text = {self.graphs.pad_id, self.graphs.end_id, *self.config["empty_ids"]}
-        return [] if no_text.issuperset(ids) else [*ids, self.graphs.end_id]
+        if no_text.issuperset(ids):
+            return []
+        return [*self._text_tokenizer.source_prefix_ids, *ids, self.graphs.end_id]
 
     def _truncated(self, ids: list[int], limit: int) -> list[int]:
         return [*ids[: limit - 1], ids[-1]]

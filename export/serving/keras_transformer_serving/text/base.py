@@ -23,6 +23,7 @@ class Tokenizer(abc.ABC):
         special_token_ids: the special tokens and their ids.
         pieces: the pieces in the order of their ids.
         pair_separators: the number of end tokens between the texts of a pair.
+        source_prefix_ids: the ids before each source of an encoder–decoder, which decoded texts are without.
         lstrip_mask: whether a mask token takes the white space before it.
         _in_text: the special tokens that are recognised in every text, and their ids.
         _anywhere: whether they are recognised anywhere in a text, or only at its start.
@@ -37,6 +38,7 @@ class Tokenizer(abc.ABC):
     pieces: Sequence[str]
     pair_separators: int = 1
     lstrip_mask: bool = False
+    source_prefix_ids: Sequence[int] = ()
     _in_text: Mapping[str, int] = {}
     _anywhere: bool = True
 
@@ -74,7 +76,7 @@ class Tokenizer(abc.ABC):
         for place, id_ in enumerate(map(int, ids)):
             if id_ == self.end_id and (place > 0 or self.start_id != self.end_id):
                 break
-            if id_ not in (self.start_id, self.pad_id):
+            if id_ not in (self.start_id, self.pad_id, *self.source_prefix_ids):
                 kept.append(id_)
         return self._join(kept)
 
@@ -101,6 +103,7 @@ class VocabularyTokenizer(Tokenizer):
         self.special_token_ids = {token: self._ids[token] for token in roles.values()}
         self.pair_separators = settings.get("pair_separators", 1)
         self.lstrip_mask = settings.get("lstrip_mask", False)
+        self.source_prefix_ids = [self._ids[token] for token in settings.get("source_prefix", ())]
         if settings.get("special_tokens_in_text"):
             self._in_text = self.special_token_ids
 

@@ -78,6 +78,8 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             piece: id_ for id_, piece in enumerate(vocabulary) if piece not in self.special_token_ids
         }
         self._contents = [piece.replace(_SPACE, " ") for piece in self.pieces]
+        for id_ in self.special_token_ids.values():
+            self._contents[id_] = ""
         self._contents[self.unknown_id] = _UNKNOWN
 
     def _cut(self, text: str) -> list[int]:
