@@ -154,14 +154,14 @@ def _on_jax(
 
 def derive(case: Case, measured: dict[str, Any]) -> None:
     """Add the rate of operations."""
-    for found in measured["contenders"].values():
-        found["gflops_over_related_pairs"] = case.operations() / found["seconds"] / 1e9
+    for figures in measured["contenders"].values():
+        figures["gflops_over_related_pairs"] = case.operations() / figures["seconds"] / 1e9
 
 
 def best(case: dict[str, Any], contender: str, quantity: str) -> float:
     """Return the smaller of a contender's figures with and without XLA; NaN if not measured."""
-    found = [c[quantity] for name, c in case["contenders"].items() if name.rpartition(", ")[0] == contender]
-    return min(found, default=float("nan"))
+    figures = [c[quantity] for name, c in case["contenders"].items() if name.rpartition(", ")[0] == contender]
+    return min(figures, default=float("nan"))
 
 
 def plot(result: dict[str, Any], path: pathlib.Path) -> pathlib.Path:

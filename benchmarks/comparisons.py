@@ -86,13 +86,13 @@ GENERATION = {"seq2seq": "generation, encoder–decoder", "gpt": "generation, GP
 def train_step(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare a step of `fit`; Keras' default on a CPU is without XLA."""
     result = read("train_step", folder)
-    found = result["cases"]["step"]["contenders"]
-    ours = forms(found, {"keras_transformer": "without XLA", "keras_transformer, XLA": "with XLA"})
+    figures = result["cases"]["step"]["contenders"]
+    ours = forms(figures, {"keras_transformer": "without XLA", "keras_transformer, XLA": "with XLA"})
     peers = {
         "KerasHub": {"KerasHub": "without XLA", "KerasHub, XLA": "with XLA"},
         "PyTorch": {"PyTorch": "eager", "PyTorch, compiled": "compiled"},
     }
-    rates = {peer: forms(found, names) for peer, names in peers.items()}
+    rates = {peer: forms(figures, names) for peer, names in peers.items()}
     yield from compare(TRAINING_STEP, "", result, ours, rates)
 
 
@@ -109,11 +109,11 @@ def training(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare training on spa-eng; with XLA only with PyTorch, because KerasHub's fastest form was not measured."""
     for result in runs("training", folder):
         for name, case in result["cases"].items():
-            found, xla = case["contenders"], ", XLA" if case["xla"] else ""
-            ours = forms(found, {f"{name}{xla}": form for name, form in OURS_ON_SPA_ENG.items()})
-            peers = {"PyTorch": forms(found, {"PyTorch": ""})}
+            figures, xla = case["contenders"], ", XLA" if case["xla"] else ""
+            ours = forms(figures, {f"{name}{xla}": form for name, form in OURS_ON_SPA_ENG.items()})
+            peers = {"PyTorch": forms(figures, {"PyTorch": ""})}
             if not xla:
-                peers = {"KerasHub": forms(found, {"KerasHub": "without XLA"}), **peers}
+                peers = {"KerasHub": forms(figures, {"KerasHub": "without XLA"}), **peers}
             yield from compare(TRAINING, name if xla else "", result, ours, peers)
 
 
@@ -156,19 +156,19 @@ def generation(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare generation on every machine that was measured, in float32 and in int8."""
     for result in runs("generation", folder):
         for name, case in result["cases"].items():
-            found, short = case["contenders"], name.partition(", ")[2]
+            figures, short = case["contenders"], name.partition(", ")[2]
             topic = GENERATION[case["shape"]]
-            ours = forms(found, {"ours, XLA": "in Python, with XLA", "ours, ONNX": "the ONNX export"})
+            ours = forms(figures, {"ours, XLA": "in Python, with XLA", "ours, ONNX": "the ONNX export"})
             peers = {
-                "`transformers`": forms(found, {"transformers": ""}),
-                "CTranslate2": forms(found, {"CTranslate2": ""}),
-                "KerasHub": forms(found, {"KerasHub, XLA": "with XLA"}),
+                "`transformers`": forms(figures, {"transformers": ""}),
+                "CTranslate2": forms(figures, {"CTranslate2": ""}),
+                "KerasHub": forms(figures, {"KerasHub, XLA": "with XLA"}),
             }
             measured = {peer: rates for peer, rates in peers.items() if rates}
             yield from compare(topic, short, result, ours, measured)
-            if "CTranslate2 int8" in found:
-                ours = forms(found, {"ours, ONNX int8": "the ONNX export in int8"})
-                peers = {"CTranslate2 in int8": forms(found, {"CTranslate2 int8": ""})}
+            if "CTranslate2 int8" in figures:
+                ours = forms(figures, {"ours, ONNX int8": "the ONNX export in int8"})
+                peers = {"CTranslate2 in int8": forms(figures, {"CTranslate2 int8": ""})}
                 yield from compare(topic, short, result, ours, peers)
 
 
@@ -183,11 +183,11 @@ def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
         "LitServe": {"LitServe": "batches of 64"},
     }
     for name, case in result["cases"].items():
-        found = case["contenders"]
-        rates = {peer: forms(found, names) for peer, names in peers.items()}
+        figures = case["contenders"]
+        rates = {peer: forms(figures, names) for peer, names in peers.items()}
         measured = {peer: peer_rates for peer, peer_rates in rates.items() if peer_rates}
         yield from compare(
-            SERVING, name, result, forms(found, {"keras-transformer-serve": "default"}), measured
+            SERVING, name, result, forms(figures, {"keras-transformer-serve": "default"}), measured
         )
 
 

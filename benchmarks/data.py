@@ -92,12 +92,12 @@ def prepare(case: dict[str, Any], context: runner.Context, mapped: bool) -> runn
 
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
     """Add further rates, and the fraction of a core that loading needs during training."""
-    for found in measured["contenders"].values():
-        for name in {"pairs", "batches"} & found.keys():
-            found[f"{name}_per_second"] = found[name] / found["seconds"]
-            found[f"{name}_per_processor_second"] = found[name] / found["processor_seconds"]
+    for figures in measured["contenders"].values():
+        for name in {"pairs", "batches"} & figures.keys():
+            figures[f"{name}_per_second"] = figures[name] / figures["seconds"]
+            figures[f"{name}_per_processor_second"] = figures[name] / figures["processor_seconds"]
         if case["does"] == "loading":
-            found["share_of_a_core_at_consumption"] = CONSUMPTION / found["per_processor_second"]
+            figures["share_of_a_core_at_consumption"] = CONSUMPTION / figures["per_processor_second"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -73,13 +73,13 @@ def prepare(case: dict[str, Any], context: runner.Context, library: str, setup: 
 
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
     """Add the ratios to the rates of one device."""
-    for name, found in measured["contenders"].items():
+    for name, figures in measured["contenders"].items():
         library, setup = name.split(", ", 1)
         one = measured["contenders"].get(f"{library}, one device")
         if one:
-            found["times_one_device"] = found["per_second"] / one["per_second"]
-            by_processor = found["per_processor_second"] / one["per_processor_second"]
-            found["times_one_device_by_processor_time"] = SETUPS[setup][0] * by_processor
+            figures["times_one_device"] = figures["per_second"] / one["per_second"]
+            by_processor = figures["per_processor_second"] / one["per_processor_second"]
+            figures["times_one_device_by_processor_time"] = SETUPS[setup][0] * by_processor
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -338,13 +338,13 @@ def prepare_matmuls(case: dict[str, Any], context: runner.Context, library: str)
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
     """Compare the ids with the ids of `transformers`, and add the time per further token."""
     contenders = measured["contenders"]
-    ids = {name: np.array(found.pop("ids")) for name, found in contenders.items()}
-    for name, found in contenders.items():
-        further = found["seconds"] - found["seconds_to_first_token"]
-        found["seconds_per_further_token"] = further / (SHAPES[case["shape"]].tokens - 1)
+    ids = {name: np.array(figures.pop("ids")) for name, figures in contenders.items()}
+    for name, figures in contenders.items():
+        further = figures["seconds"] - figures["seconds_to_first_token"]
+        figures["seconds_per_further_token"] = further / (SHAPES[case["shape"]].tokens - 1)
         if HUGGING_FACE in ids:
             same = int((ids[name] == ids[HUGGING_FACE]).all(axis=1).sum())
-            found["rows_with_the_ids_of_transformers"] = same
+            figures["rows_with_the_ids_of_transformers"] = same
 
 
 def applies(case: dict[str, Any], contender: str) -> bool:

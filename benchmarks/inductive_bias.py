@@ -163,8 +163,8 @@ def train(model: Any, data: dict, order: Iterator[np.ndarray], settings: Setting
     for samples in order:
         model.fit(tokens[samples], labels[samples], settings.batch_size, shuffle=False, verbose=0)
         updates += len(samples) // settings.batch_size
-        if (found := accuracy("validation")) > best:
-            best, best_updates, best_weights = found, updates, model.get_weights()
+        if (score := accuracy("validation")) > best:
+            best, best_updates, best_weights = score, updates, model.get_weights()
     model.set_weights(best_weights)
     return {"test": accuracy("test"), "validation": best, "updates": best_updates}
 
@@ -196,9 +196,9 @@ def measure(settings: Settings, names: Sequence[str] = (LOCAL, GRAPH)) -> dict[s
                 model.set_weights(initial)
                 order = batches(size, settings, random_of(task, seed, ORDER_STREAM))
                 runs.setdefault(size, []).append(train(model, data, order, settings))
-            found = " ".join(f"{runs[size][-1]['test']:.3f}" for size in settings.sizes)
+            scores = " ".join(f"{runs[size][-1]['test']:.3f}" for size in settings.sizes)
             seconds = time.perf_counter() - start
-            print(f"{task}, seed {seed}, {name}: {found} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+            print(f"{task}, seed {seed}, {name}: {scores} ({seconds:.0f} s)", file=sys.stderr, flush=True)
     for relation in (relation for task in tasks.values() for relation in task["relations"].values()):
         accuracies = np.array([[run["test"] for run in runs] for runs in relation["runs"].values()])
         relation["mean"] = accuracies.mean(1).tolist()

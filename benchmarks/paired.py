@@ -207,12 +207,12 @@ def table(result: dict[str, Any]) -> str:
     """Return the times and ratios of all cases as Markdown."""
     rows = []
     for name, case in result["cases"].items():
-        row, found = {"": name}, case["contenders"]
+        row, figures = {"": name}, case["contenders"]
         for clock, label in (("seconds", ""), ("processor_seconds", ", processor")):
             for contender in ("before", "after"):
-                milliseconds = 1000 * found[contender][clock] if contender in found else math.nan
+                milliseconds = 1000 * figures[contender][clock] if contender in figures else math.nan
                 row[f"{contender}{label}, ms"] = f"{milliseconds:.2f}"
-        ratios = found.get("before", {}).get("ratios", {})
+        ratios = figures.get("before", {}).get("ratios", {})
         for clock in ("wall", "processor"):
             row[f"ratio, {clock}"] = runner.interval(ratios[clock]) if ratios else "–"
         rows.append({**row, "rounds": str(result["settings"]["rounds"])})

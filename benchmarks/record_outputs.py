@@ -90,18 +90,18 @@ class Cases:
             "repetition": ("greedy", (g.RepetitionPenalty(1.5),)),
             "forced": (g.Beam(3), (g.ForcedWords([[40, 41]]), g.ForcedPrefix([30]))),
         }
-        found: dict[str, Callable[[], Any]] = {}
+        results: dict[str, Callable[[], Any]] = {}
         for name, (sampler, constraints) in settings.items():
             pipeline = TextToText(
                 self.transformer, self.pieces, sampler, constraints=constraints, max_new_tokens=NEW_TOKENS
             )
-            found[f"TextToText, {name}"] = lambda pipeline=pipeline: _generation(
+            results[f"TextToText, {name}"] = lambda pipeline=pipeline: _generation(
                 pipeline.generate(self.spanish)
             )
         plain = TextToText(self.transformer, self.pieces, max_new_tokens=NEW_TOKENS)
         ensemble = plain.with_settings(model=g.Ensemble([self.transformer, draft]))
         limits = [1 + i % NEW_TOKENS for i in range(len(self.spanish))]
-        return found | {
+        return results | {
             "TextToText, texts": lambda: plain(self.spanish),
             "TextToText, T5": lambda: TextToText(self.t5, self.pieces, "beam", max_new_tokens=NEW_TOKENS)(
                 self.spanish
@@ -119,7 +119,7 @@ class Cases:
         from keras_transformer import generation as g
         from keras_transformer.pipelines import TextGeneration
 
-        found: dict[str, Callable[[], Any]] = {}
+        results: dict[str, Callable[[], Any]] = {}
         for name, sampler in {
             "greedy": "greedy",
             "beam": g.Beam(3),
@@ -127,11 +127,11 @@ class Cases:
             "contrastive": g.Contrastive(),
         }.items():
             pipeline = TextGeneration(self.gpt, self.byte_pairs, sampler, max_new_tokens=NEW_TOKENS)
-            found[f"TextGeneration, {name}"] = lambda pipeline=pipeline: _generation(
+            results[f"TextGeneration, {name}"] = lambda pipeline=pipeline: _generation(
                 pipeline.generate(self.english)
             )
         plain = TextGeneration(self.gpt, self.byte_pairs, max_new_tokens=NEW_TOKENS)
-        return found | {
+        return results | {
             "TextGeneration, texts": lambda: plain(self.english),
             "TextGeneration, score": lambda: plain.score(self.english, [f" {text}" for text in self.english]),
         }
@@ -223,14 +223,14 @@ def _lists(values: Any) -> Any:
 
 def record(path: pathlib.Path, count: int, only: list[str] | None) -> None:
     """Write all outputs."""
-    found = {}
+    results = {}
     for name, answer in Cases(count).answers().items():
         if only and name not in only:
             continue
         start = time.perf_counter()
-        found[name] = _lists(answer())
+        results[name] = _lists(answer())
         print(f"{name}: {time.perf_counter() - start:.1f} s", flush=True)
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(results))
 
 
 def differences(one: Any, other: Any) -> int:

@@ -165,7 +165,9 @@ class Reference:
         }
         pairs = {name: [pair(run[name]) for run in runs if name in run] for name in self.equal}
         equal = {
-            name: [sum(each) for each in zip(*found, strict=True)] for name, found in pairs.items() if found
+            name: [sum(each) for each in zip(*measured, strict=True)]
+            for name, measured in pairs.items()
+            if measured
         }
         content = {
             "machine": machine,
@@ -179,13 +181,13 @@ class Reference:
     def _row(self, name: str, result: dict[str, Any]) -> dict[str, str]:
         row, runs = {"": name}, result["runs"]
         for each in self.limits:
-            found = [run[each] for run in runs if each in run]
-            row[each] = f"{max(found):.1e}" if found else "–"
+            measured = [run[each] for run in runs if each in run]
+            row[each] = f"{max(measured):.1e}" if measured else "–"
         for each in self.equal:
-            found = [pair(run[each]) for run in runs if each in run]
-            row[each] = " of ".join(str(sum(part)) for part in zip(*found, strict=True)) or "–"
-        for each, found in result.get("over seeds", {}).items():
-            row[each] = f"{found['mean']:.4g} ± {found['standard_deviation']:.2g}"
+            measured = [pair(run[each]) for run in runs if each in run]
+            row[each] = " of ".join(str(sum(part)) for part in zip(*measured, strict=True)) or "–"
+        for each, measured in result.get("over seeds", {}).items():
+            row[each] = f"{measured['mean']:.4g} ± {measured['standard_deviation']:.2g}"
         if "published" in result:
             row["published"] = str(result["published"])
         if len(runs) > 1:
@@ -208,8 +210,8 @@ def worst_gradient(gradients: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> F
     """
     floor = 1e-4 * max(float(np.abs(expected).max()) for _, _, expected in gradients)
     differences = [
-        (float(np.abs(found - expected).max()) / max(float(np.abs(expected).max()), floor), name)
-        for name, found, expected in gradients
+        (float(np.abs(measured - expected).max()) / max(float(np.abs(expected).max()), floor), name)
+        for name, measured, expected in gradients
     ]
     worst, name = max(differences)
     return {"gradients": worst, "worst gradient": name}
@@ -222,14 +224,14 @@ def pair(value: Any) -> tuple[int, int]:
 
 def over_seeds(runs: Sequence[Figures], measures: Sequence[str]) -> Figures:
     """Return the mean, standard deviation and standard error of each measure over runs."""
-    found = {}
+    measured = {}
     for name in measures:
         values = [run[name] for run in runs if name in run]
         if values:
             deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            found[name] = {
+            measured[name] = {
                 "mean": statistics.mean(values),
                 "standard_deviation": deviation,
                 "standard_error": deviation / len(values) ** 0.5,
             }
-    return {"over seeds": found} if found else {}
+    return {"over seeds": measured} if measured else {}

@@ -77,7 +77,7 @@ def main() -> None:
     """Measure, and print the cost of the callback for a step of `train_step.py`."""
     result = BENCHMARK.main()
     cases = result["cases"].values() if result else ()
-    steps = [[found["seconds"] for found in case["contenders"].values()] for case in cases]
+    steps = [[figures["seconds"] for figures in case["contenders"].values()] for case in cases]
     if [len(each) for each in steps] == [len(FREQUENCIES)] * len(CASES):
         (plain, _, saved), (tiny_plain, tiny_resumed, _) = steps
         print(

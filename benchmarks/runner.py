@@ -192,16 +192,16 @@ class Benchmark:
         ready = {key: workers[key] for key in prepared}
         request = {"seconds": options.seconds}
         answers = measuring.round_robin(ready, options.rounds, request, options.timeout, options.tries, name)
-        found: dict[str, Figures] = {}
+        fastest: dict[str, Figures] = {}
         for (contender, threads), rounds in answers.items():
             figures = {"threads": threads, **prepared[contender, threads], **summary(rounds)}
             figures["added_mib"] = figures["peak_memory_mib"] - figures.pop("memory_before_mib")
-            if contender not in found or figures["seconds"] < found[contender]["seconds"]:
-                found[contender] = figures
+            if contender not in fastest or figures["seconds"] < fastest[contender]["seconds"]:
+                fastest[contender] = figures
         case = self.cases[name]
         recorded = dataclasses.asdict(case) if dataclasses.is_dataclass(case) else dict(case)
-        limits = {limit: found[limit] for limit in self.limits if limit in found}
-        contenders = {each: found[each] for each in self.contenders if each in found}
+        limits = {limit: fastest[limit] for limit in self.limits if limit in fastest}
+        contenders = {contender: fastest[contender] for contender in self.contenders if contender in fastest}
         measured = {**recorded, **({"limits": limits} if limits else {}), "contenders": contenders}
         self.derive(case, measured)
         add_ratios(contenders)
@@ -240,24 +240,24 @@ class Benchmark:
     def _table(self, name: str, measured: dict[str, Any]) -> str:
         """Return a case as Markdown."""
         rows = []
-        for contender, found in {**measured.get("limits", {}), **measured["contenders"]}.items():
-            times = [1000 * each["seconds"] for each in found["rounds"]]
-            ratios = found.get("ratios", {})
+        for contender, figures in {**measured.get("limits", {}), **measured["contenders"]}.items():
+            times = [1000 * each["seconds"] for each in figures["rounds"]]
+            ratios = figures.get("ratios", {})
             rows.append(
                 {
                     name or "contender": contender,
-                    "threads": str(found["threads"]),
-                    "ms": f"{1000 * found['seconds']:.2f}",
+                    "threads": str(figures["threads"]),
+                    "ms": f"{1000 * figures['seconds']:.2f}",
                     "min–max": f"{min(times):.2f}–{max(times):.2f}",
-                    "processor ms": f"{1000 * found['processor_seconds']:.2f}",
-                    f"{self.unit}/s": f"{found['per_second']:,.1f}",
+                    "processor ms": f"{1000 * figures['processor_seconds']:.2f}",
+                    f"{self.unit}/s": f"{figures['per_second']:,.1f}",
                     "ratio": interval(ratios["wall"]) if ratios else "–",
                     "ratio by processor time": interval(ratios["processor"]) if ratios else "–",
-                    "others' cores": f"{found['others']:.2f}",
-                    "peak MiB": f"{found['peak_memory_mib']:,.0f}",
-                    "first call": f"{found['first_seconds']:.1f} s",
+                    "others' cores": f"{figures['others']:.2f}",
+                    "peak MiB": f"{figures['peak_memory_mib']:,.0f}",
+                    "first call": f"{figures['first_seconds']:.1f} s",
                     **{
-                        key: format(found[key], spec) if key in found else "–"
+                        key: format(figures[key], spec) if key in figures else "–"
                         for key, spec in self.columns.items()
                     },
                 }
@@ -275,12 +275,12 @@ def first_step(step: Callable[[], Any], run: Run) -> Run:
 def timed(run: Run) -> Figures:
     """Call a function; return its figures, and the seconds of wall and processor time of a step."""
     wall, processor = time.perf_counter(), time.process_time()
-    found = run()
+    result = run()
     times = {
         "seconds": time.perf_counter() - wall,
         "processor_seconds": time.process_time() - processor,
     }
-    figures = {**times, **(found if isinstance(found, dict) else {})}
+    figures = {**times, **(result if isinstance(result, dict) else {})}
     steps = figures.pop("steps", 1)
     return {**figures, **{name: figures[name] / steps for name in times}}
 

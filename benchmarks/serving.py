@@ -177,7 +177,7 @@ class Client:
 
     def receive(self, seconds: float) -> list[tuple[int, float]]:
         """Wait at most `seconds` for answers; return the status and the time of each."""
-        found = []
+        results = []
         for place, _ in self._poll.poll(seconds):
             try:
                 chunk = self._sockets[place].recv(2**16)
@@ -191,12 +191,12 @@ class Client:
             head = head.lower()
             if not separator or len(body) < int(head.partition(b"content-length:")[2].split(b"\r", 1)[0]):
                 continue
-            found.append((int(head[9:12]), time.perf_counter() - self._begins.pop(place)))
+            results.append((int(head[9:12]), time.perf_counter() - self._begins.pop(place)))
             if b"connection: close" in head:
                 self._close(place)
             else:
                 self.free.append(place)
-        return found
+        return results
 
     def close(self) -> None:
         """Close all connections."""
@@ -224,11 +224,11 @@ def closed_loop(server: Server, clients: int, seconds: float) -> runner.Figures:
             if time.perf_counter() - begin < seconds:
                 client.send(sent)
                 sent += 1
-    taken = time.perf_counter() - begin
+    elapsed = time.perf_counter() - begin
     client.close()
     return {
         "steps": len(times),
-        "seconds": taken,
+        "seconds": elapsed,
         "processor_seconds": server.processor_seconds() - used,
         **percentiles(times),
     }
@@ -297,14 +297,14 @@ def load_test(folder: str, rate: float, seconds: float) -> dict:
     with Server(OURS, folder, ["--timeout", str(LIMIT)]) as server:
         closed_loop(server, 64, min(2.0, seconds))
         service = closed_loop(server, 1, min(2.0, seconds))["longest ms"] / 1e3  # without a queue
-        found = open_loop(server, rate, seconds)
-    _, second, third = found["resident MB by thirds"]
+        results = open_loop(server, rate, seconds)
+    _, second, third = results["resident MB by thirds"]
     kept = {
-        "in time": found["longest ms"] <= 1e3 * (LIMIT + service),
+        "in time": results["longest ms"] <= 1e3 * (LIMIT + service),
         "memory": third <= 1.05 * second,
-        "connections": not found["closed without an answer"],
+        "connections": not results["closed without an answer"],
     }
-    return {"requests per second": rate, **found, "longest allowed s": LIMIT + service, "limits kept": kept}
+    return {"requests per second": rate, **results, "longest allowed s": LIMIT + service, "limits kept": kept}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

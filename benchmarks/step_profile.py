@@ -73,13 +73,13 @@ def operations(folder: str) -> dict[str, float]:
     from jax.profiler import ProfileData
 
     (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
-    found: collections.Counter[str] = collections.Counter()
+    durations: collections.Counter[str] = collections.Counter()
     for plane in ProfileData.from_file(path).planes:
         for line in plane.lines:
             for event in line.events if not line.name.startswith("python") else ():
                 if not EXECUTION.match(event.name):
-                    found[event.name] += event.duration_ns / 1e6
-    return found
+                    durations[event.name] += event.duration_ns / 1e6
+    return durations
 
 
 if __name__ == "__main__":

@@ -91,13 +91,13 @@ def train_step() -> str:
     rows = [
         {
             "": name.replace("keras_transformer", "ours"),
-            "a step": milliseconds(found),
-            "tokens/s": f"{found['per_second']:,.0f}",
-            "of the matrix multiplications' rate": f"{found['share_of_limit']:.0%}",
-            "peak memory": f"{found['peak_memory_mib']:,.0f} MiB",
-            "first step": f"{found['first_seconds']:.0f} s",
+            "a step": milliseconds(figures),
+            "tokens/s": f"{figures['per_second']:,.0f}",
+            "of the matrix multiplications' rate": f"{figures['share_of_limit']:.0%}",
+            "peak memory": f"{figures['peak_memory_mib']:,.0f} MiB",
+            "first step": f"{figures['first_seconds']:.0f} s",
         }
-        for name, found in read("train_step")["cases"]["step"]["contenders"].items()
+        for name, figures in read("train_step")["cases"]["step"]["contenders"].items()
     ]
     return measuring.table(rows)
 
@@ -115,17 +115,17 @@ def training() -> str:
         (mode, case) for result in comparisons.runs("training") for mode, case in result["cases"].items()
     )
     for mode, case in cases:
-        for name, found in case["contenders"].items():
+        for name, figures in case["contenders"].items():
             ours = comparisons.OURS_ON_SPA_ENG.get(name.removesuffix(", XLA"))
             rows.append(
                 {
                     "": f"ours, {ours}" if ours else name.removesuffix(", XLA"),
                     "run": mode,
-                    "shapes": str(found["shapes"]),
-                    "not padding": f"{found['fill']:.2f}",
-                    "tokens/s": f"{found['per_second']:,.0f}",
-                    "first steps, processor time": f"{found['first_processor_seconds']:.0f} s",
-                    "peak memory": f"{found['peak_memory_mib']:,.0f} MiB",
+                    "shapes": str(figures["shapes"]),
+                    "not padding": f"{figures['fill']:.2f}",
+                    "tokens/s": f"{figures['per_second']:,.0f}",
+                    "first steps, processor time": f"{figures['first_processor_seconds']:.0f} s",
+                    "peak memory": f"{figures['peak_memory_mib']:,.0f} MiB",
                 }
             )
     return measuring.table(rows)
@@ -142,13 +142,13 @@ def data() -> str:
     rows = []
     for (does, contender), name in names.items():
         case = read("data")["cases"][does]
-        found = case["contenders"][contender]
-        share = found.get("share_of_a_core_at_consumption")
+        figures = case["contenders"][contender]
+        share = figures.get("share_of_a_core_at_consumption")
         rows.append(
             {
                 "": name,
-                "tokens/s": f"{found['per_second'] / 1e6:.2f} M",
-                "by processor time": f"{found['per_processor_second'] / 1e6:.2f} M",
+                "tokens/s": f"{figures['per_second'] / 1e6:.2f} M",
+                "by processor time": f"{figures['per_processor_second'] / 1e6:.2f} M",
                 f"of a core at {case['consumption']:,} tokens/s": "–" if share is None else f"{share:.0%}",
             }
         )
@@ -160,8 +160,8 @@ def resume() -> str:
     rows = []
     for model, case in read("resume")["cases"].items():
         contenders = case["contenders"]
-        steps = {name: f"{1000 * found['seconds']:.1f} ms" for name, found in contenders.items()}
-        state = max(found.get("state_mib", 0.0) for found in contenders.values())
+        steps = {name: f"{1000 * figures['seconds']:.1f} ms" for name, figures in contenders.items()}
+        state = max(figures.get("state_mib", 0.0) for figures in contenders.values())
         rows.append({"model": model, "state": f"{state:.1f} MiB", **steps})
     return measuring.table(rows)
 
@@ -171,10 +171,10 @@ def devices() -> str:
     rows = [
         {
             "": name.replace("keras_transformer", "ours"),
-            "tokens/s": f"{found['per_second']:,.0f}",
-            "beside its one device": f"{found['times_one_device']:.1f} ×",
+            "tokens/s": f"{figures['per_second']:,.0f}",
+            "beside its one device": f"{figures['times_one_device']:.1f} ×",
         }
-        for name, found in read("devices")["cases"][""]["contenders"].items()
+        for name, figures in read("devices")["cases"][""]["contenders"].items()
     ]
     return measuring.table(rows)
 
@@ -190,13 +190,13 @@ def attention() -> str:
     rows = []
     for result in (read("attention_seven_rounds"), read("attention")):
         for case in result["cases"].values():
-            found = {
+            figures = {
                 name: f"{milliseconds(case['contenders'][key])}, {case['contenders'][key]['added_mib']:,.0f} MiB"
                 if key in case["contenders"]
                 else "–"
                 for name, key in names.items()
             }
-            rows.append({"": case["name"], "rounds": str(result["settings"]["rounds"]), **found})
+            rows.append({"": case["name"], "rounds": str(result["settings"]["rounds"]), **figures})
     return measuring.table(rows)
 
 
@@ -209,8 +209,8 @@ def generation() -> str:
             for contender in next(iter(cases.values()))["contenders"]:
                 row = {"": topic.removeprefix("generation, "), "tokens/s": contender}
                 for name, case in cases.items():
-                    found = case["contenders"].get(contender)
-                    row[name.partition(", ")[2]] = f"{found['per_second']:,.0f}" if found else "–"
+                    figures = case["contenders"].get(contender)
+                    row[name.partition(", ")[2]] = f"{figures['per_second']:,.0f}" if figures else "–"
                 rows.append({**row, "on": comparisons.machine(result)})
     return measuring.table(rows)
 
@@ -220,9 +220,9 @@ def decoder_step() -> str:
     rows: dict[str, dict[str, str]] = {}
     for case in read("generation")["cases"].values():
         if case["shape"] == "seq2seq":
-            seconds = {name: found["seconds"] for name, found in case["limits"].items()}
+            seconds = {name: figures["seconds"] for name, figures in case["limits"].items()}
             seconds |= {
-                name: found["seconds_per_further_token"] for name, found in case["contenders"].items()
+                name: figures["seconds_per_further_token"] for name, figures in case["contenders"].items()
             }
             for name, each in seconds.items():
                 row = rows.setdefault(name, {"ms": name})
@@ -238,12 +238,12 @@ def inductive_bias() -> str:
             "task": task,
             "relation": relation,
             **{
-                f"{count} samples": f"{statistics.mean(run['test'] for run in found['runs'][count]):.1%}"
+                f"{count} samples": f"{statistics.mean(run['test'] for run in figures['runs'][count]):.1%}"
                 for count in samples
             },
         }
         for task, relations in result["tasks"].items()
-        for relation, found in relations["relations"].items()
+        for relation, figures in relations["relations"].items()
     ]
     return measuring.table(rows)
 

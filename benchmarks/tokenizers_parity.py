@@ -108,27 +108,27 @@ def word_piece_pair(corpora: dict[str, list[str]], settings: dict[str, bool]) ->
     ours = text.WordPieceTokenizer(
         [*trained.vocabulary, *characters(trained, corpora["fuzzed"])], clean_up=True, **settings
     )
-    theirs = tokenizers.Tokenizer(
+    reference = tokenizers.Tokenizer(
         models.WordPiece({p: i for i, p in enumerate(ours.vocabulary)}, unk_token="[UNK]")
     )
-    theirs.normalizer = normalizers.BertNormalizer(lowercase=settings["lowercase"])
-    theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    theirs.decoder = decoders.WordPiece()
+    reference.normalizer = normalizers.BertNormalizer(lowercase=settings["lowercase"])
+    reference.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    reference.decoder = decoders.WordPiece()
     if settings["special_tokens_in_text"]:
-        theirs.add_special_tokens(list(word_piece.SPECIAL_TOKENS.values()))
-    return ours, theirs
+        reference.add_special_tokens(list(word_piece.SPECIAL_TOKENS.values()))
+    return ours, reference
 
 
 def byte_pair_pair(corpora: dict[str, list[str]], settings: dict[str, bool]) -> tuple[Any, Any]:
     """Return a byte-level tokenizer of this package, and of the library with the same vocabulary."""
     ours = text.BytePairTokenizer.train(corpora["real"], 8000, **settings)
     vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
-    theirs = tokenizers.Tokenizer(models.BPE(vocabulary, list(ours.merges)))
-    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings["add_prefix_space"])
-    theirs.decoder = decoders.ByteLevel()
+    reference = tokenizers.Tokenizer(models.BPE(vocabulary, list(ours.merges)))
+    reference.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings["add_prefix_space"])
+    reference.decoder = decoders.ByteLevel()
     if settings["special_tokens_in_text"]:
-        theirs.add_special_tokens(list(byte_pair.SPECIAL_TOKENS.values()))
-    return ours, theirs
+        reference.add_special_tokens(list(byte_pair.SPECIAL_TOKENS.values()))
+    return ours, reference
 
 
 def batches(lines: list[str]) -> list[list[str]]:
@@ -141,38 +141,38 @@ def lines_a_second(encode: Callable[[], Any], number: int) -> float:
     return round(number / min(measuring.seconds(encode) for _ in range(REPEATS)))
 
 
-def compare(ours: Any, theirs: Any, corpora: dict[str, list[str]]) -> dict[str, Any]:
+def compare(tokenizer: Any, reference: Any, corpora: dict[str, list[str]]) -> dict[str, Any]:
     """Return the number of lines with different ids, and lines per second."""
-    encode = tf.function(ours.tokenize, [tf.TensorSpec([None], tf.string)], autograph=False)
+    encode = tf.function(tokenizer.tokenize, [tf.TensorSpec([None], tf.string)], autograph=False)
     result: dict[str, Any] = {}
     for name, lines in corpora.items():
         split = batches(lines)
         tensors = [tf.constant(batch) for batch in split]
-        found = [row for batch in tensors for row in encode(batch).to_list()]
-        expected = [encoding.ids for encoding in theirs.encode_batch(lines)]
-        different = [line for line, a, b in zip(lines, found, expected, strict=True) if a != b]
+        results = [row for batch in tensors for row in encode(batch).to_list()]
+        expected = [encoding.ids for encoding in reference.encode_batch(lines)]
+        different = [line for line, a, b in zip(lines, results, expected, strict=True) if a != b]
         # Random ids give invalid bytes, which both decoders must replace in the same way.
         chance = random.Random(1)
-        first = max(ours.special_token_ids.values()) + 1
-        ids = [[chance.randrange(first, ours.vocabulary_size) for _ in range(9)] for _ in lines[:2000]]
-        texts = [each.decode() for each in ours.detokenize(ids).numpy()]
+        first = max(tokenizer.special_token_ids.values()) + 1
+        ids = [[chance.randrange(first, tokenizer.vocabulary_size) for _ in range(9)] for _ in lines[:2000]]
+        texts = [each.decode() for each in tokenizer.detokenize(ids).numpy()]
         result[name] = {
             "lines": len(lines),
             "lines_with_other_ids": len(different),
             "examples": different[:5],
-            "ids": sum(map(len, found)),
-            "unknown_ids": sum(row.count(ours.unknown_id) for row in found),
+            "ids": sum(map(len, results)),
+            "unknown_ids": sum(row.count(tokenizer.unknown_id) for row in results),
             "texts_of_random_ids_that_differ": sum(
-                a != b for a, b in zip(texts, theirs.decode_batch(ids), strict=True)
+                a != b for a, b in zip(texts, reference.decode_batch(ids), strict=True)
             ),
             "lines_per_second": lines_a_second(
                 lambda tensors=tensors: [encode(batch) for batch in tensors], len(lines)
             ),
             "lines_per_second_tokenizers": lines_a_second(
-                lambda split=split: [theirs.encode_batch_fast(batch) for batch in split], len(lines)
+                lambda split=split: [reference.encode_batch_fast(batch) for batch in split], len(lines)
             ),
             "lines_per_second_tokenizers_one_by_one": lines_a_second(
-                lambda lines=lines: [theirs.encode(line) for line in lines], len(lines)
+                lambda lines=lines: [reference.encode(line) for line in lines], len(lines)
             ),
         }
     return result
@@ -188,8 +188,8 @@ def compare_case(run: references.Run) -> references.Figures:
     """Compare one tokenizer on both kinds of lines."""
     lines = corpora(run.options.lines)
     load = os.getloadavg()[0]
-    ours, theirs = run.case["make"](lines, run.case["settings"])
-    compared = compare(ours, theirs, lines)
+    ours, reference = run.case["make"](lines, run.case["settings"])
+    compared = compare(ours, reference, lines)
     different = {
         f"{kind} lines with equal ids": [counts["lines"] - counts["lines_with_other_ids"], counts["lines"]]
         for kind, counts in compared.items()
@@ -205,15 +205,15 @@ def cases() -> dict[str, dict[str, Any]]:
         "WordPiece": (word_piece_pair, "lowercase"),
         "byte-level BPE": (byte_pair_pair, "add_prefix_space"),
     }
-    found = {}
+    results = {}
     for name, (make, option) in algorithms.items():
         for value, special in itertools.product((True, False), (False, True)):
             settings = {option: value, "special_tokens_in_text": special}
-            found[f"{name}, {', '.join(f'{key}={value}' for key, value in settings.items())}"] = {
+            results[f"{name}, {', '.join(f'{key}={value}' for key, value in settings.items())}"] = {
                 "make": make,
                 "settings": settings,
             }
-    return found
+    return results
 
 
 REFERENCE = references.Reference(

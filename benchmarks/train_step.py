@@ -318,11 +318,11 @@ def derive(shapes: Shapes, measured: dict[str, Any]) -> None:
     measured["step_gflop"] = shapes.step_operations() / 1e9
     limits = measured.get("limits", {}).values()
     measured["limit_gflops"] = max((limit["gflops"] for limit in limits), default=math.nan)
-    ours = [found["seconds"] for name, found in measured["contenders"].items() if name.startswith(OURS)]
-    for found in measured["contenders"].values():
-        found["ours_over_this"] = found["seconds"] / min(ours, default=math.nan)
-        found["gflops"] = measured["step_gflop"] / found["seconds"]
-        found["share_of_limit"] = found["gflops"] / measured["limit_gflops"]
+    ours = [figures["seconds"] for name, figures in measured["contenders"].items() if name.startswith(OURS)]
+    for figures in measured["contenders"].values():
+        figures["ours_over_this"] = figures["seconds"] / min(ours, default=math.nan)
+        figures["gflops"] = measured["step_gflop"] / figures["seconds"]
+        figures["share_of_limit"] = figures["gflops"] / measured["limit_gflops"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

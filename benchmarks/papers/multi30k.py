@@ -146,13 +146,13 @@ def evaluate(pipeline: Any, pairs: Pairs) -> dict[str, Any]:
     sources, references = zip(*pairs, strict=True)
     start = time.perf_counter()
     answers = pipeline(list(sources))
-    found = {**bleu(answers, list(references)), "seconds": time.perf_counter() - start}
-    print(f"BLEU {found['bleu']:.2f} of {len(pairs)}", file=sys.stderr, flush=True)
-    found["examples"] = [
+    results = {**bleu(answers, list(references)), "seconds": time.perf_counter() - start}
+    print(f"BLEU {results['bleu']:.2f} of {len(pairs)}", file=sys.stderr, flush=True)
+    results["examples"] = [
         {"source": source, "reference": reference, "answer": answer}
         for (source, reference), answer in zip(pairs[:3], answers, strict=False)
     ]
-    return found
+    return results
 
 
 def compare(run: references.Run) -> references.Figures:
@@ -166,15 +166,15 @@ def compare(run: references.Run) -> references.Figures:
         pipeline, trained = train(training_pairs, validation, run.settings, run.seed, folder)
         files = sorted(folder.glob("*.weights.h5"))
         candidates = {"last": files[-1:], "averaged": files[-run.settings.averaged :]}
-        found = {}
+        results = {}
         for name, kept in candidates.items():
             training.average_checkpoints(pipeline.model, kept)
-            found[name] = {"checkpoints": len(kept), **evaluate(pipeline, validation)}
-        chosen = max(found, key=lambda name: found[name]["bleu"])
+            results[name] = {"checkpoints": len(kept), **evaluate(pipeline, validation)}
+        chosen = max(results, key=lambda name: results[name]["bleu"])
         training.average_checkpoints(pipeline.model, candidates[chosen])
     tested = evaluate(pipeline, test)
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    facts = {"backend": backend, "validation": found, "chosen": chosen, "test": tested}
+    facts = {"backend": backend, "validation": results, "chosen": chosen, "test": tested}
     return {**trained, **facts, "BLEU on test2016": tested["bleu"]}
 
 

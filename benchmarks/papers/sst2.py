@@ -210,8 +210,8 @@ def pretrain(data: Data, settings: Settings, seed: int) -> tuple[Any, dict[str, 
     )
     start = time.perf_counter()
     history = model.fit(batches, epochs=settings.pretraining_epochs, verbose=0).history
-    found = {name: values[-1] for name, values in history.items()}
-    return table(encoder).numpy(), {**found, "updates": updates, "seconds": time.perf_counter() - start}
+    results = {name: values[-1] for name, values in history.items()}
+    return table(encoder).numpy(), {**results, "updates": updates, "seconds": time.perf_counter() - start}
 
 
 def table(encoder: Any) -> Any:
@@ -279,15 +279,15 @@ def train(run: references.Run) -> references.Figures:
     if any(files) and run.options.name == "sst2":
         raise ValueError("--name must name the results of other sentences. Received: --name sst2")
     data, source = load(settings, run.options.data, *files)
-    found, learnt = {}, None
+    results, learnt = {}, None
     if kind == PRETRAINED:
-        learnt, found["pretraining"] = pretrain(data, settings, seed)
+        learnt, results["pretraining"] = pretrain(data, settings, seed)
     _, history = fit(kind, data, settings, seed, learnt, "train", settings.epochs)
     best = int(np.argmin(history["val_crossentropy"]))
     model, _ = fit(kind, data, settings, seed, learnt, BOTH, best + 1)
     return {
         **source,
-        **found,
+        **results,
         "validation": 100 * history["val_accuracy"][best],
         "validation_crossentropy": history["val_crossentropy"][best],
         "test": 100 * model.evaluate(data.batches("test", settings, None), verbose=0)[1],

@@ -48,7 +48,7 @@ FACTORS = (1.2, 1.5, 3.0)
 REPETITION_ROWS = 48
 
 
-def theirs(
+def reference_beam_search(
     model: Any,
     sources: np.ndarray,
     beams: int,
@@ -110,10 +110,10 @@ def compare_logits(run: references.Run) -> references.Figures:
             attention_mask=torch.tensor((sources != PAD).astype(int)),
             decoder_input_ids=torch.tensor(inputs),
         ).logits.numpy()
-    ours = np.asarray(model({"source_ids": sources, "target_ids": inputs}))
+    actual = np.asarray(model({"source_ids": sources, "target_ids": inputs}))
     # Outputs after padding are not defined.
-    real = np.cumsum(inputs[:, 1:] == PAD, axis=1) == 0
-    return {"logits": float(np.abs(logits - ours)[:, 1:][real].max())}
+    valid = np.cumsum(inputs[:, 1:] == PAD, axis=1) == 0
+    return {"logits": float(np.abs(logits - actual)[:, 1:][valid].max())}
 
 
 def compare(run: references.Run) -> references.Figures:
@@ -129,29 +129,29 @@ def compare(run: references.Run) -> references.Figures:
     constraints = [generation.RepetitionPenalty(factor)] if factor else []
     out = generation.Generator(model, sampler, tokens, jit_compile=False, constraints=constraints)(sources)
     further = {"repetition_penalty": factor} if factor else {}
-    ids = theirs(peer, sources, beams, penalty, early_stopping, tokens, **further)
+    ids = reference_beam_search(peer, sources, beams, penalty, early_stopping, tokens, **further)
     differs = (ids != out.best).any(axis=1)
-    found = {**run.case, "rows": len(sources), "identical": int((~differs).sum())}
+    results = {**run.case, "rows": len(sources), "identical": int((~differs).sum())}
     if factor:  # `score` does not apply the penalty
-        return {**found, "identical or near ties": [found["identical"], len(sources)]}
+        return {**results, "identical or near ties": [results["identical"], len(sources)]}
     # Lengths are counted by `score`, without padding.
     scored = generation.score(model, sources, ids)
     powers = np.maximum(np.arange(tokens + 1), 1.0) ** penalty
     gap = out.ranking_scores[:, 0] - scored.scores / powers[scored.lengths]
     near = int((differs & (np.abs(gap) <= NEAR)).sum())
     return {
-        **found,
+        **results,
         "near_ties": near,
         "theirs_lower": int((differs & (gap > NEAR)).sum()),
         "theirs_higher": int((differs & (gap < -NEAR)).sum()),
         "mean_length": float(out.lengths.mean()),
-        "identical or near ties": [found["identical"] + near, len(sources)],
+        "identical or near ties": [results["identical"] + near, len(sources)],
     }
 
 
 def cases() -> dict[str, dict[str, Any]]:
     """Return the cases by name: logits, searches, and searches with a repetition penalty."""
-    found: dict[str, dict[str, Any]] = {"logits": {}}
+    results: dict[str, dict[str, Any]] = {"logits": {}}
     for beams, penalty in itertools.product(BEAMS, PENALTIES):
         for early_stopping in EARLY_STOPPING if beams > 1 else (False,):
             name = f"{beams} beams, length penalty {penalty}, early_stopping={early_stopping}"
@@ -161,11 +161,11 @@ def cases() -> dict[str, dict[str, Any]]:
                 "early_stopping": early_stopping,
                 "factor": 0.0,
             }
-            found[name] = case
+            results[name] = case
     for beams, factor in itertools.product((1, 2, 4, 8), FACTORS):
         case = {"beams": beams, "length_penalty": 1.0, "early_stopping": "never", "factor": factor}
-        found[f"{beams} beams, repetition penalty {factor}"] = case
-    return found
+        results[f"{beams} beams, repetition penalty {factor}"] = case
+    return results
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -102,8 +102,8 @@ def texts(vocabulary_size: int, random: np.random.Generator) -> tuple[Any, dict[
     ids = random.integers(1, vocabulary_size, (3, 20))
     valid = np.arange(20) < np.array([[20], [13], [7]])
     ids, segments = np.where(valid, ids, 0), np.where(valid, np.arange(20) > 5, 0)
-    theirs = {"input_ids": ids, "attention_mask": valid, "token_type_ids": segments}
-    tensors = {name: torch.tensor(array.astype("int64")) for name, array in theirs.items()}
+    reference_inputs = {"input_ids": ids, "attention_mask": valid, "token_type_ids": segments}
+    tensors = {name: torch.tensor(array.astype("int64")) for name, array in reference_inputs.items()}
     return {"token_ids": ids, "segment_ids": segments}, tensors, valid
 
 
@@ -127,28 +127,32 @@ def compare(name: str, size: str, seed: int) -> dict[str, Any]:
     of_texts = name.startswith("Bert")
     config = transformers.BertConfig if of_texts else transformers.ViTConfig
     settings = {**(BERT_SIZES if of_texts else VIT_SIZES)[size], **changes}
-    theirs = getattr(transformers, name)(config(**settings), **options).eval()
-    randomise(theirs, seed)
-    given = texts(theirs.config.vocab_size, random) if of_texts else images(theirs.config.image_size, random)
-    inputs, their_inputs, valid = given
+    reference = getattr(transformers, name)(config(**settings), **options).eval()
+    randomise(reference, seed)
+    samples = (
+        texts(reference.config.vocab_size, random)
+        if of_texts
+        else images(reference.config.image_size, random)
+    )
+    inputs, their_inputs, valid = samples
     with tempfile.TemporaryDirectory() as folder:
-        theirs.save_pretrained(folder)
-        ours = interop.from_hugging_face(folder, dropout=0.0, attention_dropout=0.0)
-        interop.to_hugging_face(ours, pathlib.Path(folder) / "back")
+        reference.save_pretrained(folder)
+        model = interop.from_hugging_face(folder, dropout=0.0, attention_dropout=0.0)
+        interop.to_hugging_face(model, pathlib.Path(folder) / "back")
         back = getattr(transformers, name).from_pretrained(pathlib.Path(folder) / "back", **options).eval()
         answers = (
-            compare_answers(theirs, pathlib.Path(folder)) if "problem_type" in changes and of_texts else {}
+            compare_answers(reference, pathlib.Path(folder)) if "problem_type" in changes and of_texts else {}
         )
-    expected = [getattr(theirs(**their_inputs), output) for output in OUTPUTS[name]]
+    expected = [getattr(reference(**their_inputs), output) for output in OUTPUTS[name]]
     with torch.no_grad():
         again = [getattr(back(**their_inputs), output) for output in OUTPUTS[name]]
     # Several names of one activation are written as one name, whose implementation rounds differently.
-    renamed = back.config.hidden_act != theirs.config.hidden_act
+    renamed = back.config.hidden_act != reference.config.hidden_act
     same = functools.partial(torch.allclose, rtol=0, atol=1e-5) if renamed else torch.equal
-    weights = ours.trainable_weights
+    weights = model.trainable_weights
     with tf.GradientTape() as tape:
-        found = our_outputs(ours(inputs, training=True))
-        kept = [_valid(each, valid, tf.boolean_mask) for each in found]
+        actual = our_outputs(model(inputs, training=True))
+        kept = [_valid(each, valid, tf.boolean_mask) for each in actual]
         loss = tf.add_n([_loss(each, tf) for each in kept])
     gradients = tape.gradient(loss, [weight.value for weight in weights])
     expected_kept = [_valid(each, valid, lambda x, mask: x[torch.tensor(mask)]) for each in expected]
@@ -159,31 +163,35 @@ def compare(name: str, size: str, seed: int) -> dict[str, Any]:
         for mine, other in zip(kept, expected_kept, strict=True)
     )
     return {
-        "parameters": ours.count_params(),
+        "parameters": model.count_params(),
         "outputs": difference,
         "outputs, largest": max(float(each.detach().abs().max()) for each in expected_kept),
         "loss": abs(float(loss) / their_loss.item() - 1),
-        **_worst_gradient(architecture, ours, theirs, dict(zip(map(id, weights), gradients, strict=True))),
+        **_worst_gradient(
+            architecture, model, reference, dict(zip(map(id, weights), gradients, strict=True))
+        ),
         **answers,
         "written back": all(same(a.detach(), b) for a, b in zip(expected, again, strict=True)),
     }
 
 
-def compare_answers(theirs: Any, folder: pathlib.Path) -> dict[str, float]:
+def compare_answers(reference: Any, folder: pathlib.Path) -> dict[str, float]:
     """Return the largest difference of a score from `pipeline("text-classification", top_k=None)`."""
-    words = [f"w{i}" for i in range(theirs.config.vocab_size - 5)]
+    words = [f"w{i}" for i in range(reference.config.vocab_size - 5)]
     (folder / "vocab.txt").write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n"
     )
     tokenizer = transformers.BertTokenizer.from_pretrained(folder)
-    given = [" ".join(words[7 * i : 7 * i + 5 + i]) for i in range(4)]
-    found = transformers.pipeline("text-classification", theirs, tokenizer=tokenizer, top_k=None)(given)
-    ours = pipelines.from_hugging_face(folder)
-    scores = [dict(zip(ours.labels, row.tolist(), strict=True)) for row in ours.scores(given)]
+    lines = [" ".join(words[7 * i : 7 * i + 5 + i]) for i in range(4)]
+    expected_scores = transformers.pipeline(
+        "text-classification", reference, tokenizer=tokenizer, top_k=None
+    )(lines)
+    pipeline = pipelines.from_hugging_face(folder)
+    scores = [dict(zip(pipeline.labels, row.tolist(), strict=True)) for row in pipeline.scores(lines)]
     differences = [
-        abs(row[each["label"]] - each["score"])
-        for row, expected in zip(scores, found, strict=True)
-        for each in expected
+        abs(row[score["label"]] - score["score"])
+        for row, expected in zip(scores, expected_scores, strict=True)
+        for score in expected
     ]
     return {"scores of texts": max(differences)}
 
@@ -203,21 +211,23 @@ def _loss(logits: Any, library: Any) -> Any:
     return tf.reduce_mean(tf.reduce_logsumexp(rows, 1) - rows[:, 0])
 
 
-def _worst_gradient(architecture: Any, ours: Any, theirs: Any, gradient_of: dict[int, Any]) -> dict[str, Any]:
+def _worst_gradient(
+    architecture: Any, model: Any, reference: Any, gradient_of: dict[int, Any]
+) -> dict[str, Any]:
     """Return the largest relative difference of a parameter's gradient, and the parameter's name."""
-    reference = {
-        _in_file(name): each.grad for name, each in theirs.named_parameters() if each.grad is not None
+    expected_gradients = {
+        _in_file(name): each.grad for name, each in reference.named_parameters() if each.grad is not None
     }
     compared = []
-    for name, parameter in architecture.parameters(ours):
+    for name, parameter in architecture.parameters(model):
         parts = tuple(tf.convert_to_tensor(gradient_of[id(weight)]) for weight in parameter.weights)
-        found = dataclasses.replace(parameter, weights=parts).write()
-        expected = reference.pop(name).numpy()
+        actual = dataclasses.replace(parameter, weights=parts).write()
+        expected = expected_gradients.pop(name).numpy()
         if name.endswith("word_embeddings.weight"):  # PyTorch's embedding gives padding no gradient
-            found, expected = found[1:], expected[1:]
-        compared.append((name, found, expected))
-    if reference:
-        raise ValueError(f"not compared: {sorted(reference)}")
+            actual, expected = actual[1:], expected[1:]
+        compared.append((name, actual, expected))
+    if expected_gradients:
+        raise ValueError(f"not compared: {sorted(expected_gradients)}")
     return references.worst_gradient(compared)
 
 

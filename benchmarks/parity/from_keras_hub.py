@@ -101,14 +101,14 @@ def compare_model(name: str) -> dict[str, Any]:
         if kind.endswith("MaskedLM"):
             places = np.array([[1, 12], [3, 7]])
             inputs["mask_positions"] = ours_inputs["masked_positions"] = places
-    expected, found = (
+    expected, results = (
         keras.ops.convert_to_numpy(model(given)) for model, given in ((theirs, inputs), (ours, ours_inputs))
     )
     if kind.startswith("GPT2"):
-        expected, found = expected[mask], found[mask]
+        expected, results = expected[mask], results[mask]
     result = {
         "parameters": ours.count_params(),
-        "outputs": float(np.abs(found - expected).max()),
+        "outputs": float(np.abs(results - expected).max()),
         "outputs, largest": float(np.abs(expected).max()),
     }
     return result | (compare_generation(theirs, ours, ids) if kind.startswith("GPT2") else {})
@@ -121,9 +121,9 @@ def compare_generation(theirs: Any, ours: Any, ids: np.ndarray) -> dict[str, Any
     padded = np.pad(prompts, [(0, 0), (0, NEW_TOKENS)])
     mask = np.pad(np.ones_like(prompts), [(0, 0), (0, NEW_TOKENS)])
     expected = theirs.generate({"token_ids": padded, "padding_mask": mask}, stop_token_ids=None)["token_ids"]
-    found = generation.generate(ours, prompts, "greedy", max_new_tokens=NEW_TOKENS)
-    rows = keras.ops.convert_to_numpy(found.ids)[:, 0]
-    lengths = keras.ops.convert_to_numpy(found.lengths)[:, 0]
+    results = generation.generate(ours, prompts, "greedy", max_new_tokens=NEW_TOKENS)
+    rows = keras.ops.convert_to_numpy(results.ids)[:, 0]
+    lengths = keras.ops.convert_to_numpy(results.lengths)[:, 0]
     same = [
         np.array_equal(row[:length], np.asarray(other)[8 : 8 + length])
         for row, length, other in zip(rows, lengths, expected, strict=True)
@@ -144,7 +144,7 @@ def samples() -> tuple[list[str], list[str]]:
 @functools.cache
 def tokenizers_of() -> dict[str, tuple[Any, Any, Any]]:
     """Return KerasHub's tokenizer, the converted one and, except for SentencePiece, that of `tokenizers`, by name."""
-    found: dict[str, tuple[Any, Any, Any]] = {}
+    results: dict[str, tuple[Any, Any, Any]] = {}
     real, hard = samples()
     lines = real + hard[:250]
     for lowercase in (False, True):
@@ -155,7 +155,11 @@ def tokenizers_of() -> dict[str, tuple[Any, Any, Any]]:
         )
         reference.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
         reference.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-        found[f"BertTokenizer, lowercase={lowercase}"] = (theirs, tokenizer_from_keras_hub(theirs), reference)
+        results[f"BertTokenizer, lowercase={lowercase}"] = (
+            theirs,
+            tokenizer_from_keras_hub(theirs),
+            reference,
+        )
     for name, specials in (
         ("GPT2Tokenizer", ["<|endoftext|>"]),
         ("RobertaTokenizer", ["<s>", "<pad>", "</s>", "<mask>"]),
@@ -167,7 +171,7 @@ def tokenizers_of() -> dict[str, tuple[Any, Any, Any]]:
         reference = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, list(trained.merges)))
         reference.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         reference.add_special_tokens(specials)
-        found[name] = (theirs, tokenizer_from_keras_hub(theirs), reference)
+        results[name] = (theirs, tokenizer_from_keras_hub(theirs), reference)
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(real),
@@ -181,15 +185,15 @@ def tokenizers_of() -> dict[str, tuple[Any, Any, Any]]:
         unk_id=2,
     )
     theirs = hub.T5Tokenizer(proto=model.getvalue())
-    found["T5Tokenizer"] = (theirs, tokenizer_from_keras_hub(theirs), None)
-    return found
+    results["T5Tokenizer"] = (theirs, tokenizer_from_keras_hub(theirs), None)
+    return results
 
 
 def compare_tokenizer(theirs: Any, ours: Any, reference: Any, lines: list[str]) -> dict[str, Any]:
     """Return the number of lines with equal ids, and for the other lines the comparison with `tokenizers`."""
     expected = [np.asarray(theirs(line)).tolist() for line in lines]
-    found = ours.tokenize(lines).to_list()
-    differing = [(line, a, b) for line, a, b in zip(lines, found, expected, strict=True) if a != b]
+    results = ours.tokenize(lines).to_list()
+    differing = [(line, a, b) for line, a, b in zip(lines, results, expected, strict=True) if a != b]
     result: dict[str, Any] = {"lines": len(lines), "equal ids": len(lines) - len(differing)}
     if reference is not None and differing:
         right = [reference.encode(line).ids for line, _, _ in differing]
@@ -199,7 +203,7 @@ def compare_tokenizer(theirs: Any, ours: Any, reference: Any, lines: list[str]) 
         result["differing, KerasHub's as `tokenizers`"] = sum(
             b == c for (_, _, b), c in zip(differing, right, strict=True)
         )
-    ids = [row for row in found if row]
+    ids = [row for row in results if row]
     ours_texts = [each.decode() for each in ours.detokenize(ids).numpy()]
     theirs_texts = [str(theirs.detokenize(row)) for row in ids]
     result["equal texts of ids"] = sum(a == b for a, b in zip(ours_texts, theirs_texts, strict=True))
@@ -209,18 +213,18 @@ def compare_tokenizer(theirs: Any, ours: Any, reference: Any, lines: list[str]) 
 def compare(run: references.Run) -> references.Figures:
     """Compare a model, or a tokenizer on real lines, whose ids must be equal, and on hard lines."""
     if run.name in MODELS:
-        found = compare_model(run.name)
+        results = compare_model(run.name)
         keras.backend.clear_session()
-        return found
+        return results
     real, hard = samples()
     of_one = tokenizers_of()[run.name]
-    found = {
+    results = {
         "real lines": compare_tokenizer(*of_one, real[:500]),
         "hard lines": compare_tokenizer(*of_one, hard),
     }
     return {
-        **found,
-        "equal ids of real lines": [found["real lines"]["equal ids"], found["real lines"]["lines"]],
+        **results,
+        "equal ids of real lines": [results["real lines"]["equal ids"], results["real lines"]["lines"]],
     }
 
 

@@ -99,19 +99,19 @@ class Theirs(torch.nn.Module):
         return nodes
 
 
-def pairs(ours: Any, theirs: Theirs, score: str) -> list[tuple[Any, torch.nn.Parameter]]:
+def pairs(model: Any, reference: Theirs, score: str) -> list[tuple[Any, torch.nn.Parameter]]:
     """Return pairs of corresponding weights, which differ only in shape."""
-    found = []
-    for mine, other in zip(ours.attention_layers, theirs.layers, strict=True):
+    matching = []
+    for mine, other in zip(model.attention_layers, reference.layers, strict=True):
         if score == "gat":
-            found += [(mine.projections[0].kernel, other.lin.weight)]
-            found += [(mine.score.query_vectors, other.att_dst), (mine.score.key_vectors, other.att_src)]
+            matching += [(mine.projections[0].kernel, other.lin.weight)]
+            matching += [(mine.score.query_vectors, other.att_dst), (mine.score.key_vectors, other.att_src)]
         else:
             for projection, linear in zip(mine.projections, (other.lin_r, other.lin_l), strict=True):
-                found += [(projection.kernel, linear.weight), (projection.bias, linear.bias)]
-            found.append((mine.score.vectors, other.att))
-        found.append((mine.bias, other.bias))
-    return found
+                matching += [(projection.kernel, linear.weight), (projection.bias, linear.bias)]
+            matching.append((mine.score.vectors, other.att))
+        matching.append((mine.bias, other.bias))
+    return matching
 
 
 def as_ours(array: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
@@ -124,16 +124,16 @@ def compare(graphs: str, score: str, given: str, seed: int) -> references.Figure
     torch.manual_seed(seed)
     network, graphs = NETWORKS[graphs], read(graphs, np.random.default_rng(seed))
     num_features, num_classes = graphs[0][0].shape[1], int(max(each[2].max() for each in graphs)) + 1
-    theirs = Theirs(score, num_features, num_classes, network)
-    ours = models.GAT(num_features, num_classes, score=score, **network)
-    weights = pairs(ours, theirs, score)
-    if len(weights) != len(ours.trainable_weights) or len(weights) != len(list(theirs.parameters())):
+    reference = Theirs(score, num_features, num_classes, network)
+    model = models.GAT(num_features, num_classes, score=score, **network)
+    weights = pairs(model, reference, score)
+    if len(weights) != len(model.trainable_weights) or len(weights) != len(list(reference.parameters())):
         raise RuntimeError("not every weight has a counterpart")
     for mine, other in weights:
         mine.assign(as_ours(other, tuple(mine.shape)))
     nodes, edges, labels = joined(graphs)
-    their_logits = theirs(torch.tensor(nodes), torch.tensor(edges.T.copy()))
-    their_loss = torch.nn.functional.cross_entropy(their_logits, torch.tensor(labels).long())
+    expected = reference(torch.tensor(nodes), torch.tensor(edges.T.copy()))
+    their_loss = torch.nn.functional.cross_entropy(expected, torch.tensor(labels).long())
     their_loss.backward()
     padded_nodes, padded_edges = padded(graphs)
     length = padded_nodes.shape[1]
@@ -142,9 +142,9 @@ def compare(graphs: str, score: str, given: str, seed: int) -> references.Figure
         graph = {"adjacency": np.zeros((len(graphs), length, length), bool)}
         for matrix, (_, of_one, _) in zip(graph["adjacency"], graphs, strict=True):
             matrix[of_one[:, 1], of_one[:, 0]] = True
-    real = np.concatenate([np.arange(len(each[0])) + i * length for i, each in enumerate(graphs)])
+    positions = np.concatenate([np.arange(len(each[0])) + i * length for i, each in enumerate(graphs)])
     with tf.GradientTape() as tape:
-        logits = tf.gather(tf.reshape(ours({"nodes": padded_nodes, **graph}), [-1, num_classes]), real)
+        logits = tf.gather(tf.reshape(model({"nodes": padded_nodes, **graph}), [-1, num_classes]), positions)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels.astype("int32"), logits)
         loss = tf.reduce_mean(losses)
     gradients = tape.gradient(loss, [mine.value for mine, _ in weights])
@@ -153,10 +153,10 @@ def compare(graphs: str, score: str, given: str, seed: int) -> references.Figure
         for gradient, (mine, other) in zip(gradients, weights, strict=True)
     ]
     return {
-        "parameters": ours.count_params(),
+        "parameters": model.count_params(),
         "network": {**network, "activation": "elu"},
-        "logits": float(np.abs(logits.numpy() - their_logits.detach().numpy()).max()),
-        "logits, largest": float(their_logits.detach().abs().max()),
+        "logits": float(np.abs(logits.numpy() - expected.detach().numpy()).max()),
+        "logits, largest": float(expected.detach().abs().max()),
         "loss": abs(float(loss) / their_loss.item() - 1),
         **references.worst_gradient(compared),
     }

@@ -89,20 +89,20 @@ def make(name: str, folder: pathlib.Path, seed: int, **changes: Any) -> tuple[An
     config, model, settings, pad, end = MODELS[name]
     torch.manual_seed(seed)
     ids = {"pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": pad}
-    theirs = model(config(**{"vocab_size": VOCABULARY, **settings, **ids, **changes})).eval()
+    reference = model(config(**{"vocab_size": VOCABULARY, **settings, **ids, **changes})).eval()
     with torch.no_grad():
-        for module in theirs.modules():
+        for module in reference.modules():
             # Not Marian's positions, which are sinusoidal.
             if type(module) in (torch.nn.Linear, torch.nn.Embedding):
                 module.weight.normal_(0, 0.25)
         if name == "marian":
-            theirs.final_logits_bias[0, end] = 2.0
-    theirs.save_pretrained(folder)
-    return theirs, interop.from_hugging_face(folder)
+            reference.final_logits_bias[0, end] = 2.0
+    reference.save_pretrained(folder)
+    return reference, interop.from_hugging_face(folder)
 
 
 @functools.cache
-def made(name: str, seed: int) -> tuple[pathlib.Path, Any]:
+def saved_model(name: str, seed: int) -> tuple[pathlib.Path, Any]:
     """Return a folder with a model of `transformers`, and the model read from it."""
     folder = pathlib.Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
@@ -122,7 +122,7 @@ def compare(run: references.Run) -> references.Figures:
     """Count the rows whose ids are equal."""
     name, rows = run.case["model"], run.options.rows
     _, model, _, pad, _ = MODELS[name]
-    plain, ours = made(name, run.seed)
+    plain, converted = saved_model(name, run.seed)
     sources = sources_of(rows, pad)
     words = {"bad_words_ids": [[pad], *run.case["settings"].get("bad_words_ids", [])]}
     with tempfile.TemporaryDirectory() as copy:
@@ -131,11 +131,11 @@ def compare(run: references.Run) -> references.Figures:
         path.write_text(json.dumps({**json.loads(path.read_text()), **run.case["settings"], **words}))
         if run.case["place"] == "config.json":
             (folder / "generation_config.json").unlink()
-        theirs = model.from_pretrained(folder).eval()
+        reference = model.from_pretrained(folder).eval()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            settings = settings_from(folder, ours, {})
-    out = theirs.generate(
+            settings = settings_from(folder, converted, {})
+    out = reference.generate(
         torch.tensor(sources), attention_mask=torch.tensor((sources != pad).astype(int))
     ).numpy()
     out = out[:, sources.shape[1] if name == "gpt2" else 1 :]
@@ -143,12 +143,12 @@ def compare(run: references.Run) -> references.Figures:
     ids = np.full((len(sources), limit), pad)
     ids[:, : out.shape[1]] = out
     generator = generation.Generator(
-        ours, settings["generation"], limit, jit_compile=False, constraints=settings["constraints"]
+        converted, settings["generation"], limit, jit_compile=False, constraints=settings["constraints"]
     )
     end_tokens = [
         constraint for constraint in settings["constraints"] if isinstance(constraint, generation.EndTokens)
     ]
-    ends = np.isin(ids, [ours.end_id, *(id_ for constraint in end_tokens for id_ in constraint.end_ids)])
+    ends = np.isin(ids, [converted.end_id, *(id_ for constraint in end_tokens for id_ in constraint.end_ids)])
     after = np.cumsum(ends, axis=1) - ends > 0  # `transformers` pads with the end token if padding's id is 0
     same = (generator(sources).best == np.where(after, pad, ids)).all(axis=1)
     return {**run.case, "identical": [int(same.sum()), rows]}

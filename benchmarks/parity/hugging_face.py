@@ -55,8 +55,8 @@ class Case:
         small: settings of a small model.
         base: settings of the published size, in addition to the defaults of the class; None for no such size.
         inputs: (random, vocabulary size, pad id) → the arrays of one batch.
-        theirs: (arrays, pad id) → the arguments of the model of `transformers`.
-        ours: (arrays) → the inputs of the model of this package.
+        reference_inputs: (arrays, pad id) → the arguments of the model of `transformers`.
+        model_inputs: (arrays) → the inputs of the model of this package.
         labels: (arrays) → integers, one for each position of the logits; padding is ignored.
         prompts: (random, vocabulary size, pad id) → prompts, or None for a model that does not generate.
     """
@@ -66,8 +66,8 @@ class Case:
     small: dict[str, Any]
     base: dict[str, Any] | None
     inputs: Callable[..., Arrays]
-    theirs: Callable[[Arrays, int], dict[str, Any]]
-    ours: Callable[[Arrays], Any]
+    reference_inputs: Callable[[Arrays, int], dict[str, Any]]
+    model_inputs: Callable[[Arrays], Any]
     labels: Callable[[Arrays], np.ndarray]
     prompts: Callable[..., np.ndarray] | None = None
 
@@ -95,11 +95,11 @@ def decoder(
         small,
         base,
         inputs=lambda random, size, pad: {"ids": rows(random, size, pad, (13, 9, 20)), "pad": np.array(pad)},
-        theirs=lambda arrays, pad: {
+        reference_inputs=lambda arrays, pad: {
             "input_ids": torch.tensor(arrays["ids"]),
             "attention_mask": torch.tensor((arrays["ids"] != pad).astype("int64")),
         },
-        ours=lambda arrays: arrays["ids"],
+        model_inputs=lambda arrays: arrays["ids"],
         labels=lambda arrays: following(arrays["ids"], int(arrays["pad"])),
         **options,
     )
@@ -113,12 +113,12 @@ ENCODER_DECODER: dict[str, Any] = {
             [np.zeros((3, 1), int), rows(random, size, pad, (9, 12, 5))], axis=1
         ),  # from the start token, which is padding's id
     },
-    "theirs": lambda arrays, pad: {
+    "reference_inputs": lambda arrays, pad: {
         "input_ids": torch.tensor(arrays["source"]),
         "attention_mask": torch.tensor((arrays["source"] != pad).astype("int64")),
         "decoder_input_ids": torch.tensor(arrays["target"]),
     },
-    "ours": lambda arrays: {"source_ids": arrays["source"], "target_ids": arrays["target"]},
+    "model_inputs": lambda arrays: {"source_ids": arrays["source"], "target_ids": arrays["target"]},
     "labels": lambda arrays: following(arrays["target"], 0),
     "prompts": lambda random, size, pad: rows(random, size, pad, (11, 6, 15)),
 }
@@ -282,18 +282,18 @@ def watch_kinks(model: torch.nn.Module) -> dict[str, np.ndarray]:
 
 
 def compare_step(
-    case: Case, theirs: Any, ours: Any, architecture: Any, arrays: Arrays, pad_id: int
+    case: Case, reference_model: Any, converted: Any, architecture: Any, arrays: Arrays, pad_id: int
 ) -> dict[str, Any]:
     """Compare logits, and the loss and gradients of one training step."""
     labels = case.labels(arrays)
-    nearest = watch_kinks(theirs)
-    their_logits = theirs(**case.theirs(arrays, pad_id)).logits
+    nearest = watch_kinks(reference_model)
+    their_logits = reference_model(**case.reference_inputs(arrays, pad_id)).logits
     their_loss = crossentropy(their_logits, labels, pad_id)
     their_loss.backward()
     with tf.GradientTape() as tape:
-        our_logits = ours(case.ours(arrays), training=True)
+        our_logits = converted(case.model_inputs(arrays), training=True)
         our_loss = LabelSmoothedCrossentropy(0.0, pad_id)(labels, our_logits)
-    weights = ours.trainable_weights
+    weights = converted.trainable_weights
     gradients = tape.gradient(our_loss, [weight.value for weight in weights])
     gradient_of = {
         id(weight): tf.convert_to_tensor(gradient)
@@ -302,17 +302,17 @@ def compare_step(
     valid = labels != pad_id
     logits = np.abs(our_logits.numpy() - their_logits.detach().numpy())[valid]
     compared, kinks = [], 0
-    their_gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
-    for name, parameter in architecture.parameters(ours):
+    their_gradients = {name: weight.grad for name, weight in reference_model.named_parameters()}
+    for name, parameter in architecture.parameters(converted):
         reference = their_gradients.get(architecture.prefix + name)
         if reference is None:  # a buffer: ours can be trained
             continue
         parts = tuple(gradient_of[id(weight)] for weight in parameter.weights)
-        found, reference = dataclasses.replace(parameter, weights=parts).write(), reference.numpy()
-        if reference.shape[0] == ours.vocabulary_size:  # PyTorch's embedding gives padding no gradient
-            found, reference = np.delete(found, pad_id, axis=0), np.delete(reference, pad_id, axis=0)
+        results, reference = dataclasses.replace(parameter, weights=parts).write(), reference.numpy()
+        if reference.shape[0] == converted.vocabulary_size:  # PyTorch's embedding gives padding no gradient
+            results, reference = np.delete(results, pad_id, axis=0), np.delete(reference, pad_id, axis=0)
         smooth = nearest.get(architecture.prefix + name, np.ones(len(reference))) > KINK
-        compared.append((name, found[smooth], reference[smooth]))
+        compared.append((name, results[smooth], reference[smooth]))
         kinks += int((~smooth).sum())
     return {
         "logits": float(logits.max()),
@@ -325,64 +325,66 @@ def compare_step(
 
 
 def compare_generation(
-    case: Case, theirs: Any, ours: Any, prompts: np.ndarray, pad_id: int
+    case: Case, reference_model: Any, converted: Any, prompts: np.ndarray, pad_id: int
 ) -> dict[str, bool]:
     """Return whether greedy and beam search generate equal ids."""
-    decoder_only = not is_encoder_decoder(ours)
+    decoder_only = not is_encoder_decoder(converted)
     # `transformers` continues prompts that are padded on the left.
-    given = np.stack([np.roll(row, (row == pad_id).sum()) for row in prompts]) if decoder_only else prompts
+    prompt_ids = (
+        np.stack([np.roll(row, (row == pad_id).sum()) for row in prompts]) if decoder_only else prompts
+    )
     settings = {
         "max_new_tokens": NEW_TOKENS,
         "do_sample": False,
         "pad_token_id": pad_id,
-        "eos_token_id": ours.end_id,
+        "eos_token_id": converted.end_id,
         "bad_words_ids": [[pad_id]],
     }
-    found = {}
+    results = {}
     for name, (sampler, search) in {"greedy": ("greedy", {"num_beams": 1}), **BEAMS}.items():
-        out = theirs.generate(
-            torch.tensor(given),
-            attention_mask=torch.tensor((given != pad_id).astype("int64")),
+        out = reference_model.generate(
+            torch.tensor(prompt_ids),
+            attention_mask=torch.tensor((prompt_ids != pad_id).astype("int64")),
             generation_config=transformers.GenerationConfig(
                 **settings,
                 **search,
-                **({} if decoder_only else {"decoder_start_token_id": ours.start_id}),
+                **({} if decoder_only else {"decoder_start_token_id": converted.start_id}),
             ),
-        ).numpy()[:, given.shape[1] if decoder_only else 1 :]
+        ).numpy()[:, prompt_ids.shape[1] if decoder_only else 1 :]
         expected = np.pad(out, [(0, 0), (0, NEW_TOKENS - out.shape[1])], constant_values=pad_id)
-        best = generation.generate(ours, prompts, sampler, max_new_tokens=NEW_TOKENS).best
-        found[f"ids, {name}"] = bool(np.array_equal(best, expected))
-    return found
+        best = generation.generate(converted, prompts, sampler, max_new_tokens=NEW_TOKENS).best
+        results[f"ids, {name}"] = bool(np.array_equal(best, expected))
+    return results
 
 
 def compare(case: Case, settings: dict[str, Any], seed: int) -> references.Figures:
     """Compare one architecture."""
     random = np.random.default_rng(seed)
-    theirs = case.model(case.config(**settings, pad_token_id=0)).eval()
-    if getattr(theirs.config, "scale_decoder_outputs", None) is False:
+    reference_model = case.model(case.config(**settings, pad_token_id=0)).eval()
+    if getattr(reference_model.config, "scale_decoder_outputs", None) is False:
         # Published weights of T5 v1.1 have two matrices; a new model of `transformers` has one, without the factor.
-        theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach().clone())
-    randomise(theirs, seed)
+        reference_model.lm_head.weight = torch.nn.Parameter(reference_model.lm_head.weight.detach().clone())
+    randomise(reference_model, seed)
     with tempfile.TemporaryDirectory() as folder:
-        theirs.save_pretrained(folder)
-        architecture = ARCHITECTURES[theirs.config.model_type]
+        reference_model.save_pretrained(folder)
+        architecture = ARCHITECTURES[reference_model.config.model_type]
         without = {name: 0.0 for name in architecture.settings if name.endswith("dropout")}
-        ours = interop.from_hugging_face(folder, **without)
-        vocabulary_size, pad_id = theirs.config.vocab_size, 0
+        converted = interop.from_hugging_face(folder, **without)
+        vocabulary_size, pad_id = reference_model.config.vocab_size, 0
         arrays = case.inputs(random, vocabulary_size, pad_id)
-        result = compare_step(case, theirs, ours, architecture, arrays, pad_id)
+        result = compare_step(case, reference_model, converted, architecture, arrays, pad_id)
         with tempfile.TemporaryDirectory() as other:
-            interop.to_hugging_face(ours, pathlib.Path(other) / "model")
+            interop.to_hugging_face(converted, pathlib.Path(other) / "model")
             again = case.model.from_pretrained(pathlib.Path(other) / "model").eval()
             with torch.no_grad():
-                arguments = case.theirs(arrays, pad_id)
+                arguments = case.reference_inputs(arrays, pad_id)
                 result["written back"] = bool(
-                    torch.equal(theirs(**arguments).logits, again(**arguments).logits)
+                    torch.equal(reference_model(**arguments).logits, again(**arguments).logits)
                 )
         if case.prompts is not None:
             prompts = case.prompts(random, vocabulary_size, pad_id)
-            result |= compare_generation(case, theirs, ours, prompts, pad_id)
-    return {"parameters": ours.count_params(), **result}
+            result |= compare_generation(case, reference_model, converted, prompts, pad_id)
+    return {"parameters": converted.count_params(), **result}
 
 
 GENERATED = tuple(f"ids, {name}" for name in ("greedy", *BEAMS))

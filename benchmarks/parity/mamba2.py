@@ -39,50 +39,50 @@ def compare(length: int, num_groups: int, kernel_size: int = 4, seed: int = 0) -
         conv_kernel=kernel_size,
         chunk_size=32,
     )
-    theirs = modeling_mamba2.Mamba2Mixer(config, layer_idx=0)
+    reference = modeling_mamba2.Mamba2Mixer(config, layer_idx=0)
     with torch.no_grad():
-        for name, weight in theirs.named_parameters():
+        for name, weight in reference.named_parameters():
             if name != "A_log":
                 weight.normal_(0, 0.3)
-    ours = layers.Mamba2(
+    layer = layers.Mamba2(
         NUM_HEADS,
         STATE_DIM,
         num_groups=num_groups,
         kernel_size=kernel_size,
         epsilon=config.layer_norm_epsilon,
     )
-    ours.build((None, None, MODEL_DIM))
-    given = dict(theirs.named_parameters())
+    layer.build((None, None, MODEL_DIM))
+    reference_weights = dict(reference.named_parameters())
     pairs = [
-        (ours.input_projection.kernel, given["in_proj.weight"]),
-        (ours.kernel, given["conv1d.weight"]),
-        (ours.bias, given["conv1d.bias"]),
-        (ours.step_bias, given["dt_bias"]),
-        (ours.log_decay, given["A_log"]),
-        (ours.skip, given["D"]),
-        (ours.scale, given["norm.weight"]),
-        (ours.output_projection.kernel, given["out_proj.weight"]),
+        (layer.input_projection.kernel, reference_weights["in_proj.weight"]),
+        (layer.kernel, reference_weights["conv1d.weight"]),
+        (layer.bias, reference_weights["conv1d.bias"]),
+        (layer.step_bias, reference_weights["dt_bias"]),
+        (layer.log_decay, reference_weights["A_log"]),
+        (layer.skip, reference_weights["D"]),
+        (layer.scale, reference_weights["norm.weight"]),
+        (layer.output_projection.kernel, reference_weights["out_proj.weight"]),
     ]
-    if len(pairs) != len(given) or len(pairs) != len(ours.trainable_weights):
+    if len(pairs) != len(reference_weights) or len(pairs) != len(layer.trainable_weights):
         raise RuntimeError("not every weight has a counterpart")
     for mine, other in pairs:
         mine.assign(_as_ours(other))
     inputs = np.random.default_rng(seed).normal(size=(BATCH_SIZE, length, MODEL_DIM)).astype("float32")
-    their_outputs = theirs(torch.tensor(inputs))
-    (their_outputs**2).mean().backward()
+    expected = reference(torch.tensor(inputs))
+    (expected**2).mean().backward()
     with tf.GradientTape() as tape:
-        outputs, _ = ours.scan(inputs, ours.zero_state(BATCH_SIZE), None, False)
+        outputs, _ = layer.scan(inputs, layer.zero_state(BATCH_SIZE), None, False)
         loss = tf.reduce_mean(outputs**2)
     gradients = tape.gradient(loss, [mine.value for mine, _ in pairs])
-    _, continued = ours.scan(inputs[:, :-1], ours.zero_state(BATCH_SIZE), None, False)
-    last, _ = ours.scan(inputs[:, -1:], continued, None, False)
+    _, continued = layer.scan(inputs[:, :-1], layer.zero_state(BATCH_SIZE), None, False)
+    last, _ = layer.scan(inputs[:, -1:], continued, None, False)
     compared = [
         (mine.path, gradient.numpy(), _as_ours(other.grad))
         for gradient, (mine, other) in zip(gradients, pairs, strict=True)
     ]
     return {
-        "outputs": float(np.abs(outputs.numpy() - their_outputs.detach().numpy()).max()),
-        "state": float(np.abs(last.numpy() - their_outputs[:, -1:].detach().numpy()).max()),
+        "outputs": float(np.abs(outputs.numpy() - expected.detach().numpy()).max()),
+        "state": float(np.abs(last.numpy() - expected[:, -1:].detach().numpy()).max()),
         **references.worst_gradient(compared),
     }
 

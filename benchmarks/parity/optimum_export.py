@@ -72,21 +72,21 @@ class Pipelines:
             "T5": (models.T5, {"key_dim": 8}),
         }
         writers = {"GPT": {}, "GPT with rotary positions": {"position_encoding": "rotary", "norm": "rms"}}
-        found: dict[str, Callable[[], Any]] = {}
+        actual: dict[str, Callable[[], Any]] = {}
         for name, (model_class, options) in translators.items():
-            found[name] = functools.partial(self._translator, "greedy", (), model_class, **options)
+            actual[name] = functools.partial(self._translator, "greedy", (), model_class, **options)
         for name, options in writers.items():
-            found[name] = functools.partial(self._writer, "greedy", (), **options)
+            actual[name] = functools.partial(self._writer, "greedy", (), **options)
         constraints = [
             generation.MinNewTokens(3),
             generation.BannedWords([[5, 6], [9]]),
             generation.NoRepeatNGram(2),
         ]
-        found["Transformer as Marian, beam and constraints"] = functools.partial(
+        actual["Transformer as Marian, beam and constraints"] = functools.partial(
             self._translator, BEAM, constraints, models.Transformer, **marian
         )
         # Repetitions there include the prompt.
-        found["GPT, beam and constraints"] = functools.partial(self._writer, BEAM, constraints[:2])
+        actual["GPT, beam and constraints"] = functools.partial(self._writer, BEAM, constraints[:2])
         heads = {
             "TextClassification": lambda bert: models.SequenceClassifier(bert, 3),
             "TokenClassification": lambda bert: models.TokenClassifier(bert, 4),
@@ -95,8 +95,8 @@ class Pipelines:
             "Embedding": lambda bert: bert,
         }
         for name, head in heads.items():
-            found[f"{name} of BERT"] = functools.partial(self._encoder, name, head)
-        return found
+            actual[f"{name} of BERT"] = functools.partial(self._encoder, name, head)
+        return actual
 
     def _translator(self, sampler: Any, constraints: Any, model_class: Any, **options: Any) -> Any:
         tokenizer = self._sentence_piece
@@ -134,17 +134,19 @@ def generated(pipeline: Any, folder: pathlib.Path, sentences: list[str]) -> tupl
         ids, mask = (np.take_along_axis(each, order, axis=1) for each in (ids, mask))
         model = optimum.ORTModelForCausalLM.from_pretrained(folder)
         prompt = ids.shape[1]
-    found = model.generate(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).numpy()[:, prompt:]
+    actual = model.generate(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).numpy()[
+        :, prompt:
+    ]
     expected = pipeline.generate(sentences).ids
-    expected = expected[:, : pipeline.sampler.num_return].reshape(len(found), -1)
-    ends = np.cumsum(found == pipeline.model.end_id, axis=1) - (found == pipeline.model.end_id)
-    found = np.where(
-        ends, pipeline.model.pad_id, found
+    expected = expected[:, : pipeline.sampler.num_return].reshape(len(actual), -1)
+    ends = np.cumsum(actual == pipeline.model.end_id, axis=1) - (actual == pipeline.model.end_id)
+    actual = np.where(
+        ends, pipeline.model.pad_id, actual
     )  # beams there end with end tokens if the padding id is 0
-    found = np.pad(
-        found, [(0, 0), (0, expected.shape[1] - found.shape[1])], constant_values=pipeline.model.pad_id
+    actual = np.pad(
+        actual, [(0, 0), (0, expected.shape[1] - actual.shape[1])], constant_values=pipeline.model.pad_id
     )
-    return len(found), int((found == expected).all(axis=1).sum())
+    return len(actual), int((actual == expected).all(axis=1).sum())
 
 
 CLASSES = {
@@ -165,13 +167,13 @@ def computed(pipeline: Any, folder: pathlib.Path, sentences: list[str]) -> tuple
         ids[row, : min(24, len(one))] = one[:24]
     mask = (ids != pipeline.tokenizer.pad_id).astype("int64")
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
-    found = model(**{name: torch.tensor(values) for name, values in inputs.items()})
+    actual = model(**{name: torch.tensor(values) for name, values in inputs.items()})
     graph = pipeline.forward_graph()
     expected = graph.function(*(inputs[spec.name] for spec in graph.inputs))
-    names = [name for name in expected if name in found]
+    names = [name for name in expected if name in actual]
     equal = np.ones(len(ids), bool)
     for name in names:
-        error = np.abs(found[name].numpy() - expected[name].numpy())
+        error = np.abs(actual[name].numpy() - expected[name].numpy())
         if error.shape[:2] == mask.shape:  # outputs of padding are not defined
             error[mask == 0] = 0
         equal &= error.reshape(len(ids), -1).max(axis=1) <= TOLERANCE

@@ -204,7 +204,7 @@ def compare(case: Case, seed: int) -> references.Figures:
             "SavedModel": saved_model,
             "keras_transformer_serving": lambda call: served(texts, **call),
         }
-        found = {
+        results = {
             name: max(
                 float(np.abs(way(call) - vectors).max())
                 for call, vectors in zip(calls, expected, strict=True)
@@ -216,11 +216,11 @@ def compare(case: Case, seed: int) -> references.Figures:
         names = {each.name for each in session.get_inputs()}
         feed = {name: tensor.numpy() for name, tensor in features.items() if name in names}
         (vectors,) = session.run(["sentence_embedding"], feed)
-        found["ONNX graph, the library's ids"] = float(np.abs(vectors - expected[0]).max())
+        results["ONNX graph, the library's ids"] = float(np.abs(vectors - expected[0]).max())
         largest = float(max(np.abs(vectors).max() for vectors in expected))
         return {
-            **found,
-            "relative": max(found.values()) / max(1.0, largest),
+            **results,
+            "relative": max(results.values()) / max(1.0, largest),
             "largest value": largest,
             "vectors": f"{len(texts)} texts, {len(calls)} calls, {vectors.shape[1]} values",
         }
@@ -228,7 +228,7 @@ def compare(case: Case, seed: int) -> references.Figures:
 
 def refusals() -> references.Figures:
     """Return the errors for folders of the library that are not supported."""
-    found, pieces = {}, vocabulary()[0]
+    results, pieces = {}, vocabulary()[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         write(Case(), pieces, folder, 0)
@@ -255,11 +255,11 @@ def refusals() -> references.Figures:
         for name in (*cases, "truncate_dim", "PyTorch's weights"):
             try:
                 pipelines.from_hugging_face(folder / name)
-                found[name] = "accepted"
+                results[name] = "accepted"
             except (ValueError, FileNotFoundError) as error:
-                found[name] = f"{type(error).__name__}: {error}".replace(str(folder), "")
-    refused = sum(error != "accepted" for error in found.values())
-    return {"refused": [refused, len(found)], "errors": found}
+                results[name] = f"{type(error).__name__}: {error}".replace(str(folder), "")
+    refused = sum(error != "accepted" for error in results.values())
+    return {"refused": [refused, len(results)], "errors": results}
 
 
 UNSUPPORTED = "folders that are not supported"

@@ -143,29 +143,33 @@ def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any,
             )
 
 
-def compare(ours: Any, ids: Callable[..., Any], reference: Any, lines: list[str]) -> dict[str, Any]:
+def compare(tokenizer: Any, ids: Callable[..., Any], reference: Any, lines: list[str]) -> dict[str, Any]:
     """Return the number of lines with different ids, and of ids with different texts."""
-    found = [row for i in range(0, len(lines), 1000) for row in ours.tokenize(lines[i : i + 1000]).to_list()]
+    actual = [
+        row for i in range(0, len(lines), 1000) for row in tokenizer.tokenize(lines[i : i + 1000]).to_list()
+    ]
     expected = [row for i in range(0, len(lines), 1000) for row in ids(lines[i : i + 1000])]
-    different = [line for line, a, b in zip(lines, found, expected, strict=True) if a != b]
+    different = [line for line, a, b in zip(lines, actual, expected, strict=True) if a != b]
     forged = [line for line in different if any(token in line for token in SPECIAL)]
     # The tokenizers of this package write no special tokens in texts.
-    special = {ours.pad_id, ours.unknown_id, ours.start_id, ours.end_id}
-    known = [row for row in expected if row and not special & set(row)][:2000]
-    if isinstance(ours, text.WordPieceTokenizer):
-        known = []  # BERT does not generate text
-    texts = [each.decode() for each in ours.detokenize(known).numpy()] if known else []
-    said = reference.batch_decode(known, clean_up_tokenization_spaces=False) if known else []
+    special = {tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, tokenizer.end_id}
+    ids_of_text = [row for row in expected if row and not special & set(row)][:2000]
+    if isinstance(tokenizer, text.WordPieceTokenizer):
+        ids_of_text = []  # BERT does not generate text
+    texts = [each.decode() for each in tokenizer.detokenize(ids_of_text).numpy()] if ids_of_text else []
+    expected_texts = (
+        reference.batch_decode(ids_of_text, clean_up_tokenization_spaces=False) if ids_of_text else []
+    )
     return {
         "lines": len(lines),
         "lines_with_other_ids": len(different),
         "of_these_with_special_tokens": len(forged),
         "examples": [line for line in different if line not in forged][:5],
         "ids": sum(map(len, expected)),
-        "unknown_ids": sum(row.count(ours.unknown_id) for row in expected),
-        "texts": len(known),
-        "texts_that_differ": sum(a != b for a, b in zip(texts, said, strict=True)),
-        "different_texts": [(a, b) for a, b in zip(texts, said, strict=True) if a != b][:3],
+        "unknown_ids": sum(row.count(tokenizer.unknown_id) for row in expected),
+        "texts": len(ids_of_text),
+        "texts_that_differ": sum(a != b for a, b in zip(texts, expected_texts, strict=True)),
+        "different_texts": [(a, b) for a, b in zip(texts, expected_texts, strict=True) if a != b][:3],
     }
 
 

@@ -42,13 +42,13 @@ def models(name: str, end_id: int, folder: str) -> tuple[Any, Any]:
         "openai-gpt": (transformers.OpenAIGPTConfig, transformers.OpenAIGPTLMHeadModel),
     }
     config, model = classes[name]
-    theirs = model(config(**SIZES, bos_token_id=end_id, eos_token_id=end_id)).eval()
+    reference = model(config(**SIZES, bos_token_id=end_id, eos_token_id=end_id)).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for weight in theirs.parameters():
+        for weight in reference.parameters():
             weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
-    theirs.save_pretrained(folder)
-    return theirs, interop.from_hugging_face(folder, dropout=0.0)
+    reference.save_pretrained(folder)
+    return reference, interop.from_hugging_face(folder, dropout=0.0)
 
 
 def prompts(
@@ -81,27 +81,27 @@ def compare(name: str, end_id: int, count: int) -> references.Figures:
     # OpenAI GPT counts positions from the first column, including padding, so all prompts have one length.
     rows = prompts(random, end_id, count - 1, (1, 12) if name == "gpt2" else (6, 7))
     with tempfile.TemporaryDirectory() as folder:
-        theirs, ours = models(name, end_id, folder)
+        reference, converted = models(name, end_id, folder)
     ids, mask = batch(rows, 7, left=False)
     with torch.no_grad():
-        expected = theirs(torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
-    found = np.asarray(ours({"token_ids": ids, "padding_mask": mask != 0}, training=False))
+        expected = reference(torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
+    actual = np.asarray(converted({"token_ids": ids, "padding_mask": mask != 0}, training=False))
     result = {
-        "pad_id": ours.pad_id,
+        "pad_id": converted.pad_id,
         "rows": count,
-        "logits": float(np.abs(expected - found)[mask != 0].max()),
+        "logits": float(np.abs(expected - actual)[mask != 0].max()),
     }
     left, left_mask = batch(rows, 7, left=True)
     for sampler, (our_sampler, search) in SAMPLERS.items():
         settings = transformers.GenerationConfig(
             max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=end_id, pad_token_id=end_id, **search
         )
-        out = theirs.generate(
+        out = reference.generate(
             torch.tensor(left), attention_mask=torch.tensor(left_mask), generation_config=settings
         ).numpy()[:, left.shape[1] :]
         expected = np.pad(out, [(0, 0), (0, NEW_TOKENS - out.shape[1])], constant_values=end_id)
         best = generation.generate(
-            ours, ids, our_sampler, max_new_tokens=NEW_TOKENS, padding_mask=mask != 0
+            converted, ids, our_sampler, max_new_tokens=NEW_TOKENS, padding_mask=mask != 0
         ).best
         result[f"ids, {sampler}"] = [int((best == expected).all(axis=1).sum()), count]
     return result
