@@ -1,4 +1,4 @@
-"""The format of an export: a folder of parts and their manifest, to which parts are added whole or not at all.
+"""The format of an export: a folder of parts and their manifest, to which parts are added atomically.
 
     manifest.json  config.json  generation_config.json  tokenizer/      written once, with the first part
     saved_model/<name>/<version>/  onnx/                                the parts
@@ -119,7 +119,7 @@ class Bundle:
         self._raise(self._unreported())
 
     def check_additions(self) -> None:
-        """Verify that the folder holds no file that the manifest does not list, and no symbolic link.
+        """Verify that the folder has no file that the manifest does not list, and no symbolic link.
 
         Raises:
             ValueError: if it does; the message names all of them.
@@ -338,7 +338,7 @@ def _commit(
 
 
 def _roll_back(folder: pathlib.Path, work: pathlib.Path) -> None:
-    """Remove what an export that failed or died has left: the part that it did not commit, and temporary files."""
+    """Remove the files of an export that failed or was killed: the uncommitted part and temporary files."""
     if (work / MANIFEST).exists():
         current = Bundle(folder) if is_bundle(folder) else None
         old = current.manifest["files"] if current else {}
@@ -401,7 +401,7 @@ def _open(folder: pathlib.Path, config: Mapping[str, Any], signature_key: bytes 
     differing = sorted(name for name in config if config[name] != existing.get(name))
     if differing:
         raise ValueError(
-            "`folder` holds an export of another pipeline; choose another folder. "
+            "`folder` contains an export of another pipeline; choose another folder. "
             f"Received: folder={str(folder)!r}, which differs in {', '.join(differing)}"
         )
     return bundle

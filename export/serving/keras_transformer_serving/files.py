@@ -63,7 +63,7 @@ def full_disk_named(path: str | os.PathLike[str]) -> Iterator[None]:
         number = next((one for one in _FULL if error.errno == one or os.strerror(one) in str(error)), None)
         if number is None:
             raise
-        message = f"{os.strerror(number)}; what was there before is kept"
+        message = f"{os.strerror(number)}; the previous content is kept"
         raise OSError(number, message, os.fspath(path)) from error
 
 
@@ -104,7 +104,7 @@ def _replace(path: pathlib.Path, new: pathlib.Path, beside: pathlib.Path) -> Non
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file atomically and durably: a reader sees the old content or the new one, never a part."""
+    """Write a file atomically and durably: a reader sees the old content or the new one, never an incomplete one."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -179,7 +179,7 @@ def check_entries(path: str | os.PathLike[str], content: Any, **types: type) -> 
         found = content.get(name) if isinstance(content, dict) else None
         if not isinstance(found, expected):
             raise ValueError(
-                f"`{path}` must hold an object with {', '.join(types)}; it is damaged. Received: no {name}"
+                f"`{path}` must contain an object with {', '.join(types)}; it is damaged. Received: no {name}"
             )
 
 

@@ -15,7 +15,7 @@ MODEL = "model"  # a decoder-only model, or a model that does not generate
 
 
 def loop_name(config: dict[str, Any]) -> str:
-    """Return the name of the graph with the whole generation loop, from an export's settings."""
+    """Return the name of the graph with the generation loop, from an export's settings."""
     return f"generate_{config['generation']['sampler']}"
 
 
@@ -61,7 +61,7 @@ class Graphs:
         temperature: Any = None,
         prefix_ids: Any = None,
     ) -> dict[str, np.ndarray]:
-        """Generate, with the whole loop in one graph.
+        """Generate with the graph of the generation loop.
 
         Args:
             input_ids: integers (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
@@ -155,7 +155,7 @@ class Graphs:
         """Generate greedily (B, M), one token at a time, with the graphs of a single step.
 
         An example of a generation loop outside the graphs; slower than `generate`. The sampler and the constraints of
-        the export do not apply. The arguments are those of `generate`.
+        the export do not apply. The arguments are as for `generate`.
         """
         ids = np.full((len(input_ids), self.max_new_tokens), self.padding_value, np.int64)
         for column, tokens in enumerate(self.steps(input_ids, attention_mask)):

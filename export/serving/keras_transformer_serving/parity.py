@@ -96,7 +96,7 @@ class GeneratingGraphs:
         self._served = generating_pipeline(Graphs(sessions, config), tokenizer, config)
 
     def __call__(self, texts: Sequence[Any]) -> Answers:
-        """Return the outputs of the graph of the whole loop and, if any, of the graphs of single steps."""
+        """Return the outputs of the graph with the generation loop and, if any, of the graphs of single steps."""
         served = self._served
         by_graph = {"onnx_loop": self.generate(texts)["ids"]}
         if self._steps:
@@ -110,7 +110,7 @@ class GeneratingGraphs:
         return {name: (ids, self._answers(ids)) for name, ids in by_graph.items()}
 
     def generate(self, texts: Sequence[Any]) -> Arrays:
-        """Return the "ids", "lengths" and "scores" of the graph of the whole loop."""
+        """Return the "ids", "lengths" and "scores" of the graph with the generation loop."""
         return self._served.generate(texts, _BATCH)
 
     def _answers(self, ids: np.ndarray) -> list[Any]:
@@ -178,7 +178,7 @@ def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[s
             continue
         if same_ids or not _is_near_tie(reference, row, found):
             raise ParityError(
-                f"`{name}` must answer as the model does. It differs at input {row}, "
+                f"`{name}` must have the outputs of the model. It differs at input {row}, "
                 f"{reference.texts[row]!r}: expected {reference.answers[row]!r} {expected.tolist()}. "
                 f"Received: {answers[row]!r} {found.tolist()}"
             )
@@ -233,7 +233,7 @@ def compare_tensors(
         found = run(example.graph, example.inputs)
         if set(found) != set(example.outputs):
             raise ParityError(
-                f"`{example.graph}` must give {sorted(example.outputs)}. Received: {sorted(found)}"
+                f"`{example.graph}` must have the outputs {sorted(example.outputs)}. Received: {sorted(found)}"
             )
         counts = graphs.setdefault(example.graph, {"rows": 0, "largest_difference": 0.0})
         counts["rows"] += len(next(iter(example.inputs.values())))
@@ -299,7 +299,7 @@ def exported_tokenizer(bundle: Bundle) -> Tokenizer | None:
 
 
 def compare_tokenizers(tokenizer: Tokenizer, examples: dict[str, Any]) -> None:
-    """Compare a tokenizer with that of the pipeline.
+    """Compare a tokenizer with the pipeline's.
 
     Args:
         tokenizer: the tokenizer.
@@ -369,7 +369,7 @@ def _difference(example: Example, name: str, expected: np.ndarray, found: np.nda
     )
     if not same:
         raise ParityError(
-            f"`{example.graph}` must give the model's {name}. Expected: {_shown(expected)}. Received: {_shown(found)}"
+            f"`{example.graph}` must have the model's {name}. Expected: {_shown(expected)}. Received: {_shown(found)}"
         )
     return float(np.abs(found - expected, dtype="float32").max(initial=0)) if floats else 0.0
 

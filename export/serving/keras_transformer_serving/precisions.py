@@ -83,7 +83,7 @@ def compare(precision: str, expected: Reference | Sequence[Example], graphs: Any
 
     Returns:
         The "thresholds" that apply; of a pipeline that generates, the numbers of "identical" and "different" outputs,
-        the share "identical_ids" and the largest "score_difference" (see `Threshold`); of others "relative_error".
+        the fraction "identical_ids" and the largest "score_difference" (see `Threshold`); of others "relative_error".
 
     Raises:
         ParityError: if a threshold is exceeded.

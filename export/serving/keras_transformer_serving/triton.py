@@ -13,7 +13,7 @@ CONFIG = "config.pbtxt"
 MAX_BATCH_SIZE = 32
 _WARM_UP = "warmup"
 _WARM_UP_SIZE = 8  # of axes of any size
-# The types of Triton, by those of NumPy.
+# Triton's data types, by NumPy's.
 _TYPES = {
     "bool": "TYPE_BOOL",
     **{f"{kind}{bits}": f"TYPE_{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
@@ -22,7 +22,7 @@ _TYPES = {
 
 
 def served_graph(config: Mapping[str, Any], signatures: Mapping[str, Any], precision: str = FLOAT32) -> str:
-    """Return the file of the graph to serve, relative to the folder of ONNX graphs: the whole loop, or `model`.
+    """Return the file of the graph to serve, relative to the folder of ONNX graphs: the generation loop, or `model`.
 
     Args:
         config: the settings of the export.
@@ -94,7 +94,7 @@ def _config(
             yield "}"
     if max_batch_size:
         yield "dynamic_batching { max_queue_delay_microseconds: 2000 }"
-    # The version before answers until this request is answered. A file is needed for values that are not zero.
+    # The previous version is served until this request is answered. A file is needed for values that are not zero.
     yield 'model_warmup {\n  name: "one row"\n  batch_size: 1'
     for name, (dtype, shape) in given.items():
         yield f"  inputs {{ key: {json.dumps(name)} value {{"
@@ -106,7 +106,7 @@ def _config(
 
 
 def _is_batched(shapes: Sequence[Sequence[int | str | None]]) -> bool:
-    """Return whether the first axis of all tensors has one name, or no known size."""
+    """Return whether the first axis of all tensors has one name, or an unknown size."""
     axes = [shape[0] if shape else 1 for shape in shapes]
     return not any(isinstance(axis, int) for axis in axes) and len({*axes} - {None}) <= 1
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import Errors, RefusedError
+from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows
 from keras_transformer_serving.pipelines.token_classification import WORD
 from keras_transformer_serving.tasks import DEFAULT, Row, Tensor
@@ -109,7 +109,7 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
             found.starts.extend([word.start()] * len(of_word))
             found.ends.extend([word.end()] * len(of_word))
         if not ids:
-            raise RefusedError("context", "`context` must contain a word. Received: none")
+            raise InvalidInputError("context", "`context` must contain a word. Received: none")
         return self._windows(ids, "context", truncate, question=self.tokenizer.tokenize(question)), found
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: Context) -> Row:

@@ -17,8 +17,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     """Convert a request.
 
     Args:
-        body: the JSON value. Its "parameters" may have a "signature_name", "truncate" to cut texts that are too long,
-            and optional inputs of the signature, which hold for all rows.
+        body: the JSON value. Its "parameters" may have a "signature_name", "truncate" to shorten texts that are too
+            long, and optional inputs of the signature, which apply to all rows.
         signatures: those of the model, by name.
 
     Returns:
@@ -123,7 +123,7 @@ def _column(tensor: Tensor, given: Mapping[str, Any], place: str) -> list[Any]:
         expected = ", ".join("any" if size is None else str(size) for size in (None, *tensor.shape))
         raise RequestError(400, f"`{place}.shape` must be [{expected}]. Received: {shown(shape)}")
     values = _flat(data, len(sizes)) if isinstance(data, list) else None
-    # An axis of no entries has no values that bound the others.
+    # With an axis of size 0, there are no values, so the other sizes have no limit.
     too_large = math.prod(size or 1 for size in sizes) > max(len(values or ()), _MOST_EMPTY)
     if values is None or len(values) != math.prod(sizes) or too_large:
         raise RequestError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.tasks import ERROR, Row, Tensor, shown
 
 TRUNCATE = "truncate"
@@ -31,7 +31,7 @@ class RequestError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One row to compute. Jobs with the same `run` and `bucket` may share a batch.
+    """One row to compute. Jobs with the same `run` and `bucket` can be in one batch.
 
     Attributes:
         run: a function from the values of a batch to the results.
@@ -65,9 +65,9 @@ class Signature:
 
     Attributes:
         inputs: the inputs.
-        outputs: the outputs; "error" among them if a row may be refused.
+        outputs: the outputs; "error" among them if rows can have errors.
         prepare: a function from the inputs of a row and its index in the request to a `Job` or `SplitRow`. It raises a
-            RefusedError for a row that is refused.
+            InvalidInputError for an invalid row.
     """
 
     inputs: tuple[Tensor, ...]
@@ -92,7 +92,7 @@ class Signature:
 
         Raises:
             RequestError: if an input is unknown, missing or has the wrong type, the numbers of values differ, or
-                `truncate` is no boolean, or given for a signature without texts.
+                `truncate` is not a boolean, or the signature has no texts.
         """
         check_truncate(truncate)
         known = {tensor.name: tensor for tensor in self.inputs}
@@ -133,27 +133,27 @@ class Signature:
         return rows
 
     def jobs(self, rows: Sequence[Row]) -> list[Job | SplitRow | Row]:
-        """Return a job for each row, several for a row that is split, or the outputs of one that is refused.
+        """Return a job for each row, several for a row that is split, or the outputs of an invalid one.
 
         Raises:
-            RequestError: if a row is refused by a signature without the output "error".
+            RequestError: if a row is invalid, and the signature is without the output "error".
         """
         found: list[Job | SplitRow | Row] = []
         for index, row in enumerate(rows):
             if ERROR in row:
-                found.append(self.refused(row[ERROR]))
+                found.append(self.error_row(row[ERROR]))
                 continue
             try:
                 found.append(self.prepare(row, index))
-            except RefusedError as error:
+            except InvalidInputError as error:
                 if all(tensor.name != ERROR for tensor in self.outputs):
                     raise RequestError(400, f"{error} in row {index}") from None
-                found.append(self.refused(str(error)))
+                found.append(self.error_row(str(error)))
         return found
 
-    def refused(self, message: str) -> Row:
-        """Return the outputs of a refused row."""
-        return {tensor.name: tensor.refused() for tensor in self.outputs} | {ERROR: message}
+    def error_row(self, message: str) -> Row:
+        """Return the outputs of an invalid row: empty values and its error."""
+        return {tensor.name: tensor.empty_value() for tensor in self.outputs} | {ERROR: message}
 
     def stack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         """Return the outputs (B, …) of B rows, by name."""
@@ -185,7 +185,7 @@ def text_of(row: Row, name: str, argument: str | None = None) -> str:
         argument: its name in the error, by default `name`.
 
     Raises:
-        RefusedError: if it is not valid UTF-8.
+        InvalidInputError: if it is not valid UTF-8.
     """
     value = row[name]
     try:
@@ -193,7 +193,7 @@ def text_of(row: Row, name: str, argument: str | None = None) -> str:
         text.encode()
     except UnicodeError:
         argument = argument or name
-        raise RefusedError(argument, f"`{argument}` must be UTF-8. Received: other bytes") from None
+        raise InvalidInputError(argument, f"`{argument}` must be UTF-8. Received: other bytes") from None
     return str(text)
 
 

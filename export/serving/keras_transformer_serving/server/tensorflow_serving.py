@@ -16,8 +16,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     """Convert a request.
 
     Args:
-        body: the JSON value. It may have a "signature_name", "truncate" to cut texts that are too long, and optional
-            inputs of the signature, which hold for all rows.
+        body: the JSON value. It may have a "signature_name", "truncate" to shorten texts that are too long, and
+            optional inputs of the signature, which apply to all rows.
         signatures: those of the model, by name.
 
     Returns:
@@ -60,7 +60,7 @@ def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
 
 
 def of_all_rows(options: Mapping[str, Any], signature: Signature) -> dict[str, list[Any]]:
-    """Return the values of optional inputs that a request has beside its rows."""
+    """Return the optional inputs of a request that apply to all rows."""
     return {
         tensor.name: [options[tensor.name]]
         for tensor in signature.inputs

@@ -22,7 +22,7 @@ from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.sessions import device_of
 
 LOG = logging.getLogger("keras_transformer_serving.server")
-_SMALL = 64 * 2**20  # bytes of a model whose operations are not shared by threads
+_SMALL = 64 * 2**20  # bytes of a model whose operations run on one thread each
 _MOST_BATCHES = 4
 STABLE = "stable"  # the label of the version that is served
 
@@ -73,8 +73,8 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
         folder: the export.
         max_batch_size: the number of rows that a model runs on at once.
         threads: the number of threads that compute, by default one for each core. Those of a small model, whose
-            operations are too short to share, compute batches at the same time, all but one; those of a large model
-            share the operations of a batch.
+            operations are too short to divide, compute batches at the same time, all but one; the threads of a large
+            model divide the operations of a batch.
         **options: those of `keras_transformer_serving.load`.
     """
     threads = _cores() if threads is None else threads
