@@ -137,26 +137,26 @@ class Bundle:
         for name in self.manifest["files"]:
             path = self.folder / name
             for _ in _tries(name):
-                found = manifest.entry_of(path) if path.is_file() else None
-                error = "is missing" if found is None else self._difference(name, found)
+                entry = manifest.entry_of(path) if path.is_file() else None
+                error = "is missing" if entry is None else self._difference(name, entry)
                 if error is None:
                     break
             else:
                 yield f"{name} {error}"
 
-    def _difference(self, name: str, found: Mapping[str, Any]) -> str | None:
+    def _difference(self, name: str, entry: Mapping[str, Any]) -> str | None:
         expected = self.manifest["files"][name]
-        if found == expected or (_is_derived(name) and found == self._latest()["files"].get(name)):
+        if entry == expected or (_is_derived(name) and entry == self._latest()["files"].get(name)):
             return None
-        if found["size"] != expected["size"]:
-            return f"is damaged: it must have {expected['size']} bytes. Received: {found['size']}"
-        return f"is damaged: its sha256 must be {expected['sha256']}. Received: {found['sha256']}"
+        if entry["size"] != expected["size"]:
+            return f"is damaged: it must have {expected['size']} bytes. Received: {entry['size']}"
+        return f"is damaged: its sha256 must be {expected['sha256']}. Received: {entry['sha256']}"
 
     def _additions(self) -> Iterator[str]:
-        found = files.entries(self.folder, ignored=WORK)
+        entries = files.entries(self.folder, ignored=WORK)
         # Read after the folder, so that a part that is committed meanwhile is listed.
         listed = {*self._latest()["files"], MANIFEST}
-        for name, regular in found.items():
+        for name, regular in entries.items():
             if (self.folder / name).is_symlink():
                 yield f"{name} is a symbolic link: replace it with a copy of its target"
             elif not (regular and name in listed):

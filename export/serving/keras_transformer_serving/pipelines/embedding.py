@@ -52,10 +52,10 @@ class EmbeddingTask(TextTask):
         texts = [text] if isinstance(text, str) else as_list("text", text)
         options = _prompt_options(self._prompts, prompt_name, prompt)
         columns = {"text": texts, **{name: [value] * len(texts) for name, value in options.items()}}
-        found = self._answers(columns, batch_size, errors=errors, truncate=truncate)
+        answers = self._answers(columns, batch_size, errors=errors, truncate=truncate)
         if errors == "return":
-            return found[0] if one else found
-        rows = as_floats(found, self.config["model_dim"])
+            return answers[0] if one else answers
+        rows = as_floats(answers, self.config["model_dim"])
         return rows[0] if one else rows
 
     @classmethod

@@ -34,14 +34,14 @@ class GeneratingTask(Task):
 
         With N > 1 hypotheses, generated outputs have an axis of N.
         """
-        count, most = config["generation"].get("num_return", 1), config["max_new_tokens"]
+        count, length = config["generation"].get("num_return", 1), config["max_new_tokens"]
         padding_value = config["end_id"] if config["pad_id"] is None else config["pad_id"]
-        several = (count,) if count > 1 else ()
-        text = Tensor("text", "string", several, empty=[""] * count if several else "")
-        none = np.full((*several, most), padding_value)
-        ids = Tensor("ids", "int32", (*several, most), empty=none, padding=padding_value)
-        lengths = Tensor("lengths", "int32", several, empty=np.zeros(several, int) if several else 0)
-        numbers = (ids, lengths, Tensor("scores", "float32", several))
+        hypotheses = (count,) if count > 1 else ()
+        text = Tensor("text", "string", hypotheses, empty=[""] * count if hypotheses else "")
+        no_ids = np.full((*hypotheses, length), padding_value)
+        ids = Tensor("ids", "int32", (*hypotheses, length), empty=no_ids, padding=padding_value)
+        lengths = Tensor("lengths", "int32", hypotheses, empty=np.zeros(hypotheses, int) if hypotheses else 0)
+        numbers = (ids, lengths, Tensor("scores", "float32", hypotheses))
         encoded = Tensor("source_ids", "int32", (None,), padding=padding_value)
         token_scores = Tensor("token_scores", "float32", (None,))
         scores = (Tensor("scores", "float32"), token_scores, Tensor("lengths", "int32", empty=0))
@@ -78,11 +78,11 @@ class GeneratingTask(Task):
     @classmethod
     def ranges(cls, config: dict[str, Any]) -> dict[str, tuple[float, float]]:
         """Return the least and the largest value of each option."""
-        most, constraints = config["max_new_tokens"], config.get("constraints", [])
+        limit, constraints = config["max_new_tokens"], config.get("constraints", [])
         counts = [each["count"] for each in constraints if each["constraint"] == "MinNewTokens"]
         return {
-            "max_new_tokens": (max([1, *counts]), most),
-            "min_new_tokens": (0, most),
+            "max_new_tokens": (max([1, *counts]), limit),
+            "min_new_tokens": (0, limit),
             "temperature": TEMPERATURES,
             "seed": (NEW_SEED, 2**32 - 1),
             "rows": (-1, 2**31 - 1),
@@ -259,8 +259,10 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         for begin in range(0, len(order), batch_size):
             chosen = order[begin : begin + batch_size]
             input_ids, mask = self.padded([rows[row] for row in chosen])
-            each = {name: values[chosen] if values.ndim else values for name, values in options.items()}
-            part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask, **each)
+            batch_options = {
+                name: values[chosen] if values.ndim else values for name, values in options.items()
+            }
+            part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask, **batch_options)
             ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
@@ -404,10 +406,10 @@ class TextGeneration(Generating):
 
 def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
     """Return an exported pipeline that generates, of the class of its name or, if it has none, of its kind of model."""
-    found = ExportedPipeline.of(config["pipeline"])
-    if found is None or not issubclass(found, Generating):
-        found = TextGeneration if config["start_id"] is None else TextToText
-    return found(graphs, tokenizer, config)
+    pipeline_class = ExportedPipeline.of(config["pipeline"])
+    if pipeline_class is None or not issubclass(pipeline_class, Generating):
+        pipeline_class = TextGeneration if config["start_id"] is None else TextToText
+    return pipeline_class(graphs, tokenizer, config)
 
 
 def stream_text(
@@ -441,11 +443,11 @@ def _numbers(count: int, *values: Any) -> dict[str, np.ndarray]:
     Raises:
         ValueError: if one has another shape.
     """
-    given = dict(zip(("max_new_tokens", "min_new_tokens", "temperature"), values, strict=True))
-    arrays = {name: np.asarray(each) for name, each in given.items() if each is not None}
+    options = dict(zip(("max_new_tokens", "min_new_tokens", "temperature"), values, strict=True))
+    arrays = {name: np.asarray(value) for name, value in options.items() if value is not None}
     for name, array in arrays.items():
         if array.shape not in ((), (count,)):
             raise ValueError(
-                f"`{name}` must be one number, or one for each of {count} texts. Received: {name}={given[name]!r}"
+                f"`{name}` must be one number, or one for each of {count} texts. Received: {name}={options[name]!r}"
             )
     return arrays

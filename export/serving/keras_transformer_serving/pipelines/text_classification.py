@@ -80,8 +80,8 @@ class TextClassificationTask(Classifier, TextTask):
     ) -> Any:
         """Return the probabilities, or the numbers of a regression, as `probabilities` does."""
         options: dict[str, Any] = {"errors": errors, "truncate": truncate}
-        found = self._classified(text, text_pair, batch_size, convert=self.row_scores, **options)
-        return found if errors == "return" else as_floats(found, len(self.config["labels"]))
+        answers = self._classified(text, text_pair, batch_size, convert=self.row_scores, **options)
+        return answers if errors == "return" else as_floats(answers, len(self.config["labels"]))
 
     def _classified(self, text: Any, text_pair: Any, batch_size: int, **options: Any) -> Any:
         if text_pair is None:

@@ -104,8 +104,8 @@ class TextTask(Task, abc.ABC):
         check_truncate(truncate)
         row_errors = RowErrors(errors)
         columns = [
-            self._column(name, [given] if isinstance(given, str) else as_list(name, given), row_errors)
-            for name, given in texts.items()
+            self._column(name, [values] if isinstance(values, str) else as_list(name, values), row_errors)
+            for name, values in texts.items()
         ]
         if len({len(column) for column in columns}) > 1:
             names = " and ".join(map("`{}`".format, texts))
@@ -120,7 +120,7 @@ class TextTask(Task, abc.ABC):
         rows = self._rows(columns, batch_size, order, row_errors, **options)
         config, convert = self.config, convert or self.answer
         answers = row_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
-        return answers[0] if all(isinstance(given, str) for given in texts.values()) else answers
+        return answers[0] if all(isinstance(values, str) for values in texts.values()) else answers
 
     @abc.abstractmethod
     def _column(self, name: str, texts: list[Any], errors: RowErrors) -> Sequence[Any]:
@@ -207,8 +207,8 @@ class TextPipeline(TextTask, Model):
             if not batch:
                 continue
             outputs = self.run_windows([windows for windows, _ in batch.values()], batch_size)
-            for found, (row, (windows, state)) in zip(outputs, batch.items(), strict=True):
-                rows[row] = self.postprocess(found, windows, state)
+            for row_outputs, (row, (windows, state)) in zip(outputs, batch.items(), strict=True):
+                rows[row] = self.postprocess(row_outputs, windows, state)
         return rows
 
     def run_windows(self, batch: Sequence[Windows], batch_size: int) -> list[Arrays]:
@@ -251,23 +251,23 @@ class TextPipeline(TextTask, Model):
             InvalidInputError: if the text is too long.
         """
         limit = self.config["max_length"]
-        most = self._max_ids(len(first) + 1) - sum(map(len, first.values()))
-        if most > 0 and (truncate or self.config.get("long_texts") == "truncate"):
-            ids = ids[:most]
+        max_ids = self._max_ids(len(first) + 1) - sum(map(len, first.values()))
+        if max_ids > 0 and (truncate or self.config.get("long_texts") == "truncate"):
+            ids = ids[:max_ids]
         split = self.config.get("long_texts") == "window"
-        if len(ids) > most and not (split and most >= 2):
+        if len(ids) > max_ids and not (split and max_ids >= 2):
             hint = "" if split else ", or long_texts='window'"
-            beside = "".join(f" beside its `{each}`" for each in first)
+            question = "".join(f" beside its `{each}`" for each in first)
             raise InvalidInputError(
                 name,
-                f"`{name}` must have at most {max(most, 0)} tokens each{beside}, as `max_length` is {limit}"
+                f"`{name}` must have at most {max(max_ids, 0)} tokens each{question}, as `max_length` is {limit}"
                 f"{hint}. Received: {len(ids)} tokens",
             )
-        stride = max(most - most // 2, 1)
-        beyond = max(len(ids) - most, 0)
-        starts = [min(start, beyond) for start in range(0, beyond + stride, stride)]
+        stride = max(max_ids - max_ids // 2, 1)
+        last_start = max(len(ids) - max_ids, 0)
+        starts = [min(start, last_start) for start in range(0, last_start + stride, stride)]
         return Windows(
-            [ids[start : start + most] for start in starts], starts, next(iter(first.values()), None)
+            [ids[start : start + max_ids] for start in starts], starts, next(iter(first.values()), None)
         )
 
     def _max_ids(self, num_texts: int) -> int:

@@ -266,13 +266,13 @@ class Batcher:
     def _compute(self, batch: Sequence[_Waiting]) -> None:
         """Compute a batch, and answer the requests that it completes."""
         begin = time.perf_counter()
-        found = compute_each([waiting.job for waiting in batch])
+        results = compute_each([waiting.job for waiting in batch])
         seconds = time.perf_counter() - begin
         complete: list[tuple[_Request, Exception | None]] = []
         with self._changed:
             self._end_computing()
             self._row_seconds = seconds / len(batch)
-            for waiting, outputs in zip(batch, found, strict=True):
+            for waiting, outputs in zip(batch, results, strict=True):
                 request = waiting.request
                 if isinstance(outputs, Exception):
                     complete.append((request, outputs))
@@ -327,8 +327,8 @@ def _set_results(outcomes: "Sequence[tuple[_Request | _Step, Any]]") -> None:
 
 def compute(jobs: Sequence[Job]) -> list[Row]:
     """Return the outputs of each job of a batch."""
-    found = jobs[0].run([job.values for job in jobs])
-    return [job.finish(result) for job, result in zip(jobs, found, strict=True)]
+    results = jobs[0].run([job.values for job in jobs])
+    return [job.finish(result) for job, result in zip(jobs, results, strict=True)]
 
 
 def compute_each(jobs: Sequence[Job]) -> list[Row | Exception]:

@@ -30,17 +30,17 @@ def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
     )
     results = tuple(Tensor(entry.name, _DTYPES[entry.type], _sizes(entry)) for entry in session.get_outputs())
     prepare_arrays = functools.partial(_prepare_arrays, pipeline, functools.partial(_run, pipeline))
-    found = {FORWARD: Signature(inputs, results, prepare_arrays)}
+    result = {FORWARD: Signature(inputs, results, prepare_arrays)}
     if isinstance(pipeline, ArrayPipeline):
         outputs = (*pipeline.outputs(pipeline.config), ERROR_OUTPUT)
         prepare = functools.partial(prepare_arrays, finish=functools.partial(_finish_arrays, pipeline))
-        found[DEFAULT] = Signature(inputs, outputs, prepare)
+        result[DEFAULT] = Signature(inputs, outputs, prepare)
     if isinstance(pipeline, TextPipeline):
         run = functools.partial(pipeline.run_windows, batch_size=max_batch_size)
         for name, (tensors, outputs) in pipeline.tensors(pipeline.config).items():
             prepare = functools.partial(_prepare_texts, pipeline, run, [tensor.name for tensor in tensors])
-            found[name] = Signature(tensors, outputs, prepare)
-    return found
+            result[name] = Signature(tensors, outputs, prepare)
+    return result
 
 
 def warm_up(pipeline: Model, max_batch_size: int) -> Iterator[Job]:
@@ -82,8 +82,8 @@ def _prepare_arrays(pipeline: Model, run: Any, row: Row, index: int, finish: Any
 
 def _run(pipeline: Model, batch: Sequence[dict[str, np.ndarray]]) -> list[Row]:
     feed = {name: np.concatenate([values[name] for values in batch]) for name in batch[0]}
-    found = pipeline.run_checked(feed)
-    return [{name: values[row] for name, values in found.items()} for row in range(len(batch))]
+    outputs = pipeline.run_checked(feed)
+    return [{name: values[row] for name, values in outputs.items()} for row in range(len(batch))]
 
 
 def _finish_arrays(pipeline: ArrayPipeline, outputs: Row) -> Row:

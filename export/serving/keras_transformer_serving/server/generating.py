@@ -58,7 +58,7 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
         arrays = (Tensor("input_ids", "int64", (None,)), *options, *noise)
         outputs = declared["generate_ids"][1]
         return {"generate_ids": Signature(arrays, outputs, functools.partial(prepare, outputs))}
-    found = {}
+    result = {}
     for name in (DEFAULT, "generate", "generate_ids"):
         inputs, outputs = declared[name]
         if option:  # the ids of the parts of a long text together
@@ -67,12 +67,12 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
                 for each in outputs
             )
         long = () if name == "generate_ids" else option
-        found[name] = Signature((*inputs, *long), outputs, functools.partial(prepare, outputs))
-    found["encode"] = Signature(*declared["encode"], functools.partial(_prepare_encoding, pipeline))
+        result[name] = Signature((*inputs, *long), outputs, functools.partial(prepare, outputs))
+    result["encode"] = Signature(*declared["encode"], functools.partial(_prepare_encoding, pipeline))
     if scores_targets:
         run_scores = functools.partial(_score, pipeline)
         prepare_scoring = functools.partial(_prepare_scoring, pipeline, run_scores)
-        found["score"] = Signature(*declared["score"], prepare_scoring)
+        result["score"] = Signature(*declared["score"], prepare_scoring)
         aligned = (
             Tensor("text", "string"),
             Tensor("source_pieces", "string", (None,)),
@@ -81,10 +81,10 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
             ERROR_OUTPUT,
         )
         run_alignment = functools.partial(_align, pipeline)
-        found["align"] = Signature(
+        result["align"] = Signature(
             (TEXT,), aligned, functools.partial(_prepare_alignment, pipeline, run_alignment)
         )
-    return found
+    return result
 
 
 def warm_up(pipeline: Generating) -> Iterator[Job]:
@@ -276,9 +276,9 @@ def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
     assert pipeline.tokenizer is not None
     pieces = pipeline.tokenizer.pieces
     rows = []
-    for values, found in zip(batch, _generate(pipeline, batch), strict=True):
-        ids = found["ids"] if found["ids"].ndim == 1 else found["ids"][0]
-        target = ids[: int(np.ravel(found["lengths"])[0])]
+    for values, generated in zip(batch, _generate(pipeline, batch), strict=True):
+        ids = generated["ids"] if generated["ids"].ndim == 1 else generated["ids"][0]
+        target = ids[: int(np.ravel(generated["lengths"])[0])]
         mask = 1 - np.eye(len(values.ids) + 1, len(values.ids), -1, dtype=np.int64)
         source = np.tile(np.array(values.ids, np.int64), (len(mask), 1))
         scores = pipeline.graphs.score(source, np.tile(target, (len(mask), 1)), mask)
@@ -300,23 +300,23 @@ def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, 
     graphs = pipeline.graphs
     ids, mask = pipeline.padded([values.ids for values in batch])
     defaults: Row = {"max_new_tokens": np.int64(graphs.max_new_tokens), "min_new_tokens": np.int64(0)}
-    given: dict[str, np.ndarray] = {}
+    inputs: dict[str, np.ndarray] = {}
     if batch[0].noise is not None:
         defaults["temperature"] = np.float32(graphs.sampler["temperature"])
-        given["noise"] = np.concatenate([values.noise for values in batch if values.noise is not None])
+        inputs["noise"] = np.concatenate([values.noise for values in batch if values.noise is not None])
     for name, default in defaults.items():
         if any(name in values.options for values in batch):
             options = [values.options.get(name, default) for values in batch]
-            given[name] = np.array(options, default.dtype)
-    found = graphs.run_loop(ids, mask, given)
-    return [{name: values[row] for name, values in found.items()} for row in range(len(batch))]
+            inputs[name] = np.array(options, default.dtype)
+    outputs = graphs.run_loop(ids, mask, inputs)
+    return [{name: values[row] for name, values in outputs.items()} for row in range(len(batch))]
 
 
-def _finish(pipeline: Generating, names: Sequence[str], found: dict[str, np.ndarray]) -> Row:
+def _finish(pipeline: Generating, names: Sequence[str], generated: dict[str, np.ndarray]) -> Row:
     """Return the named outputs of a row, with the texts of its ids."""
-    outputs: Row = {name: found[name] for name in names if name in found}
+    outputs: Row = {name: generated[name] for name in names if name in generated}
     if "text" in names:
-        ids = found["ids"]
+        ids = generated["ids"]
         texts = [pipeline.decode(each) for each in ids.reshape(-1, ids.shape[-1]).tolist()]
         outputs["text"] = texts if ids.ndim > 1 else texts[0]
     return {**outputs, ERROR: ""}

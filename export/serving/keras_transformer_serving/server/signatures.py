@@ -95,13 +95,13 @@ class Signature:
                 `truncate` is not a boolean, or the signature has no texts.
         """
         check_truncate(truncate)
-        known = {tensor.name: tensor for tensor in self.inputs}
+        inputs = {tensor.name: tensor for tensor in self.inputs}
         if truncate and all(tensor.dtype != "string" for tensor in self.inputs):
             raise RequestError(
-                400, f"`{TRUNCATE}` needs a signature of texts. Received: the inputs {', '.join(known)}"
+                400, f"`{TRUNCATE}` needs a signature of texts. Received: the inputs {', '.join(inputs)}"
             )
-        wrong = [name for name in columns if name not in known]
-        missing = [name for name, tensor in known.items() if tensor.required and name not in columns]
+        wrong = [name for name in columns if name not in inputs]
+        missing = [name for name, tensor in inputs.items() if tensor.required and name not in columns]
         if wrong or missing:
             optional = [tensor.name for tensor in self.inputs if not tensor.required]
             also = f", optionally {', '.join(optional)}" if optional else ""
@@ -110,10 +110,10 @@ class Signature:
                 400,
                 f"The inputs must be {required}{also}. Received: {', '.join(map(shown, columns)) or 'none'}",
             )
-        count = max((len(columns[name]) for name in columns if known[name].required), default=0)
+        count = max((len(columns[name]) for name in columns if inputs[name].required), default=0)
         rows: list[Row] = [{TRUNCATE: True} if truncate else {} for _ in range(count)]
         for name, values in columns.items():
-            if len(values) not in ((count,) if known[name].required else (1, count)):
+            if len(values) not in ((count,) if inputs[name].required else (1, count)):
                 raise RequestError(
                     400,
                     f"`{name}` must have a value for each of {count} rows. Received: {len(values)} values",
@@ -121,9 +121,9 @@ class Signature:
             for index, row in enumerate(rows):
                 place = index if len(values) == count else 0
                 try:
-                    row[name] = known[name].convert(values[place], places(name, place))
+                    row[name] = inputs[name].convert(values[place], places(name, place))
                 except ValueError as error:
-                    if known[name].dtype != "string":
+                    if inputs[name].dtype != "string":
                         raise RequestError(400, str(error)) from None
                     row.setdefault(ERROR, str(error))
         for tensor in self.inputs:
@@ -138,18 +138,18 @@ class Signature:
         Raises:
             RequestError: if a row is invalid, and the signature is without the output "error".
         """
-        found: list[Job | SplitRow | Row] = []
+        jobs: list[Job | SplitRow | Row] = []
         for index, row in enumerate(rows):
             if ERROR in row:
-                found.append(self.error_row(row[ERROR]))
+                jobs.append(self.error_row(row[ERROR]))
                 continue
             try:
-                found.append(self.prepare(row, index))
+                jobs.append(self.prepare(row, index))
             except InvalidInputError as error:
                 if all(tensor.name != ERROR for tensor in self.outputs):
                     raise RequestError(400, f"{error} in row {index}") from None
-                found.append(self.error_row(str(error)))
-        return found
+                jobs.append(self.error_row(str(error)))
+        return jobs
 
     def error_row(self, message: str) -> Row:
         """Return the outputs of an invalid row: empty values and its error."""
@@ -167,9 +167,11 @@ def flattened(
     jobs = [job for row in rows for job in (row.jobs if isinstance(row, SplitRow) else [row])]
 
     def joined(outputs: Sequence[Row]) -> list[Row]:
-        left = iter(outputs)
+        remaining = iter(outputs)
         return [
-            row.join([*itertools.islice(left, len(row.jobs))]) if isinstance(row, SplitRow) else next(left)
+            row.join([*itertools.islice(remaining, len(row.jobs))])
+            if isinstance(row, SplitRow)
+            else next(remaining)
             for row in rows
         ]
 

@@ -92,7 +92,7 @@ async def response(
     first = metrics.first_token_seconds.labels(name)
 
     async def events() -> AsyncIterator[str]:
-        whole, is_first, end = "", True, begin + limits.timeout
+        text_so_far, is_first, end = "", True, begin + limits.timeout
         try:
             while True:
                 step = batcher.step(lambda: next(pieces, None))
@@ -103,10 +103,10 @@ async def response(
                 if is_first:
                     first.observe(time.perf_counter() - begin)
                     is_first = False
-                whole += piece
+                text_so_far += piece
                 if piece:
                     yield _event({"text": piece})
-            yield _event({"text": whole}, "done")
+            yield _event({"text": text_so_far}, "done")
         except TimeoutError:
             yield _event({"error": f"The stream must end within {limits.timeout:g} s"}, "error")
 

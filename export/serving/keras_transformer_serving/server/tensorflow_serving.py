@@ -145,14 +145,14 @@ def _instances(instances: Any, signature: Signature) -> dict[str, list[Any]]:
 def _inputs(inputs: Any, signature: Signature) -> dict[str, list[Any]]:
     """Return the columns of a request in the format of columns."""
     columns = inputs if isinstance(inputs, dict) and not _is_bytes(inputs) else _only(signature, inputs)
-    found = {}
+    decoded = {}
     for name, values in columns.items():
         if not isinstance(values, list):
             raise RequestError(
                 400, f"`inputs.{name}` must be a list, with a row for each. Received: {shown(values)}"
             )
-        found[name] = [_decoded(value, signature, name) for value in values]
-    return found
+        decoded[name] = [_decoded(value, signature, name) for value in values]
+    return decoded
 
 
 def _only(signature: Signature, value: Any) -> Row:

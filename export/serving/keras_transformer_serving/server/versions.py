@@ -151,10 +151,10 @@ class ServedModel:
         if version is None and number is None:
             raise RequestError(503, f"`{self.name}` is not loaded yet", 1)
         if version is None or version.loaded is None or version.batcher is None:
-            known = [str(each.number) for each in self.versions.values() if each.loaded is not None]
+            numbers = [str(each.number) for each in self.versions.values() if each.loaded is not None]
             raise RequestError(
                 404,
-                f"The version of `{self.name}` must be {' or '.join(known) or 'loaded'}. Received: {number}",
+                f"The version of `{self.name}` must be {' or '.join(numbers) or 'loaded'}. Received: {number}",
             )
         version.active += 1
         try:
@@ -168,11 +168,11 @@ class ServedModel:
         for number in sorted(folders, reverse=True):
             if self.current is not None and self.current.number == number:
                 break
-            known = self.versions.get(number)
-            found = await asyncio.to_thread(_fingerprint, folders[number])
-            if known is not None and known.error and known._files == found:
+            previous = self.versions.get(number)
+            fingerprint = await asyncio.to_thread(_fingerprint, folders[number])
+            if previous is not None and previous.error and previous._files == fingerprint:
                 continue
-            if await self._load(number, folders[number], found):
+            if await self._load(number, folders[number], fingerprint):
                 break
         for number, version in list(self.versions.items()):
             if version.state == "END" and number not in folders:
@@ -227,9 +227,9 @@ def _is_number(name: str) -> bool:
 
 def _fingerprint(folder: pathlib.Path) -> Any:
     """Return the files of a folder with their sizes and times, which change while it is copied."""
-    found = []
+    statuses = []
     for path in sorted(folder.rglob("*")):
         with contextlib.suppress(OSError):  # removed meanwhile
             status = path.stat()
-            found.append((str(path), status.st_size, status.st_mtime_ns))
-    return found
+            statuses.append((str(path), status.st_size, status.st_mtime_ns))
+    return statuses

@@ -119,13 +119,15 @@ class SplitTexts:
 
     def join(self, outputs: Sequence[Any]) -> list[Any]:
         """Return the output of each text, joined from those of its parts, or the error of a part."""
-        of_text: list[list[Any]] = [[] for _ in self._splits]
+        text_outputs: list[list[Any]] = [[] for _ in self._splits]
         for owner, output in zip(self.owners, outputs, strict=True):
-            of_text[owner].append(output)
-        errors = [next((each for each in found if isinstance(each, Exception)), None) for found in of_text]
+            text_outputs[owner].append(output)
+        errors = [
+            next((each for each in parts if isinstance(each, Exception)), None) for parts in text_outputs
+        ]
         return [
-            split.join(found) if error is None else error
-            for split, found, error in zip(self._splits, of_text, errors, strict=True)
+            split.join(parts) if error is None else error
+            for split, parts, error in zip(self._splits, text_outputs, errors, strict=True)
         ]
 
 
