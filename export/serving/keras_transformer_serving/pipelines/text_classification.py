@@ -87,7 +87,7 @@ class TextClassificationTask(Classifier, TextTask):
         if text_pair is None:
             if self.config["symmetric"]:
                 raise ValueError(
-                    "`text_pair` must be given, as the model compares two texts. Received: text_pair=None"
+                    "`text_pair` is required, because the model compares two texts. Received: text_pair=None"
                 )
             return self._answers({"text": text}, batch_size, **options)
         return self._answers({"text": text, "text_pair": text_pair}, batch_size, **options)
