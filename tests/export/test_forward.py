@@ -282,7 +282,10 @@ EXAMPLE = outputs.Example(
         ({"y": np.array([1.0, np.nan], "float32")}, "`graph` must have the model's y"),
         ({"y": np.array([[1.0, 200.0]], "float32")}, r"shape \(1, 2\)"),
         ({"label": np.array(["n", ""])}, "`graph` must have the model's label"),
-        ({"more": np.zeros(1)}, r"must give \['label', 'y'\]. Received: \['label', 'more', 'y'\]"),
+        (
+            {"more": np.zeros(1)},
+            r"must have the outputs \['label', 'y'\]. Received: \['label', 'more', 'y'\]",
+        ),
     ],
 )
 def test_another_output_is_a_parity_error(changed, message):

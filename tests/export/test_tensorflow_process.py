@@ -79,7 +79,7 @@ def export_outputs(folder, signature="serving_default", **inputs):
 def test_other_values_are_refused_without_a_process(monkeypatch, tmp_path):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     for function in (export.saved_model, export.onnx, export.bundle):
-        with pytest.raises(ValueError, match="`pipeline` must be one of"):
+        with pytest.raises(ValueError, match="`pipeline` must be a pipeline of"):
             function(None, tmp_path / "new")
     for function, name in ((export.saved_model_of, "new"), (export.onnx_model, "new.onnx")):
         with pytest.raises(ValueError, match=r"`model` must be a keras\.Model"):
