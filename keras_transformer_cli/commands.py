@@ -36,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: the arguments of the command line, by default those of the process.
+        arguments: the arguments of the command line, by default the arguments of the process.
 
     Returns:
         The exit status: 0; 2 after an error, which is printed as one line on standard error; 130 after Ctrl-C and 143
-        after SIGTERM, also of a training that saved its results; 141 if standard output was closed.
+        after SIGTERM, even if training saved its results; 141 if standard output was closed.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     names: dict[str, str] = {}
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings_on_stderr(names):
             return options.run(options) or 0
     except BrokenPipeError:
-        # Python writes what is left in the buffer when it exits.
+        # When Python exits, it flushes the buffer of standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _CLOSED_PIPE
     except (ImportError, OSError, TypeError, ValueError) as error:
@@ -112,13 +112,13 @@ def _export(options: argparse.Namespace) -> None:
     key = _signature_key(options)
     if not options.formats and options.version > 1 and bundle.has_part(options.folder, bundle.ONNX):
         raise FileExistsError(
-            f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only a "
-            "version, or choose a different folder"
+            f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only "
+            "a version, or choose a different folder"
         )
     formats = set(options.formats or ("saved_model", "onnx"))
     if options.precisions and "onnx" not in formats:
         raise ValueError(
-            "`--precisions` must be given only with the format onnx. "
+            "`--precisions` requires the format onnx. "
             f"Received: --precisions {' '.join(options.precisions)}, --formats {' '.join(formats)}"
         )
     parts = [bundle.ONNX] if "onnx" in formats else []
@@ -130,13 +130,13 @@ def _export(options: argparse.Namespace) -> None:
     from keras_transformer import export, pipelines
 
     pipeline = pipelines.load(options.path)
-    given: dict[str, Any] = {"signature_key": key}
+    arguments: dict[str, Any] = {"signature_key": key}
     if "onnx" in formats:
-        given["precisions"] = options.precisions or ["float32"]
+        arguments["precisions"] = options.precisions or ["float32"]
     if "saved_model" in formats:
-        given |= {"name": options.name, "version": options.version}
+        arguments |= {"name": options.name, "version": options.version}
     write = export.bundle if len(formats) == 2 else getattr(export, *formats)
-    say(str(write(pipeline, options.folder, **given)))
+    say(str(write(pipeline, options.folder, **arguments)))
 
 
 @quiet_start()
@@ -158,7 +158,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _signature_key(options: argparse.Namespace) -> bytes | None:
-    """Return the content of the key's file; the command line itself would show a key to other users."""
+    """Read the key from its file; a key on the command line would be visible to other users."""
     return pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
 
 
@@ -182,8 +182,8 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     """Return the parser of the command line.
 
     Args:
-        chosen: the command in use: the options of `serve`, which needs other packages, are added for it alone; None for
-            all commands.
+        chosen: the command to run; the options of `serve`, which need other packages, are added for it only. None adds
+            the options of all commands.
         arguments: the arguments to parse, which may name a task of another package.
     """
     program = argparse.ArgumentParser(
@@ -209,7 +209,7 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     evaluate = command("evaluate", _evaluate, "translate a test set and score the outputs")
     evaluate.add_argument("path", help="a pipeline, a training run, or an export")
     evaluate.add_argument("--dataset", choices=list(DIRECTIONS), default="phrasebook")
-    evaluate.add_argument("--direction", help="source-target; default: es-en, of multi30k en-de")
+    evaluate.add_argument("--direction", help="source-target; default: es-en, for multi30k en-de")
     generation.add_commands(command)
     average = command(
         "average", _average, "save a pipeline with the mean of several checkpoints of its model"
@@ -225,9 +225,9 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
         "--precisions",
         nargs="+",
         choices=["float32", "float16", "int8"],
-        help="of ONNX graphs: float32, and float16 for GPUs, int8 for CPUs; default: float32",
+        help="precisions of ONNX graphs: float32, and float16 for GPUs or int8 for CPUs; default: float32",
     )
-    export.add_argument("--name", help="the model's name in TensorFlow Serving; default: the folder's")
+    export.add_argument("--name", help="the model's name in TensorFlow Serving; default: the folder's name")
     export.add_argument(
         "--version", type=int, default=1, help="the version in TensorFlow Serving; default: %(default)s"
     )

@@ -1,4 +1,4 @@
-"""Translation of whole files: texts with their lines and paragraphs, and subtitles."""
+"""Translation of files: texts, of which lines and paragraphs are kept, and subtitles."""
 
 import dataclasses
 import io
@@ -10,13 +10,13 @@ from typing import Any
 from keras_transformer_cli.output import in_chunks, one_line
 from keras_transformer_options.files import conversion, file_lines
 
-_CHUNK = 256  # sentences between two lines of progress
+_CHUNK = 256  # sentences between two progress lines
 _BYTE_ORDER_MARK = "\ufeff"
 _TIME = r"\d+:\d\d:\d\d[,.]\d{1,3}"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(\s.*)?")
 _TAG = re.compile(r"<[^<>]*>|\{[^{}]*\}")
 _EMPTY_PAIR = re.compile(r"<(\w+)[^<>]*></\1>")
-# Tags, dashes of dialogues and notes of songs around the words of a line.
+# Tags, dialogue dashes and music notes around the words of a line.
 _AROUND = rf"(?:{_TAG.pattern}|\s|[-‐–—♪♫](?!\d))*"
 _LINE = re.compile(rf"({_AROUND})(.*?)({_AROUND})", re.DOTALL)
 _DASH = re.compile(rf"(?:{_TAG.pattern}|\s)*[-‐–—](?!\d)")
@@ -36,24 +36,24 @@ class Caption:
 
     @property
     def text(self) -> str:
-        """The words of all lines as one."""
+        """The words of all lines, joined by spaces."""
         return " ".join(filter(None, self.words))
 
     def with_text(self, text: str) -> str:
-        """Return the lines with a translation, cut at spaces in the proportions of the words of the original."""
+        """Return the lines with a translation, split at spaces in the proportions of the original lines."""
         cuts = iter(_cut(text, [words for words in self.words if words]))
-        found: list[list[str]] = []
+        translated_lines: list[list[str]] = []
         for words, (before, after, end) in zip(self.words, self.around, strict=True):
             translated = next(cuts) if words else ""
-            if translated or not words or not found:
-                found.append([before + translated + after, end])
+            if translated or not words or not translated_lines:
+                translated_lines.append([before + translated + after, end])
             else:  # a blank line would end the subtitle
-                found[-1] = [found[-1][0] + (before + after).strip(), end]
-        return "".join(line + end for line, end in found)
+                translated_lines[-1] = [translated_lines[-1][0] + (before + after).strip(), end]
+        return "".join(line + end for line, end in translated_lines)
 
 
 def is_subtitles(path: str | None) -> bool:
-    """Return whether a file is one of subtitles, by its suffix."""
+    """Return whether a file has subtitles, by its suffix."""
     return path is not None and path.lower().endswith(".srt")
 
 
@@ -73,7 +73,7 @@ def read(path: str | None) -> str:
 
 
 def not_utf8(path: str | None, error: UnicodeDecodeError) -> ValueError:
-    """Return the error of a file, or of standard input, that is not UTF-8, with the command that converts it."""
+    """Return the error for a file or standard input that is not UTF-8, with a command to convert it."""
     name, advice = "standard input", ""
     if path is not None:
         next(file_lines(path, "--input"), None)  # raises if it is UTF-16 or compressed
@@ -83,21 +83,22 @@ def not_utf8(path: str | None, error: UnicodeDecodeError) -> ValueError:
 
 
 def translate_text(content: str, pipeline: Any) -> str:
-    """Translate a text, and keep its lines, its paragraphs and the spaces between its sentences.
+    """Translate a text, keeping its lines, paragraphs and the spaces between sentences.
 
     Args:
         content: the text.
         pipeline: a `TextToText`, or its export.
     """
-    mark, text = _without_mark(content)
+    mark, text = _split_byte_order_mark(content)
     (split,) = pipeline.split_texts([text])
     return mark + split.join(list(in_chunks(pipeline, split.parts, _CHUNK, "sentences")))
 
 
 def translate_subtitles(content: str, pipeline: Callable[[Sequence[str]], Sequence[str]], path: str) -> str:
-    """Translate subtitles, and keep their numbers, times, tags at the ends of lines, and line ends.
+    """Translate subtitles, keeping their numbers, times, tags at the ends of lines, and line ends.
 
-    The lines of a subtitle are translated as one and cut again; those that begin with a dash are translated alone.
+    The lines of a subtitle are joined, translated and split again; lines that begin with a dash are translated
+    separately.
 
     Args:
         content: the content of an .srt file.
@@ -107,7 +108,7 @@ def translate_subtitles(content: str, pipeline: Callable[[Sequence[str]], Sequen
     Raises:
         ValueError: if the file is malformed.
     """
-    mark, text = _without_mark(content)
+    mark, text = _split_byte_order_mark(content)
     pieces = list(_pieces(text, path))
     captions = [piece for piece in pieces if isinstance(piece, Caption)]
     answers = in_chunks(pipeline, [caption.text for caption in captions], _CHUNK, "subtitles")
@@ -121,7 +122,7 @@ def _pieces(text: str, path: str) -> Iterator[str | Caption]:
     lines = io.StringIO(text, newline="").readlines()
     row = 0
 
-    def refuse(expected: str) -> ValueError:
+    def error(expected: str) -> ValueError:
         received = repr(lines[row].strip()[:80]) if row < len(lines) else "the end of the file"
         return ValueError(f"`{path}` must have {expected} in line {row + 1}. Received: {received}")
 
@@ -131,10 +132,10 @@ def _pieces(text: str, path: str) -> Iterator[str | Caption]:
             row += 1
             continue
         if not lines[row].strip().isdecimal():
-            raise refuse("the number of a subtitle")
+            raise error("the number of a subtitle")
         row += 1
         if row == len(lines) or not _TIMES.fullmatch(lines[row].strip()):
-            raise refuse("times such as 00:00:01,000 --> 00:00:02,000")
+            raise error("times such as 00:00:01,000 --> 00:00:02,000")
         yield lines[row - 1] + lines[row]
         row += 1
         begin = row
@@ -154,7 +155,7 @@ def _captions(lines: Sequence[str]) -> Iterator[str | Caption]:
             match = _LINE.fullmatch(content)
             assert match is not None
             words.append(_TAG.sub("", match[2]))
-            # Tags between words stand after them, without pairs that were around some of the words.
+            # Move tags between words after them, without pairs that enclosed some of the words.
             tags = _EMPTY_PAIR.sub("", "".join(_TAG.findall(match[2])))
             around.append((match[1], tags + match[3], line[len(content) :]))
         caption = Caption((*words,), (*around,))
@@ -162,21 +163,21 @@ def _captions(lines: Sequence[str]) -> Iterator[str | Caption]:
 
 
 def _cut(text: str, words: Sequence[str]) -> list[str]:
-    """Cut a text at spaces into as many lines as `words`, in their proportions; the last ones may be empty."""
+    """Split a text at spaces into as many lines as `words`, in their proportions; the last lines may be empty."""
     total = len(" ".join(words))
     lines, begin, end_of_words = [], 0, -1
-    for row, each in enumerate(words):
-        end_of_words += 1 + len(each)
+    for row, line_words in enumerate(words):
+        end_of_words += 1 + len(line_words)
         target = end_of_words / total * len(text)
-        spaces = [place for place in range(begin + 1, len(text)) if text[place] == " "]
+        spaces = [i for i in range(begin + 1, len(text)) if text[i] == " "]
         last = row == len(words) - 1 or not spaces
-        cut = len(text) if last else min(spaces, key=lambda place: abs(place - target))
+        cut = len(text) if last else min(spaces, key=lambda i: abs(i - target))
         lines.append(text[begin:cut])
         begin = min(cut + 1, len(text))
     return lines
 
 
-def _without_mark(content: str) -> tuple[str, str]:
-    """Return the byte order mark of a text, if any, and its other characters."""
+def _split_byte_order_mark(content: str) -> tuple[str, str]:
+    """Split a text into its byte order mark, which may be empty, and the rest."""
     text = content.removeprefix(_BYTE_ORDER_MARK)
     return content[: len(content) - len(text)], text

@@ -13,7 +13,7 @@ from keras_transformer_cli.output import flag_of, in_chunks, one_line, say
 from keras_transformer_cli.prediction import generating_export, read_lines
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
-# Settings of samplers.
+# The settings of samplers.
 _SETTINGS: dict[str, tuple[Any, str]] = {
     "num_beams": (int, "beam: the number of hypotheses"),
     "length_penalty": (float, "beam: above 0 for longer outputs"),
@@ -38,8 +38,8 @@ _REPEATED = {
     "banned": ("TEXT", "a text that no output contains; may be repeated"),
     "forced": ("TEXT", "beam: a text that every output contains; may be repeated"),
     "end": ("TEXT", "an additional end token; may be repeated"),
-    "prefix": ("TEXT", "the prefix of outputs, given once for all texts or once for each"),
-    "ensemble": ("FOLDER", "a pipeline whose model is averaged with that of path; may be repeated"),
+    "prefix": ("TEXT", "the prefix of outputs, once for all texts or once for each text"),
+    "ensemble": ("FOLDER", "a pipeline whose model is averaged with the model of path; may be repeated"),
 }
 _SHOWN = {
     "scores": "print the log-probability, a tab and the output",
@@ -56,7 +56,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         command: a function that creates a command from a name, a function of its options and a description.
     """
     _add_generate(command("generate", _generate, "print one line of output for each text"))
-    score = command("score", _score, "print the log-probability of a given output, a tab and the output")
+    score = command("score", _score, "print the log-probability of an output, a tab and the output")
     score.add_argument("path", help="a pipeline, or a training run")
     score.add_argument(
         "source", nargs="?", help="a text; by default lines of a text, a tab and its output on standard input"
@@ -109,7 +109,7 @@ def _generate(options: argparse.Namespace) -> None:
         raise ValueError("`--stream` must not be combined with --scores or --json. Received: both")
     if (options.sampler == "speculative") != (options.draft is not None):
         raise ValueError(
-            "`--draft` must be given with --sampler speculative, and only then. "
+            "`--draft` is required with --sampler speculative, and is only valid with it. "
             f"Received: --sampler {options.sampler}, --draft {options.draft}"
         )
     for name, others in (("--draft", [options.draft]), ("--ensemble", options.ensemble or [])):
@@ -122,7 +122,7 @@ def _generate(options: argparse.Namespace) -> None:
         return
     if not hasattr(pipeline, "with_settings"):
         raise ValueError(
-            "`path` must be a pipeline if settings are given; those of an export are fixed. "
+            "`path` must be a pipeline to change settings; the settings of an export are fixed. "
             f"Received: {', '.join(map(flag_of, chosen))}"
         )
     pipeline = _with_settings(pipeline, options)
@@ -147,7 +147,7 @@ def _score(options: argparse.Namespace) -> None:
     if options.source is None:
         pairs = [line.rstrip("\n").split("\t") for line in sys.stdin]
     elif options.target is None:
-        raise ValueError("`target` must be given with `source`. Received: only the source")
+        raise ValueError("`target` is required with `source`. Received: only the source")
     else:
         pairs = [[options.source, options.target]]
     for number, pair in enumerate(pairs, start=1):
@@ -162,17 +162,18 @@ def _score(options: argparse.Namespace) -> None:
 
 
 def _align(options: argparse.Namespace) -> None:
-    found = _load_pipeline("path", options.path).align(
+    alignment = _load_pipeline("path", options.path).align(
         options.source, options.target, layer=options.layer, head=options.head
     )
-    width = max(map(len, found.target), default=0)
-    across = max(map(len, found.source), default=0)
-    for piece, row in zip(found.target, found.weights, strict=True):
-        say(f"{piece:{width}}  {found.source[row.argmax()]:{across}}  {row.max():.2f}")
+    target_width = max(map(len, alignment.target), default=0)
+    source_width = max(map(len, alignment.source), default=0)
+    for piece, row in zip(alignment.target, alignment.weights, strict=True):
+        source = alignment.source[row.argmax()]
+        say(f"{piece:{target_width}}  {source:{source_width}}  {row.max():.2f}")
     if options.output is not None:
         from keras_transformer import inspection
 
-        axes = inspection.plot_attention(found.weights, found.target, found.source)
+        axes = inspection.plot_attention(alignment.weights, alignment.target, alignment.source)
         axes.figure.savefig(options.output)
 
 
@@ -211,7 +212,7 @@ def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
     """Return the pipeline with the models, sampler and constraints of the command line."""
     from keras_transformer import generation
 
-    given = [
+    values = [
         (options.min_new_tokens, generation.MinNewTokens),
         (options.repetition_penalty, generation.RepetitionPenalty),
         (options.no_repeat_ngram, generation.NoRepeatNGram),
@@ -219,8 +220,8 @@ def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
         (_ids(pipeline, options.forced), generation.ForcedWords),
         (_end_ids(pipeline, options.end), generation.EndTokens),
     ]
-    more = [constraint(value) for value, constraint in given if value is not None]
-    kept = [one for one in pipeline.constraints if type(one) not in {type(new) for new in more}]
+    new = [constraint(value) for value, constraint in values if value is not None]
+    kept = [constraint for constraint in pipeline.constraints if type(constraint) not in set(map(type, new))]
     model = None
     if options.ensemble:
         others = [_same_vocabulary("ensemble", folder, pipeline).model for folder in options.ensemble]
@@ -228,35 +229,36 @@ def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
     return pipeline.with_settings(
         _sampler(pipeline, options),
         model=model,
-        constraints=[*kept, *more],
+        constraints=[*kept, *new],
         max_new_tokens=max(options.max_new_tokens) if options.max_new_tokens else None,
     )
 
 
 def _sampler(pipeline: Any, options: argparse.Namespace) -> Any:
-    """Return the sampler of the command line, by default the pipeline's, with the given settings."""
+    """Return the sampler of the command line, by default the pipeline's, with the settings of the command line."""
     from keras_transformer.generation import samplers
 
     if options.draft is not None:
         sampler: Any = samplers.Speculative(_same_vocabulary("draft", options.draft, pipeline).model)
     else:
         sampler = pipeline.sampler if options.sampler is None else samplers.get(options.sampler)
-    given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+    settings = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
     fields = {field.name for field in dataclasses.fields(sampler)}
-    for name in given:
+    for name in settings:
         if name not in fields:
             raise ValueError(
                 f"`{flag_of(name)}` must be a setting of the sampler. Received: {type(sampler).__name__.lower()}"
             )
-    return dataclasses.replace(sampler, **given)
+    return dataclasses.replace(sampler, **settings)
 
 
 def _same_vocabulary(name: str, folder: str, pipeline: Any) -> Any:
-    """Load a different pipeline with the same tokenizer."""
+    """Load another pipeline with the same tokenizer."""
     other = _load_pipeline(flag_of(name), folder)
     if other.tokenizer.sha256 != pipeline.tokenizer.sha256:
         raise ValueError(
-            f"`{flag_of(name)}` must be a pipeline with the tokenizer of `path`. Received: {folder}, with another"
+            f"`{flag_of(name)}` must be a pipeline with the tokenizer of `path`. "
+            f"Received: {folder}, with another tokenizer"
         )
     return other
 
@@ -267,33 +269,33 @@ def _ids(pipeline: Any, texts: Sequence[str] | None) -> list[list[int]] | None:
 
 
 def _end_ids(pipeline: Any, texts: Sequence[str] | None) -> list[int] | None:
-    """Return the ids of texts that are one token, either as a piece within a word or as a whole text."""
+    """Return the ids of texts that are one token, either as a piece within a word or as a complete text."""
     if texts is None:
         return None
     tokenizer, end_ids = pipeline.tokenizer, []
     for text, ids in zip(texts, tokenizer.tokenize(texts).to_list(), strict=True):
         piece = tokenizer.piece_to_id(text)
-        found = {*([] if piece == tokenizer.unknown_id else [piece]), *(ids if len(ids) == 1 else [])}
-        if not found - {tokenizer.unknown_id}:
-            raise ValueError(f"`--end` must be one token. Received: {text!r}, which is {len(ids)}")
-        end_ids += sorted(found)
+        candidates = {*([] if piece == tokenizer.unknown_id else [piece]), *(ids if len(ids) == 1 else [])}
+        if not candidates - {tokenizer.unknown_id}:
+            raise ValueError(f"`--end` must be one token. Received: {text!r}, which is {len(ids)} tokens")
+        end_ids += sorted(candidates)
     return end_ids
 
 
 def _for_each(name: str, values: Sequence[Any] | None, count: int) -> list[Any] | None:
-    """Return `count` values, given either one value for all texts or one for each."""
+    """Repeat a single value for all texts, or return one value for each of `count` texts."""
     if values is None:
         return None
     if len(values) not in (1, count):
         raise ValueError(
-            f"`{flag_of(name)}` must be given once, or once for each of {count} texts. Received: {len(values)}"
+            f"`{flag_of(name)}` must occur once, or once for each of {count} texts. Received: {len(values)}"
         )
     return list(values) * (count if len(values) == 1 else 1)
 
 
 def _integers(text: str) -> list[int]:
     try:
-        return [int(one) for one in text.split(",")]
+        return [int(number) for number in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be integers such as 8 or 8,16,8. Received: {text}") from None
 

@@ -31,18 +31,20 @@ def flag_of(name: str) -> str:
 
 
 def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
-    """Return the options of the command that arguments name, by the argument of the functions that they are for."""
-    found = {action.dest: action.option_strings[0] for action in parser._actions if action.option_strings}
+    """Return the options of the command in `arguments`, by the names of function arguments."""
+    options = {action.dest: action.option_strings[0] for action in parser._actions if action.option_strings}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            name = next((one for one in arguments if one in action.choices), None)
-            found |= {} if name is None else options_of(action.choices[name], arguments)
-    return found | (parser.get_default("also_options") or {})
+            name = next((argument for argument in arguments if argument in action.choices), None)
+            options |= {} if name is None else options_of(action.choices[name], arguments)
+    return options | (parser.get_default("also_options") or {})
 
 
 def error_text(error: Exception, options: Mapping[str, str]) -> str:
     """Return the text of an error, with options of the command line in place of arguments."""
-    return next((each.shown(options) for each in error.args if isinstance(each, Message)), str(error))
+    return next(
+        (message.shown(options) for message in error.args if isinstance(message, Message)), str(error)
+    )
 
 
 @contextlib.contextmanager
@@ -51,8 +53,8 @@ def warnings_on_stderr(options: Mapping[str, str]) -> Iterator[None]:
 
     class _Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            given: Any = record.msg
-            message = given.shown(options) if isinstance(given, Message) else record.getMessage()
+            content: Any = record.msg
+            message = content.shown(options) if isinstance(content, Message) else record.getMessage()
             sys.stderr.write(f"keras-transformer: {record.levelname.lower()}: {message}\n")
 
     logger, handler = logging.getLogger("keras_transformer"), _Handler(logging.WARNING)
@@ -78,7 +80,7 @@ def in_chunks(
         The answer of each row.
 
     Raises:
-        ValueError: as `answer` does; for a later chunk, the message says which row its indices count from.
+        ValueError: as `answer`; for a later chunk, the message says from which row its indices count.
     """
     began = time.monotonic()
     for start in range(0, len(rows), chunk):
@@ -93,7 +95,7 @@ def in_chunks(
 
 
 def _show_progress(done: int, total: int, unit: str, seconds: float) -> None:
-    """Write the progress on standard error; on a terminal one line is rewritten."""
+    """Write the progress to standard error; on a terminal, rewrite one line."""
     minutes, rest = divmod(round(seconds / done * (total - done)), 60)
     rate = done / max(seconds, 1e-9)
     line = f"{done:,} of {total:,} {unit}, {rate:,.0f} per second, {minutes}:{rest:02d} left"

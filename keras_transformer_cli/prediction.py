@@ -1,4 +1,4 @@
-"""The command `predict`: answers of any pipeline or export."""
+"""The command `predict`, which runs any pipeline or export."""
 
 import argparse
 import contextlib
@@ -44,7 +44,8 @@ class Predictor:
             if len(row) not in self.columns or len(row) != len(rows[0]):
                 counts = " or ".join(map(str, self.columns))
                 raise ValueError(
-                    f"Each line must be {counts} texts, separated by tabs, the same number in all. Received: {line!r}"
+                    f"Each line must have {counts} texts, separated by tabs, the same number as the first. "
+                    f"Received: {line!r}"
                 )
         return list(self.answer(*map(list, zip(*rows, strict=True))))
 
@@ -70,20 +71,20 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         nargs="*",
         help="texts, texts of a pair separated by a tab, or image files; by default the lines of standard input",
     )
-    predict.add_argument("--input", metavar="FILE", help="a file of lines, in place of `inputs`")
+    predict.add_argument("--input", metavar="FILE", help="a file of lines, instead of `inputs`")
     predict.add_argument("--output", metavar="FILE", help="a file for the answers; default: standard output")
     predict.add_argument("--format", choices=["text", "jsonl"], default="text", help="default: %(default)s")
     predict.add_argument(
         "--long-texts",
         choices=["refuse", "split"],
-        help="of a translator, refuse texts that are too long, or split them into sentences; with split, a file or "
-        "standard input is one text whose paragraphs are kept; default: the pipeline's setting",
+        help="for a translator: refuse texts that are too long (an error), or split them into sentences; with split, a "
+        "file or standard input is one text whose paragraphs are kept; default: the pipeline's setting",
     )
 
 
 def _predict(options: argparse.Namespace) -> None:
     if options.inputs and options.input:
-        raise ValueError("`inputs` must not be given with --input. Received: both")
+        raise ValueError("`inputs` must not be combined with --input. Received: both")
     folders.check_new_file("--output", options.output)
     is_subtitles = documents.is_subtitles(options.input)
     if is_subtitles and options.format != "text":
@@ -107,7 +108,7 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _translate_file(options: argparse.Namespace) -> None:
-    """Translate a file of subtitles, or a file or standard input as one text; write it when it is complete."""
+    """Translate subtitles, or a file or standard input as one text; write the output when it is complete."""
     from keras_transformer_serving import files
 
     content = documents.read(options.input)
@@ -125,7 +126,7 @@ def _translate_file(options: argparse.Namespace) -> None:
 
 
 def _with_long_texts(predictor: Predictor, options: argparse.Namespace) -> Callable[..., Any]:
-    """Return a translator as a function from texts, with the option for long texts."""
+    """Return a translator with the option for long texts, as a function of texts."""
     if not hasattr(predictor.answer, "split_texts"):
         raise ValueError(
             "`folder` must be a TextToText, or its export with ONNX graphs, for --long-texts and subtitles. "
@@ -157,7 +158,7 @@ def open_output(path: str | None) -> Any:
 
 
 def load(folder: str) -> Predictor:
-    """Load a pipeline, that of a training run, or an export; one with ONNX graphs of texts needs no TensorFlow."""
+    """Load a pipeline, a training run's pipeline, or an export; ONNX graphs of texts do not need TensorFlow."""
     from keras_transformer_serving import bundle
 
     path = pathlib.Path(folder)
@@ -190,7 +191,7 @@ def _of_export(path: pathlib.Path) -> Predictor:
     if "generation" in config:
         return Predictor(name, generating_export(export), (1,), text=task.text)
     if not task.reads:
-        raise ValueError(f"`folder` must be an export of texts or images. Received: one of a {name}")
+        raise ValueError(f"`folder` must be an export of texts or images. Received: an export of a {name}")
     model = serving.load(path)
     if task.reads == "images":
         size = (*config["image_size"], config["num_channels"])
@@ -203,7 +204,7 @@ def _of_export(path: pathlib.Path) -> Predictor:
 
 
 def generating_export(export: Any) -> Callable[[Sequence[str]], list[str]]:
-    """Return an export that generates as a function: its ONNX graphs or, without them, its newest SavedModel."""
+    """Return the ONNX graphs of a generating export, or without them its newest SavedModel, as a function."""
     import keras_transformer_serving as serving
 
     folder, config = export.folder, export.config
@@ -225,15 +226,15 @@ def first_answers(answers: Sequence[Any]) -> list[str]:
 
 
 def as_json(answer: Any) -> Any:
-    """Return an answer as a value of JSON: named tuples as objects, arrays as lists."""
+    """Convert an answer to JSON: named tuples to objects, arrays to lists."""
     if hasattr(answer, "_asdict"):
         return {name: as_json(value) for name, value in answer._asdict().items()}
     if isinstance(answer, list | tuple):
-        return [as_json(one) for one in answer]
+        return [as_json(item) for item in answer]
     return answer.tolist() if hasattr(answer, "tolist") else answer
 
 
 def _counts(task: Any, config: dict[str, Any]) -> tuple[int, ...]:
-    """Return the possible numbers of texts of a line, those that each signature of a task requires."""
+    """Return the possible numbers of texts in a line: the required inputs of each signature of a task."""
     columns = task.columns(config).values()
     return tuple(sorted({sum(tensor.required for tensor in tensors) for tensors in columns}))

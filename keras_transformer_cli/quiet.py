@@ -1,4 +1,4 @@
-"""Suppression of the lines that TensorFlow and SentencePiece write to standard error when they start."""
+"""Suppression of the start-up messages of TensorFlow and SentencePiece on standard error."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ _START_UP = re.compile(
 
 @contextlib.contextmanager
 def quiet_start() -> Iterator[None]:
-    """Write to standard error only the lines that are not of a library's start, at the end of the `with` statement.
+    """Hide the start-up messages of libraries; write other lines to standard error when the `with` statement ends.
 
-    It decorates commands that create tokenizers of TF.Text at several points; SentencePiece logs a line for each.
-    The environment variable TF_CPP_MIN_LOG_LEVEL=0 shows all lines.
+    Use it as a decorator for commands that create several TF.Text tokenizers, for each of which SentencePiece logs a
+    line. The environment variable TF_CPP_MIN_LOG_LEVEL=0 shows all lines.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0":
@@ -41,7 +41,7 @@ def quiet_start() -> Iterator[None]:
 
 
 def load_libraries() -> None:
-    """Import TensorFlow and the package without the lines of their start."""
+    """Import TensorFlow and the package without their start-up messages."""
     with quiet_start():
         import keras
 

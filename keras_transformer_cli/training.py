@@ -1,4 +1,4 @@
-"""The command `train`: a task's options are the fields of its class in `keras_transformer_options`."""
+"""The command `train`, whose options are the fields of each task's class in `keras_transformer_options`."""
 
 import argparse
 import dataclasses
@@ -27,14 +27,18 @@ def add_tasks(train: argparse.ArgumentParser, arguments: Sequence[str] = ()) -> 
 
     Args:
         train: the command `train`.
-        arguments: the arguments of the command line. A task of another package, an entry point of its name, is imported
-            if they name it, which imports TensorFlow.
+        arguments: the arguments of the command line. If they name a task of another package, its entry point is
+            imported, which imports TensorFlow.
 
     Raises:
-        ValueError: if the entry point defines no recipe of its name.
+        ValueError: if the entry point does not define a recipe of this task.
     """
     tasks = train.add_subparsers(required=True, metavar="task")
-    others = [each for each in importlib.metadata.entry_points(group=_PACKAGES) if each.name not in TASKS]
+    others = [
+        entry_point
+        for entry_point in importlib.metadata.entry_points(group=_PACKAGES)
+        if entry_point.name not in TASKS
+    ]
     for other in others:
         if other.name in arguments[1:2]:
             _import_task(other, arguments)
@@ -60,7 +64,7 @@ def _import_task(entry_point: importlib.metadata.EntryPoint, arguments: Sequence
 
 
 def set_backend(backend: str | None) -> None:
-    """Set the backend of Keras to that of the option `--backend`, before Keras is imported.
+    """Set Keras' backend to the option `--backend` before Keras is imported.
 
     Raises:
         ValueError: if Keras was imported with another backend.
@@ -70,7 +74,7 @@ def set_backend(backend: str | None) -> None:
     keras = sys.modules.get("keras")
     if keras is not None and keras.backend.backend() != backend:
         raise ValueError(
-            f"`--backend` must be the one that Keras was imported with, {keras.backend.backend()}. Received: {backend}"
+            f"`--backend` must be {keras.backend.backend()}, with which Keras was imported. Received: {backend}"
         )
     os.environ["KERAS_BACKEND"] = backend
 
@@ -84,24 +88,24 @@ def train(options: argparse.Namespace) -> int:
         0, or 128 and the number of the signal that stopped training.
 
     Raises:
-        OSError: in several processes, in place of a RuntimeError: another process ended, failed or did not answer.
+        OSError: in several processes, instead of a RuntimeError, if another process ended, failed or did not answer.
     """
     set_backend(options.backend)
-    given = {
+    values = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(options.task)
         if hasattr(options, field.name)
     }
-    if "validation" in given:
-        given["validation"] = _validation(given["validation"])
-    checked = options.task(**given)
-    output = pathlib.Path(options.output or _default_output(options.task.task, given))
+    if "validation" in values:
+        values["validation"] = _validation(values["validation"])
+    checked = options.task(**values)
+    output = pathlib.Path(options.output or _default_output(options.task.task, values))
     if output.exists() and not options.resume:
         raise FileExistsError(
             f"`--output` must be new. Received: {output}, which exists and is not changed; --resume continues an "
             "interrupted run"
         )
-    if not output.exists():  # the files of a complete run may be gone
+    if not output.exists():  # the files of a complete run may have been removed
         checked.check_files()
     load_libraries()
     from keras_transformer import processes, training
@@ -113,20 +117,22 @@ def train(options: argparse.Namespace) -> int:
             # Process 0 prints the same warnings.
             logging.getLogger("keras_transformer").setLevel(logging.ERROR)
         with processes.shared_errors():
-            return _train(options, given, output)
+            return _train(options, values, output)
     except RuntimeError as error:  # of JAX or `processes.exchange`, about another process
         if processes.current().count == 1:
             raise
         raise OSError(str(error)) from error
 
 
-def _train(options: argparse.Namespace, given: dict[str, Any], output: pathlib.Path) -> int:
+def _train(options: argparse.Namespace, values: dict[str, Any], output: pathlib.Path) -> int:
     import signal
 
     from keras_transformer import recipes
 
-    recipe: Any = recipes.TASKS[options.task.task](**given)
-    command = shlex.join(["keras-transformer", *(one for one in options.arguments if one != "--resume")])
+    recipe: Any = recipes.TASKS[options.task.task](**values)
+    command = shlex.join(
+        ["keras-transformer", *(argument for argument in options.arguments if argument != "--resume")]
+    )
     report = recipes.run(
         recipe, output, resume=options.resume, command=command, say=say, around_steps=quiet_start
     )
@@ -135,19 +141,19 @@ def _train(options: argparse.Namespace, given: dict[str, Any], output: pathlib.P
 
 def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
     parser = tasks.add_parser(options.task, help=options.summary, description=options.summary)
-    hints, given = types_of(options), flags_of(options)
+    hints, flag_arguments = types_of(options), flags_of(options)
     flags = {field.name: flag_of(field.name) for field in dataclasses.fields(options)}
     for field in dataclasses.fields(options):
         if field.name == "dataset" and not options.datasets:
             continue
-        arguments = {**_arguments(hints[field.name]), **given[field.name]}
+        arguments = {**_arguments(hints[field.name]), **flag_arguments[field.name]}
         text = Message(arguments.pop("help", "")).shown(flags)
         if field.default is not None and not isinstance(field.default, bool):
             text += f" Default: {field.default}."
         if field.name in ("dataset", "model_size"):
             arguments["choices"] = list(getattr(options, f"{field.name}s"))
         if field.name == "tokenizer":
-            text += f" Kinds: {', '.join(options.tokenizers)}."
+            text += f" Types: {', '.join(options.tokenizers)}."
         parser.add_argument(
             flags[field.name],
             dest=field.name,
@@ -159,8 +165,7 @@ def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue the run in the output folder where it was interrupted, with the same options; begin it if there "
-        "is none",
+        help="resume the interrupted run in the output folder with the same options, or start it if there is none",
     )
     parser.add_argument(
         "--backend", choices=BACKENDS, help="the backend of Keras; default: KERAS_BACKEND, or Keras' own"
@@ -174,18 +179,18 @@ def _arguments(hints: tuple[Any, ...]) -> dict[str, Any]:
         return {"choices": list(typing.get_args(hints[0]))}
     if bool in hints:
         return {"action": argparse.BooleanOptionalAction}
-    return {"type": next((one for one in hints if one in (int, float)), str)}
+    return {"type": next((type_ for type_ in hints if type_ in (int, float)), str)}
 
 
 def _validation(values: list[str]) -> Any:
-    """Return a share, or paths."""
+    """Return a fraction, or paths."""
     try:
-        (share,) = values
-        return float(share)
+        (fraction,) = values
+        return float(fraction)
     except ValueError:
         return [pathlib.Path(value) for value in values]
 
 
-def _default_output(task: str, given: dict[str, Any]) -> str:
-    source = given.get("dataset") or os.path.basename(os.path.normpath(given.get("data", ["data"])[0]))
+def _default_output(task: str, values: dict[str, Any]) -> str:
+    source = values.get("dataset") or os.path.basename(os.path.normpath(values.get("data", ["data"])[0]))
     return f"runs/{task}-{source.split('.')[0]}"

@@ -1,4 +1,4 @@
 """Options of tasks, checks of arguments, and readers of users' files, which need neither Keras nor TensorFlow.
 
-A command checks with them all that it is given before it imports TensorFlow.
+Commands check their arguments with them before they import TensorFlow.
 """

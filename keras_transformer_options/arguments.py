@@ -1,4 +1,4 @@
-"""Messages about arguments, and checks of arguments, shared by many functions.
+"""Messages about arguments, and checks of arguments.
 
 A check takes keyword arguments and raises an `ArgumentError` for the first invalid one:
 
@@ -18,13 +18,13 @@ from typing import Any, Self
 
 
 class Message:
-    """A text about arguments, which a caller and the command line may show under names of their own.
+    """A text about arguments, in which callers and the command line can rename the arguments.
 
     Args:
         template: a format string, in which `{x}` is the name of the argument x, `{x=}` its name and value, `{x=8}` its
-            name and that value, and `{x!s}` or `{x!r}` the value alone; `{}` is the next one of `names`.
+            name and the value 8, and `{x!s}` or `{x!r}` only its value; `{}` is the next of `names`.
         *names: names of arguments.
-        **values: values by name. Those that the template does not show follow it, as what was received.
+        **values: values by name. Values that are not in the template are appended as "Received: …".
 
     Example:
         >>> message = Message("{num_heads} must divide {model_dim}", num_heads=3, model_dim=16)
@@ -45,40 +45,40 @@ class Message:
         return repr(str(self))
 
     def renamed(self, *callers: Mapping[str, str]) -> Self:
-        """Return the message with the names that callers have for arguments, the innermost caller first."""
+        """Return the message with the names of arguments in callers, the innermost caller first."""
         message = copy.copy(self)
         message._callers += callers
         return message
 
     def shown(self, options: Mapping[str, str] = types.MappingProxyType({})) -> str:
-        """Return the text, with the options of a command line in place of the arguments that have one."""
-        names, shown, parts = iter(self._names), set(), []
+        """Return the text, with options of the command line in place of arguments."""
+        names, shown, texts = iter(self._names), set(), []
         for text, field, _, conversion in string.Formatter().parse(self._template):
-            parts.append(text)
+            texts.append(text)
             if field is None:
                 continue
             argument, equals, literal = field.partition("=")
             argument = argument or next(names)
             if conversion:
                 shown.add(argument)
-                parts.append(self._value(argument, conversion, options))
+                texts.append(self._value(argument, conversion, options))
             elif literal:
-                parts.append(self._assignment(argument, ast.literal_eval(literal), options))
+                texts.append(self._assignment(argument, ast.literal_eval(literal), options))
             elif equals:
                 shown.add(argument)
-                parts.append(self._assignment(argument, self._values[argument], options))
+                texts.append(self._assignment(argument, self._values[argument], options))
             else:
                 name = self._name(argument)
-                parts.append(f"`{options.get(name, name)}`")
+                texts.append(f"`{options.get(name, name)}`")
         received = [
             self._assignment(argument, value, options)
             for argument, value in self._values.items()
             if argument not in shown
         ]
-        return "".join(parts) + (f". Received: {', '.join(received)}" if received else "")
+        return "".join(texts) + (f". Received: {', '.join(received)}" if received else "")
 
     def _name(self, argument: str) -> str:
-        """Return the name that callers have for an argument, or for an item of it such as texts[3]."""
+        """Return the outermost caller's name of an argument, or of an item such as texts[3]."""
         name, bracket, index = argument.partition("[")
         for names in self._callers:
             name = names.get(name, name)
@@ -99,11 +99,11 @@ class Message:
         if isinstance(value, bool):
             return options[name] if value else options[name].replace("--", "--no-", 1)
         values = value if isinstance(value, list | tuple) else [value]
-        return " ".join([options[name], *(shlex.quote(str(each)) for each in values)])
+        return " ".join([options[name], *(shlex.quote(str(item)) for item in values)])
 
 
 class ArgumentError(ValueError):
-    """An error of arguments, with a `Message`; errors of other classes are raised with a `Message` of their own.
+    """A ValueError about arguments, with a `Message`.
 
     Args:
         template: the message, or its template.
@@ -117,15 +117,17 @@ class ArgumentError(ValueError):
 
 @contextlib.contextmanager
 def renamed(**names: str) -> Iterator[None]:
-    """Name in errors the arguments of this function in place of those of the functions that it calls.
+    """Rename arguments in the errors of called functions to the arguments of the caller.
 
     Args:
-        **names: the argument of this function, by the name of the other's.
+        **names: the caller's argument, by the name of the called function's argument.
     """
     try:
         yield
     except (OSError, TypeError, ValueError) as error:
-        error.args = tuple(each.renamed(names) if isinstance(each, Message) else each for each in error.args)
+        error.args = tuple(
+            value.renamed(names) if isinstance(value, Message) else value for value in error.args
+        )
         raise
 
 
@@ -140,66 +142,66 @@ def is_number(value: Any) -> bool:
 
 
 def check(fulfilled: bool, expectation: str, **values: Any) -> None:
-    """Raise unless the first of the values is as it must be; `expectation` is part of the template of a `Message`."""
+    """Raise an `ArgumentError`, "`name` must `expectation`" for the first of the values, unless `fulfilled`."""
     if not fulfilled:
         raise ArgumentError("{} must " + expectation, next(iter(values)), **values)
 
 
 def check_positive(**values: float) -> None:
-    """Raise unless each value is more than 0."""
+    """Raise an error unless each value is greater than 0."""
     for name, value in values.items():
         check(is_number(value) and value > 0, "be positive", **{name: value})
 
 
 def check_positive_finite(**values: float) -> None:
-    """Raise unless each value is more than 0 and finite."""
+    """Raise an error unless each value is finite and greater than 0."""
     for name, value in values.items():
         check(is_number(value) and 0 < value < math.inf, "be positive and finite", **{name: value})
 
 
 def check_positive_integer(**values: Any) -> None:
-    """Raise unless each value is an integer of at least 1."""
+    """Raise an error unless each value is an integer of at least 1."""
     for name, value in values.items():
         check(is_integer(value) and value > 0, "be a positive integer", **{name: value})
 
 
 def check_seed(**values: Any) -> None:
-    """Raise unless each value is an integer that Keras takes as a seed."""
+    """Raise an error unless each value is an integer that Keras accepts as a seed."""
     for name, value in values.items():
         check(is_integer(value) and 0 <= value < 2**32, "be an integer in [0, 2**32)", **{name: value})
 
 
 def check_not_negative(**values: float) -> None:
-    """Raise unless each value is at least 0."""
+    """Raise an error unless each value is at least 0."""
     for name, value in values.items():
         check(is_number(value) and value >= 0, "not be negative", **{name: value})
 
 
-def check_at_least(least: float, **values: float) -> None:
-    """Raise unless each value is at least `least`."""
+def check_at_least(minimum: float, **values: float) -> None:
+    """Raise an error unless each value is at least `minimum`."""
     for name, value in values.items():
-        check(is_number(value) and value >= least, f"be at least {least}", **{name: value})
+        check(is_number(value) and value >= minimum, f"be at least {minimum}", **{name: value})
 
 
 def check_fraction(**values: float) -> None:
-    """Raise unless each value is between 0 and 1, exclusive."""
+    """Raise an error unless each value is between 0 and 1, exclusive."""
     for name, value in values.items():
         check(is_number(value) and 0 < value < 1, "be between 0 and 1", **{name: value})
 
 
 def check_dropout_rate(**values: float) -> None:
-    """Raise unless each value is a rate of dropout, at least 0 and less than 1."""
+    """Raise an error unless each value is a dropout rate, at least 0 and less than 1."""
     for name, value in values.items():
         check(is_number(value) and 0 <= value < 1, "be in [0, 1)", **{name: value})
 
 
 def check_ids(vocabulary_size: int, **ids: Any) -> None:
-    """Raise unless each id is an integer in [0, vocabulary_size)."""
+    """Raise an error unless each id is an integer in [0, vocabulary_size)."""
     for name, id_ in ids.items():
         check(is_integer(id_) and 0 <= id_ < vocabulary_size, f"be in [0, {vocabulary_size})", **{name: id_})
 
 
 def check_one_of(choices: Container[Any], **values: Any) -> None:
-    """Raise unless each value is in `choices`."""
+    """Raise an error unless each value is in `choices`."""
     for name, value in values.items():
         check(value in choices, "be one of {choices!s}", **{name: value}, choices=choices)

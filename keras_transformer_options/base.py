@@ -26,11 +26,11 @@ from keras_transformer_options.files import check_encoding, checked_paths, file_
 from keras_transformer_options.malformed import Malformed
 
 _FILES: dict[str, Any] = {"nargs": "+", "metavar": "FILE", "type": pathlib.Path}
-_CHECKED = 20  # files whose first rows are read
+_MAX_CHECKED = 20  # files whose first rows are read
 _DELIMITERS = "|\t;"
 
 TASKS: dict[str, type["TaskOptions"]] = {}
-"""The options of each task, by its name; where recipes are imported, the recipes, which extend them."""
+"""The options of each task, by its name; recipes, which extend options, replace them when they are imported."""
 
 
 def _column(text: str) -> str | int:
@@ -38,7 +38,7 @@ def _column(text: str) -> str | int:
 
 
 def _delimiter(text: str) -> str:
-    """Return a delimiter, of which a shell hardly passes the tab."""
+    """Return a delimiter; a backslash and "t" are a tab, which is hard to pass in a shell."""
     return "\t" if text == "\\t" else text
 
 
@@ -47,8 +47,8 @@ def option(default: Any, description: str, **flag: Any) -> Any:
 
     Args:
         default: its default.
-        description: its description, the template of a `Message` about options.
-        **flag: arguments of `argparse` for its flag, other than those that its type determines.
+        description: its description, a template of a `Message`.
+        **flag: arguments of `argparse` for its flag that its type does not determine.
     """
     return dataclasses.field(default=default, metadata={"help": description, **flag})
 
@@ -60,14 +60,14 @@ class TaskOptions:
     data: Any = option(None, "The files to train on, or a list of examples.", **_FILES)
     validation: Any = option(
         0.1,
-        "The share of the data that is held out for validation, or files or examples.",
+        "The fraction of the data to hold out for validation, or files or examples.",
         nargs="+",
-        metavar="FILE|SHARE",
+        metavar="FILE|FRACTION",
     )
     test: Any = option(
-        None, "Files or examples for the report, by default those of the validation.", **_FILES
+        None, "Files or examples for the report, by default the validation examples.", **_FILES
     )
-    dataset: str | None = option(None, "The name of a public data set, in place of {data}.")
+    dataset: str | None = option(None, "The name of a public dataset, instead of {data}.")
     columns: tuple[str | int, ...] | None = option(
         None,
         "The names or indices of the columns of the files; by default all of them.",
@@ -77,40 +77,44 @@ class TaskOptions:
     )
     on_error: Literal["raise", "skip"] = option(
         "raise",
-        '"raise" to refuse files with malformed lines, or "skip" to skip these lines with a warning that has '
-        "their share.",
+        '"raise" to raise an error for malformed lines, or "skip" to skip them with a warning that has their '
+        "percentage.",
     )
     from_: str | os.PathLike[str] | None = option(
         None,
-        "A folder of a saved pipeline, a run or `transformers`, whose weights and tokenizer are the start.",
+        "The folder of a saved pipeline, a run or `transformers`, to start from its weights and tokenizer.",
         metavar="FOLDER",
     )
     tokenizer: str | os.PathLike[str] | None = option(
-        None, "The folder of a tokenizer, or the kind to train on the data.", metavar="FOLDER|KIND"
+        None,
+        "The folder of a tokenizer, or the type of tokenizer to train on the data.",
+        metavar="FOLDER|TYPE",
     )
     vocabulary_size: int | None = option(None, "The maximum size of a trained vocabulary, by default 8000.")
     model_size: str | None = option(None, "The size of a new model, by default tiny.")
-    layers: int | None = option(None, "The number of blocks, in place of the size's.")
-    heads: int | None = option(None, "The number of attention heads, in place of the size's.")
-    model_dim: int | None = option(None, "The model size D, in place of the size's.")
+    layers: int | None = option(None, "The number of blocks, which overrides the size's.")
+    heads: int | None = option(None, "The number of attention heads, which overrides the size's.")
+    model_dim: int | None = option(None, "The model dimension D, which overrides the size's.")
     hidden_dim: int | None = option(
-        None, "The hidden size of the feed-forward networks, in place of the size's; 4 D with {model_dim}."
+        None,
+        "The hidden dimension of the feed-forward networks, which overrides the size's; by default 4 D with "
+        "{model_dim}.",
     )
     dropout: float | None = option(None, "The dropout rate of a new model, by default 0.1.")
     max_length: int = option(128, "The maximum number of tokens of an example.")
     batch_size: int | None = option(
-        32, "The number of examples in a batch, in several processes of all of them."
+        32, "The number of examples in a batch, in several processes the total of all processes."
     )
     accumulate: int = option(
         1,
-        "The number of batches whose gradients are accumulated for one update of the weights, as if they were one "
-        "batch, in the memory of one of them.",
+        "The number of batches whose gradients are accumulated for one update of the weights, equivalent to a larger "
+        "batch but with the memory of a single one.",
     )
     epochs: int = option(10, "The maximum number of epochs.")
     minutes: float | None = option(
         None,
-        "The time of training and validation from the end of the first batch, in place of {epochs}; reading the "
-        "data, training the tokenizer, compilation and the evaluation at the end take more.",
+        "The time of training and validation from the end of the first batch, instead of {epochs}; it does not "
+        "include reading the data, training the tokenizer, compilation and the final evaluation.",
     )
     patience: int = option(
         3,
@@ -125,7 +129,7 @@ class TaskOptions:
     )
     jit_compile: bool | None = option(
         None,
-        "Whether to compile training with XLA, which pays off if it takes minutes; by default Keras decides.",
+        "Whether to compile training with XLA, which saves time if training takes minutes; by default Keras decides.",
     )
     seed: int = option(0, "The seed of weights, dropout, the held-out examples and the order of the data.")
     encoding: str | None = option(
@@ -149,13 +153,13 @@ class TaskOptions:
         """Check the options."""
         if (self.data is None) == (self.dataset is None):
             raise ArgumentError(
-                "{data} or {dataset} must be given, and not both",
+                "{data} or {dataset} is required, but not both",
                 data=_shown(self.data),
                 dataset=self.dataset,
             )
         if self.dataset is not None:
             check_one_of(sorted(self.datasets), dataset=self.dataset)
-            check(self.test is None, "not be given with {dataset}, which has one", test=_shown(self.test))
+            check(self.test is None, "be None with {dataset}, which has a test split", test=_shown(self.test))
         check_seed(seed=self.seed)
         for name, hints in types_of(type(self)).items():
             value = getattr(self, name)
@@ -178,20 +182,20 @@ class TaskOptions:
             names = ("model_size", "layers", "heads", "model_dim", "hidden_dim", "dropout")
             for name in (*names, "tokenizer", "vocabulary_size"):
                 value = getattr(self, name)
-                check(value is None, "not be given with {from_}, whose model has one", **{name: value})
+                check(value is None, "be None with {from_}, whose model determines it", **{name: value})
 
     def check_files(self) -> None:
         """Check the folders and files of the options, and the first rows of the files.
 
         Raises:
-            FileNotFoundError: if one does not exist.
-            ValueError: if the first rows of a file are not as the options say.
+            FileNotFoundError: if a folder or file does not exist.
+            ValueError: if the first rows of a file do not match the options.
         """
         if self.from_ is not None and not os.path.isdir(self.from_):
             raise FileNotFoundError(
                 Message(
                     "{from_} must be the folder of a saved pipeline, a run or `transformers`. "
-                    "Received: {folder!r}, which is no folder",
+                    "Received: {folder!r}, which is not a folder",
                     folder=os.fspath(self.from_),
                 )
             )
@@ -202,32 +206,32 @@ class TaskOptions:
                 self.check_paths(paths, name)
 
     def check_paths(self, paths: Sequence[Any], argument: str) -> None:
-        """Check files of examples; here, that they are text in the right encoding."""
-        for path in checked_paths(paths, argument)[:_CHECKED]:
+        """Check that files of examples are text in the right encoding; subclasses check more."""
+        for path in checked_paths(paths, argument)[:_MAX_CHECKED]:
             next(file_lines(path, argument, encoding=self.encoding, has_encoding=True), None)
 
     def as_paths(self, source: Any) -> list[Any] | None:
-        """Return the paths that an option holds, None if it holds none; an example that is a str is no path."""
+        """Return the paths in an option, None if there are none; in options of texts, a list of str is not paths."""
         path = os.PathLike if self.examples_are_texts else str | os.PathLike
         if isinstance(source, str | os.PathLike):
             return [source]
-        listed = list(source) if isinstance(source, list | tuple) else []
-        return listed if listed and all(isinstance(one, path) for one in listed) else None
+        items = list(source) if isinstance(source, list | tuple) else []
+        return items if items and all(isinstance(item, path) for item in items) else None
 
     def tokenizer_kind(self) -> str | None:
-        """Return the kind of tokenizer to train, by default the first; None for the folder of a trained one.
+        """Return the type of tokenizer to train, by default the first; None if `tokenizer` is a folder.
 
         Raises:
             ValueError: if `tokenizer` is neither.
         """
-        kind = os.fspath(self.tokenizer or self.tokenizers[0])
-        if kind in self.tokenizers:
-            return kind
-        if not os.path.isdir(kind):
+        tokenizer = os.fspath(self.tokenizer or self.tokenizers[0])
+        if tokenizer in self.tokenizers:
+            return tokenizer
+        if not os.path.isdir(tokenizer):
             raise ArgumentError(
-                "{tokenizer} must be a folder or one of {kinds!s}",
-                kinds=sorted(self.tokenizers),
-                tokenizer=kind,
+                "{tokenizer} must be a folder or one of {types!s}",
+                types=sorted(self.tokenizers),
+                tokenizer=tokenizer,
             )
         return None
 
@@ -235,7 +239,7 @@ class TaskOptions:
         """Return the options, with descriptions in place of examples.
 
         Args:
-            changed: whether to return only those that differ from their defaults.
+            changed: whether to return only options that differ from their defaults.
         """
         return {
             field.name: _shown(value)
@@ -250,7 +254,7 @@ class TableOptions(TaskOptions):
     """The options of tasks whose examples are rows of tables."""
 
     format: str | None = option(
-        None, "The format of all files, by default that of each file's suffix.", choices=FORMAT_NAMES
+        None, "The format of all files, by default determined by each file's suffix.", choices=FORMAT_NAMES
     )
     delimiter: str | None = option(
         None,
@@ -261,8 +265,8 @@ class TableOptions(TaskOptions):
     )
     header: bool | None = option(
         None,
-        "Whether the first row of TSV and CSV files is their header; by default it is one if {columns} are names, "
-        "or if it clearly is no example, which a warning says.",
+        "Whether the first row of TSV and CSV files is their header; by default if {columns} are names, or, with a "
+        "warning, if it is clearly not an example.",
     )
 
     column_names: ClassVar[str] = "the column of the texts"
@@ -288,18 +292,20 @@ class TableOptions(TaskOptions):
         """Check the first rows of files of examples."""
         malformed = Malformed(argument, self.on_error, ADVICE, has_options=True)
         picker, file_format = ColumnPicker(self.columns), FileFormat(**self.file_format)
-        for path in checked_paths(paths, argument)[:_CHECKED]:
+        for path in checked_paths(paths, argument)[:_MAX_CHECKED]:
             rows = list(file_examples(path, argument, picker, malformed, file_format, only_first=True))
             self.check_columns(rows)
-        malformed.refuse()
+        malformed.check()
 
     def check_columns(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Raise a ValueError if rows do not have one of the numbers of columns."""
+        """Raise a ValueError if the rows have a wrong number of columns."""
         counts = self.column_counts
         if not rows or len(rows[0]) in counts:
             return
         width = len(rows[0])
-        common = [mark for mark in _DELIMITERS if width == 1 and all(mark in row[0] for row in rows)]
+        common = [
+            delimiter for delimiter in _DELIMITERS if width == 1 and all(delimiter in row[0] for row in rows)
+        ]
         advice = ", each with {delimiter!r}: if it is between columns, pass {delimiter=}" if common else ""
         raise ArgumentError(
             f"{{columns}} must name {self.column_names}, such as {{columns={(*range(counts[0]),)}}}. "
@@ -309,31 +315,31 @@ class TableOptions(TaskOptions):
 
 
 def flags_of(options: type[TaskOptions]) -> dict[str, Mapping[str, Any]]:
-    """Return the arguments of `argparse` for each field; a field that only has another default keeps them."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for each in filter(dataclasses.is_dataclass, reversed(options.__mro__)):
-        for field in dataclasses.fields(each):
-            found[field.name] = field.metadata or found.get(field.name, {})
-    return found
+    """Return the arguments of `argparse` for each field, inherited by fields that only change the default."""
+    flags: dict[str, Mapping[str, Any]] = {}
+    for class_ in filter(dataclasses.is_dataclass, reversed(options.__mro__)):
+        for field in dataclasses.fields(class_):
+            flags[field.name] = field.metadata or flags.get(field.name, {})
+    return flags
 
 
 def types_of(options: type[TaskOptions]) -> dict[str, tuple[Any, ...]]:
     """Return the types of each field except None."""
-    found = {}
+    types_by_field = {}
     hints = typing.get_type_hints(options)
     for field in dataclasses.fields(options):
         hint = hints[field.name]
         is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
         possible = typing.get_args(hint) if is_union else (hint,)
-        found[field.name] = tuple(one for one in possible if one is not types.NoneType)
-    return found
+        types_by_field[field.name] = tuple(type_ for type_ in possible if type_ is not types.NoneType)
+    return types_by_field
 
 
 def _shown(value: Any) -> Any:
-    """Return an option for a report: paths as str, and the number of examples in place of them."""
+    """Return an option for a report, with paths as str and the number of examples instead of the examples."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, list | tuple):
-        short = len(value) <= 20 and all(isinstance(one, str | int | os.PathLike) for one in value)
-        return [_shown(one) for one in value] if short else f"{len(value)} examples"
+        short = len(value) <= 20 and all(isinstance(item, str | int | os.PathLike) for item in value)
+        return [_shown(item) for item in value] if short else f"{len(value)} examples"
     return value

@@ -13,18 +13,19 @@ Pick = Callable[[Record], tuple[str, ...] | None]
 
 
 class MalformedRecordError(Exception):
-    """A record that is no example, with the reason."""
+    """The reason why a record is not an example."""
 
 
 class ColumnPicker:
-    """The columns that make an example, in all files of a call.
+    """The columns of an example, in all files of a call.
 
     Args:
         columns: indices from 0 or names; `None` for all columns.
-        count: the number of columns of an example; by default that of `columns` or, without them, of the first record.
+        count: the number of columns of an example; by default the number of `columns` or, without them, of the first
+            record's columns.
 
     Raises:
-        ValueError: if `columns` are neither indices nor names, or not as many as `count`.
+        ValueError: if `columns` are neither indices nor names, or their number is not `count`.
     """
 
     def __init__(self, columns: Columns = None, count: int | None = None) -> None:
@@ -37,7 +38,7 @@ class ColumnPicker:
         check(valid and self.columns != (), "be indices from 0, or names", columns=columns)
         check(
             count is None or self.columns is None or len(self.columns) == count,
-            f"be {count}",
+            f"have {count} item{'s' * (count != 1)}",
             columns=columns,
         )
         self.count = count if self.columns is None else len(self.columns)
@@ -45,7 +46,7 @@ class ColumnPicker:
 
     @property
     def named(self) -> bool:
-        """True if a column is given by its name."""
+        """True if a column is chosen by its name."""
         return self.columns is not None and any(isinstance(column, str) for column in self.columns)
 
     def for_file(
@@ -54,18 +55,18 @@ class ColumnPicker:
         file_format: str,
         first: Sequence[Record],
         header: bool | None = None,
-        found_header: Callable[[Sequence[str]], None] | None = None,
+        on_header: Callable[[Sequence[str]], None] | None = None,
     ) -> Pick:
         """Return the function from a file's record to an example, or to `None` for the header.
 
-        It raises a `MalformedRecordError` for a record that is no example.
+        It raises a `MalformedRecordError` for a record that is not an example.
 
         Args:
             path: the file.
             file_format: its format.
             first: its first records.
             header: whether the first row of a TSV or CSV file is its header, see `FileFormat`.
-            found_header: a function that is called with the fields of a header that is recognised.
+            on_header: a function that is called with the fields of a header that was recognised.
 
         Raises:
             ValueError: if the file lacks a column.
@@ -75,7 +76,7 @@ class ColumnPicker:
             return _Objects(self, path).pick
         table = _Table(self, path, file_format)
         if file_format != "text":
-            table.set_header([record for record in first if not record.error], header, found_header)
+            table.set_header([record for record in first if not record.error], header, on_header)
         return table.pick
 
     def position(self, column: int | str, names: Sequence[str], path: str | os.PathLike[str]) -> int:
@@ -88,24 +89,24 @@ class ColumnPicker:
             return names.index(column)
         if isinstance(column, str) or column >= len(names):
             raise ArgumentError(
-                "{columns} must be columns of the files. Received: {columns=}, where {path!r} has {found!s}",
+                "{columns} must be columns of the files. Received: {columns=}, where {path!r} has {names!s}",
                 columns=self.columns,
                 path=os.fspath(path),
-                found=names[:20],
+                names=names[:20],
             )
         return column
 
     def check_used(self, argument: str) -> None:
-        """Raise a ValueError if `columns` are given, but no file in which to pick them."""
+        """Raise a ValueError if there are `columns` but no file."""
         if self.columns is not None and not self.used:
             raise ArgumentError(
                 "{columns} must be None unless {} names files", argument, columns=self.columns
             )
 
-    def check_count(self, found: int, expected: int | None) -> None:
-        """Raise a `MalformedRecordError` unless as many columns are found as expected."""
-        if found != expected:
-            raise MalformedRecordError(f"{found} column{'s' * (found != 1)} instead of {expected}")
+    def check_count(self, count: int, expected: int | None) -> None:
+        """Raise a `MalformedRecordError` unless the number of columns is as expected."""
+        if count != expected:
+            raise MalformedRecordError(f"{count} column{'s' * (count != 1)} instead of {expected}")
 
 
 class _Table:
@@ -116,16 +117,16 @@ class _Table:
         self.exact = file_format != "tsv" or picker.columns is None or picker.named
         self.width: int | None = None
         self.indices: Sequence[int] | None = None
-        self.header: int | None = None  # its line
+        self.header: int | None = None  # the number of its line
 
     def set_header(
         self,
         valid: Sequence[Record],
         header: bool | None,
-        found_header: Callable[[Sequence[str]], None] | None,
+        on_header: Callable[[Sequence[str]], None] | None,
     ) -> None:
-        """Set the line of the header, if there is one and the columns have no names, by which `pick` finds it."""
-        expectation = "not be False with names of columns, which are those of the header"
+        """Set the line of the header, if any, unless columns are chosen by name, for which `pick` reads the header."""
+        expectation = "not be False with names of columns, which are in the header"
         check(
             not self.picker.named or header is not False,
             expectation,
@@ -138,8 +139,8 @@ class _Table:
         rest = [list(record.fields) for record in valid[1:] if len(record.fields) == len(fields)]
         if header or (header is None and is_header(fields, rest)):
             self.header = number
-            if header is None and found_header is not None:
-                found_header(fields)
+            if header is None and on_header is not None:
+                on_header(fields)
 
     def pick(self, record: Record) -> tuple[str, ...] | None:
         """Return the example of a record."""
@@ -189,7 +190,7 @@ class _Objects:
 
 
 def _checked(values: Sequence[Any]) -> tuple[str, ...]:
-    """Return the columns of an example if they are text."""
+    """Return the columns of an example, or raise a `MalformedRecordError` if they are not text."""
     for value in values:
         if not isinstance(value, str):
             raise MalformedRecordError(f"{str(value)[:50]} where a string or a number is expected")

@@ -28,7 +28,7 @@ class FileFormat:
     """The format of files.
 
     Attributes:
-        format: "tsv", "csv", "jsonl" or "text", by default that of each file's suffix.
+        format: "tsv", "csv", "jsonl" or "text", by default determined by each file's suffix.
         encoding: the encoding, such as "cp1252" (Windows-1252, with the letters of Latin-1) or "utf-16"; by default
             UTF-8.
         delimiter: the character between the columns of CSV files; by default a comma, or a semicolon if the first line
@@ -37,7 +37,7 @@ class FileFormat:
             `is_header`.
 
     Raises:
-        ValueError: if one is invalid.
+        ValueError: if a value is invalid.
     """
 
     format: str | None = None
@@ -61,28 +61,28 @@ class FileFormat:
 
         Args:
             path: the file.
-            argument: the argument that the path is given as, for error messages.
+            argument: the name of the argument with the path, for error messages.
 
         Raises:
-            ValueError: if `format` is not given and the suffix names none, or `delimiter` is given for another format
+            ValueError: if `format` is None and the suffix is unknown, or `delimiter` is not None for another format
                 than CSV.
         """
-        found = self.format or format_of(path)
-        if found is None:
+        format_ = self.format or format_of(path)
+        if format_ is None:
             raise ArgumentError(
-                "{} must end in {suffixes!s} or one of them and .gz, unless {format} is given. Received: {path!r}",
+                "{} must end in {suffixes!s} or one of them and .gz, unless {format} is set. Received: {path!r}",
                 argument,
                 suffixes=", ".join(FORMATS),
                 path=os.fspath(path),
             )
-        if self.delimiter is not None and found != "csv":
+        if self.delimiter is not None and format_ != "csv":
             raise ArgumentError(
-                "{delimiter} must be given with CSV files only, or with {format='csv'}. "
+                "{delimiter} must be None except for CSV files, or with {format='csv'}. "
                 "Received: {delimiter=}, {path!r}",
                 delimiter=self.delimiter,
                 path=os.fspath(path),
             )
-        return found
+        return format_
 
 
 def file_examples(
@@ -99,12 +99,12 @@ def file_examples(
 
     Args:
         path: the file.
-        argument: the argument that the path is given as, for error messages.
+        argument: the name of the argument with the path, for error messages.
         picker: the columns of an example.
         malformed: the collected malformed lines; to be reported by the caller.
         file_format: its format.
         opened: see `file_lines`.
-        only_first: whether to read the first examples only, to check them.
+        only_first: whether to read only the first examples, to check them.
 
     Yields:
         The examples.
@@ -119,12 +119,12 @@ def file_examples(
     records = _RECORDS[format_](lines, *delimiter)
     first = list(itertools.islice(records, _SAMPLE))
     if not first:
-        raise ArgumentError(other_file(argument, path, "files that are not empty"))
+        raise ArgumentError(other_file(argument, path, "non-empty files"))
 
-    def found_header(fields: Any) -> None:
+    def on_header(fields: Any) -> None:
         malformed.add_header(path, fields)
 
-    pick = picker.for_file(path, format_, first, file_format.header, found_header)
+    pick = picker.for_file(path, format_, first, file_format.header, on_header)
     if only_first:
         malformed.is_partial |= next(records, None) is not None
         records = iter(())

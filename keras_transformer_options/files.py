@@ -21,33 +21,33 @@ Paths = Path | Iterable[Path]
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".txt": "text"}
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
-# UTF-32 first: the mark of UTF-16 is the beginning of its own.
+# UTF-32 first: its byte order mark begins with that of UTF-16.
 _ENCODINGS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-_SAMPLE = 4096  # bytes, to recognise UTF-16 without a mark
+_SAMPLE = 4096  # bytes, to recognise UTF-16 without a byte order mark
 
 
 def format_of(path: Path) -> str | None:
-    """Return the format that a path's suffix names, `None` if it names none of `FORMATS`."""
+    """Return the format of a path's suffix, `None` if it is not in `FORMATS`."""
     path = pathlib.Path(path)
     return FORMATS.get((path.with_suffix("") if _is_compressed(path) else path).suffix.lower())
 
 
-def other_file(argument: str, path: Path, expected: str, found: str = "", **values: Any) -> Message:
-    """Return the message that an argument must name other files than a path.
+def other_file(argument: str, path: Path, expected: str, reason: str = "", **values: Any) -> Message:
+    """Return the message that an argument must name other files than `path`.
 
     Args:
         argument: the argument.
         path: the path.
         expected: the files that it must name.
-        found: a template of what the path is instead.
+        reason: a template of the reason why the path is invalid.
         **values: the values of the template.
     """
-    template = f"{{}} must name {expected}. Received: {{path!r}}{found}"
+    template = f"{{}} must name {expected}. Received: {{path!r}}{reason}"
     return Message(template, argument, path=os.fspath(path), **values)
 
 
@@ -56,7 +56,7 @@ def checked_file(path: Path, argument: str) -> pathlib.Path:
 
     Args:
         path: the file.
-        argument: the argument that the path is given as, for error messages.
+        argument: the name of the argument with the path, for error messages.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -75,7 +75,7 @@ def check_quickstart(folder: Path, argument: str = "folder") -> None:
 
     Args:
         folder: the folder.
-        argument: the argument that it is given as, for the error.
+        argument: the name of the argument, for the error.
     """
     folder = pathlib.Path(folder)
     if not folder.exists():
@@ -97,10 +97,10 @@ def check_quickstart(folder: Path, argument: str = "folder") -> None:
 
 
 def checked_model_name(folder: Path, name: str | None, version: int) -> str:
-    """Return the name of an exported model in TensorFlow Serving, by default that of its folder.
+    """Return the name of an exported model in TensorFlow Serving, by default its folder's name.
 
     Raises:
-        ValueError: if it is no plain folder name, or its version no positive integer.
+        ValueError: if it is not a plain folder name, or its version is not a positive integer.
     """
     name = pathlib.Path(folder).absolute().name if name is None else name
     is_plain = isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) is not None
@@ -114,7 +114,7 @@ def matching(path: Path, argument: str) -> list[Path]:
 
     Args:
         path: the path or pattern.
-        argument: the argument that it is given as, for the error.
+        argument: the name of the argument, for the error.
 
     Raises:
         FileNotFoundError: if no file matches, or there is no such file.
@@ -124,46 +124,46 @@ def matching(path: Path, argument: str) -> list[Path]:
     if not set(pattern) & set("*?[") or os.path.exists(pattern):
         checked_file(path, argument)
         return [path]
-    found = sorted(glob.glob(pattern, recursive=True))
-    if not found:
+    files = sorted(glob.glob(pattern, recursive=True))
+    if not files:
         raise FileNotFoundError(
             other_file(argument, path, "files that exist", ", a pattern that no file matches")
         )
-    return [*found] if isinstance(path, str) else [pathlib.Path(file) for file in found]
+    return [*files] if isinstance(path, str) else [pathlib.Path(file) for file in files]
 
 
 def checked_paths(paths: Any, argument: str = "paths") -> list[Path]:
-    """Return paths as a list, with the files that match patterns in their place.
+    """Return paths as a list, with patterns replaced by the files that match them.
 
     Args:
         paths: a path, or several.
-        argument: the argument that they are given as, for error messages.
+        argument: the name of the argument, for error messages.
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        TypeError: if one is not a path.
-        ValueError: if there are none, or one is a directory.
+        TypeError: if an item is not a path.
+        ValueError: if there are no paths, or one is a directory.
     """
-    found = (
+    items = (
         [paths] if isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) else list(paths)
     )
-    if not found:
+    if not items:
         raise ArgumentError("{} must hold at least one path", argument, **{argument: paths})
-    for path in found:
+    for path in items:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(Message("{} must be a path or a list of paths", argument, **{argument: paths}))
-    return [file for path in found for file in matching(path, argument)]
+    return [file for path in items for file in matching(path, argument)]
 
 
 def check_encoding(**values: Any) -> None:
-    """Raise unless each value is None or the name of a text encoding of Python."""
+    """Raise an error unless each value is None or the name of a Python text encoding."""
     for name, value in values.items():
         try:
             if value is not None:
                 " ".encode(value)
         except (LookupError, TypeError):
             raise ArgumentError(
-                "{} must be an encoding of Python, such as 'cp1252' or 'utf-16'", name, **{name: value}
+                "{} must be a Python text encoding, such as 'cp1252' or 'utf-16'", name, **{name: value}
             ) from None
 
 
@@ -178,9 +178,9 @@ def file_lines(
 
     Args:
         path: the file; if its name ends in ".gz", it is decompressed.
-        argument: the argument that the path is given as, for error messages.
-        opened: a function that is called with the file, compressed or not, once it is open.
-        encoding: the encoding of the file, by default UTF-8, whose lines are not checked.
+        argument: the name of the argument with the path, for error messages.
+        opened: a function that is called with the file, compressed or not, after it is opened.
+        encoding: the encoding of the file, by default UTF-8, whose lines are not validated.
         has_encoding: whether the caller has an argument `encoding`, which an error may recommend.
 
     Returns:
@@ -188,9 +188,8 @@ def file_lines(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the path is a directory or, while lines are read, if the file is not compressed by gzip as its
-            name says, is compressed although its name does not say so, or is in another encoding: one that its byte
-            order mark or zero bytes show, or other than `encoding`.
+        ValueError: if the path is a directory or, while lines are read, if the compression of the file does not match
+            its name, or its encoding differs from `encoding` or, by its byte order mark or zero bytes, from UTF-8.
     """
     return _lines(checked_file(path, argument), argument, opened, encoding, has_encoding)
 
@@ -219,7 +218,7 @@ def _lines(
             for number, line in enumerate(lines):
                 yield line if number else line.removeprefix(codecs.BOM_UTF8)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        expected = "whole gzip files where they end in '.gz'"
+        expected = "complete gzip files if they end in '.gz'"
         raise ArgumentError(other_file(argument, path, expected, " ({error!s})", error=str(error))) from None
     except UnicodeError as error:
         expected = f"files in the encoding {encoding!r}"
@@ -227,43 +226,43 @@ def _lines(
 
 
 def _check_uncompressed(start: bytes, path: pathlib.Path, argument: str) -> None:
-    """Raise a ValueError if the first bytes of a file are those of gzip, or of a ZIP archive such as Excel's files."""
+    """Raise a ValueError if a file starts like a gzip file, or a ZIP archive such as Excel's files."""
     if start.startswith(_GZIP):
         remedy = f"rename it to {path.name + '.gz'!r}, or decompress it: "
         remedy += f"gunzip -c {shlex.quote(str(path))} > {_converted(path)}"
-        found = ", compressed by gzip: {remedy!s}"
-        raise ArgumentError(other_file(argument, path, "gzip files that end in '.gz'", found, remedy=remedy))
+        reason = ", compressed by gzip: {remedy!s}"
+        raise ArgumentError(other_file(argument, path, "gzip files that end in '.gz'", reason, remedy=remedy))
     if start.startswith(_ZIP):
         remedy = "decompress it with unzip, or save the table as CSV in UTF-8"
-        found = f", a ZIP archive or a workbook of Excel: {remedy}"
-        raise ArgumentError(other_file(argument, path, "text files", found))
+        reason = f", a ZIP archive or an Excel workbook: {remedy}"
+        raise ArgumentError(other_file(argument, path, "text files", reason))
 
 
 def _check_utf8(start: bytes, path: pathlib.Path, argument: str, has_encoding: bool) -> None:
-    """Raise a ValueError if the first bytes of a file are of UTF-16 or UTF-32."""
-    found = next((encoding for mark, encoding in _ENCODINGS.items() if start.startswith(mark)), None)
+    """Raise a ValueError if a file starts like UTF-16 or UTF-32."""
+    encoding = next((encoding for mark, encoding in _ENCODINGS.items() if start.startswith(mark)), None)
     zeros = [start[parity:_SAMPLE:2].count(0) for parity in (0, 1)]
-    if found is None and max(zeros) > len(start[:_SAMPLE]) / 8:
-        found = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
-    if found is not None:
-        remedy = conversion(path, found, has_encoding)
-        in_other = f", in {found.upper()}: {{remedy!s}}"
-        raise ArgumentError(other_file(argument, path, "files in UTF-8", in_other, remedy=remedy))
+    if encoding is None and max(zeros) > len(start[:_SAMPLE]) / 8:
+        encoding = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
+    if encoding is not None:
+        remedy = conversion(path, encoding, has_encoding)
+        reason = f", in {encoding.upper()}: {{remedy!s}}"
+        raise ArgumentError(other_file(argument, path, "files in UTF-8", reason, remedy=remedy))
 
 
-def conversion(path: Path, found: str, has_encoding: bool) -> Message:
-    """Return how to read or convert a file that is not in UTF-8.
+def conversion(path: Path, encoding: str, has_encoding: bool) -> Message:
+    """Return instructions to read or convert a file that is not in UTF-8.
 
     Args:
         path: the file.
-        found: its encoding.
+        encoding: its encoding.
         has_encoding: see `file_lines`.
     """
     path = pathlib.Path(path)
-    command = f"iconv -f {found.upper()} -t UTF-8"
+    command = f"iconv -f {encoding.upper()} -t UTF-8"
     file = shlex.quote(str(path))
     command = f"gunzip -c {file} | {command}" if _is_compressed(path) else f"{command} {file}"
-    passed = f"pass {{encoding={found!r}}}, or " if has_encoding else ""
+    passed = f"pass {{encoding={encoding!r}}}, or " if has_encoding else ""
     return Message(passed + "convert it: {command!s}", command=f"{command} > {_converted(path)}")
 
 

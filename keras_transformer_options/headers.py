@@ -1,4 +1,4 @@
-"""Recognition of a first row that names the columns of a table."""
+"""Recognition of a header, a first row that names the columns of a table."""
 
 import re
 import statistics
@@ -23,22 +23,22 @@ _NAME = re.compile(
 )
 _JOINING = frozenset(["1", "2", "a", "b", "in", "of", "en", "de", "auf"])
 _MAX_NAME_WORDS, _MAX_WORDS, _MAX_LENGTH = 3, 5, 40
-_LEAST_ROWS, _LEAST_REPEATS = 5, 3
+_MIN_ROWS, _MIN_REPEATS = 5, 3
 
 
 def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row of a table names its columns rather than being one of its rows.
+    """Return whether the first row of a table is its header rather than an example.
 
-    It does if its fields are all different, none is a number, and
+    It is if its fields are all different, none is a number, and
 
     - each is a usual name, such as "text", "Etiqueta" or "frase en inglés"; or
-    - a column has numbers in all rows but this; or
-    - each is a few words without punctuation, a column has labels that recur three times or more on average, and not
-      this one, and another column has texts that mostly differ, with a median longer than this field.
+    - a column has numbers in all other rows; or
+    - each is a few words without punctuation, a column has labels that recur three times or more on average, unlike
+      this field, and another column has texts that mostly differ, with a median length above that of this field.
 
     Args:
         first: the first row.
-        rest: the next rows, of as many columns.
+        rest: the next rows, with the same number of columns.
     """
     names = [field.strip().casefold() for field in first]
     if len(set(names)) < len(names) or any(not name or _NUMBER.fullmatch(name) for name in names):
@@ -48,7 +48,7 @@ def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
     columns = [[row[column].strip() for row in rest] for column in range(len(first))]
     if len(rest) > 1 and any(all(map(_NUMBER.fullmatch, column)) for column in columns):
         return True
-    if len(rest) < _LEAST_ROWS or not all(map(_is_short, names)):
+    if len(rest) < _MIN_ROWS or not all(map(_is_short, names)):
         return False
     unknown = list(map(_is_unknown_label, names, columns))
     shorter = list(map(_is_shorter_than_texts, names, columns))
@@ -68,11 +68,11 @@ def _is_short(name: str) -> bool:
 
 
 def _is_unknown_label(name: str, column: Sequence[str]) -> bool:
-    """Return whether a column has labels that recur, and not this one."""
+    """Return whether a column has recurring labels, of which `name` is none."""
     labels = {label.casefold() for label in column}
-    return name not in labels and _LEAST_REPEATS * len(labels) <= len(column)
+    return name not in labels and _MIN_REPEATS * len(labels) <= len(column)
 
 
 def _is_shorter_than_texts(name: str, column: Sequence[str]) -> bool:
-    """Return whether a column has texts that mostly differ, with a median longer than a field."""
+    """Return whether a column has texts that mostly differ, with a median length above that of `name`."""
     return 2 * len(set(column)) > len(column) and len(name) < statistics.median(map(len, column))

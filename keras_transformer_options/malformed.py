@@ -13,18 +13,18 @@ _LOGGER = logging.getLogger("keras_transformer")
 
 
 class Malformed:
-    """The malformed lines of files, which are refused or left out together, and their headers.
+    """The malformed lines of files, which raise one error or are skipped with one warning, and their headers.
 
     Args:
-        argument: the argument that the files are given as, for messages.
-        on_error: "raise" to refuse them, "skip" to leave them out with one warning of the logger "keras_transformer".
+        argument: the name of the argument with the files, for messages.
+        on_error: "raise" to raise an error, "skip" to skip them with one warning of the logger "keras_transformer".
         advice: a remedy other than `on_error`, for the error.
-        unit: the noun for what is malformed.
+        unit: the noun for a malformed item.
         has_options: whether the caller has the arguments `encoding` and `header`, which messages may recommend.
 
     Attributes:
         total: the number of lines that are read; to be increased by readers.
-        is_partial: whether files have more lines than those; to be set by readers.
+        is_partial: whether files have more lines than these; to be set by readers.
 
     Raises:
         ValueError: if `on_error` is unknown.
@@ -72,14 +72,14 @@ class Malformed:
             self.first.append(f"{os.fspath(path)}, {place}: {reason}{shown}")
 
     def add_header(self, path: str | os.PathLike[str], fields: Sequence[str]) -> None:
-        """Record the first row of a file, if it is left out as a header that was recognised."""
+        """Record the first row of a file, if it is skipped because it was recognised as a header."""
         self._headers.append((path, fields))
 
-    def refuse(self) -> None:
+    def check(self) -> None:
         """Raise a ValueError if there is a malformed line and `on_error` is "raise"."""
         if self.count and self.on_error == "raise":
             raise ArgumentError(
-                "{} must name files without malformed {unit!s}s; pass {on_error='skip'} to leave them out{advice!s}. "
+                "{} must name files without malformed {unit!s}s; pass {on_error='skip'} to skip them{advice!s}. "
                 "Received: {malformed!s}",
                 self.argument,
                 unit=self.unit,
@@ -88,21 +88,21 @@ class Malformed:
             )
 
     def report(self) -> None:
-        """Raise or warn if there is a malformed line, with the count and the first ones; warn of headers.
+        """Raise an error or warn about malformed lines, with their number and the first ones; warn about headers.
 
         Raises:
-            ValueError: if there is one and `on_error` is "raise".
+            ValueError: if there is a malformed line and `on_error` is "raise".
         """
-        self.refuse()
+        self.check()
         if self.count:
-            _LOGGER.warning(Message("Leaving out {malformed!s}", malformed=self._malformed()))
+            _LOGGER.warning(Message("Skipping {malformed!s}", malformed=self._malformed()))
         if self._headers:
             others = f", and of {len(self._headers) - 1} other files," if len(self._headers) > 1 else ""
             path, fields = self._headers[0]
-            advice = "; pass {header=False} if it is an example, {header=True} if not"
+            advice = "; pass {header=False} if it is an example, {header=True} if it is not"
             _LOGGER.warning(
                 Message(
-                    "Leaving out the first row of {files!s} as a header: {fields!s}"
+                    "Skipping the first row of {files!s} as a header: {fields!s}"
                     + (advice if self.has_options else ""),
                     files=os.fspath(path) + others,
                     fields=", ".join(map(repr, fields)),
@@ -110,16 +110,18 @@ class Malformed:
             )
 
     def _malformed(self) -> Message:
-        """Return how many lines are malformed, with the first ones."""
-        share = f" ({100 * self.count / self.total:.3g} %)" if self.total else ""
+        """Return the number of malformed lines and the first ones."""
+        percentage = f" ({100 * self.count / self.total:.3g} %)" if self.total else ""
         unit = f"{self.unit}{'s' * (self.count > 1)}"
-        of_total = f" of {'the first ' if self.is_partial else ''}{self.total:,}{share}" if self.total else ""
-        found, listed = f"{self.count:,} malformed {unit}{of_total}", "\n".join(self.first)
+        of_total = (
+            f" of {'the first ' if self.is_partial else ''}{self.total:,}{percentage}" if self.total else ""
+        )
+        summary, first = f"{self.count:,} malformed {unit}{of_total}", "\n".join(self.first)
         if self._not_utf8 is None:
-            return Message("{found!s}, the first:\n{listed!s}", found=found, listed=listed)
+            return Message("{summary!s}, the first:\n{first!s}", summary=summary, first=first)
         return Message(
-            "{found!s}; if the file is in Windows-1252 (Latin-1), {remedy!s}; the first:\n{listed!s}",
-            found=found,
+            "{summary!s}; if the file is in Windows-1252 (Latin-1), {remedy!s}; the first:\n{first!s}",
+            summary=summary,
             remedy=conversion(self._not_utf8, "cp1252", self.has_options),
-            listed=listed,
+            first=first,
         )

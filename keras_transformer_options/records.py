@@ -16,9 +16,9 @@ class Record(NamedTuple):
 
     Attributes:
         number: the number of its first line.
-        line: its text.
+        line: its content.
         fields: its columns, by name in JSONL files; empty if it is malformed.
-        error: the reason why it is malformed, "" if it is not.
+        error: the reason why it is malformed, or "".
     """
 
     number: int
@@ -28,7 +28,7 @@ class Record(NamedTuple):
 
 
 def text_records(lines: Iterator[bytes]) -> Iterator[Record]:
-    """Read each line that is not empty as one field."""
+    """Read each non-empty line as one field."""
     for record in tsv_records(lines):
         if record.error:
             if record.line.strip():
@@ -47,7 +47,7 @@ def tsv_records(lines: Iterator[bytes]) -> Iterator[Record]:
 
 
 def jsonl_records(lines: Iterator[bytes]) -> Iterator[Record]:
-    """Read each line as a JSON object; numbers become strings as they are written."""
+    """Read each line as a JSON object; numbers become strings without change."""
     for number, line in enumerate(lines, start=1):
         error: str = line_error(line)
         value: Any = None
@@ -62,7 +62,7 @@ def jsonl_records(lines: Iterator[bytes]) -> Iterator[Record]:
 
 
 def csv_records(lines: Iterator[bytes], delimiter: str | None = None) -> Iterator[Record]:
-    """Split a CSV file into records, whose fields in quotes may contain delimiters and line ends.
+    """Split a CSV file into records, whose quoted fields may contain delimiters and line ends.
 
     A quote that is never closed makes only its own line malformed: the next line starts a new record.
 
@@ -79,23 +79,25 @@ def csv_records(lines: Iterator[bytes], delimiter: str | None = None) -> Iterato
     while entry := ahead.popleft() if ahead else next(numbered, None):
         number, line = entry
         delimiter = delimiter or _delimiter(line)
-        parts, fields, error = [], *_csv_fields(line, delimiter)
+        continuation, fields, error = [], *_csv_fields(line, delimiter)
         while fields is None and not error:
             if (following := ahead.popleft() if ahead else next(numbered, None)) is None:
                 break
-            parts.append(following)
-            # A field in quotes can only end in a line with an odd number of quotes.
+            continuation.append(following)
+            # A quoted field can only end in a line with an odd number of quotes.
             if following[1].count(b'"') % 2:
-                fields, error = _csv_fields(b"".join([line, *(part for _, part in parts)]), delimiter)
+                fields, error = _csv_fields(
+                    b"".join([line, *(content for _, content in continuation)]), delimiter
+                )
         if fields is None:
-            ahead.extendleft(reversed(parts))
-            yield Record(number, line, [], _OPEN_QUOTE if parts or not error else error)
+            ahead.extendleft(reversed(continuation))
+            yield Record(number, line, [], _OPEN_QUOTE if continuation or not error else error)
         else:
-            yield Record(number, b"".join([line, *(part for _, part in parts)]), fields)
+            yield Record(number, b"".join([line, *(content for _, content in continuation)]), fields)
 
 
 def line_error(line: bytes) -> str:
-    """Return the reason why a line cannot be read in any format, "" for none."""
+    """Return the reason why a line cannot be read in any format, or ""."""
     try:
         return "" if line.decode().strip() else "an empty line"
     except UnicodeDecodeError:
@@ -103,7 +105,7 @@ def line_error(line: bytes) -> str:
 
 
 def _delimiter(line: bytes) -> str:
-    """Return the delimiter of a CSV file by one of its lines, "" if the line is empty."""
+    """Detect the delimiter of a CSV file from a line; return "" for an empty line."""
     unquoted = _QUOTED.sub(b"", line)
     if not line.strip():
         return ""
@@ -111,7 +113,7 @@ def _delimiter(line: bytes) -> str:
 
 
 def _csv_fields(text: bytes, delimiter: str) -> tuple[list[str] | None, str]:
-    """Return the fields of a record and "", or `None` and the error, which is "" if a quote is still open."""
+    """Return the fields of a record and "", or `None` and an error; the error is "" if a quote is still open."""
     if error := line_error(text):
         return None, error
     try:

@@ -13,13 +13,13 @@ from keras_transformer_options.base import TableOptions, TaskOptions, option
 from keras_transformer_options.examples import FileFormat
 from keras_transformer_options.files import checked_paths
 
-# Kinds of tokenizers, sizes of models and languages, by the names that options have for them.
+# The types of tokenizers, sizes of models and languages, as named in options.
 SENTENCE_PIECE, WORD_PIECE, CHARACTERS = ("unigram", "bpe"), ("wordpiece",), ("character",)
 BYTE_PAIR, BYTES = ("byte-bpe",), ("byte",)
 BERT_SIZES = ("tiny", "mini", "small", "medium", "base", "large")
 VIT_SIZES = ("ti16", "s16", "b16", "b32", "l16", "h14")
 GPT_SIZES = ("gpt", "gpt2", "gpt2_medium", "gpt2_large", "gpt2_xl")
-# The directions of the public data sets of pairs, the default one first.
+# The directions of the public datasets of pairs, the default first.
 DIRECTIONS = {
     "phrasebook": ("es-en", "en-es"),
     "spa_eng": ("es-en", "en-es"),
@@ -33,10 +33,10 @@ class TranslateOptions(TableOptions):
     """The options of the task `translate`."""
 
     reverse: bool = option(False, "Whether to swap the two columns.")
-    direction: str | None = option(None, "The languages source-target of a public data set.")
+    direction: str | None = option(None, "The languages of a public dataset, as source-target.")
     batch_size: int | None = None
     batch_tokens: int | None = option(
-        None, "The maximum number of positions of each side of a batch, in place of {batch_size}."
+        None, "The maximum number of positions of each side of a batch, instead of {batch_size}."
     )
     max_new_tokens: int = option(128, "The maximum number of tokens of an output.")
 
@@ -53,7 +53,7 @@ class TranslateOptions(TableOptions):
         if self.dataset is not None:
             checked_direction(self.dataset, self.direction)
         else:
-            expectation = "be given with {dataset} only; {reverse} swaps the columns of files"
+            expectation = "be None without {dataset}; {reverse} swaps the columns of files"
             check(self.direction is None, expectation, direction=self.direction)
 
     @property
@@ -67,13 +67,13 @@ class TextsOptions(TableOptions):
     """The options of tasks on texts without labels."""
 
     lines: bool = option(
-        False, "Whether each line of a plain text file is a text of its own; otherwise a file is one text."
+        False, "Whether each line of a plain text file is a separate text; otherwise a file is one text."
     )
 
     examples_are_texts: ClassVar[bool] = True
 
     def is_one_text(self, path: Any, argument: str = "paths") -> bool:
-        """Return whether a file, which an argument names, is one text, not a table or a list of lines."""
+        """Return whether a file is one text, rather than a table or a list of lines."""
         return not self.lines and FileFormat(**self.file_format).of(path, argument) == "text"
 
     def check_paths(self, paths: Sequence[Any], argument: str) -> None:
@@ -104,7 +104,7 @@ class LanguageModelOptions(TextsOptions):
 
     @property
     def are_pairs(self) -> bool:
-        """True if two columns are given, which are prompts and completions."""
+        """True if there are two columns, for prompts and completions."""
         return self.columns is not None and len(self.columns) == 2
 
 
@@ -133,13 +133,13 @@ class ClassifyOptions(TableOptions):
     class_weights: Literal["balanced", "none"] = option(
         "balanced",
         '"balanced" to weight classes by their inverse frequency if the largest is over 1.5 times as frequent as '
-        'the smallest, or "none". Classes of one or two examples are not weighted up.',
+        'the smallest, or "none". Classes with one or two examples keep the weight 1.',
     )
     image_size: int = option(64, "The height and width that images are resized to.")
     patch_size: int | None = option(
         None,
-        "The height and width of the patches of images, by default a divisor of the image size that gives about 7 "
-        "on a side.",
+        "The height and width of image patches, by default a divisor of the image size that gives about 7 × 7 "
+        "patches.",
     )
 
     task: ClassVar[str] = "classify"
@@ -157,7 +157,7 @@ class ClassifyOptions(TableOptions):
         return (2, 3)
 
     def check_paths(self, paths: Sequence[Any], argument: str) -> None:
-        """Check that a folder has images, or the first rows of files."""
+        """Check that a folder has images, or check the first rows of files."""
         if not os.path.isdir(paths[0]):
             super().check_paths(paths, argument)
             return
@@ -169,7 +169,7 @@ class TagOptions(TaskOptions):
     """The options of the task `tag`."""
 
     task: ClassVar[str] = "tag"
-    summary: ClassVar[str] = "train a tagger of words: CoNLL"
+    summary: ClassVar[str] = "train a tagger of words: files in CoNLL's format"
     tokenizers: ClassVar[tuple[str, ...]] = (*WORD_PIECE, *SENTENCE_PIECE)
     model_sizes: ClassVar[tuple[str, ...]] = BERT_SIZES
 
@@ -181,16 +181,16 @@ class AnswerOptions(TaskOptions):
     max_length: int = 384
 
     task: ClassVar[str] = "answer"
-    summary: ClassVar[str] = "train a model to find answers in a context: SQuAD's JSON"
+    summary: ClassVar[str] = "train a model to find answers in a context: files in SQuAD's JSON format"
     tokenizers: ClassVar[tuple[str, ...]] = (*WORD_PIECE, *SENTENCE_PIECE)
     model_sizes: ClassVar[tuple[str, ...]] = BERT_SIZES
 
 
 def checked_direction(dataset: str, direction: str | None = None) -> str:
-    """Return a direction source-target of a public data set of pairs, by default its first.
+    """Return the direction (source-target) of a public dataset of pairs, by default its first.
 
     Raises:
-        ValueError: if the data set has no such direction.
+        ValueError: if the dataset has no such direction.
     """
     directions = DIRECTIONS[dataset]
     if direction is not None:
@@ -204,10 +204,10 @@ def image_files(folder: str | os.PathLike[str], argument: str) -> Iterator[pathl
     Raises:
         ValueError: if there is no image.
     """
-    found = (
+    paths = (
         path for path in sorted(pathlib.Path(folder).glob("*/*")) if path.suffix.lower() in IMAGE_SUFFIXES
     )
-    first = next(found, None)
+    first = next(paths, None)
     if first is None:
         raise ArgumentError(
             "{} must be a folder with one folder of images ({suffixes!s}) for each class. "
@@ -216,4 +216,4 @@ def image_files(folder: str | os.PathLike[str], argument: str) -> Iterator[pathl
             suffixes=", ".join(IMAGE_SUFFIXES),
             folder=folder,
         )
-    yield from itertools.chain([first], found)
+    yield from itertools.chain([first], paths)

@@ -242,7 +242,7 @@ def test_export_accepts_a_format_a_name_and_a_version(quick, saved, tmp_path, ca
 
 def test_precisions_require_the_format_onnx(saved, tmp_path, capsys):
     arguments = ["export", saved, tmp_path / "new", "--formats", "saved_model", "--precisions", "int8"]
-    check_error(capsys, arguments, "`--precisions` must be given only with the format onnx")
+    check_error(capsys, arguments, "`--precisions` requires the format onnx")
 
 
 def test_evaluate_prints_scores_with_their_signatures(exported, tiny_data, capsys):
@@ -367,7 +367,7 @@ def test_a_signal_saves_and_evaluates_the_model_and_prints_how_to_resume(
     assert process.returncode == status, errors
     assert "Traceback" not in errors
     command = f"keras-transformer {shlex.join(['train', 'translate', *arguments])}"
-    assert f"Go on with: {command} --resume\n" in rest
+    assert f"Resume with: {command} --resume\n" in rest
     assert {path.name for path in out.iterdir()} >= {"pipeline", "report.json", "training"}
     report = json.loads((out / "report.json").read_text())
     assert report["signal"] == number.name
@@ -449,13 +449,13 @@ REFUSED = {
     "train translate --data pairs.tsv --tokenizer absent": "`--tokenizer` must be a folder or one of",
     "train translate --data pairs.tsv --layers 0": "`--layers` must be a positive integer",
     "train translate --data pairs.tsv --dropout 1": "`--dropout` must be in [0, 1)",
-    "train translate --data pairs.tsv --encoding absent": "`--encoding` must be an encoding",
-    "train translate --data pairs.tsv --delimiter ;": "`--delimiter` must be given with CSV files only",
+    "train translate --data pairs.tsv --encoding absent": "`--encoding` must be a Python text encoding",
+    "train translate --data pairs.tsv --delimiter ;": "`--delimiter` must be None except for CSV files",
     "train translate --data pairs.tsv --output pairs.tsv": "`--output` must be new",
-    "train translate --data pairs.tsv --direction es-en": "`--direction` must be given with `--dataset` only",
+    "train translate --data pairs.tsv --direction es-en": "`--direction` must be None without `--dataset`",
     "train translate --data pipes.csv": "if it is between columns, pass --delimiter '|'",
     "train language-model --data utf16.txt": "pass --encoding utf-16, or convert it: iconv",
-    "train language-model --data pairs.dat": "unless `--format` is given",
+    "train language-model --data pairs.dat": "unless `--format` is set",
     "train tag --data gzip.conll": "rename it to 'gzip.conll.gz'",
     "train answer --data absent.json": "`--data` must name files that exist",
     "train classify --data empty": "`--data` must be a folder with one folder of images",
@@ -526,11 +526,11 @@ def test_warnings_name_options(capsys, tmp_path, monkeypatch):
     recipe = ["train", "classify", "--data", "a.csv", "--on-error", "skip", "--output", "run"]
     assert commands.main(recipe) == 2
     skipped, listed, header, _ = capsys.readouterr().err.splitlines()
-    assert skipped == "keras-transformer: warning: Leaving out 1 malformed line of 3 (33.3 %), the first:"
+    assert skipped == "keras-transformer: warning: Skipping 1 malformed line of 3 (33.3 %), the first:"
     assert listed == "a.csv, line 3: an empty line"
     assert header == (
-        "keras-transformer: warning: Leaving out the first row of a.csv as a header: 'Opinión', 'Etiqueta'; "
-        "pass --no-header if it is an example, --header if not"
+        "keras-transformer: warning: Skipping the first row of a.csv as a header: 'Opinión', 'Etiqueta'; "
+        "pass --no-header if it is an example, --header if it is not"
     )
 
 
@@ -601,7 +601,7 @@ def test_predict_reads_arguments_files_and_standard_input(monkeypatch, tmp_path,
     utf16 = ["predict", "x", "--input", tmp_path / "utf16.tsv", "--long-texts", "split"]
     check_error(capsys, utf16, "`--input` must name files in UTF-8", "in UTF-16: convert it: iconv -f UTF-16")
     in_no_folder = ["predict", "x", "who\tAda", "--output", tmp_path / "none" / "out"]
-    check_error(capsys, in_no_folder, "`--output` must be in a folder that exists")
+    check_error(capsys, in_no_folder, "`--output` must be in an existing folder")
     monkeypatch.setattr(sys, "stdin", io.StringIO("who\tAda\n"))
     assert commands.main(["predict", "x"]) == 0
     assert capsys.readouterr().out == "Ada\n"

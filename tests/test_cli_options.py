@@ -26,7 +26,10 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["translate"], ["`--data` or `--dataset` must be given", "Received: no --data, no --dataset"]),
+        (
+            ["translate"],
+            ["`--data` or `--dataset` is required, but not both", "Received: no --data, no --dataset"],
+        ),
         (["translate", "--data", "bad.tsv"], ["`--data` must name", "pass --on-error skip", "`--columns`"]),
         (["translate", "--data", "good.tsv", "--test", "bad.tsv"], ["`--test` must name files without"]),
         (["translate", "--data", "good.tsv", "--validation", "bad.tsv"], ["`--validation` must name files"]),
@@ -34,7 +37,7 @@ def files(tmp_path_factory):
         (["translate", "--data", "absent.tsv"], ["`--data` must", "absent.tsv"]),
         (
             ["language-model", "--data", "empty.txt", "--lines"],
-            ["`--data` must name files that are not empty"],
+            ["`--data` must name non-empty files"],
         ),
         (
             ["classify", "--data", "good.tsv", "--max-length", "0"],

@@ -112,7 +112,7 @@ def test_each_recipe_learns_a_rule_and_writes_a_pipeline_and_a_report(task, tmp_
     epochs = len(report["history"]["loss"])
     assert report["updates"] >= epochs
     assert report["updates"] % epochs == 0
-    assert f"Made {report['updates']:,} updates of the weights in {epochs} epochs" in said
+    assert f"Updated the weights {report['updates']:,} times in {epochs} epochs" in said
     losses = report["history"]["val_loss"]
     assert any("train for more epochs" in line for line in said) == (losses.index(min(losses)) == epochs - 1)
 
@@ -195,8 +195,8 @@ def test_the_schedule_warms_up_to_the_peak_and_decays_to_zero(steps):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "`data` or `dataset` must be given, and not both"),
-        ({"data": "a.tsv", "dataset": "phrasebook"}, "`data` or `dataset` must be given, and not both"),
+        ({}, "`data` or `dataset` is required, but not both"),
+        ({"data": "a.tsv", "dataset": "phrasebook"}, "`data` or `dataset` is required, but not both"),
         ({"dataset": "other"}, "`dataset` must be one of"),
         ({"data": "a.tsv", "precision": "float16"}, "`precision` must be one of"),
         ({"data": "a.tsv", "model_size": "huge"}, "`model_size` must be one of"),
@@ -204,7 +204,7 @@ def test_the_schedule_warms_up_to_the_peak_and_decays_to_zero(steps):
         ({"data": "a.tsv", "epochs": 0}, "`epochs` must be"),
         ({"data": "a.tsv", "accumulate": 0}, "`accumulate` must be a positive integer"),
         ({"data": "a.tsv", "minutes": float("nan")}, "`minutes` must be positive and finite"),
-        ({"data": "a.tsv", "from_": "x", "layers": 2}, "`layers` must not be given with `from_`"),
+        ({"data": "a.tsv", "from_": "x", "layers": 2}, "`layers` must be None with `from_`"),
     ],
 )
 def test_invalid_options_are_rejected(options, message):
@@ -233,7 +233,7 @@ def test_lines_that_are_not_utf8_are_rejected_or_skipped(tmp_path, caplog):
     ):
         recipes.LanguageModel(path).read([path])
     assert recipes.LanguageModel(path, on_error="skip").read([path]) == ["One.\nTwo.\n"]
-    assert "Leaving out 1 malformed line of 3 (33.3 %); if the file is in Windows-1252" in caplog.text
+    assert "Skipping 1 malformed line of 3 (33.3 %); if the file is in Windows-1252" in caplog.text
     assert recipes.LanguageModel(path, encoding="cp1252").read([path]) == ["One.\ncafé\nTwo.\n"]
 
 
@@ -301,7 +301,7 @@ def test_classes_of_one_or_two_examples_warn_and_are_not_upweighted(caplog, clas
     examples = labelled(Etiqueta=1, no=9, tal=2, yes=3)
     recipe = recipes.Classify(examples, validation=examples, class_weights=class_weights)
     weights = recipe.class_weight(Labelled("Etiqueta", "no", "tal", "yes"))
-    assert "Classes with one or two examples to train on" in caplog.messages[0]
+    assert "Classes with one or two training examples" in caplog.messages[0]
     assert caplog.messages[0].endswith("Etiqueta 1, tal 2")
     assert weights == (None if class_weights == "none" else {0: 1.0, 1: 6 / 9, 2: 1.0, 3: 2.0})
     rare = labelled(a=1, b=2)
@@ -326,7 +326,7 @@ def test_a_header_with_custom_names_is_not_an_example(tmp_path, caplog):
     path.write_text("\n".join(["Opinión libre;Polaridad", *rows]), encoding="cp1252")
     recipe = recipes.Classify(path, encoding="cp1252")
     assert {label for _, label in recipe.splits.train} == {"gusta", "aburre"}
-    assert "Leaving out the first row" in caplog.text
+    assert "Skipping the first row" in caplog.text
     examples = dataclasses.replace(recipe, header=False).splits
     assert ("Opinión libre", "Polaridad") in [*examples.train, *examples.validation]
 
@@ -343,7 +343,7 @@ def test_epochs_have_no_total_under_a_time_limit(capsys):
 
 
 def test_an_unknown_label_of_the_validation_examples_is_rejected():
-    with pytest.raises(ValueError, match="`data` must have every label.*Received: 'z', in example 1"):
+    with pytest.raises(ValueError, match="`data` must have every label.*Received: 'z' in example 1"):
         scores.class_ids(["x", "z"], ["x", "y"])
     assert sorted(["10", "9", "b", "-1", "a"], key=scores.label_order) == ["-1", "9", "10", "a", "b"]
 

@@ -49,7 +49,7 @@ def test_a_crashed_run_is_resumed_only_with_the_same_recipe(tmp_path, monkeypatc
     monkeypatch.setattr(interrupted, "ExactResume", Crashing)
     with pytest.raises(OSError, match="crash"):
         recipes.run(first, folder, resume=True, say=said.append, verbose=0)
-    assert said[-1] == "Go on with resume=True"
+    assert said[-1] == "Resume with resume=True"
     assert {path.name for path in folder.iterdir()} == {"training"}
     assert states.num_batches(folder / "training") == 3
     before = sorted(tmp_path.rglob("*"))

@@ -96,7 +96,7 @@ class Shard(NamedTuple):
         Args:
             count: the number of rows.
             complete: whether to complete batches with rows of padding, whose labels losses and metrics must ignore.
-                Otherwise up to `self.count - 1` rows are dropped, so that all workers have equally many.
+                Otherwise up to `self.count - 1` rows are dropped, so that all workers have the same number.
         """
         return count if complete else count - count % self.count
 
@@ -309,7 +309,7 @@ def rows_of_batch(
         purpose: see `shuffled`.
 
     Returns:
-        B indices; in the last batch possibly fewer, but equally many for all workers.
+        B indices; in the last batch possibly fewer, but the same number for all workers.
     """
     drawn = shard.drawn(count, complete)
     first = number * batch_size * shard.count

@@ -96,8 +96,8 @@ def _saved_models(reports: Mapping[str, Any]) -> Iterator[str]:
         yield from _table("signature", specs)
         if any("error" in tensors["outputs"] for tensors in specs.values()):
             yield (
-                '`error` is the reason why a row is invalid, or "". The other outputs of an invalid row are empty;\n'
-                "the other rows are answered.\n"
+                '`error` is the reason why a row is invalid, or "". Its other outputs are empty, and\n'
+                "other rows are answered.\n"
             )
         yield "```sh"
         for signature in _SERVED:

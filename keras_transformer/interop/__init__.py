@@ -1,4 +1,4 @@
-"""Models of other libraries: folders of Hugging Face's `transformers`, without PyTorch, and models of KerasHub."""
+"""Conversion of folders of Hugging Face's `transformers` (without PyTorch) and of KerasHub's models."""
 
 from keras_transformer.interop.hugging_face import config_of as config_of
 from keras_transformer.interop.hugging_face import from_hugging_face as from_hugging_face

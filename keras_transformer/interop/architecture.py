@@ -12,7 +12,7 @@ from keras import ops
 from keras_transformer.relations import Causal, Full
 from keras_transformer_options.arguments import is_integer, is_number
 
-# Activations by their names in `transformers`, which has several for the tanh approximation of GELU.
+# Activations by their names in `transformers`, which has several names for the tanh approximation of GELU.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -23,8 +23,8 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 
-# Arguments that default to the value of a different argument. If a config has equal values for both, overriding the
-# latter overrides both.
+# Arguments that default to the value of another argument. If a config has equal values for both, overriding the other
+# argument overrides both.
 FOLLOWING = {
     "attention_dropout": "dropout",
     "embedding_dropout": "dropout",
@@ -62,8 +62,8 @@ ENCODER_DECODER_RELATIONS = {
     "encoder_relation": keras.saving.serialize_keras_object(Full()),
     "decoder_relation": keras.saving.serialize_keras_object(Causal()),
 }
-_BLOCK = 2**24  # bytes that are assigned at once
-_VARIABLE = "ResourceVariable"  # of one device
+_BLOCK = 2**24  # bytes that are assigned at a time
+_VARIABLE = "ResourceVariable"  # a variable on one device
 _INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: is_integer(value))
 
 
@@ -74,8 +74,8 @@ class Parameter:
     Attributes:
         weights: one weight, or several concatenated on the last axis (fused query, key and value projections).
         transposed: whether the axes are reversed in the file, as in PyTorch's `Linear`.
-        shape: the shape of the tensor in the file, if its axes differ from those of the weight.
-        unused_rows: the number of rows before those of the weight, which no input reads.
+        shape: the shape of the tensor in the file, if its axes differ from the weight's.
+        unused_rows: the number of unused rows before the weight's rows.
     """
 
     weights: tuple[Any, ...]
@@ -97,21 +97,21 @@ class Parameter:
         values = values[self.unused_rows :]
         if self.shape is not None:
             values = values.reshape(self.weights[0].shape)
-        parts = np.split(values.T if self.transposed else values, ends, axis=-1)
-        for weight, part in zip(self.weights, parts, strict=True):
-            _assign(weight, part)
+        arrays = np.split(values.T if self.transposed else values, ends, axis=-1)
+        for weight, array in zip(self.weights, arrays, strict=True):
+            _assign(weight, array)
 
     def write(self) -> np.ndarray:
         """Return the weights as the values of a tensor in a file."""
-        parts = [ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in self.weights]
-        joined = np.concatenate(parts, axis=-1)
+        arrays = [ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in self.weights]
+        joined = np.concatenate(arrays, axis=-1)
         if self.unused_rows:
             joined = np.concatenate([np.zeros((self.unused_rows, *joined.shape[1:]), joined.dtype), joined])
         return np.ascontiguousarray(joined.T if self.transposed else joined).reshape(self.file_shape)
 
 
 def _assign(weight: Any, values: np.ndarray) -> None:
-    """Assign values to a weight: in TensorFlow in place, a block of rows at a time, without a second copy of it."""
+    """Assign values to a weight; in TensorFlow block by block, which avoids a second copy."""
     variable = weight.value
     if (
         keras.backend.backend() != "tensorflow"
@@ -141,20 +141,20 @@ class Architecture:
             names, their values must be equal.
         fixed: arguments with the same value for all models of the architecture, as in `get_config`.
         defaults: default values of settings in `config.json`.
-        required: settings of `config.json` that must have these values, or be absent there and in `defaults`.
-        parameters: a function of a model that yields the name and the `Parameter` of all weights.
+        required: settings that must have these values if `config.json` or `defaults` has them.
+        parameters: a function of a model that yields the name and the `Parameter` of each tensor.
         prefix: the prefix of parameter names in the class with a head, which files may omit.
         ignored: a regular expression for names in files that are not parameters.
-        tied: a mapping from optional names in files to the parameters that they must equal, and, if they are names of
-            parameters, that stand for them in files without them.
-        activations: a mapping from activation names in `transformers` to ours.
+        tied: a mapping from optional names in files to the parameters that they must equal; a parameter that a file
+            omits is read from the parameter to which it is tied.
+        activations: a mapping from activation names in `transformers` to names in this package.
         complete: a function that adds derived settings to a `config.json`.
-        optional: settings of `config.json` that may be absent or null, both of which mean None.
+        optional: settings of `config.json` that may be absent or null; both mean None.
         make: a function that creates a model from arguments, by default `model`.
         present: a mapping from boolean arguments to the parameter names whose presence in a file sets them.
         describe: a function that returns the constructor's arguments of a model.
         rename: a function that maps legacy parameter names to current ones.
-        offsets: by which the settings of arguments exceed them.
+        offsets: the differences between settings and arguments, by argument.
         encoder: the class of the encoder of a model with a head, or of the model itself; None for any.
     """
 
@@ -223,18 +223,18 @@ class Architecture:
         Raises:
             ValueError: if the architecture does not support an argument of the model.
         """
-        found, config = self.describe(model), self._settings_of(model)
+        described, config = self.describe(model), self._settings_of(model)
         config = {**self.required, **config}
-        differing = {name: found[name] for name, value in self.fixed.items() if found[name] != value}
+        differing = {name: described[name] for name, value in self.fixed.items() if described[name] != value}
         if not differing:  # find arguments that a round trip changes
-            again = self.arguments(config)
+            restored = self.arguments(config)
             followed = {
-                name: again[other]
+                name: restored[other]
                 for name, other in FOLLOWING.items()
-                if name in again and again[name] is None
+                if name in restored and restored[name] is None
             }
-            again |= followed
-            differing = {name: found[name] for name in again if found[name] != again[name]}
+            restored |= followed
+            differing = {name: described[name] for name in restored if described[name] != restored[name]}
         if differing:
             raise ValueError(
                 f"`model` must be supported by {self.class_name}. Received: a {type(model).__name__} with "
@@ -248,17 +248,17 @@ class Architecture:
         }
 
     def interface(self, model: keras.Model) -> dict[str, Any]:
-        """Return a `config.json` of the sizes and ids of a model, which `transformers` may not be able to compute."""
+        """Return a `config.json` with the sizes and ids of a model that `transformers` may not be able to run."""
         return {**self._settings_of(model), "model_type": self.model_type}
 
     def _settings_of(self, model: keras.Model) -> dict[str, Any]:
         """Return the settings of a model in `config.json`."""
-        found = self.describe(model)
-        activations = {argument: setting for setting, argument in reversed(list(self.activations.items()))}
+        arguments = self.describe(model)
+        activations = {name: hf_name for hf_name, name in reversed(list(self.activations.items()))}
         values = {
-            **found,
-            "activation": activations.get(found.get("activation", ""), next(iter(self.activations))),
-            **{argument: found[argument] + offset for argument, offset in self.offsets.items()},
+            **arguments,
+            "activation": activations.get(arguments.get("activation", ""), next(iter(self.activations))),
+            **{argument: arguments[argument] + offset for argument, offset in self.offsets.items()},
         }
         return {
             name: values[argument] for argument, setting in self.settings.items() for name in _names(setting)
@@ -267,9 +267,9 @@ class Architecture:
     def _check_types(self, config: Mapping[str, Any]) -> None:
         """Raise a ValueError if a setting has a wrong type."""
         for argument, setting in self.settings.items():
-            expected, fits = type_of(argument)
+            expected, is_valid = type_of(argument)
             for name in _names(setting):
-                if config.get(name) is not None and not fits(config[name]):
+                if config.get(name) is not None and not is_valid(config[name]):
                     raise ValueError(
                         f"`config.json` of a {self.model_type} must have {expected} as {name}. "
                         f"Received: {name}={config[name]!r}"
@@ -290,7 +290,7 @@ def type_of(argument: str) -> tuple[str, Callable[[Any], bool]]:
 
 
 def _shown(value: Any) -> Any:
-    """Return a value of a `get_config` for an error: the object of a serialised one."""
+    """Return a value of `get_config` for an error message, deserialised if it is a serialised object."""
     is_object = isinstance(value, dict) and "class_name" in value
     return keras.saving.deserialize_keras_object(value) if is_object else value
 
@@ -304,7 +304,7 @@ def _names(setting: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def dense(name: str, *layers: keras.layers.Dense, transposed: bool = True) -> Parameters:
-    """Yield the parameters of a `Linear` (or, not transposed, a `Conv1D`) for one layer or several fused ones."""
+    """Yield the parameters of a `Linear` (if not transposed, a `Conv1D`) for one layer or several fused layers."""
     yield f"{name}.weight", Parameter(tuple(layer.kernel for layer in layers), transposed)
     if layers[0].use_bias:
         yield f"{name}.bias", Parameter(tuple(layer.bias for layer in layers))

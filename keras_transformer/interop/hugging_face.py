@@ -72,7 +72,7 @@ def from_hugging_face(
     architecture = _architecture(folder, config)
     arguments = {**architecture.arguments(config), **kwargs}
     tensors = {
-        _whole_name(architecture, name): tensor
+        _full_name(architecture, name): tensor
         for name, tensor in ((architecture.rename(old), tensor) for old, tensor in tensors_of(folder).items())
         if not re.search(architecture.ignored, name)
     }
@@ -118,8 +118,8 @@ def to_hugging_face(
     import safetensors.numpy
 
     if not _candidates(model):
-        known = sorted({each.model.__name__ for each in ALL})
-        raise ValueError(f"`model` must be one of {known}. Received: a {type(model).__name__}")
+        known = sorted({architecture.model.__name__ for architecture in ALL})
+        raise ValueError(f"`model` must be of a class among {known}. Received: a {type(model).__name__}")
     architecture, config = _supporting(model, model_type)
     tensors = {name: parameter.write() for name, parameter in _named(architecture, model).items()}
     with files.new_folder(folder) as new:
@@ -136,8 +136,8 @@ def config_of(model: keras.Model) -> dict[str, Any] | None:
         model: a model.
 
     Returns:
-        The settings of an architecture of `transformers`. If none supports all arguments of the model, those of the
-        nearest without "architectures": its sizes and ids only. None for other models.
+        The settings of an architecture of `transformers`. If no architecture supports all arguments of the model, only
+        its sizes and ids, without "architectures". None for other models.
     """
     candidates = _candidates(model)
     if not candidates:
@@ -155,15 +155,15 @@ def _candidates(model: keras.Model) -> list[Architecture]:
 
 
 def _supporting(model: keras.Model, model_type: str | None = None) -> tuple[Architecture, dict[str, Any]]:
-    """Return the first architecture of a model type, by default of any, that supports a model, and its `config.json`.
+    """Return the first architecture, of any model type by default, that supports a model, and its `config.json`.
 
     Raises:
         ValueError: if there is none.
     """
     candidates = _candidates(model)
     if model_type is not None:
-        check_one_of(sorted({each.model_type for each in candidates}), model_type=model_type)
-        candidates = [each for each in candidates if each.model_type == model_type]
+        check_one_of(sorted({candidate.model_type for candidate in candidates}), model_type=model_type)
+        candidates = [candidate for candidate in candidates if candidate.model_type == model_type]
     reasons = []
     for architecture in candidates:
         try:
@@ -190,7 +190,11 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
 
 def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
     """Return the architecture of the class that `config.json` names, or the only one of the model type."""
-    candidates = {each.class_name: each for each in ALL if each.model_type == config["model_type"]}
+    candidates = {
+        architecture.class_name: architecture
+        for architecture in ALL
+        if architecture.model_type == config["model_type"]
+    }
     if len(candidates) == 1:
         return next(iter(candidates.values()))
     names = [name for name in config.get("architectures") or () if name in candidates]
@@ -202,14 +206,14 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
     return candidates[names[0]]
 
 
-def _whole_name(architecture: Architecture, name: str) -> str:
+def _full_name(architecture: Architecture, name: str) -> str:
     """Return a parameter's name in the class with a head, which adds a prefix."""
-    whole = name.startswith((architecture.prefix, *architecture.tied))
-    return name if whole else architecture.prefix + name
+    is_full = name.startswith((architecture.prefix, *architecture.tied))
+    return name if is_full else architecture.prefix + name
 
 
 def _named(architecture: Architecture, model: keras.Model) -> dict[str, Parameter]:
-    return {architecture.prefix + name: each for name, each in architecture.parameters(model)}
+    return {architecture.prefix + name: parameter for name, parameter in architecture.parameters(model)}
 
 
 def _check(
@@ -222,14 +226,14 @@ def _check(
     errors = []
     missing = sorted(parameters.keys() - tensors.keys())
     unknown = sorted(tensors.keys() - parameters.keys() - architecture.tied.keys())
-    for kind, names in (("missing", missing), ("unknown", unknown)):
+    for defect, names in (("missing", missing), ("unknown", unknown)):
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            errors.append(f"{kind}: {', '.join(names[:_SHOWN])}{more}")
+            errors.append(f"{defect}: {', '.join(names[:_SHOWN])}{more}")
     for name in sorted(parameters.keys() & tensors.keys()):
-        expected, found = parameters[name].file_shape, tensors[name].shape
-        if expected != found:
-            errors.append(f"{name} of shape {found} instead of {expected}")
+        expected, received = parameters[name].file_shape, tensors[name].shape
+        if received != expected:
+            errors.append(f"{name} of shape {received} instead of {expected}")
     for name, other in architecture.tied.items():
         tied = name in tensors and name not in parameters
         if not errors and tied and not np.array_equal(tensors[name].read(), tensors[other].read()):

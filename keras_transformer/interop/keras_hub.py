@@ -1,4 +1,4 @@
-"""Conversion of KerasHub's models, which it need not import: their classes are recognised by name."""
+"""Conversion of KerasHub's models, whose classes are recognised by name, without importing KerasHub."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -20,7 +20,7 @@ from keras_transformer.models import (
 _ACTIVATIONS = {"gelu": "gelu", "gelu_approximate": "gelu_tanh", "relu": "relu", "silu": "silu"}
 _GATED = {"gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu", "silu": "swiglu"}
 
-# Our weights, and the weights of KerasHub with the same values in the same order, but perhaps another shape.
+# Weights of this package, and KerasHub's weights with the same values in the same order but possibly another shape.
 Weights = Iterator[tuple[Any, Any]]
 
 
@@ -36,21 +36,21 @@ def from_keras_hub(model: keras.Model, **kwargs: Any) -> keras.Model:
     | `T5Backbone`, `T5Seq2SeqLM` | `models.T5` |
     | `ViTBackbone`, `ViTImageClassifier` | `models.ViT` |
 
-    Weights, dropout rates and dtype policy are those of `model`. The padding, start and end ids are those of its
-    preprocessor's tokenizer, or without one those of the published models (in GPT-2 the last id ends a text). GPT-2 has
-    no padding id: pass a "padding_mask". A ViT takes the images that the preprocessor returns. A classifier returns
-    logits, also if `model` applies a softmax to them. `pipelines.from_keras_hub` converts the tokenizer too.
+    Weights, dropout rates and the dtype policy are taken from `model`; padding, start and end ids from its
+    preprocessor's tokenizer or, without one, from the published models (in GPT-2 the last id ends a text). GPT-2 has no
+    padding id: pass a "padding_mask". A ViT takes the images that the preprocessor returns. A classifier returns
+    logits, even if `model` applies a softmax to them. `pipelines.from_keras_hub` converts the tokenizer too.
 
     Args:
-        model: the model, built from a preset or with weights of its own.
+        model: the model, from a preset or with its own weights.
         **kwargs: constructor arguments to override, such as `dropout`, `dtype`, `pad_id` or `end_id`.
 
     Returns:
         The model. The weights are copies.
 
     Raises:
-        ValueError: if the class is not one of these, or the model has an activation, pooling, head or weights that
-            ours cannot have.
+        ValueError: if the class is not one of these, or an activation, pooling, head or weight of the model is not
+            supported.
 
     Example:
         >>> backbone = keras_hub.models.GPT2Backbone.from_preset("gpt2_base_en")  # doctest: +SKIP
@@ -76,7 +76,7 @@ def tokenizer_of(model: Any) -> Any:
 
 
 def _bert(model: Any, kwargs: dict[str, Any], pooler: Any = None) -> BERT:
-    """Convert the backbone of a BERT or RoBERTa, with its own pooler or that of a classifier."""
+    """Convert the backbone of a BERT or RoBERTa, with its pooler or a classifier's."""
     backbone = getattr(model, "backbone", model)
     is_bert = class_name(backbone) == "BertBackbone"
     pooler = backbone.pooled_dense if is_bert else pooler
@@ -105,8 +105,8 @@ def _bert(model: Any, kwargs: dict[str, Any], pooler: Any = None) -> BERT:
     if encoder.segments is not None:
         _assign([(encoder.segments.embeddings, backbone.segment_embedding.embeddings)])
     _assign(_norm(encoder.embedding_norm, backbone.embeddings_layer_norm))
-    for ours, theirs in zip(encoder.blocks, backbone.transformer_layers, strict=True):
-        _assign(_block(ours, ours.attention, ours.attention_residual, theirs))
+    for encoder_block, hub_block in zip(encoder.blocks, backbone.transformer_layers, strict=True):
+        _assign(_block(encoder_block, encoder_block.attention, encoder_block.attention_residual, hub_block))
     if encoder.pooler is not None:
         _assign(_dense(encoder.pooler, pooler))
     return encoder
@@ -116,42 +116,42 @@ def _masked_language_model(model: Any, kwargs: dict[str, Any]) -> MaskedLanguage
     head = model.masked_lm_head
     if head.activation is not keras.activations.linear:
         raise _not_expressible(model, "a head without output activation", f"activation={head.activation}")
-    ours = MaskedLanguageModel(
+    converted = MaskedLanguageModel(
         _bert(model, kwargs),
         head_activation=_activation(head.intermediate_activation),
         head_epsilon=head.layer_norm_epsilon,
         dtype=kwargs["dtype"],
     )
-    _assign(_dense(ours.transform, head._intermediate_dense))
-    _assign(_norm(ours.norm, head._intermediate_layer_norm))
-    _assign([(ours.bias, head._bias)])
-    return ours
+    _assign(_dense(converted.transform, head._intermediate_dense))
+    _assign(_norm(converted.norm, head._intermediate_layer_norm))
+    _assign([(converted.bias, head._bias)])
+    return converted
 
 
 def _text_classifier(model: Any, kwargs: dict[str, Any]) -> SequenceClassifier:
     _check_head(model)
     pooler = getattr(model, "pooled_dense", None)
-    if pooler is not None:  # of RoBERTa, with a dropout before it
+    if pooler is not None:  # RoBERTa's, after a dropout layer
         if pooler.units != model.backbone.hidden_dim:
             raise _not_expressible(
                 model, f"hidden_dim={model.backbone.hidden_dim}", f"hidden_dim={pooler.units}"
             )
         if model.dropout:
             raise _not_expressible(model, "dropout=0, as before its pooler", f"dropout={model.dropout}")
-    ours = SequenceClassifier(
+    converted = SequenceClassifier(
         _bert(model, kwargs, pooler),
         model.num_classes,
         dropout=kwargs.get("dropout", model.dropout),
         dtype=kwargs["dtype"],
     )
-    _assign(_dense(ours.head, model.output_dense))
-    return ours
+    _assign(_dense(converted.head, model.output_dense))
+    return converted
 
 
 def _gpt2(model: Any, kwargs: dict[str, Any]) -> GPT:
     backbone = getattr(model, "backbone", model)
     block = backbone.transformer_layers[0]
-    ours = GPT(
+    converted = GPT(
         **{
             "vocabulary_size": backbone.vocabulary_size,
             "num_layers": backbone.num_layers,
@@ -167,13 +167,14 @@ def _gpt2(model: Any, kwargs: dict[str, Any]) -> GPT:
             **kwargs,
         }
     )
-    _assign([(ours.embedding.embedding.embeddings, backbone.token_embedding.embeddings)])
-    positions: Any = ours.positions
+    _assign([(converted.embedding.embedding.embeddings, backbone.token_embedding.embeddings)])
+    positions: Any = converted.positions
     _assign([(positions.table, backbone.position_embedding.position_embeddings)])
-    for each, theirs in zip(ours.blocks, backbone.transformer_layers, strict=True):
-        _assign(_block(each, each.self_attention, each.self_attention_residual, theirs))
-    _assign(_norm(ours.final_norm, backbone.layer_norm))
-    return ours
+    for decoder_block, hub_block in zip(converted.blocks, backbone.transformer_layers, strict=True):
+        residual = decoder_block.self_attention_residual
+        _assign(_block(decoder_block, decoder_block.self_attention, residual, hub_block))
+    _assign(_norm(converted.final_norm, backbone.layer_norm))
+    return converted
 
 
 def _t5(model: Any, kwargs: dict[str, Any]) -> T5:
@@ -181,7 +182,7 @@ def _t5(model: Any, kwargs: dict[str, Any]) -> T5:
     tokenizer = tokenizer_of(model)
     activation = _activation(backbone.activation)
     pad_id = getattr(tokenizer, "pad_token_id", 0)
-    ours = T5(
+    converted = T5(
         **{
             "vocabulary_size": backbone.vocabulary_size,
             "num_layers": backbone.num_layers,
@@ -199,19 +200,19 @@ def _t5(model: Any, kwargs: dict[str, Any]) -> T5:
             **kwargs,
         }
     )
-    _assign([(ours.embedding.embedding.embeddings, backbone.token_embedding.embeddings)])
-    if ours.head is not None:
-        _assign([(ours.head.kernel, backbone.token_embedding.reverse_embeddings)])
+    _assign([(converted.embedding.embedding.embeddings, backbone.token_embedding.embeddings)])
+    if converted.head is not None:
+        _assign([(converted.head.kernel, backbone.token_embedding.reverse_embeddings)])
     for side in ("encoder", "decoder"):
         layers = getattr(backbone, f"{side}_transformer_layers")
         # The first layer of a stack owns the biases.
         bias = layers[0].self_attention.relative_attention_bias
-        _assign([(getattr(ours, f"{side}_bias").table, bias)])
-        for block, theirs in zip(getattr(ours, f"{side}_blocks"), layers, strict=True):
-            _assign(_t5_block(block, theirs))
+        _assign([(getattr(converted, f"{side}_bias").table, bias)])
+        for block, hub_block in zip(getattr(converted, f"{side}_blocks"), layers, strict=True):
+            _assign(_t5_block(block, hub_block))
         norm = getattr(backbone, f"{side}_layer_norm")
-        _assign([(ours.final_norms[f"{side}_norm"].scale, norm.weight)])
-    return ours
+        _assign([(converted.final_norms[f"{side}_norm"].scale, norm.weight)])
+    return converted
 
 
 def _vit(model: Any, kwargs: dict[str, Any]) -> ViT:
@@ -235,7 +236,7 @@ def _vit(model: Any, kwargs: dict[str, Any]) -> ViT:
     if backbone.data_format != "channels_last":
         raise _not_expressible(model, "data_format='channels_last'", f"data_format={backbone.data_format!r}")
     *image_size, num_channels = backbone.image_shape
-    ours = ViT(
+    converted = ViT(
         **{
             "image_size": tuple(image_size),
             "patch_size": backbone.patch_size,
@@ -248,7 +249,7 @@ def _vit(model: Any, kwargs: dict[str, Any]) -> ViT:
             "attention_dropout": backbone.attention_dropout,
             "pooling": "token" if backbone.use_class_token else "mean",
             "num_channels": num_channels,
-            # The range that ViT leaves as it is.
+            # The range that ViT does not rescale.
             "value_range": (-1.0, 1.0),
             "epsilon": backbone.layer_norm_epsilon,
             "qkv_bias": backbone.use_mha_bias,
@@ -256,85 +257,85 @@ def _vit(model: Any, kwargs: dict[str, Any]) -> ViT:
         }
     )
     embedding = backbone.get_layer("vit_patching_and_embedding")
-    _assign(_dense(ours.embedding, embedding.patch_embedding))
+    _assign(_dense(converted.embedding, embedding.patch_embedding))
     table = ops.convert_to_numpy(embedding.position_embedding.embeddings)
     if backbone.use_class_token:
-        _assign([(ours.class_token, embedding.class_token), (ours.class_position, table[0])])
+        _assign([(converted.class_token, embedding.class_token), (converted.class_position, table[0])])
         table = table[1:]
-    _assign([(ours.positions.table, table)])
+    _assign([(converted.positions.table, table)])
     encoder = backbone.get_layer("vit_encoder")
-    for block, theirs in zip(ours.blocks, encoder.encoder_layers, strict=True):
-        _assign(_attention(block.attention, theirs.mha))
-        _assign(_norm(block.attention_residual.norm, theirs.layer_norm_1))
-        _assign(_norm(block.feed_forward_residual.norm, theirs.layer_norm_2))
-        _assign(_dense(block.feed_forward.hidden, theirs.mlp.dense_1))
-        _assign(_dense(block.feed_forward.output_projection, theirs.mlp.dense_2))
-    _assign(_norm(ours.final_norm, encoder.layer_norm))
+    for block, hub_block in zip(converted.blocks, encoder.encoder_layers, strict=True):
+        _assign(_attention(block.attention, hub_block.mha))
+        _assign(_norm(block.attention_residual.norm, hub_block.layer_norm_1))
+        _assign(_norm(block.feed_forward_residual.norm, hub_block.layer_norm_2))
+        _assign(_dense(block.feed_forward.hidden, hub_block.mlp.dense_1))
+        _assign(_dense(block.feed_forward.output_projection, hub_block.mlp.dense_2))
+    _assign(_norm(converted.final_norm, encoder.layer_norm))
     if has_head:
-        _assign(_dense(ours.head, model.output_dense))
-    return ours
+        _assign(_dense(converted.head, model.output_dense))
+    return converted
 
 
-def _dense(ours: Any, theirs: Any) -> Weights:
-    """Yield the weights of a `Dense`, `EinsumDense` or `Conv2D`; a bias that they lack stays zero in ours."""
-    yield ours.kernel, theirs.kernel
-    if theirs.bias is not None:
-        yield ours.bias, theirs.bias
+def _dense(layer: Any, hub_layer: Any) -> Weights:
+    """Yield the weights of a `Dense`, `EinsumDense` or `Conv2D`; without a bias in KerasHub's layer, it stays zero."""
+    yield layer.kernel, hub_layer.kernel
+    if hub_layer.bias is not None:
+        yield layer.bias, hub_layer.bias
 
 
-def _norm(ours: Any, theirs: Any) -> Weights:
-    yield ours.gamma, theirs.gamma
-    yield ours.beta, theirs.beta
+def _norm(layer: Any, hub_layer: Any) -> Weights:
+    yield layer.gamma, hub_layer.gamma
+    yield layer.beta, hub_layer.beta
 
 
-def _attention(ours: Any, theirs: keras.layers.MultiHeadAttention) -> Weights:
-    for part in ("query", "key", "value", "output"):
-        yield from _dense(getattr(ours, f"{part}_projection"), getattr(theirs, f"{part}_dense"))
+def _attention(layer: Any, hub_layer: keras.layers.MultiHeadAttention) -> Weights:
+    for name in ("query", "key", "value", "output"):
+        yield from _dense(getattr(layer, f"{name}_projection"), getattr(hub_layer, f"{name}_dense"))
 
 
-def _block(block: Any, attention: Any, residual: Any, theirs: Any) -> Weights:
+def _block(block: Any, attention: Any, residual: Any, hub_block: Any) -> Weights:
     """Yield the weights of a `TransformerEncoder`, or a `TransformerDecoder` without cross-attention."""
-    yield from _attention(attention, theirs._self_attention_layer)
-    yield from _norm(residual.norm, theirs._self_attention_layer_norm)
-    yield from _dense(block.feed_forward.hidden, theirs._feedforward_intermediate_dense)
-    yield from _dense(block.feed_forward.output_projection, theirs._feedforward_output_dense)
-    yield from _norm(block.feed_forward_residual.norm, theirs._feedforward_layer_norm)
+    yield from _attention(attention, hub_block._self_attention_layer)
+    yield from _norm(residual.norm, hub_block._self_attention_layer_norm)
+    yield from _dense(block.feed_forward.hidden, hub_block._feedforward_intermediate_dense)
+    yield from _dense(block.feed_forward.output_projection, hub_block._feedforward_output_dense)
+    yield from _norm(block.feed_forward_residual.norm, hub_block._feedforward_layer_norm)
 
 
-def _t5_block(block: Any, theirs: Any) -> Weights:
-    name = "self_attention" if theirs.is_decoder else "attention"
-    pairs = [(name, theirs.self_attention, theirs.self_attention_layer_norm)]
-    if theirs.is_decoder:
-        pairs.append(("cross_attention", theirs.cross_attention, theirs.cross_attention_layer_norm))
+def _t5_block(block: Any, hub_block: Any) -> Weights:
+    name = "self_attention" if hub_block.is_decoder else "attention"
+    pairs = [(name, hub_block.self_attention, hub_block.self_attention_layer_norm)]
+    if hub_block.is_decoder:
+        pairs.append(("cross_attention", hub_block.cross_attention, hub_block.cross_attention_layer_norm))
     for name, attention, norm in pairs:
         for part in ("query", "key", "value", "output"):
             projection = getattr(getattr(block, name), f"{part}_projection")
             yield projection.kernel, getattr(attention, f"{part}_projector").kernel
         yield getattr(block, f"{name}_residual").norm.scale, norm.weight
-    yield block.feed_forward.hidden.kernel, theirs.input_projector.kernel
-    if theirs.use_gated_activation:
-        yield block.feed_forward.gate.kernel, theirs.gate_projector.kernel
-    yield block.feed_forward.output_projection.kernel, theirs.output_projector.kernel
-    yield block.feed_forward_residual.norm.scale, theirs.layer_norm.weight
+    yield block.feed_forward.hidden.kernel, hub_block.input_projector.kernel
+    if hub_block.use_gated_activation:
+        yield block.feed_forward.gate.kernel, hub_block.gate_projector.kernel
+    yield block.feed_forward.output_projection.kernel, hub_block.output_projector.kernel
+    yield block.feed_forward_residual.norm.scale, hub_block.layer_norm.weight
 
 
 def _assign(weights: Iterable[tuple[Any, Any]]) -> None:
-    """Copy weights to ours.
+    """Copy KerasHub's weights.
 
     Raises:
-        ValueError: if they are quantized, or ours have another size.
+        ValueError: if they are quantized, or a size differs.
     """
-    for ours, theirs in weights:
-        values = ops.convert_to_numpy(theirs)
-        name = getattr(theirs, "path", ours.path)
+    for weight, hub_weight in weights:
+        values = ops.convert_to_numpy(hub_weight)
+        name = getattr(hub_weight, "path", weight.path)
         if "float" not in str(values.dtype):
             raise ValueError(f"`model` must not be quantized. Received: {name} of dtype {values.dtype}")
-        if values.size != np.prod(ours.shape):
+        if values.size != np.prod(weight.shape):
             raise ValueError(
-                f"`model` must have weights of its constructor's sizes. Received: {name} of shape {values.shape} "
-                f"instead of {tuple(ours.shape)}"
+                f"`model` must have weights of the sizes of its arguments. Received: {name} of shape {values.shape} "
+                f"instead of {tuple(weight.shape)}"
             )
-        ours.assign(values.astype("float32").reshape(ours.shape))
+        weight.assign(values.astype("float32").reshape(weight.shape))
 
 
 def _activation(function: Any) -> str:

@@ -8,7 +8,7 @@ from keras_transformer.interop.architecture import Architecture, Parameter, Para
 from keras_transformer.models import Llama
 from keras_transformer.relations import Causal
 
-_PARTS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+_PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
 
 
 def _parameters(model: Llama) -> Parameters:
@@ -17,10 +17,9 @@ def _parameters(model: Llama) -> Parameters:
     for i, block in enumerate(model.blocks):
         name = f"model.layers.{i}"
         yield f"{name}.input_layernorm.weight", Parameter((block.self_attention_residual.norm.scale,))
-        for theirs, ours in _PARTS.items():
-            yield from dense(
-                f"{name}.self_attn.{theirs}", getattr(block.self_attention, f"{ours}_projection")
-            )
+        for hf_name, projection in _PROJECTIONS.items():
+            layer = getattr(block.self_attention, f"{projection}_projection")
+            yield from dense(f"{name}.self_attn.{hf_name}", layer)
         yield f"{name}.post_attention_layernorm.weight", Parameter((block.feed_forward_residual.norm.scale,))
         yield from dense(f"{name}.mlp.gate_proj", block.feed_forward.hidden)
         yield from dense(f"{name}.mlp.up_proj", block.feed_forward.gate)
@@ -33,10 +32,10 @@ def _parameters(model: Llama) -> Parameters:
 def _complete(config: dict[str, Any]) -> dict[str, Any]:
     """Add the base of the rotary frequencies, which newer versions of `transformers` keep in `rope_parameters`."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type != "default":
         raise ValueError(
-            f"`config.json` of a llama must have rope_type='default'. Received: rope_type={kind!r}"
+            f"`config.json` of a llama must have rope_type='default'. Received: rope_type={rope_type!r}"
         )
     pad_id, end_id = config.get("pad_token_id"), config.get("eos_token_id")
     return {

@@ -1,4 +1,4 @@
-"""Reading of folders of the `sentence-transformers` library: `modules.json` and the modules that it lists."""
+"""Reading of `sentence-transformers` folders: `modules.json` and the modules that it lists."""
 
 import os
 import pathlib
@@ -30,7 +30,7 @@ _POOLINGS = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-# The settings of older versions, in the order in which the vectors of several poolings are concatenated.
+# The settings of older versions, in the order in which the pooled vectors are concatenated.
 _OLDER_POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -68,12 +68,12 @@ class SentenceTransformer(NamedTuple):
 
 
 class _Module(NamedTuple):
-    kind: str
+    name: str
     folder: pathlib.Path
 
 
 def has_modules(folder: pathlib.Path) -> bool:
-    """Return whether a folder is of `sentence-transformers`; one copied without `modules.json` has a pooling."""
+    """Return whether a folder is of `sentence-transformers`, which has `modules.json` or at least `1_Pooling`."""
     return any((folder / path).is_file() for path in (MODULES, f"1_Pooling/{CONFIG}"))
 
 
@@ -84,7 +84,7 @@ def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransf
         folder: a folder with `modules.json`.
 
     Returns:
-        The model and its settings. Texts that are too long are truncated, as there.
+        The model and its settings. Texts that are too long are truncated, as in `sentence-transformers`.
 
     Raises:
         FileNotFoundError: if a file is missing, or weights are only in PyTorch's format.
@@ -96,18 +96,18 @@ def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransf
     transformer, pooling, *others = _modules(folder)
     lowercase, max_length = _transformer_settings(transformer.folder)
     encoder = hugging_face.from_hugging_face(transformer.folder)
-    encoder = getattr(encoder, "encoder", encoder)  # without a head, as the library reads it
+    encoder = getattr(encoder, "encoder", encoder)  # without a head, as in `sentence-transformers`
     if not isinstance(encoder, BERT):
         raise ValueError(
-            f"`{transformer.folder / CONFIG}` must be of a BERT in a folder of sentence-transformers. "
+            f"`{transformer.folder / CONFIG}` must describe a BERT, the only encoder that is supported here. "
             f"Received: a {type(encoder).__name__}"
         )
     names, head = _poolings(pooling.folder, encoder), []
     size = pooled_dim(encoder, names)
-    for module in others:  # the last one too, as its settings are checked
-        head.append(_LAYERS[module.kind](module.folder, size))
+    for module in others:  # including Normalize at the end, to check its settings
+        head.append(_LAYERS[module.name](module.folder, size))
         size = head[-1].compute_output_shape((None, size))[-1]
-    normalize = bool(others) and others[-1].kind == "Normalize"
+    normalize = bool(others) and others[-1].name == "Normalize"
     return SentenceTransformer(
         SentenceEncoder(encoder, names, head[:-1] if normalize else head),
         transformer.folder,
@@ -124,11 +124,11 @@ def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransf
 def _modules(folder: pathlib.Path) -> list[_Module]:
     """Return the modules of a folder: a transformer, a pooling, and layers."""
     listed = modules_of(folder)
-    names = [kind.rpartition(".")[2] if kind.startswith(_PACKAGE) else kind for kind, _ in listed]
+    names = [path.rpartition(".")[2] if path.startswith(_PACKAGE) else path for path, _ in listed]
     if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= _LAYERS.keys():
         raise ValueError(
-            f"`{folder / MODULES}` must list the modules Transformer and Pooling of sentence-transformers, and after "
-            f"them any of {', '.join(_LAYERS)}. Received: {', '.join(map(str, names)) or 'none'}"
+            f"`{folder / MODULES}` must list the modules Transformer and Pooling of sentence-transformers, followed by "
+            f"any of {', '.join(_LAYERS)}. Received: {', '.join(map(str, names)) or 'none'}"
         )
     return [_Module(name, folder / path) for name, (_, path) in zip(names, listed, strict=True)]
 
@@ -136,17 +136,17 @@ def _modules(folder: pathlib.Path) -> list[_Module]:
 def _settings(
     path: pathlib.Path, expected: Mapping[str, Any], *read: str, optional: bool = False
 ) -> dict[str, Any]:
-    """Return the settings in a file, after a check of all that are not read.
+    """Read the settings of a file, and check those that the caller does not read.
 
     Args:
         path: the file.
         expected: the supported values of settings.
         *read: the names of settings that the caller reads.
-        optional: whether a folder may be without the file.
+        optional: whether the file may be missing.
 
     Raises:
         FileNotFoundError: if the file is missing and not optional.
-        ValueError: if a setting has another value than supported. The others must be empty.
+        ValueError: if a setting has an unsupported value, or an unknown setting is not empty.
     """
     config = {} if optional and not path.is_file() else files.read_json(path)
     if not isinstance(config, dict):
@@ -159,21 +159,23 @@ def _settings(
     for name, value in config.items():
         if value and name not in {*expected, *read}:
             raise ValueError(
-                f"`{path}` must have settings among {sorted([*expected, *read])}, or empty ones. "
+                f"`{path}` must only have the settings {sorted([*expected, *read])}, or empty ones. "
                 f"Received: {name}={value!r}"
             )
     return config
 
 
 def _model_settings(folder: pathlib.Path) -> dict[str, Any]:
-    """Return the prompts and the name of the default one."""
+    """Return the prompts and the name of the default prompt."""
     # The similarity function compares vectors; it does not change them.
     unused = ("__version__", "requirements", "similarity_fn_name")
     names = ("prompts", "default_prompt_name")
     expected = {"model_type": "SentenceTransformer"}
     config = _settings(folder / _OF_MODEL, expected, *names, *unused, optional=True)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(each, str | None) for each in prompts.values()):
+    if not isinstance(prompts, dict) or not all(
+        isinstance(prompt, str | None) for prompt in prompts.values()
+    ):
         raise ValueError(
             f"`{folder / _OF_MODEL}` must have prompts that are strings, by name. Received: prompts={prompts!r}"
         )
@@ -187,10 +189,11 @@ def _model_settings(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _transformer_settings(folder: pathlib.Path) -> tuple[bool, int | None]:
-    """Return whether texts are lower-cased, and the maximum number of tokens, None for that of the model."""
+    """Return whether texts are lower-cased, and the maximum number of tokens, None for the model's."""
     if (folder / _ADAPTER).is_file():
         raise ValueError(
-            f"`{folder}` must hold the weights of a whole model; merge its adapter first. Received: {_ADAPTER}"
+            f"`{folder}` must hold the weights of a model without an adapter; merge the adapter first. "
+            f"Received: {_ADAPTER}"
         )
     config = _settings(
         folder / _OF_TRANSFORMER,
@@ -201,7 +204,7 @@ def _transformer_settings(folder: pathlib.Path) -> tuple[bool, int | None]:
         },
         "max_seq_length",
         "do_lower_case",
-        "unpad_inputs",  # another computation of the same vectors
+        "unpad_inputs",  # computes the same vectors in another way
         optional=True,
     )
     path, name = folder / _OF_TRANSFORMER, "max_seq_length"
@@ -223,7 +226,7 @@ def _poolings(folder: pathlib.Path, encoder: BERT) -> tuple[str, ...]:
     if modes is None:
         modes = [name for setting, name in _OLDER_POOLINGS.items() if config.get(setting)] or ["mean"]
     modes = [modes] if isinstance(modes, str) else modes
-    if not isinstance(modes, list) or not modes or not all(each in list(_POOLINGS) for each in modes):
+    if not isinstance(modes, list) or not modes or not all(mode in list(_POOLINGS) for mode in modes):
         raise ValueError(
             f"`{path}` must have a pooling_mode among {list(_POOLINGS)}, or several. Received: pooling_mode={modes!r}"
         )
@@ -231,7 +234,7 @@ def _poolings(folder: pathlib.Path, encoder: BERT) -> tuple[str, ...]:
 
 
 def _dense(folder: pathlib.Path, size: int) -> keras.layers.Dense:
-    """Return the layer of a module Dense, for inputs (B, size)."""
+    """Load a module Dense, for inputs (B, size)."""
     path = folder / CONFIG
     config = _settings(path, {**_INPUTS, "in_features": size}, "out_features", "bias", "activation_function")
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
@@ -256,7 +259,7 @@ def _dense(folder: pathlib.Path, size: int) -> keras.layers.Dense:
 
 
 def _layer_norm(folder: pathlib.Path, size: int) -> keras.layers.LayerNormalization:
-    """Return the layer of a module LayerNorm, for inputs (B, size)."""
+    """Load a module LayerNorm, for inputs (B, size)."""
     _settings(folder / CONFIG, {"dimension": size})
     layer = keras.layers.LayerNormalization(epsilon=_LAYER_NORM_EPSILON, dtype="float32")
     layer.build((None, size))
@@ -264,13 +267,13 @@ def _layer_norm(folder: pathlib.Path, size: int) -> keras.layers.LayerNormalizat
 
 
 def _unit_norm(folder: pathlib.Path, size: int) -> keras.layers.UnitNormalization:
-    """Return the layer of a module Normalize that other layers follow."""
-    _settings(folder / CONFIG, _INPUTS, optional=True)  # older versions write none
+    """Load a module Normalize that is followed by other layers."""
+    _settings(folder / CONFIG, _INPUTS, optional=True)  # older versions do not write it
     return keras.layers.UnitNormalization(dtype="float32")
 
 
 def _with_weights(folder: pathlib.Path, layer: Any, parameters: Parameters) -> Any:
-    """Return a layer after reading its weights."""
+    """Read the weights of a layer, and return it."""
     expected = dict(parameters)
     tensors = tensors_of(folder)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}

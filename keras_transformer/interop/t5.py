@@ -15,9 +15,9 @@ from keras_transformer.models import T5
 _WORDS = "shared.weight"
 
 
-def _attention(name: str, kind: str, layer: Any, norm: Any) -> Parameters:
-    for part in ("query", "key", "value", "output"):
-        yield from dense(f"{name}.{kind}.{part[0]}", getattr(layer, f"{part}_projection"))
+def _attention(name: str, module: str, layer: Any, norm: Any) -> Parameters:
+    for projection in ("query", "key", "value", "output"):
+        yield from dense(f"{name}.{module}.{projection[0]}", getattr(layer, f"{projection}_projection"))
     yield f"{name}.layer_norm.weight", Parameter((norm.scale,))
 
 
@@ -56,7 +56,7 @@ def _parameters(model: T5) -> Parameters:
 
 
 def _complete(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the number of decoder layers, by default that of the encoder, and whether the logits are tied and scaled.
+    """Add the number of decoder layers, by default the encoder's, and whether the logits are tied and scaled.
 
     Newer versions of `transformers` write the latter as `scale_decoder_outputs`, and ignore `tie_word_embeddings`.
     """
@@ -123,8 +123,8 @@ MT5_GENERATION = dataclasses.replace(
     T5_GENERATION,
     model_type="mt5",
     class_name="MT5ForConditionalGeneration",
-    # The logits have a matrix of their own, whatever the file says of it; without one in the file it is the embedding.
-    settings={name: each for name, each in T5_GENERATION.settings.items() if name != "tied"},
+    # The logits have a separate matrix, whatever `config.json` says; if the file lacks it, it equals the embedding.
+    settings={name: setting for name, setting in T5_GENERATION.settings.items() if name != "tied"},
     fixed={**T5_GENERATION.fixed, "tied": False},
     defaults={**T5_GENERATION.defaults, "feed_forward_proj": "gated-gelu"},
 )

@@ -39,20 +39,20 @@ class _Patches(Parameter):
 
 @dataclasses.dataclass(frozen=True)
 class _Positions(Parameter):
-    """The positions of class token (D,) and patches (height, width, D), as one table (1, 1 + patches, D)."""
+    """The position embeddings of class token (D,) and patches (height, width, D), as one table (1, 1 + patches, D)."""
 
     @property
     def file_shape(self) -> tuple[int, ...]:
         return self.shape
 
     def read(self, values: np.ndarray) -> None:
-        of_token, of_patches = self.weights
-        of_token.assign(values[0, 0].astype("float32"))
-        of_patches.assign(values[0, 1:].reshape(of_patches.shape).astype("float32"))
+        token, patches = self.weights
+        token.assign(values[0, 0].astype("float32"))
+        patches.assign(values[0, 1:].reshape(patches.shape).astype("float32"))
 
     def write(self) -> np.ndarray:
-        parts = [ops.convert_to_numpy(weight).reshape(-1, self.shape[-1]) for weight in self.weights]
-        return np.concatenate(parts)[None]
+        arrays = [ops.convert_to_numpy(weight).reshape(-1, self.shape[-1]) for weight in self.weights]
+        return np.concatenate(arrays)[None]
 
 
 def _parameters(model: ViT) -> Parameters:
@@ -74,12 +74,12 @@ def _parameters(model: ViT) -> Parameters:
 
 
 def _describe(model: ViT) -> dict[str, Any]:
-    found = model.get_config()
-    return {**found, **{name: _size(found[name]) for name in ("image_size", "patch_size")}}
+    config = model.get_config()
+    return {**config, **{name: _size(config[name]) for name in ("image_size", "patch_size")}}
 
 
 def _size(pair: list[int]) -> int | list[int]:
-    """Return one number if height and width are equal, else both."""
+    """Return one number if height and width are equal, otherwise both."""
     return pair[0] if pair[0] == pair[1] else pair
 
 
@@ -113,7 +113,7 @@ VIT = Architecture(
         "activation": "hidden_act",
         "epsilon": "layer_norm_eps",
     },
-    # Images are scaled to [−1, 1], as its image processor does.
+    # Images are scaled to [−1, 1], as by ViT's image processor.
     fixed={"pooling": "token", "positions": "learned", "window": None},
     defaults={
         "hidden_dropout_prob": 0.0,

@@ -1,4 +1,4 @@
-"""Whole trainings from data to a pipeline: options as values, one `compile` and one `fit`, a report."""
+"""Training recipes, from data to a trained pipeline and a report, with one `compile` and one `fit`."""
 
 from keras_transformer.recipes.answer import Answer as Answer
 from keras_transformer.recipes.base import Recipe as Recipe

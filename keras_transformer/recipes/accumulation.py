@@ -11,15 +11,15 @@ _COUNTED = 100
 
 
 def weighted_by_labels(batches: tf.data.Dataset, loss: Any) -> tf.data.Dataset:
-    r"""Weight batches by their numbers of labels, so that each label has the same weight in a sum of gradients.
+    r"""Weight batches by their numbers of labels, so that all labels have equal weight in accumulated gradients.
 
     A loss is the mean over the n labels of a batch, and accumulation takes the mean over batches. With the weight n / N
-    of a batch, where N is the mean of n over the first 100 batches, the gradient is that of one batch with all labels.
-    In contrast to `normalizer` of `LabelSmoothedCrossentropy` it works with losses of Keras, and leaves the loss of
-    validation a mean over its labels.
+    of a batch, where N is the mean of n over the first 100 batches, the gradient equals that of one batch with all
+    labels. Unlike `normalizer` of `LabelSmoothedCrossentropy`, it works with Keras' losses, and the validation loss
+    stays a mean over labels.
 
     Args:
-        batches: a data set of `data`, with or without weights.
+        batches: a dataset of `data`, with or without weights.
         loss: the loss; labels that it ignores do not count.
 
     Returns:

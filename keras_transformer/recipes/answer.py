@@ -33,10 +33,10 @@ class Answer(AnswerOptions, Recipe):
         return data.read_squad(paths, encoding=self.encoding, on_error=self.on_error)
 
     def split(self, examples: Any) -> tuple[Any, Any]:
-        """Hold out a share of the contexts with their questions."""
-        if len({one.context for one in examples}) < 2:
+        """Hold out a fraction of the contexts with their questions."""
+        if len({example.context for example in examples}) < 2:
             return super().split(examples)
-        return data.split(examples, self.validation, self.seed, key=lambda one: one.context)
+        return data.split(examples, self.validation, self.seed, key=lambda question: question.context)
 
     def new_pipeline(self, train: Sequence[Any]) -> pipelines.QuestionAnswering:
         """Create a BERT encoder with a head for the start and the end of the answer."""
@@ -44,8 +44,8 @@ class Answer(AnswerOptions, Recipe):
             pipeline = self.pretrained()
             encoder, tokenizer = encoder_of(pipeline), pipeline.tokenizer
         else:
-            contexts = dict.fromkeys(one.context for one in train)
-            tokenizer = self.new_tokenizer([*contexts, *(one.question for one in train)])
+            contexts = dict.fromkeys(question.context for question in train)
+            tokenizer = self.new_tokenizer([*contexts, *(question.question for question in train)])
             encoder = new_encoder(self, tokenizer)
         model = models.SpanClassifier(encoder, dtype=self.precision)
         return pipelines.QuestionAnswering(model, tokenizer, long_texts="window")
@@ -53,9 +53,9 @@ class Answer(AnswerOptions, Recipe):
     def batches(self, examples: Sequence[Any], pipeline: Any, shuffle: bool) -> Any:
         """Return batches of questions and windows of contexts, with the positions of the answers."""
         return data.questions(
-            [one.question for one in examples],
-            [one.context for one in examples],
-            [one.answer for one in examples],
+            [example.question for example in examples],
+            [example.context for example in examples],
+            [example.answer for example in examples],
             pipeline.tokenizer,
             max_length=min(self.max_length, pipeline.encoder.max_length),
             **self.batching(shuffle),
@@ -68,15 +68,17 @@ class Answer(AnswerOptions, Recipe):
 
     def evaluate(self, pipeline: Any, examples: Sequence[Any]) -> dict[str, Any]:
         """Return exact match, F1 of words, and examples."""
-        answers = pipeline([one.question for one in examples], [one.context for one in examples])
+        answers = pipeline(
+            [example.question for example in examples], [example.context for example in examples]
+        )
         texts = [answer.text for answer in answers]
         rows = [
             {
-                "input": f"{one.question}  —  {one.context}",
-                "reference": " / ".join(one.answers),
+                "input": f"{example.question}  —  {example.context}",
+                "reference": " / ".join(example.answers),
                 "answer": text,
             }
-            for one, text in zip(examples, texts, strict=True)
+            for example, text in zip(examples, texts, strict=True)
         ]
-        metrics = scores.spans([one.answers for one in examples], texts)
+        metrics = scores.spans([example.answers for example in examples], texts)
         return {**metrics, "num_examples": len(texts), "examples": scores.wrong_first(rows)}

@@ -23,12 +23,12 @@ SIZES = ("num_layers", "num_heads", "model_dim", "hidden_dim")
 
 
 class Splits(NamedTuple):
-    """The examples of a run.
+    """The examples of a training run.
 
     Attributes:
         train: the examples to train on.
-        validation: the examples of the validation after each epoch.
-        test: the examples of the report, or None.
+        validation: the examples to validate on after each epoch.
+        test: the examples to evaluate on for the report, or None.
     """
 
     train: Any
@@ -36,7 +36,7 @@ class Splits(NamedTuple):
     test: Any
 
 
-# Arguments of functions of `data` and `text` that examples are given as.
+# Names of the arguments for examples in functions of `data` and `text`.
 _EXAMPLES = (
     "paths",
     "pairs",
@@ -52,10 +52,10 @@ _EXAMPLES = (
 
 
 class Recipe(TaskOptions, abc.ABC):
-    """A training run; its options, see `TaskOptions`, are the flags of `keras-transformer train`.
+    """Base class of training recipes, whose options (`TaskOptions`) are the flags of `keras-transformer train`.
 
-    A recipe has the options of a task, and defines how to read examples, make a pipeline, train and evaluate it. It
-    names its `task`, with a `summary`, or extends a class of options that does.
+    A recipe extends the options of a task, and defines how to read examples, and to create, train and evaluate a
+    pipeline. It sets `task` and `summary`, or extends a class of options that does.
     """
 
     size_arguments: ClassVar[dict[str, dict[str, Any]]] = {}
@@ -73,7 +73,7 @@ class Recipe(TaskOptions, abc.ABC):
 
     @abc.abstractmethod
     def new_pipeline(self, train: Any) -> Any:
-        """Create the pipeline to train: tokenizer, model, and the names of classes."""
+        """Create the pipeline to train, with its tokenizer, model and class names."""
 
     @abc.abstractmethod
     def batches(self, examples: Any, pipeline: Any, shuffle: bool) -> Any:
@@ -91,7 +91,7 @@ class Recipe(TaskOptions, abc.ABC):
         """Raise an ImportError if `evaluate` needs a package that is not installed."""
 
     def untrained(self, around_steps: AroundSteps = contextlib.nullcontext) -> Any:
-        """Return a new pipeline, after setting the seeds of its weights; see `train`."""
+        """Set the random seed, and return a new pipeline; see `train`."""
         keras.utils.set_random_seed(self.seed)
         splits = self.splits
         with around_steps(), _examples_are("data"):
@@ -107,10 +107,10 @@ class Recipe(TaskOptions, abc.ABC):
         """Train with `compile` and `fit`.
 
         Args:
-            callbacks: further callbacks of `fit`, such as `training.ExactResume`.
+            callbacks: additional callbacks of `fit`, such as `training.ExactResume`.
             verbose: see `keras.Model.fit`.
             pipeline: the pipeline to train, by default `untrained()`.
-            around_steps: a function that returns a context manager, for each of the steps before `fit`.
+            around_steps: a function that returns a context manager, in which each step before `fit` runs.
 
         Returns:
             The pipeline with the weights of the best epoch, and the history that `fit` returns.
@@ -141,14 +141,14 @@ class Recipe(TaskOptions, abc.ABC):
         stopping = keras.callbacks.EarlyStopping(
             "val_loss", patience=self.patience, restore_best_weights=True
         )
-        by_time: list[Any] = []
+        time_limits: list[Any] = []
         if self.minutes is not None:
-            by_time = [training.TimeBudget(self.minutes, self.rate), EpochsWithoutTotal()]
+            time_limits = [training.TimeBudget(self.minutes, self.rate), EpochsWithoutTotal()]
         history = model.fit(
             batches,
             validation_data=validation,
             epochs=self.epochs if self.minutes is None else 1_000_000,
-            callbacks=[training.Progress(), stopping, *by_time, *callbacks],
+            callbacks=[training.Progress(), stopping, *time_limits, *callbacks],
             shuffle=False,  # the dataset shuffles its batches
             verbose=verbose,
         )
@@ -164,17 +164,17 @@ class Recipe(TaskOptions, abc.ABC):
             train, validation = self.split(train)
         else:
             validation = self._examples("validation")
-        for name, found in (("data", train), ("validation", validation)):
-            if not len(found):
+        for name, examples in (("data", train), ("validation", validation)):
+            if not len(examples):
                 raise ArgumentError("{} must hold at least one example. Received: none", name)
         return Splits(train, validation, test)
 
     def load_dataset(self) -> tuple[Any, Any, Any]:
-        """Load the train, validation and test examples of the public data set."""
+        """Load the train, validation and test examples of the public dataset."""
         raise NotImplementedError
 
     def split(self, examples: Any) -> tuple[Any, Any]:
-        """Hold out the share `validation` of the examples."""
+        """Hold out the fraction `validation` of the examples."""
         return data.split(examples, self.validation, self.seed)
 
     @property
@@ -183,7 +183,7 @@ class Recipe(TaskOptions, abc.ABC):
         return self.learning_rate or (1e-3 if self.from_ is None else 5e-5)
 
     def schedule(self, steps_per_epoch: int) -> Any:
-        """Return a learning rate that warms up and then decays to zero; with `minutes`, the callback sets it.
+        """Return the learning rate: a schedule with warm-up and decay to zero, or with `minutes` the peak rate.
 
         Args:
             steps_per_epoch: the number of batches in an epoch.
@@ -212,19 +212,19 @@ class Recipe(TaskOptions, abc.ABC):
         return None
 
     def sizes(self) -> dict[str, Any]:
-        """Return the arguments of a new model that `model_size` and the sizes in its place determine."""
-        given = dict(zip(SIZES, (self.layers, self.heads, self.model_dim, self.hidden_dim), strict=True))
+        """Return the arguments of a new model from `model_size` and the sizes that override it."""
+        overrides = dict(zip(SIZES, (self.layers, self.heads, self.model_dim, self.hidden_dim), strict=True))
         if self.model_dim is not None and self.hidden_dim is None:
-            given["hidden_dim"] = 4 * self.model_dim
+            overrides["hidden_dim"] = 4 * self.model_dim
         sizes = {**self.size_arguments[self.model_size or "tiny"]}
-        sizes.update({name: value for name, value in given.items() if value is not None})
+        sizes.update({name: value for name, value in overrides.items() if value is not None})
         return {**sizes, "dropout": 0.1 if self.dropout is None else self.dropout, "dtype": self.precision}
 
     def new_tokenizer(self, texts: Iterable[str]) -> Any:
-        """Train a tokenizer of the kind `tokenizer`, or load it from that folder."""
-        kind, size = self.tokenizer_kind(), self.vocabulary_size or 8000
-        if kind is not None:
-            return distributed.trained_once(lambda: TRAINERS[kind](list(texts), size))
+        """Train a tokenizer of the type `tokenizer`, or load it from that folder."""
+        trainer, size = self.tokenizer_kind(), self.vocabulary_size or 8000
+        if trainer is not None:
+            return distributed.trained_once(lambda: TRAINERS[trainer](list(texts), size))
         with renamed(folder="tokenizer"):
             return text.load(self.tokenizer)
 
@@ -234,17 +234,21 @@ class Recipe(TaskOptions, abc.ABC):
             return with_precision(load_pipeline(self.from_), self.precision)
 
     def batching(self, shuffle: bool) -> dict[str, Any]:
-        """Return the arguments of functions of `data` that are common to all recipes.
+        """Return the arguments of `data` functions that all recipes share.
 
         Args:
-            shuffle: whether the batches are for training, of which each of several processes reads a part.
+            shuffle: whether the batches are for training, which several processes share.
         """
         process = processes.current()
-        found = {"batch_size": distributed.share(self.batch_size), "shuffle": shuffle, "seed": self.seed}
-        return {**found, "shard": tuple(process)} if shuffle and process.count > 1 else found
+        arguments = {
+            "batch_size": distributed.per_process(self.batch_size),
+            "shuffle": shuffle,
+            "seed": self.seed,
+        }
+        return {**arguments, "shard": tuple(process)} if shuffle and process.count > 1 else arguments
 
     def _examples(self, field: str) -> Any:
-        """Return the examples of files, or those that the field holds."""
+        """Return the examples of a field, read from files if it holds paths."""
         source = getattr(self, field)
         if source is None:
             return None
@@ -257,7 +261,7 @@ class Recipe(TaskOptions, abc.ABC):
 
 
 def _examples_are(field: str) -> contextlib.AbstractContextManager[None]:
-    """Name fields of a recipe in errors of functions that take its examples."""
+    """Name the recipe's field in errors of functions that take its examples."""
     sizes = {"num_layers": "layers", "num_heads": "heads", "length": "max_length"}
     return renamed(**dict.fromkeys(_EXAMPLES, field), **sizes)
 

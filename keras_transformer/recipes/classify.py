@@ -49,32 +49,36 @@ class Classify(ClassifyOptions, Recipe):
         """Load the train, validation and test examples of the public data set."""
         if self.dataset == "mnist":
             return images.arrays(mnist.load_data())
-        train, validation, test = ([(text, str(label)) for text, label in part] for part in sst2.load_data())
+        train, validation, test = (
+            [(text, str(label)) for text, label in split] for split in sst2.load_data()
+        )
         return train, validation, test
 
     def split(self, examples: Any) -> tuple[Any, Any]:
-        """Hold out a share of the examples, none that is the only one of its class; equal images are on one side."""
+        """Hold out a fraction of the examples; every class keeps a training example, and equal images stay together."""
         key = None if isinstance(examples[0][0], str) else lambda example: example[0].tobytes()
-        sides = data.split(examples, self.validation, self.seed, key=key)
-        return scores.keep_every_label(*sides, lambda example: example[-1:])
+        splits = data.split(examples, self.validation, self.seed, key=key)
+        return scores.keep_every_label(*splits, lambda example: example[-1:])
 
     def new_pipeline(self, train: Sequence[tuple[Any, ...]]) -> Any:
-        """Create a classifier: a BERT encoder for texts, whose mean is classified, or a ViT for images."""
+        """Create a classifier: a BERT encoder with mean pooling for texts, or a ViT for images."""
         labels = sorted({example[-1] for example in train}, key=scores.label_order)
         if len(labels) < 2:
             raise ArgumentError(
-                "{data} must have two classes or more. Received: labels {labels!s}", labels=labels
+                "{data} must have at least two classes. Received: the labels {labels!s}", labels=labels
             )
         if isinstance(train[0][0], np.ndarray):
             model = images.new_model(self, len(labels), train[0][0].shape)
             return pipelines.ImageClassification(model, labels, resize=True)
         if self.model_size in VIT_SIZES:
-            raise ArgumentError("{model_size} must not be a ViT's for texts", model_size=self.model_size)
+            raise ArgumentError(
+                "{model_size} must not be a size of ViT for texts", model_size=self.model_size
+            )
         if self.from_ is not None:
             pipeline = self.pretrained()
             encoder, tokenizer = encoder_of(pipeline), pipeline.tokenizer
         else:
-            tokenizer = self.new_tokenizer(one for example in train for one in example[:-1])
+            tokenizer = self.new_tokenizer(text for example in train for text in example[:-1])
             encoder = new_encoder(self, tokenizer)
         pooling = "mean" if encoder.pooler is None else "pooler"
         model = models.SequenceClassifier(encoder, len(labels), pooling, dtype=self.precision)
@@ -102,14 +106,14 @@ class Classify(ClassifyOptions, Recipe):
     def class_weight(self, pipeline: Any) -> dict[int, float] | None:
         """Return the inverse frequency of each class, with a mean of 1 over the examples.
 
-        Classes of one or two examples have the weight 1 and a warning: they are often a header or a misspelt label.
+        Classes with one or two examples, often a header or a misspelt label, cause a warning and have the weight 1.
         """
         counts = collections.Counter(example[-1] for example in self.splits.train)
         rare = [label for label in pipeline.labels if counts[label] < _FEW]
         common = {label: count for label, count in counts.items() if label not in rare}
         if rare:
             _LOGGER.warning(
-                "Classes with one or two examples to train on, which are too few to learn: %s",
+                "Classes with one or two training examples, which are too few to learn: %s",
                 ", ".join(f"{label} {counts[label]}" for label in rare),
             )
         if (
@@ -119,7 +123,9 @@ class Classify(ClassifyOptions, Recipe):
         ):
             return None
         shown = ", ".join(f"{label} {counts[label]:,}" for label in pipeline.labels if label in common)
-        _LOGGER.warning("Classes are weighted by their inverse frequency, as they are unequal: %s", shown)
+        _LOGGER.warning(
+            "Classes are weighted by their inverse frequency, because they are unequal: %s", shown
+        )
         mean = sum(common.values()) / len(common)
         return {
             number: mean / common[label] if label in common else 1.0
@@ -136,7 +142,7 @@ class Classify(ClassifyOptions, Recipe):
             answers = pipeline(*map(list, zip(*(example[:-1] for example in examples), strict=True)))
             inputs = [" ⇥ ".join(example[:-1]) for example in examples]
         rows = [
-            {"input": one, "reference": reference, "answer": answer}
-            for one, reference, answer in zip(inputs, references, answers, strict=True)
+            {"input": input_, "reference": reference, "answer": answer}
+            for input_, reference, answer in zip(inputs, references, answers, strict=True)
         ]
         return {**scores.classification(references, answers), "examples": scores.wrong_first(rows)}

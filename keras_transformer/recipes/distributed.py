@@ -1,4 +1,4 @@
-"""Recipes in several processes: what they refuse, and what process 0 does for all."""
+"""Recipes in several processes: unsupported options, and work that process 0 does for all."""
 
 import base64
 import pathlib
@@ -14,7 +14,7 @@ from keras_transformer_options.arguments import ArgumentError
 
 
 def check_options(recipe: Any) -> None:
-    """Raise a ValueError if several processes cannot train a recipe."""
+    """Raise a ValueError if a recipe's options do not support several processes."""
     count = processes.current().count
     if count == 1:
         return
@@ -25,8 +25,8 @@ def check_options(recipe: Any) -> None:
             f"Received: {devices} devices of {count} processes"
         )
     for name, is_valid, expected in (
-        ("accumulate", recipe.accumulate == 1, "1 in several processes, which have a part of each batch"),
-        ("minutes", recipe.minutes is None, "None in several processes, whose clocks differ: give {epochs}"),
+        ("accumulate", recipe.accumulate == 1, "1 in several processes, which share each batch"),
+        ("minutes", recipe.minutes is None, "None in several processes, whose clocks differ: use {epochs}"),
         ("batch_size", (recipe.batch_size or 0) % count == 0, "a multiple of the number of processes"),
     ):
         if not is_valid:
@@ -34,13 +34,13 @@ def check_options(recipe: Any) -> None:
             raise ArgumentError(template, name, name, **{name: getattr(recipe, name)})
 
 
-def share(number: int | None) -> int | None:
-    """Return the part that each process has of a number of examples or positions of a batch."""
+def per_process(number: int | None) -> int | None:
+    """Return the number of examples or positions of a batch for each process."""
     return None if number is None else max(1, number // processes.current().count)
 
 
 def trained_once(train: Callable[[], text.Tokenizer]) -> text.Tokenizer:
-    """Return the tokenizer that a function trains, in several processes the one of process 0."""
+    """Train a tokenizer, in several processes only in process 0, and return it."""
     if processes.current().count == 1:
         return train()
 
@@ -57,7 +57,7 @@ def trained_once(train: Callable[[], text.Tokenizer]) -> text.Tokenizer:
 
 
 def local(pipeline: Any) -> Any:
-    """Return a pipeline that one process can call and save, in several processes a copy on its own device."""
+    """Return a pipeline that a single process can call and save: in several processes, a copy on its device."""
     if processes.current().count == 1:
         return pipeline
     with processes.undistributed():

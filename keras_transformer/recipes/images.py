@@ -14,7 +14,8 @@ from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.tasks import image_files
 
 VIT_ARGUMENTS = {
-    name: {each: size[each] for each in (*SIZES, "patch_size")} for name, size in models.ViT.sizes.items()
+    name: {argument: size[argument] for argument in (*SIZES, "patch_size")}
+    for name, size in models.ViT.sizes.items()
 }
 
 Examples = Sequence[tuple[Any, ...]]
@@ -47,17 +48,17 @@ def load_image(path: pathlib.Path, size: int | None = None) -> np.ndarray:
 
 
 def arrays(splits: Any) -> tuple[Examples, Examples, Examples]:
-    """Return examples of the arrays (train, test) of a data set; the last tenth of train is the validation."""
+    """Return examples from the arrays (train, test) of a dataset; the last tenth of train is for validation."""
     train, test = (
-        [(image.reshape(*image.shape[:2], -1), str(label)) for image, label in zip(*part, strict=True)]
-        for part in splits
+        [(image.reshape(*image.shape[:2], -1), str(label)) for image, label in zip(*split, strict=True)]
+        for split in splits
     )
     cut = len(train) * 9 // 10
     return train[:cut], train[cut:], test
 
 
 def new_model(recipe: Any, num_classes: int, shape: tuple[int, ...]) -> Any:
-    """Create a ViT for images of a shape, or one with a new head on the weights of `from_`."""
+    """Create a ViT for images of a shape, or with the weights of `from_` and a new head."""
     if recipe.from_ is not None:
         pipeline = check_pipeline(recipe.pretrained(), pipelines.ImageClassification)
         return _with_head(pipeline.model, num_classes)
@@ -75,7 +76,7 @@ def batches(recipe: Any, examples: Examples, labels: np.ndarray, shuffle: bool) 
 
 
 def _patch_size(size: int) -> int:
-    """Return the largest divisor of the image size that gives at least 7 patches on a side."""
+    """Return the largest divisor of the image size that gives at least 7 × 7 patches."""
     return max(patch for patch in range(1, max(1, size // 7) + 1) if size % patch == 0)
 
 

@@ -1,4 +1,4 @@
-"""Interrupted runs, which can be continued: a folder beside the results, until the run is complete."""
+"""Interrupted runs that can be resumed: a folder beside the results, until the run is complete."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ _FORMAT = 1
 
 
 class ResumableRun:
-    """A run that can be resumed: recipe, untrained pipeline and states of training, in `training/` of its folder.
+    """A run that can be resumed, with recipe, untrained pipeline and training states in `training/` of its folder.
 
     Args:
         folder: the folder of the run.
@@ -37,15 +37,15 @@ class ResumableRun:
 
         Raises:
             FileExistsError: if `folder` exists and `resume` is False, or it has files but no run.
-            FileNotFoundError: if the run was interrupted and its states are gone.
-            ValueError: if the run is of another recipe or data, or not the same in all processes.
+            FileNotFoundError: if the states of an interrupted run are missing.
+            ValueError: if the run has another recipe or other data, or processes differ.
         """
         run = cls(folder, recipe)
         if folder.exists() and not resume:
-            found = "which exists and is not changed"
+            reason = "which exists and is not changed"
             if run._file.is_file():
-                found += ". It holds an interrupted run, which {resume=True} continues"
-            raise FileExistsError(Message("{folder} must be new. Received: {path!s}, " + found, path=folder))
+                reason += ". It holds an interrupted run, which {resume=True} continues"
+            raise FileExistsError(Message("{folder} must be new. Received: {path!s}, " + reason, path=folder))
         if run._file.is_file():
             saved = files.read_json(run._file)
             files.check_format(run._file, saved, _FORMAT)
@@ -90,7 +90,7 @@ class ResumableRun:
         return not self._file.is_file() and self._report.is_file()
 
     def pipeline(self, around_steps: AroundSteps = contextlib.nullcontext) -> Any:
-        """Return the pipeline to train: that of the interrupted run if it has a state of training, or a new one."""
+        """Return the pipeline to train: the interrupted run's if it has a training state, otherwise a new one."""
         if states.num_batches(self.folder) is not None:
             self._check_files()
             return load_pipeline(self.folder / "pipeline")
@@ -108,16 +108,16 @@ class ResumableRun:
         return pipeline
 
     def callback(self) -> ExactResume:
-        """Return the callback that saves states of training, and continues from the last one."""
+        """Return the callback that saves training states and continues from the last one."""
         return ExactResume(self.folder, "auto", on_signal="stop")
 
     def remove(self) -> None:
-        """Remove the folder of states, when the run is complete."""
-        self._file.unlink()  # first, so that part of a folder is not resumed
+        """Remove the folder of training states when the run is complete."""
+        self._file.unlink()  # first, so that a partly removed folder is not resumed
         shutil.rmtree(self.folder)
 
     def is_kept_after_error(self) -> bool:
-        """Return whether there is training to resume after an error; if not, remove the folder of a new run."""
+        """Return whether a run can be resumed after an error; if not, remove its folder."""
         if states.num_batches(self.folder):
             return True
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -134,13 +134,13 @@ class ResumableRun:
         return self.folder.parent / "report.json"
 
     def _check_files(self) -> None:
-        """Raise a FileNotFoundError if a file of the pipeline is gone."""
+        """Raise a FileNotFoundError if a file of the pipeline is missing."""
         for name in files.read_json(self._file).get("files", ()):
             if not (self.folder / name).is_file():
                 raise FileNotFoundError(
                     Message(
                         "{folder} must have all files of the interrupted run, to resume it. "
-                        "Received: one without {file!s}",
+                        "Received: a folder without {file!s}",
                         file=self.folder / name,
                     )
                 )
@@ -149,8 +149,8 @@ class ResumableRun:
         """Raise the same ValueError in all processes unless they have the same options, examples and folder."""
         if processes.current().count > 1:
             options = {**self._recipe.options(changed=False), **self._digests()}
-            found = "complete" if self.is_complete else f"batches {states.num_batches(self.folder)}"
-            processes.check_agreement(task=self._recipe.task, **options, folder=found)
+            progress = "complete" if self.is_complete else f"batches {states.num_batches(self.folder)}"
+            processes.check_agreement(task=self._recipe.task, **options, folder=progress)
 
     def _digests(self) -> dict[str, str]:
         """Return a hash of the examples of each split."""
@@ -159,7 +159,7 @@ class ResumableRun:
 
 
 def check_same(folder: pathlib.Path, recipe: Recipe, saved: dict[str, Any]) -> None:
-    """Raise a ValueError unless a run has the task and options of a recipe; examples and their files may have moved.
+    """Raise a ValueError unless a run has the task and options of a recipe; files of examples may have moved.
 
     Args:
         folder: the folder of the run, for the error.
@@ -176,10 +176,10 @@ def check_same(folder: pathlib.Path, recipe: Recipe, saved: dict[str, Any]) -> N
             value is None or isinstance(value, float) for value in (received, expected)
         )
         if received != expected and not both_are_examples:
-            shown = ["the default" if one is None else repr(one) for one in (received, expected)]
+            shown = ["the default" if value is None else repr(value) for value in (received, expected)]
             raise ArgumentError(
-                "{} must be that of the run in {folder!s}, to resume it; {from_} begins another run with its weights. "
-                "Received: {received!s}, expected: {expected!s}",
+                "{} must equal that of the run in {folder!s}, to resume it; "
+                "{from_} starts another run with its weights. Received: {received!s}, expected: {expected!s}",
                 name,
                 folder=folder,
                 received=shown[0],

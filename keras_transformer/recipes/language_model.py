@@ -1,4 +1,4 @@
-"""Recipes of language models: left to right, and masked."""
+"""Recipes of causal and masked language models."""
 
 import itertools
 import os
@@ -13,7 +13,8 @@ from keras_transformer_options.malformed import Malformed
 from keras_transformer_options.tasks import LanguageModelOptions, MaskedLanguageModelOptions, TextsOptions
 
 BERT_ARGUMENTS = {
-    name: {each: size[each] for each in SIZES if each in size} for name, size in models.BERT.sizes.items()
+    name: {argument: size[argument] for argument in SIZES if argument in size}
+    for name, size in models.BERT.sizes.items()
 }
 
 
@@ -21,7 +22,7 @@ class _Texts(TextsOptions, Recipe):
     """Training on texts without labels."""
 
     def read(self, paths: Any) -> list[str]:
-        """Read texts: whole plain text files, or the rows of other files."""
+        """Read texts: each plain text file is one text, as is each row of other files."""
         texts: list[str] = []
         malformed = Malformed("paths", self.on_error, has_options=True)
         for path in checked_paths(paths):
@@ -33,7 +34,7 @@ class _Texts(TextsOptions, Recipe):
         return texts
 
     def _content(self, path: str | os.PathLike[str], malformed: Malformed) -> str:
-        """Return the text of a plain text file, without its malformed lines, which are recorded."""
+        """Return the content of a plain text file; record and skip malformed lines."""
         kept = []
         lines = file_lines(path, "paths", encoding=self.encoding, has_encoding=True)
         for number, line in enumerate(lines, start=1):
@@ -45,7 +46,7 @@ class _Texts(TextsOptions, Recipe):
         return "".join(kept).replace("\r\n", "\n")
 
     def split(self, examples: list[str]) -> tuple[list[str], list[str]]:
-        """Hold out a share of the texts, or the end of a single one."""
+        """Hold out a fraction of the texts, or the end of a single text."""
         if len(examples) > 1 or are_pairs(examples):
             train, validation = data.split(examples, self.validation, self.seed)
             return train, validation
@@ -58,7 +59,7 @@ class _Texts(TextsOptions, Recipe):
 class LanguageModel(LanguageModelOptions, _Texts):
     """Train a decoder-only model to continue texts, or to answer prompts.
 
-    Two `columns`, or examples that are pairs, are prompts and completions; the loss is then that of the completions.
+    Two `columns`, or examples that are pairs, are prompts and completions; the loss is then computed on completions.
 
     The options are the fields of `LanguageModelOptions` and of its base classes in `keras_transformer_options`.
 
@@ -73,7 +74,7 @@ class LanguageModel(LanguageModelOptions, _Texts):
         "small": {"num_layers": 6, "num_heads": 6, "model_dim": 384},
         "base": {"num_layers": 12, "num_heads": 12, "model_dim": 768},
         **{
-            name: {each: size[each] for each in (*SIZES, "normalization") if each in size}
+            name: {argument: size[argument] for argument in (*SIZES, "normalization") if argument in size}
             for name, size in models.GPT.sizes.items()
         },
     }
@@ -83,7 +84,7 @@ class LanguageModel(LanguageModelOptions, _Texts):
         return read_rows(self, paths) if self.are_pairs else super().read(paths)
 
     def new_pipeline(self, train: Sequence[Any]) -> pipelines.TextGeneration:
-        """Create a GPT; it samples, as the most probable continuation repeats itself."""
+        """Create a GPT that samples, because greedy continuations repeat themselves."""
         if self.from_ is not None:
             return check_pipeline(self.pretrained(), pipelines.TextGeneration)
         tokenizer = self.new_tokenizer(itertools.chain.from_iterable(train) if are_pairs(train) else train)
@@ -100,7 +101,7 @@ class LanguageModel(LanguageModelOptions, _Texts):
         )
 
     def batches(self, examples: Sequence[Any], pipeline: Any, shuffle: bool) -> Any:
-        """Return rows of `max_length` tokens of all texts, joined by end tokens, or of several pairs."""
+        """Return rows of `max_length` tokens: of the texts joined by end tokens, or packed with pairs."""
         length = min(self.max_length, pipeline.model.max_length or self.max_length)
         batches_of = data.instruction_tuning if are_pairs(examples) else data.language_modeling
         return batches_of(examples, pipeline.tokenizer, length=length, **self.batching(shuffle))
@@ -110,10 +111,10 @@ class LanguageModel(LanguageModelOptions, _Texts):
         return token_loss(pipeline.tokenizer.pad_id)
 
     def evaluate(self, pipeline: Any, examples: Sequence[Any]) -> dict[str, Any]:
-        """Return the perplexity, and answers to prompts or continuations of the beginnings of lines."""
-        found = evaluate_tokens(self, pipeline, examples)
+        """Return the perplexity, and answers to prompts, or continuations of the first words of lines."""
+        metrics = evaluate_tokens(self, pipeline, examples)
         if are_pairs(examples):
-            limit = pipeline.max_source_tokens - 1  # of a start id
+            limit = pipeline.max_source_tokens - 1  # minus a start id
             sizes = pipeline.tokenizer.tokenize([prompt for prompt, _ in examples[:100]]).row_lengths()
             chosen = [pair for pair, size in zip(examples, sizes, strict=False) if 0 < size <= limit][:5]
             answers = pipeline([prompt for prompt, _ in chosen])
@@ -121,16 +122,16 @@ class LanguageModel(LanguageModelOptions, _Texts):
                 {"input": prompt, "reference": completion, "answer": answer}
                 for (prompt, completion), answer in zip(chosen, answers, strict=True)
             ]
-            return {**found, "examples": rows}
+            return {**metrics, "examples": rows}
         words = [line.split() for text in examples for line in text[:10_000].splitlines()]
-        limit = pipeline.max_source_tokens - 1  # of a start id
+        limit = pipeline.max_source_tokens - 1  # minus a start id
         lines = [fitting(line[:4], pipeline.tokenizer, limit) for line in words if len(line) > 4][:5]
         prompts = [" ".join(line) for line in lines if line]
         rows = [
             {"input": prompt, "answer": answer}
             for prompt, answer in zip(prompts, pipeline(prompts), strict=True)
         ]
-        return {**found, "examples": rows}
+        return {**metrics, "examples": rows}
 
 
 class MaskedLanguageModel(MaskedLanguageModelOptions, _Texts):
@@ -176,17 +177,17 @@ class MaskedLanguageModel(MaskedLanguageModelOptions, _Texts):
 
     def evaluate(self, pipeline: Any, examples: Sequence[str]) -> dict[str, Any]:
         """Return perplexity and accuracy, and predictions of the middle words of lines."""
-        found = evaluate_tokens(self, pipeline, examples)
+        metrics = evaluate_tokens(self, pipeline, examples)
         words = [line.split() for text in examples for line in text[:10_000].splitlines()]
-        limit = pipeline.encoder.max_length - 2  # of the special ids
+        limit = pipeline.encoder.max_length - 2  # minus the special ids
         chosen = [fitting(line[:20], pipeline.tokenizer, limit) for line in words if len(line) > 3][:5]
         rows = []
         for line in filter(None, chosen):
             middle = len(line) // 2
             masked = " ".join([*line[:middle], pipeline.mask, *line[middle + 1 :]])
-            predictions = ", ".join(one.piece for one in pipeline(masked)[0])
+            predictions = ", ".join(prediction.piece for prediction in pipeline(masked)[0])
             rows.append({"input": masked, "reference": line[middle], "answer": predictions})
-        return {**found, "examples": rows}
+        return {**metrics, "examples": rows}
 
 
 def are_pairs(examples: Sequence[Any]) -> bool:
@@ -195,14 +196,14 @@ def are_pairs(examples: Sequence[Any]) -> bool:
 
 
 def fitting(words: Sequence[str], tokenizer: Any, limit: int) -> Sequence[str]:
-    """Return the first words that have at most `limit` tokens together."""
+    """Return the first words, as many as fit `limit` tokens."""
     while words and int(tokenizer.tokenize([" ".join(words)]).row_lengths()[0]) > limit:
         words = words[:-1]
     return words
 
 
 def new_encoder(recipe: Recipe, tokenizer: Any) -> models.BERT:
-    """Create a BERT encoder without a pooler, which needs a pre-training of its own."""
+    """Create a BERT encoder without a pooler, which would need pre-training."""
     return models.BERT(
         tokenizer.vocabulary_size,
         **recipe.sizes(),
@@ -219,9 +220,9 @@ def token_loss(pad_id: int | None) -> tuple[Any, list[Any]]:
 
 def evaluate_tokens(recipe: Recipe, pipeline: Any, examples: Sequence[str]) -> dict[str, float]:
     """Return the metrics of `recipe.loss` on examples."""
-    loss, metrics = recipe.loss(pipeline)
-    pipeline.model.compile(loss=loss, metrics=metrics)
-    found = pipeline.model.evaluate(
+    loss, compiled_metrics = recipe.loss(pipeline)
+    pipeline.model.compile(loss=loss, metrics=compiled_metrics)
+    metrics = pipeline.model.evaluate(
         recipe.batches(examples, pipeline, shuffle=False), return_dict=True, verbose=0
     )
-    return {name: float(value) for name, value in found.items() if name != "loss"}
+    return {name: float(value) for name, value in metrics.items() if name != "loss"}

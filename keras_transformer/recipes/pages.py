@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file without references to others."""
+"""The page of a report: one self-contained HTML file."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ i.train { background: var(--train); } i.validation { background: var(--validatio
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """Return a report as a page of HTML: metrics, curves, examples, the command and the options.
+    """Return a report as an HTML page with metrics, curves, examples, the command and the options.
 
     Args:
         report: the content of `report.json`, see `recipes.run`.
@@ -85,7 +85,7 @@ def _curves(history: Mapping[str, Sequence[float]]) -> str:
 
 
 def _curve(name: str, train: Sequence[float], validation: Sequence[float], best: int | None) -> str:
-    """Return the values of each epoch as SVG, with a line at the best epoch."""
+    """Return the curve of a metric over epochs as SVG, with a line at the best epoch."""
     values = [value for value in (*train, *validation) if value - value == 0]  # finite
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     epochs = max(len(train), len(validation))
@@ -98,13 +98,13 @@ def _curve(name: str, train: Sequence[float], validation: Sequence[float], best:
         y = bottom - (value - low) / span * (bottom - 2 * _MARGIN - 10)
         return left + epoch / last * (right - left), y
 
-    def line(of: Sequence[float], kind: str) -> str:
-        points = [place(epoch, value) for epoch, value in enumerate(of) if value - value == 0]
+    def line(values: Sequence[float], split: str) -> str:
+        points = [place(epoch, value) for epoch, value in enumerate(values) if value - value == 0]
         joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dots = "".join(
-            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="2" fill="none" />' for x, y in points
+            f'<circle class="{split}" cx="{x:.1f}" cy="{y:.1f}" r="2" fill="none" />' for x, y in points
         )
-        return f'<polyline class="{kind}" points="{joined}" fill="none" stroke-width="1.8" />{dots}'
+        return f'<polyline class="{split}" points="{joined}" fill="none" stroke-width="1.8" />{dots}'
 
     ticks = "".join(
         f'<line x1="{left:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)" />'

@@ -12,19 +12,19 @@ from keras_transformer_options.arguments import ArgumentError
 
 
 def load_pipeline(folder: str | os.PathLike[str]) -> Any:
-    """Load a pipeline from its folder, the folder of a run, or a folder of `transformers`."""
+    """Load a pipeline from its folder, the folder of a training run, or a folder of `transformers`."""
     if is_pipeline(folder_of(folder)) or not pathlib.Path(folder).is_dir():
         return pipelines.load(folder)
     return pipelines.from_hugging_face(folder)
 
 
 def with_precision(pipeline: Any, precision: str) -> Any:
-    """Return a pipeline with the same weights, whose model computes in a dtype policy."""
+    """Return a pipeline with the same weights in another dtype policy."""
     return pipeline if pipeline.model.dtype_policy.name == precision else copied(pipeline, precision)
 
 
 def copied(pipeline: Any, precision: str | None = None) -> Any:
-    """Return a pipeline with a new model of the same weights, by default in the same dtype policy."""
+    """Copy a pipeline and its model, by default in the same dtype policy."""
     model = pipeline.model
     config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
@@ -63,7 +63,7 @@ def check_pipeline(pipeline: Any, expected: type) -> Any:
 def _replaced(config: Any, precision: str) -> Any:
     """Replace every dtype policy of a serialised model."""
     if isinstance(config, list):
-        return [_replaced(one, precision) for one in config]
+        return [_replaced(item, precision) for item in config]
     if not isinstance(config, dict):
         return config
     if config.get("class_name") == "DTypePolicy":

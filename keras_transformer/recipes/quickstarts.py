@@ -32,7 +32,7 @@ def quickstart(
     """Train, evaluate, export and verify a Spanish to English translator on the embedded phrasebook.
 
     Args:
-        folder: the folder for `pipeline/`, `export/` and `report.json`; an earlier quickstart there is replaced when
+        folder: the folder for `pipeline/`, `export/` and `report.json`; an earlier quickstart in it is replaced when
             the new one is complete.
         epochs: the number of training epochs.
         say: a function that prints a line of progress.
@@ -69,7 +69,7 @@ def _quickstart(
 
     recipe = Translate(**PHRASEBOOK, epochs=epochs)
     train, _, test = recipe.splits
-    with stage("train", f"Training on {len(train):,} phrasebook sentences, {epochs} times over"):
+    with stage("train", f"Training on {len(train):,} phrasebook sentences for {epochs} epochs"):
         pipeline, _ = recipe.train(verbose=verbose)
         pipeline.save(folder / "pipeline")
     with stage("evaluate", f"Translating {len(test):,} held-out sentences"):

@@ -1,4 +1,4 @@
-"""Runs of recipes: train, save, evaluate, report."""
+"""Training runs: train a recipe, save the pipeline, evaluate it and write a report."""
 
 import contextlib
 import datetime
@@ -33,21 +33,21 @@ def run(
     """Train a recipe, save the pipeline, evaluate it and write a report.
 
     SIGINT (Ctrl-C) or SIGTERM during `fit` stops it after the current batch; the pipeline is saved and evaluated as
-    usual. A second signal aborts. A run that was interrupted, killed or crashed can be resumed, with the result of an
-    uninterrupted one: until it is complete, its folder has `training/` with states of `training.ExactResume`.
+    usual. A second signal aborts. A run that was interrupted, killed or crashed can be resumed with the same result as
+    an uninterrupted run: until it is complete, its folder has `training/` with states of `training.ExactResume`.
 
-    In several processes of `training.initialize_distributed`, all call it with the same recipe. Each trains on its part
-    of every batch; process 0 trains the tokenizer, writes the folder, prints and evaluates.
+    With several processes of `training.initialize_distributed`, all of them call it with the same recipe. Each trains
+    on its shard of every batch; process 0 trains the tokenizer, writes the folder, prints and evaluates.
 
     Args:
         recipe: the options.
         folder: a new folder, for `pipeline/`, `report.json`, `report.html` and `command.txt`.
-        resume: whether to continue the run in `folder`, or begin it if there is none. A complete run is not repeated.
+        resume: whether to resume the run in `folder`, or start it if there is none. A complete run is not repeated.
         command: the command that reproduces the run, by default the recipe in Python.
         say: a function that prints a line of progress.
         verbose: see `keras.Model.fit`.
-        around_steps: a function that returns a context manager, for each of the steps before and after `fit`, such as
-            one that omits the lines that libraries write when they start.
+        around_steps: a function that returns a context manager, in which each step before and after `fit` runs, for
+            instance one that hides the output of libraries when they start.
 
     Returns:
         The content of `report.json`: "metrics" of the examples "evaluated_on" ("test", or "validation" without test
@@ -56,7 +56,7 @@ def run(
 
     Raises:
         FileExistsError: if `folder` exists, and is neither a run to resume nor empty with `resume`.
-        FileNotFoundError: if the states or the pipeline of a run to resume are gone.
+        FileNotFoundError: if the states or the pipeline of a run to resume are missing.
         ValueError: if the data is malformed, a run to resume has another recipe or other data, or processes differ.
 
     Example:
@@ -89,15 +89,15 @@ def _run(
     train, validation, test = recipe.splits
     counts = {"train": len(train), "validation": len(validation), "test": 0 if test is None else len(test)}
     say(f"Training on {counts['train']:,} examples, validating on {counts['validation']:,}")
-    go_on = f"Go on with: {command} --resume" if command else "Go on with resume=True"
+    how_to_resume = f"Resume with: {command} --resume" if command else "Resume with resume=True"
     resuming = resumable.callback()
     try:
         untrained = resumable.pipeline(around_steps)
         pipeline, history = recipe.train([resuming], verbose, untrained, around_steps)
     except BaseException as error:
-        is_refused = isinstance(error, FileNotFoundError | TypeError | ValueError)  # it would be so again
-        if processes.current().is_main and resumable.is_kept_after_error() and not is_refused:
-            say(go_on)
+        would_recur = isinstance(error, FileNotFoundError | TypeError | ValueError)
+        if processes.current().is_main and resumable.is_kept_after_error() and not would_recur:
+            say(how_to_resume)
         raise
     seconds, updates = resuming.seconds, int(keras.ops.convert_to_numpy(history.model.optimizer.iterations))
     stopped = resuming.signal and signal.Signals(resuming.signal).name
@@ -106,10 +106,10 @@ def _run(
         evaluation_began, trained = time.monotonic(), distributed.local(pipeline)
         trained.save(folder / "pipeline", overwrite=True)
         if stopped:
-            say(f"Stopped by {stopped} in epoch {len(history.epoch)}. {go_on}")
+            say(f"Stopped by {stopped} in epoch {len(history.epoch)}. {how_to_resume}")
         epochs = len(history.epoch)
         say(
-            f"Made {updates:,} update{'s' * (updates != 1)} of the weights in {epochs} epoch{'s' * (epochs != 1)}"
+            f"Updated the weights {updates:,} time{'s' * (updates != 1)} in {epochs} epoch{'s' * (epochs != 1)}"
         )
         if not stopped and ends_with_best(history.history):
             more = "epochs" if recipe.minutes is None else "minutes"
@@ -157,13 +157,13 @@ def _silent(line: str) -> None:
 
 
 def _expression(recipe: Recipe) -> str:
-    """Return a recipe as an expression, with descriptions in place of examples."""
+    """Return a recipe as a Python expression, with descriptions in place of examples."""
     options = ", ".join(f"{name}={value!r}" for name, value in recipe.options().items())
     prefix = "kt.recipes." if type(recipe).__module__.startswith("keras_transformer.recipes.") else ""
     return f"{prefix}{type(recipe).__name__}({options})"
 
 
 def summary(report: dict[str, Any]) -> str:
-    """Return the scalar metrics of a report in a line."""
+    """Return the scalar metrics of a report in one line."""
     shown = [f"{name} {value:.4g}" for name, value in report["metrics"].items() if isinstance(value, float)]
     return f"On the {report['evaluated_on']} examples: {', '.join(shown)}"

@@ -26,7 +26,7 @@ def class_ids(labels: Sequence[Any], names: Sequence[Any]) -> np.ndarray:
         if label not in ids:
             raise ArgumentError(
                 "{data} must have every label of the validation and test examples. "
-                f"Received: {{label!r}}, in example {index}, besides {{known!s}}",
+                f"Received: {{label!r}} in example {index}, which is not among {{known!s}}",
                 label=label,
                 known=list(names)[:20],
             )
@@ -36,7 +36,7 @@ def class_ids(labels: Sequence[Any], names: Sequence[Any]) -> np.ndarray:
 def keep_every_label(
     train: Sequence[Any], held_out: Sequence[Any], labels_of: Callable[[Any], Iterable[Any]]
 ) -> tuple[list[Any], list[Any]]:
-    """Move held-out examples to those to train on where these have no example of one of their labels.
+    """Move held-out examples with labels that no training example has to the training examples.
 
     Args:
         train: the examples to train on.
@@ -60,16 +60,18 @@ def keep_every_label(
 def classification(references: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:
     """Return the accuracy, the F1 of each class and their mean.
 
-    The F1 of a class is 2 TP / (2 TP + FP + FN). Classes that occur in neither list are left out of the mean.
+    The F1 of a class is 2 TP / (2 TP + FP + FN). The mean excludes classes that occur in neither list.
     """
-    right = collections.Counter(one for one, answer in zip(references, answers, strict=True) if one == answer)
+    correct = collections.Counter(
+        reference for reference, answer in zip(references, answers, strict=True) if reference == answer
+    )
     expected, answered = collections.Counter(references), collections.Counter(answers)
     f1 = {
-        str(label): 2 * right[label] / (expected[label] + answered[label])
+        str(label): 2 * correct[label] / (expected[label] + answered[label])
         for label in sorted(expected | answered, key=label_order)
     }
     return {
-        "accuracy": right.total() / len(references),
+        "accuracy": correct.total() / len(references),
         "macro_f1": sum(f1.values()) / len(f1),
         "f1": f1,
         "num_examples": len(references),
@@ -77,7 +79,7 @@ def classification(references: Sequence[Any], answers: Sequence[Any]) -> dict[st
 
 
 def entities(references: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return precision, recall and F1 of whole entities in the schemes IOB, IOB2 and IOE, as `conlleval`.
+    """Return precision, recall and F1 of entities in the schemes IOB, IOB2 and IOE, as `conlleval` computes them.
 
     Args:
         references: the tags of the words of each sentence.
@@ -103,11 +105,11 @@ def spans(references: Sequence[Sequence[str]], answers: Sequence[str]) -> dict[s
     """Return SQuAD's exact match and F1 of words: the best over the references of each question, then the mean.
 
     References:
-        Rajpurkar et al., "SQuAD" (2016), section 6.1; no reference is an unanswerable question, whose answer is "".
+        Rajpurkar et al., "SQuAD" (2016), section 6.1. A question without references is unanswerable; its answer is "".
     """
     exact, overlap = [], []
     for accepted, answer in zip(references, answers, strict=True):
-        words, texts = normalized(answer), [normalized(one) for one in accepted] or [[]]
+        words, texts = normalized(answer), [normalized(text) for text in accepted] or [[]]
         exact.append(float(words in texts))
         overlap.append(max(_word_f1(text, words) for text in texts))
     return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(overlap))}
@@ -120,10 +122,10 @@ def normalized(text: str) -> list[str]:
 
 
 def wrong_first(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a few examples for a report: half of them, if there are as many, with wrong answers."""
+    """Return a few examples for a report, up to half of them with wrong answers, which come first."""
     wrong = [row for row in rows if row["reference"] != row["answer"]][: _SHOWN // 2]
-    right = [row for row in rows if row["reference"] == row["answer"]][: _SHOWN - len(wrong)]
-    return wrong + right
+    correct = [row for row in rows if row["reference"] == row["answer"]][: _SHOWN - len(wrong)]
+    return wrong + correct
 
 
 def _word_f1(reference: list[str], answer: list[str]) -> float:

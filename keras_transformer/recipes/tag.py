@@ -1,4 +1,4 @@
-"""Recipe of a tagger of words, such as a recogniser of named entities."""
+"""Recipe of a tagger of words, for tasks such as named entity recognition."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ class Tag(TagOptions, Recipe):
         return data.read_conll(paths, self.columns or (0, -1), encoding=self.encoding, on_error=self.on_error)
 
     def split(self, examples: Sentences) -> tuple[Any, Any]:
-        """Hold out a share of the sentences, none that is the only one with a tag."""
+        """Hold out a fraction of the sentences; every tag keeps a training sentence."""
         return scores.keep_every_label(*super().split(examples), lambda sentence: sentence[1])
 
     def new_pipeline(self, train: Sentences) -> pipelines.TokenClassification:
@@ -47,7 +47,7 @@ class Tag(TagOptions, Recipe):
         return pipelines.TokenClassification(model, tokenizer, labels, long_texts="window")
 
     def batches(self, examples: Sentences, pipeline: Any, shuffle: bool) -> Any:
-        """Return batches of sentences, whose words' first tokens are labelled."""
+        """Return batches of sentences in which the first token of each word is labelled."""
         tags = [scores.class_ids(tags, pipeline.labels) for _, tags in examples]
         return data.tagging(
             [words for words, _ in examples],
@@ -67,25 +67,25 @@ class Tag(TagOptions, Recipe):
         scores.entities([["O"]], [["O"]])
 
     def evaluate(self, pipeline: Any, examples: Sentences) -> dict[str, Any]:
-        """Return the accuracy of words, the F1 of whole entities if tags are B- and I-, and examples."""
+        """Return the accuracy of words, the F1 of entities if there are B- tags, and examples."""
         texts = [" ".join(words) for words, _ in examples]
         references = [list(tags) for _, tags in examples]
         answers = [_tags(words, tagged) for (words, _), tagged in zip(examples, pipeline(texts), strict=True)]
-        flat = [[tag for tags in each for tag in tags] for each in (references, answers)]
-        found = scores.classification(*flat)
+        flat = [[tag for tags in sentences for tag in tags] for sentences in (references, answers)]
+        metrics = scores.classification(*flat)
         if any(tag.startswith("B-") for tag in flat[0]):
-            found |= scores.entities(references, answers)
+            metrics |= scores.entities(references, answers)
         rows = [
-            {"input": one, "reference": " ".join(reference), "answer": " ".join(answer)}
-            for one, reference, answer in zip(texts, references, answers, strict=True)
+            {"input": text, "reference": " ".join(reference), "answer": " ".join(answer)}
+            for text, reference, answer in zip(texts, references, answers, strict=True)
         ]
-        return {**found, "examples": scores.wrong_first(rows)}
+        return {**metrics, "examples": scores.wrong_first(rows)}
 
 
 def _tags(words: Sequence[str], tagged: Sequence[pipelines.TaggedWord]) -> list[str]:
     """Return a tag for each word, "O" for a word without tokens, which the pipeline omits."""
-    tag_at, start, found = {one.start: one.label for one in tagged}, 0, []
+    tag_at, start, tags = {word.start: word.label for word in tagged}, 0, []
     for word in words:
-        found.append(tag_at.get(start, "O"))
+        tags.append(tag_at.get(start, "O"))
         start += len(word) + 1
-    return found
+    return tags

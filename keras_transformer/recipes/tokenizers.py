@@ -1,4 +1,4 @@
-"""Kinds of tokenizers, by their names on the command line: functions of texts and a vocabulary size."""
+"""Functions that train a tokenizer on texts with a vocabulary size, by the tokenizer's name on the command line."""
 
 from collections.abc import Callable, Sequence
 

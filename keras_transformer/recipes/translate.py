@@ -51,7 +51,7 @@ class Translate(TranslateOptions, Recipe):
         return data.translation_pairs(
             examples,
             pipeline.tokenizer,
-            batch_tokens=distributed.share(tokens),
+            batch_tokens=distributed.per_process(tokens),
             max_length=self.max_length,
             **self.batching(shuffle),
         )
@@ -77,21 +77,23 @@ class Translate(TranslateOptions, Recipe):
         return {**metrics, "examples": rows}
 
     def load_dataset(self) -> tuple[Pairs, Pairs, Pairs]:
-        """Load the train, validation and test pairs of the public data set."""
-        found = translation_data(self.dataset or "", self.direction)
-        train, validation, test = ([pair[::-1] for pair in part] if self.reverse else part for part in found)
+        """Load the train, validation and test pairs of the public dataset."""
+        splits = translation_data(self.dataset or "", self.direction)
+        train, validation, test = (
+            [pair[::-1] for pair in split] if self.reverse else split for split in splits
+        )
         return train, validation, test
 
 
 def translation_data(dataset: str, direction: str | None = None) -> tuple[Pairs, Pairs, Pairs]:
-    """Load the train, validation and test pairs of a public data set.
+    """Load the train, validation and test pairs of a public dataset.
 
     Args:
         dataset: "phrasebook", "spa_eng" or "multi30k".
-        direction: the languages source-target, by default es-en, for multi30k en-de.
+        direction: the languages as source-target, by default "es-en", for multi30k "en-de".
 
     Raises:
-        ValueError: if the data set has no such direction.
+        ValueError: if the dataset has no such direction.
     """
     direction = checked_direction(dataset, direction)
     if dataset == "multi30k":

@@ -54,7 +54,7 @@ def test_sentences_with_malformed_lines_are_rejected_or_skipped(tmp_path, caplog
         f"{file}, line 8: not UTF-8, in Windows-1252: 'eÿ O'",
     ]
     assert read_conll(file, on_error="skip") == [(("c",), ("O",)), (("g",), ("O",))]
-    assert "Leaving out 3 malformed lines of 7 (42.9 %)" in caplog.text
+    assert "Skipping 3 malformed lines of 7 (42.9 %)" in caplog.text
 
 
 def test_invalid_arguments_are_rejected(tmp_path):

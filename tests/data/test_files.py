@@ -122,7 +122,7 @@ def test_malformed_lines_are_rejected_or_skipped(tmp_path, caplog, name):
     (record,) = caplog.records
     assert record.name == "keras_transformer"
     assert f"Received: {len(malformed)} malformed" in str(error.value)
-    assert record.getMessage().startswith(f"Leaving out {len(malformed)} malformed line")
+    assert record.getMessage().startswith(f"Skipping {len(malformed)} malformed line")
     for message in (str(error.value), record.getMessage()):
         listed = message.splitlines()[1:]
         assert len(listed) == min(3, len(malformed))
@@ -139,7 +139,7 @@ def test_malformed_lines_of_all_files_are_reported_once(tmp_path, caplog):
         read_examples(paths)
     assert read_examples(paths, on_error="skip") == [("a", "b")] * 2
     assert [record.getMessage().splitlines()[0] for record in caplog.records] == [
-        "Leaving out 4 malformed lines of 6 (66.7 %), the first:"
+        "Skipping 4 malformed lines of 6 (66.7 %), the first:"
     ]
     assert f"{paths[1]}, line 1" in caplog.text
 
@@ -191,7 +191,7 @@ def test_an_obvious_header_is_skipped_with_a_warning(tmp_path, caplog, name):
     with caplog.at_level(logging.WARNING, "keras_transformer"):
         assert read_examples(file) == rows
     (record,) = caplog.records
-    assert f"Leaving out the first row of {file} as a header: {header[0]!r}" in record.getMessage()
+    assert f"Skipping the first row of {file} as a header: {header[0]!r}" in record.getMessage()
     assert "pass header=False if it is an example" in record.getMessage()
     assert read_examples(file, header=False) == [header, *rows]
     assert read_examples(file, header=True) == rows
@@ -284,7 +284,7 @@ def test_compressed_files_with_the_wrong_suffix_are_rejected(tmp_path):
     ):
         read_examples(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_bytes(b"PK\x03\x04 and more")
-    with pytest.raises(ValueError, match="a ZIP archive or a workbook of Excel: .* save the table as CSV"):
+    with pytest.raises(ValueError, match="a ZIP archive or an Excel workbook: .* save the table as CSV"):
         read_examples(tmp_path / "b.csv", on_error="skip")
 
 
@@ -294,7 +294,7 @@ def test_csv_files_may_have_another_delimiter(tmp_path):
     assert read_examples(tmp_path / "a.csv", delimiter="|") == rows
     (tmp_path / "a.txt").write_text((tmp_path / "a.csv").read_text())
     assert read_examples(tmp_path / "a.txt", format="csv", delimiter="|") == rows
-    with pytest.raises(ValueError, match="`delimiter` must be given with CSV files only"):
+    with pytest.raises(ValueError, match="`delimiter` must be None except for CSV files"):
         read_examples(tmp_path / "a.txt", delimiter="|")
 
 
@@ -302,13 +302,19 @@ def test_csv_files_may_have_another_delimiter(tmp_path):
     ("name", "content", "arguments", "error", "message"),
     [
         ("a.tsv", None, {}, FileNotFoundError, "`paths` must name files that exist. Received: .*a.tsv"),
-        ("a.tsv", "", {}, ValueError, "`paths` must name files that are not empty. Received: .*a.tsv"),
+        ("a.tsv", "", {}, ValueError, "`paths` must name non-empty files. Received: .*a.tsv"),
         ("a.tsv", "\n", {"on_error": "skip"}, ValueError, "`paths` must hold at least one example"),
         ("a.dat", "a", {}, ValueError, "must end in .tsv, .csv, .jsonl, .txt .*`format`.*a.dat"),
         ("a.gz", "a", {}, ValueError, "must end in .tsv"),
-        ("a.tsv.gz", "a", {}, ValueError, "must name whole gzip files .*a.tsv.gz"),
+        ("a.tsv.gz", "a", {}, ValueError, "must name complete gzip files .*a.tsv.gz"),
         ("a.tsv", "a", {"format": "xml"}, ValueError, "`format` must be one of .*Received: format='xml'"),
-        ("a.tsv", "a", {"encoding": "nope"}, ValueError, "`encoding` must be an encoding .*'nope'"),
+        (
+            "a.tsv",
+            "a",
+            {"encoding": "nope"},
+            ValueError,
+            "`encoding` must be a Python text encoding.*'nope'",
+        ),
         (
             "a.tsv",
             "a\t\u4e2d",
@@ -361,14 +367,14 @@ def test_batches_from_files_equal_those_from_texts(tmp_path, caplog, make):
     assert ids(make(lines, tokenizer, shuffle=False)) == expected
     found = make(["one", "two", table], tokenizer, columns="text", on_error="skip", shuffle=False)
     assert ids(found) == ids(make(["one", "two", "three"], tokenizer, shuffle=False))
-    assert "Leaving out 1 malformed line of 3 (33.3 %), the first" in caplog.text
+    assert "Skipping 1 malformed line of 3 (33.3 %), the first" in caplog.text
     with pytest.raises(ValueError, match="`texts` must name files without malformed lines.*2 malformed"):
         make(table, tokenizer)
     with pytest.raises(TypeError, match=r"`texts` must be an iterable of strings; pass pathlib.Path\(name\)"):
         make(str(lines), tokenizer)
     with pytest.raises(ValueError, match="`columns` must be None unless `texts` names files"):
         make(["one"], tokenizer, columns=0)
-    with pytest.raises(ValueError, match="`columns` must be 1. Received"):
+    with pytest.raises(ValueError, match="`columns` must have 1 item. Received"):
         make(table, tokenizer, columns=("text", "label"))
 
 

@@ -131,4 +131,4 @@ def test_files_of_tasks_are_read_by_their_columns(tmp_path, caplog):
     options = {"columns": ("es", "en"), "on_error": "skip", "reverse": True}
     found = epoch(data.multi_task_pairs(tasks, TOKENIZER, **options))
     assert sorted(found) == [("a: one", "uno"), ("a: three", "tres"), ("b: four", "cuatro")]
-    assert "Leaving out 1 malformed line of " in caplog.text
+    assert "Skipping 1 malformed line of " in caplog.text

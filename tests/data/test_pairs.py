@@ -243,7 +243,7 @@ def test_malformed_lines_are_listed(tokenizer, tmp_path, caplog):
         f"{file}, line 4: 3 columns instead of 2: 'a\\tb\\tc'",
     ]
     assert texts(tokenizer, batches(translation_pairs(file, tokenizer, on_error="skip"))) == [("a", "b")]
-    assert "Leaving out 7 malformed lines of " in caplog.text
+    assert "Skipping 7 malformed lines of " in caplog.text
 
 
 @pytest.mark.slow
@@ -293,7 +293,7 @@ def test_invalid_pairs_are_rejected(tokenizer, pairs, error, message):
     ("arguments", "message"),
     [
         ({"columns": (0, 1)}, "`columns` must be None unless `pairs` names files"),
-        ({"columns": 0}, "`columns` must be 2. Received: columns=0"),
+        ({"columns": 0}, "`columns` must have 2 items. Received: columns=0"),
         ({"on_error": "ignore"}, "`on_error` must be one of"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
         ({"batch_tokens": 0}, "`batch_tokens` must be a positive integer. Received: batch_tokens=0"),

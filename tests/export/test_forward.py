@@ -278,11 +278,14 @@ EXAMPLE = outputs.Example(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"y": np.array([1.0003, 200.0], "float32")}, "`graph` must give the model's y"),
-        ({"y": np.array([1.0, np.nan], "float32")}, "`graph` must give the model's y"),
+        ({"y": np.array([1.0003, 200.0], "float32")}, "`graph` must have the model's y"),
+        ({"y": np.array([1.0, np.nan], "float32")}, "`graph` must have the model's y"),
         ({"y": np.array([[1.0, 200.0]], "float32")}, r"shape \(1, 2\)"),
-        ({"label": np.array(["n", ""])}, "`graph` must give the model's label"),
-        ({"more": np.zeros(1)}, r"must give \['label', 'y'\]. Received: \['label', 'more', 'y'\]"),
+        ({"label": np.array(["n", ""])}, "`graph` must have the model's label"),
+        (
+            {"more": np.zeros(1)},
+            r"must have the outputs \['label', 'y'\]. Received: \['label', 'more', 'y'\]",
+        ),
     ],
 )
 def test_a_different_output_raises_a_parity_error(changed, message):
@@ -335,7 +338,7 @@ def test_an_export_verifies_against_itself_and_its_pipeline(folder, classifier):
     assert set(results["onnx"]["graphs"]) == {"forward"}
     assert set(results["saved_model/digits/1"]["graphs"]) == {"serving_default", "forward"}
     assert export.verify(folder, classifier) == results
-    with pytest.raises(ParityError, match="`forward` must give the model's logits"):
+    with pytest.raises(ParityError, match="`forward` must have the model's logits"):
         export.verify(folder, ImageClassification(ViT(8, 4, num_classes=3, **SMALL), ["a", "b", "c"]))
 
 
@@ -387,7 +390,7 @@ def test_the_command_line_verifies_an_export_and_rejects_generation(folder, caps
 def test_values_other_than_pipelines_are_rejected(tmp_path):
     for function in (export.saved_model, export.onnx):
         with pytest.raises(
-            ValueError, match="`pipeline` must be one of keras_transformer.pipelines. Received: ViT"
+            ValueError, match="`pipeline` must be a pipeline of keras_transformer.pipelines. Received: a ViT"
         ):
             function(OTHERS["image"]().model, tmp_path / "it")
 

@@ -226,7 +226,7 @@ def test_a_parity_error_leaves_no_file(tmp_path, monkeypatch):
         )
 
     monkeypatch.setattr(keras_models.conversion, "convert", wrong)
-    with pytest.raises(export.ParityError, match="`model` must give the model's output"):
+    with pytest.raises(export.ParityError, match="`model` must have the model's output"):
         export.onnx_model(sequential(), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -267,10 +267,14 @@ def stateful():
 
 
 INVALID = {
-    "stateful": (stateful, {}, "`model` must have no layer with stateful=True, .* Received: kept"),
+    "stateful": (stateful, {}, "`model` must not have a layer with stateful=True, .* Received: kept"),
     "not a model": (lambda: layers.Dense(3), {}, "`model` must be a keras.Model. Received: Dense"),
-    "never called": (Pair, {}, "`input_signature` or `sample_inputs` must be given"),
-    "texts": (Pair, {"input_signature": TEXTS}, "`input_signature` must be of numbers. Received: texts"),
+    "never called": (Pair, {}, "Pass `input_signature` or `sample_inputs`"),
+    "texts": (
+        Pair,
+        {"input_signature": TEXTS},
+        "`input_signature` must have numeric dtypes. Received: texts",
+    ),
     "no shape": (
         Pair,
         {"input_signature": keras.InputSpec("int32")},

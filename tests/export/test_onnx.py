@@ -332,7 +332,7 @@ def test_an_operation_without_an_onnx_equivalent_is_rejected(tmp_path):
     import tensorflow as tf
 
     spec = tf.TensorSpec([None, 2], tf.float32, name="x")
-    with pytest.raises(ValueError, match="operations that ONNX has. Received: .*Lgamma"):
+    with pytest.raises(ValueError, match="operations that ONNX supports. Received: .*Lgamma"):
         conversion.convert(
             "graph", lambda x: {"y": tf.math.lgamma(x)}, [spec], {"x": ["batch_size"], "y": ["batch_size"]}
         )

@@ -44,7 +44,7 @@ def test_a_layer_that_needs_xla_is_rejected_with_its_name_and_line(tmp_path):
     message = refusal(tmp_path, layer)
     lines, start = inspect.getsourcelines(Shifted.call)
     assert message.startswith(
-        "`model` must consist of operations that TensorFlow Serving runs: those of TensorFlow"
+        "`model` must consist of operations that TensorFlow Serving supports: TensorFlow"
     )
     assert "XlaDynamicUpdateSlice, which needs XLA, at shifted" in message
     assert f" ({__file__}:{start + len(lines) - 1}, call)" in message

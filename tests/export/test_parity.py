@@ -42,7 +42,7 @@ def test_a_difference_at_a_near_tie_is_counted():
     assert asked == [(0, 1, 6, 9)]
 
 
-PLACE = r"`graph` must answer.*input 0, 'a'.*'five six' \[5, 6, 3, 0\].*'five nine'"
+PLACE = r"`graph` must have the outputs of the model.*input 0, 'a'.*'five six' \[5, 6, 3, 0\].*'five nine'"
 DIFFERENT = {
     **{
         f"logits {gap} apart": (reference(lambda *_, gap=gap: gap), answering(OTHER, OTHERS), PLACE)

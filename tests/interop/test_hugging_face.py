@@ -408,7 +408,7 @@ MARIANS = {"normalization": "post", "epsilon": 1e-5, "position_layout": "halves"
             lambda: T5(9, **SIZES, key_dim=2, decoder_relation=SlidingWindow(2)),
             r"Received: a T5 with decoder_relation=SlidingWindow\(left=2, right=0\)$",
         ),
-        (lambda: GAT(4, 2), r"must be one of .*'GPT'.*Received: a GAT"),
+        (lambda: GAT(4, 2), r"must be of a class among .*'GPT'.*Received: a GAT"),
     ],
     ids=["rotary", "rms", "sandwich", "swiglu", "transformer", "window", "t5 window", "gat"],
 )

@@ -138,5 +138,7 @@ def test_lists_of_questions_are_answered_in_order():
     np.testing.assert_allclose(
         [span.probability for span in found], [span.probability for span in single], **CLOSE
     )
-    with pytest.raises(ValueError, match="`question` and `context` must be equally many. Received: 3 and 2"):
+    with pytest.raises(
+        ValueError, match="`question` and `context` must have the same length. Received: 3 and 2"
+    ):
         answerer(questions, contexts[:2])

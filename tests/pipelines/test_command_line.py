@@ -133,7 +133,7 @@ def test_errors_of_unknown_samplers_name_the_option(saved, capsys):
 
 def test_settings_fixed_at_export_cannot_be_changed(exported, capsys):
     assert commands.main(["generate", str(exported), "uno", "--scores"]) == 2
-    assert "`path` must be a pipeline if settings are given" in capsys.readouterr().err
+    assert "`path` must be a pipeline to change settings" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -187,8 +187,8 @@ def test_max_new_tokens_limits_the_prompt_length(writer, capsys):
     [
         (["--stream", "--json"], "`--stream` must not be combined"),
         (["--stream", "--scores"], "`--stream` must not be combined"),
-        (["--sampler", "speculative"], "`--draft` must be given with --sampler speculative"),
-        (["--draft", "beam"], "`--draft` must be given with --sampler speculative"),
+        (["--sampler", "speculative"], "`--draft` is required with --sampler speculative"),
+        (["--draft", "beam"], "`--draft` is required with --sampler speculative"),
         (
             ["--sampler", "speculative", "--draft", "writer"],
             "`--draft` must be a pipeline with the tokenizer",
@@ -196,8 +196,8 @@ def test_max_new_tokens_limits_the_prompt_length(writer, capsys):
         (["--ensemble", "writer"], "`--ensemble` must be a pipeline with the tokenizer of `path`"),
         (["--ensemble", "embedding"], "`--ensemble` must be a generating pipeline"),
         (["--early-stopping"], "`--early-stopping` must be a setting of the sampler. Received: greedy"),
-        (["--prefix", "a", "--prefix", "b"], "`--prefix` must be given once, or once for each of 1 texts"),
-        (["--max-new-tokens", "3,4"], "`--max-new-tokens` must be given once, or once for each of 1 texts"),
+        (["--prefix", "a", "--prefix", "b"], "`--prefix` must occur once, or once for each of 1 texts"),
+        (["--max-new-tokens", "3,4"], "`--max-new-tokens` must occur once, or once for each of 1 texts"),
         (["--end", "uno dos"], "`--end` must be one token"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -234,7 +234,7 @@ def test_malformed_lines_of_pairs_are_named(greedy, capsys, monkeypatch, given):
     assert commands.main(["score", str(greedy)]) == 2
     assert "one tab and an output. Received: " in capsys.readouterr().err
     assert commands.main(["score", str(greedy), "uno"]) == 2
-    assert "`target` must be given" in capsys.readouterr().err
+    assert "`target` is required" in capsys.readouterr().err
 
 
 @pytest.mark.slow

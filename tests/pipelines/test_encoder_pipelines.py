@@ -79,7 +79,7 @@ class TestTextClassification:
             classifier.probabilities("a b", "c."), softmax(classifier.model(inputs))[0], **CLOSE
         )
         with pytest.raises(
-            ValueError, match="`text` and `text_pair` must be equally many. Received: 1 and 2"
+            ValueError, match="`text` and `text_pair` must have the same length. Received: 1 and 2"
         ):
             classifier(["a"], ["b", "c"])
 

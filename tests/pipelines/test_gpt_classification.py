@@ -51,7 +51,7 @@ def test_a_symmetric_model_is_invariant_to_the_order_of_texts():
     pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
     np.testing.assert_allclose(found, expected(classifier.model, pairs, "similarity"), **CLOSE)
     np.testing.assert_allclose(found, classifier.probabilities(TEXTS[::-1], TEXTS), **CLOSE)
-    with pytest.raises(ValueError, match="`text_pair` must be given"):
+    with pytest.raises(ValueError, match="`text_pair` is required"):
         classifier(TEXTS)
 
 

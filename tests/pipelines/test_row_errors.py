@@ -115,7 +115,7 @@ def test_an_invalid_text_of_a_pair_fails_only_its_pair():
     for row in range(6):
         pair = ["a"] * row + [questions[row]], ["b"] * row + [contexts[row]]
         assert_same(found[row], error_of(answer, *pair) if 0 < row < 5 else answer(*pair)[row])
-    with pytest.raises(ValueError, match="must be equally many. Received: 2 and 1"):
+    with pytest.raises(ValueError, match="must have the same length. Received: 2 and 1"):
         answer(["a", None], ["b"], errors="return")
 
 

@@ -309,7 +309,7 @@ REFUSED = {
     ),
     "an unknown pooling": (
         with_content("1_Pooling/config.json", {**MEAN, "pooling_mode_other": True}),
-        "must have settings among .*Received: pooling_mode_other=True",
+        "must only have the settings .*Received: pooling_mode_other=True",
     ),
     "excluded prompts": (
         with_content("1_Pooling/config.json", {**MEAN, "include_prompt": False}),
@@ -372,7 +372,7 @@ REFUSED = {
     ),
     "an adapter": (
         with_content("0_Transformer/adapter_config.json", {}),
-        "must hold the weights of a whole model; merge its adapter first",
+        "must hold the weights of a model without an adapter; merge the adapter first",
     ),
     "another architecture": (
         with_content("0_Transformer/config.json", {"model_type": "mpnet"}),
@@ -397,5 +397,7 @@ def test_decoder_models_are_rejected(tmp_path):
         GPT(20, **SIZES, max_length=16, pad_id=None, end_id=0), tmp_path / "gpt2"
     )
     write(folder, tmp_path / "it")
-    with pytest.raises(ValueError, match="must be of a BERT in a folder of sentence-transformers.*a GPT"):
+    with pytest.raises(
+        ValueError, match="must describe a BERT, the only encoder that is supported here.*a GPT"
+    ):
         pipelines.from_hugging_face(tmp_path / "it")

@@ -20,7 +20,7 @@ def test_the_error_of_a_full_disk_names_the_folder_and_keeps_it(tmp_path, error)
         (new / "old").touch()
     with (
         pytest.raises(
-            OSError, match="No space left on device; what was there before is kept: '.*/a'"
+            OSError, match="No space left on device; the previous content is kept: '.*/a'"
         ) as found,
         files.new_folder(tmp_path / "a", overwrite=True),
     ):

@@ -1,4 +1,4 @@
-"""The format of an export: a folder of parts and their manifest, to which parts are added whole or not at all.
+"""The format of an export: a folder of parts and their manifest, to which parts are added atomically.
 
     manifest.json  config.json  generation_config.json  tokenizer/      written once, with the first part
     saved_model/<name>/<version>/  onnx/                                the parts
@@ -119,7 +119,7 @@ class Bundle:
         self._raise(self._unreported())
 
     def check_additions(self) -> None:
-        """Verify that the folder holds no file that the manifest does not list, and no symbolic link.
+        """Verify that the folder has no file that the manifest does not list, and no symbolic link.
 
         Raises:
             ValueError: if it does; the message names all of them.
@@ -137,26 +137,26 @@ class Bundle:
         for name in self.manifest["files"]:
             path = self.folder / name
             for _ in _tries(name):
-                found = manifest.entry_of(path) if path.is_file() else None
-                error = "is missing" if found is None else self._difference(name, found)
+                entry = manifest.entry_of(path) if path.is_file() else None
+                error = "is missing" if entry is None else self._difference(name, entry)
                 if error is None:
                     break
             else:
                 yield f"{name} {error}"
 
-    def _difference(self, name: str, found: Mapping[str, Any]) -> str | None:
+    def _difference(self, name: str, entry: Mapping[str, Any]) -> str | None:
         expected = self.manifest["files"][name]
-        if found == expected or (_is_derived(name) and found == self._latest()["files"].get(name)):
+        if entry == expected or (_is_derived(name) and entry == self._latest()["files"].get(name)):
             return None
-        if found["size"] != expected["size"]:
-            return f"is damaged: it must have {expected['size']} bytes. Received: {found['size']}"
-        return f"is damaged: its sha256 must be {expected['sha256']}. Received: {found['sha256']}"
+        if entry["size"] != expected["size"]:
+            return f"is damaged: it must have {expected['size']} bytes. Received: {entry['size']}"
+        return f"is damaged: its sha256 must be {expected['sha256']}. Received: {entry['sha256']}"
 
     def _additions(self) -> Iterator[str]:
-        found = files.entries(self.folder, ignored=WORK)
+        entries = files.entries(self.folder, ignored=WORK)
         # Read after the folder, so that a part that is committed meanwhile is listed.
         listed = {*self._latest()["files"], MANIFEST}
-        for name, regular in found.items():
+        for name, regular in entries.items():
             if (self.folder / name).is_symlink():
                 yield f"{name} is a symbolic link: replace it with a copy of its target"
             elif not (regular and name in listed):
@@ -338,7 +338,7 @@ def _commit(
 
 
 def _roll_back(folder: pathlib.Path, work: pathlib.Path) -> None:
-    """Remove what an export that failed or died has left: the part that it did not commit, and temporary files."""
+    """Remove the files of an export that failed or was killed: the uncommitted part and temporary files."""
     if (work / MANIFEST).exists():
         current = Bundle(folder) if is_bundle(folder) else None
         old = current.manifest["files"] if current else {}
@@ -401,7 +401,7 @@ def _open(folder: pathlib.Path, config: Mapping[str, Any], signature_key: bytes 
     differing = sorted(name for name in config if config[name] != existing.get(name))
     if differing:
         raise ValueError(
-            "`folder` holds an export of another pipeline; choose another folder. "
+            "`folder` contains an export of another pipeline; choose another folder. "
             f"Received: folder={str(folder)!r}, which differs in {', '.join(differing)}"
         )
     return bundle

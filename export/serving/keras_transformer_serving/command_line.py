@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("max-streams", int, 16, "the maximum number of concurrent streams of a model")
     option("max-connections", int, 1024, "the maximum number of connections")
     option("timeout", float, 30.0, "the maximum time of a request in seconds")
-    option("poll-seconds", float, 2.0, "the time between two looks for new versions; 0 for none")
+    option("poll-seconds", float, 2.0, "the interval of the checks for new versions; 0 for none")
     parser.add_argument(
         "--signature-key-file", metavar="FILE", help="a file with the key that exports must be signed with"
     )
@@ -136,7 +136,7 @@ async def _serve(options: argparse.Namespace) -> None:
 
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     with socket.create_server((options.host, options.port), family=family, backlog=2048) as listening:
-        # Without it, the kernel delays the second packet of an answer by 40 ms; asyncio sets it only where the socket
+        # Without it, the kernel delays the second packet of a response by 40 ms; asyncio sets it only where the socket
         # names its protocol.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
@@ -145,7 +145,7 @@ async def _serve(options: argparse.Namespace) -> None:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=75,  # longer than proxies keep a connection, so that they close it
+            timeout_keep_alive=75,  # longer than the timeout of proxies, so that they close the connection
             limit_concurrency=options.max_connections,
             timeout_graceful_shutdown=int(options.timeout) + 1,
             lifespan="on",
@@ -161,7 +161,7 @@ async def _serve(options: argparse.Namespace) -> None:
             for version in model.versions.values()
         ]
         missing = [
-            f"{name}={model.folder}{'' if model.folder.is_dir() else ', which is no folder'}"
+            f"{name}={model.folder}{'' if model.folder.is_dir() else ', which is not a folder'}"
             for name, model in state.models.items()
             if model.current is None
         ]

@@ -26,7 +26,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("float32"), 10: np.dtype("float
 
 
 def file_name(graph: str) -> str:
-    """Return the name of the file that a graph reads weights from, beside its own, if it is above 2 GB."""
+    """Return the name of the file that a graph reads weights from, if they exceed 2 GB."""
     return f"{graph}.onnx_data"
 
 
@@ -52,7 +52,7 @@ class ExternalTensor(NamedTuple):
     is_initializer: bool
 
     def values(self, content: bytes) -> np.ndarray:
-        """Return the values, which share the memory of the file's content.
+        """Return the values, a view of the file's content.
 
         Raises:
             ValueError: if they are not in it, or of another type than floats.

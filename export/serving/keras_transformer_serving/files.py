@@ -34,8 +34,8 @@ def new_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
     """
     path = pathlib.Path(path).absolute()
     _check_free(path, overwrite)
-    beside = nearest_folder(path)  # a failure leaves no empty parents
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=beside))
+    parent = nearest_folder(path)  # a failure leaves no empty parents
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=parent))
     try:
         with full_disk_named(path):
             yield temporary
@@ -43,7 +43,7 @@ def new_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
             path.parent.mkdir(parents=True, exist_ok=True)
             _check_free(path, overwrite)
             if path.exists():
-                _replace(path, temporary, beside)
+                _replace(path, temporary, parent)
             else:
                 os.replace(temporary, path)
     finally:
@@ -63,7 +63,7 @@ def full_disk_named(path: str | os.PathLike[str]) -> Iterator[None]:
         number = next((one for one in _FULL if error.errno == one or os.strerror(one) in str(error)), None)
         if number is None:
             raise
-        message = f"{os.strerror(number)}; what was there before is kept"
+        message = f"{os.strerror(number)}; the previous content is kept"
         raise OSError(number, message, os.fspath(path)) from error
 
 
@@ -89,22 +89,22 @@ def _check_free(path: pathlib.Path, overwrite: bool) -> None:
         )
 
 
-def _replace(path: pathlib.Path, new: pathlib.Path, beside: pathlib.Path) -> None:
+def _replace(path: pathlib.Path, new: pathlib.Path, parent: pathlib.Path) -> None:
     """Replace a folder by `new`, or restore it if that fails."""
-    aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=beside))
+    backup = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=parent))
     try:
-        os.replace(path, aside / "old")
+        os.replace(path, backup / "old")
         try:
             os.replace(new, path)
         except OSError:
-            os.replace(aside / "old", path)
+            os.replace(backup / "old", path)
             raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(backup, ignore_errors=True)
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file atomically and durably: a reader sees the old content or the new one, never a part."""
+    """Write a file atomically and durably: a reader sees the old content or the new one, never an incomplete one."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -159,11 +159,11 @@ def check_format(path: str | os.PathLike[str], content: Any, expected: int, name
         expected: the number that this version reads.
         name: the name of the number.
     """
-    found = content.get(name) if isinstance(content, dict) else type(content).__name__
-    if found != expected or found is True:
+    number = content.get(name) if isinstance(content, dict) else type(content).__name__
+    if number != expected or number is True:
         raise ValueError(
             f"`{path}` must be of format {expected}; a newer version of the package may read others. "
-            f"Received: {found!r}"
+            f"Received: {number!r}"
         )
 
 
@@ -176,10 +176,10 @@ def check_entries(path: str | os.PathLike[str], content: Any, **types: type) -> 
         **types: the type of each entry.
     """
     for name, expected in types.items():
-        found = content.get(name) if isinstance(content, dict) else None
-        if not isinstance(found, expected):
+        entry = content.get(name) if isinstance(content, dict) else None
+        if not isinstance(entry, expected):
             raise ValueError(
-                f"`{path}` must hold an object with {', '.join(types)}; it is damaged. Received: no {name}"
+                f"`{path}` must contain an object with {', '.join(types)}; it is damaged. Received: no {name}"
             )
 
 

@@ -15,7 +15,7 @@ MODEL = "model"  # a decoder-only model, or a model that does not generate
 
 
 def loop_name(config: dict[str, Any]) -> str:
-    """Return the name of the graph with the whole generation loop, from an export's settings."""
+    """Return the name of the graph with the generation loop, from an export's settings."""
     return f"generate_{config['generation']['sampler']}"
 
 
@@ -61,7 +61,7 @@ class Graphs:
         temperature: Any = None,
         prefix_ids: Any = None,
     ) -> dict[str, np.ndarray]:
-        """Generate, with the whole loop in one graph.
+        """Generate with the graph of the generation loop.
 
         Args:
             input_ids: integers (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
@@ -98,13 +98,15 @@ class Graphs:
                 f"`input_ids` must have at most {self.max_source_tokens} tokens each (max_source_tokens). "
                 f"Received: {lengths.max()} tokens in input_ids[{lengths.argmax()}]"
             )
-        samples, given = self.sampler["sampler"] == "sample", {}
+        samples, inputs = self.sampler["sampler"] == "sample", {}
         if samples:
-            given["noise"] = self.noise(np.arange(size) if rows is None else rows) if noise is None else noise
-        most = self.max_new_tokens
+            inputs["noise"] = (
+                self.noise(np.arange(size) if rows is None else rows) if noise is None else noise
+            )
+        limit = self.max_new_tokens
         for name, option, dtypes, low, high in (
-            ("max_new_tokens", max_new_tokens, "iu", 1, most),
-            ("min_new_tokens", min_new_tokens, "iu", 0, most),
+            ("max_new_tokens", max_new_tokens, "iu", 1, limit),
+            ("min_new_tokens", min_new_tokens, "iu", 0, limit),
             ("temperature", temperature, "iuf", *TEMPERATURES),
         ):
             if option is None:
@@ -115,7 +117,7 @@ class Graphs:
                 )
             values = np.atleast_1d(np.asarray(option))
             shape = (size,) if len(values) == size else (1,)
-            given[name] = _checked(name, values, shape, dtypes, low, high).astype(
+            inputs[name] = _checked(name, values, shape, dtypes, low, high).astype(
                 np.float32 if name == "temperature" else np.int64
             )
         if prefix_ids is not None:
@@ -123,16 +125,16 @@ class Graphs:
                 raise ValueError(
                     f"`prefix_ids` needs an encoder–decoder. Received: prefix_ids={prefix_ids!r}"
                 )
-            given["prefix_ids"] = self._checked_ids("prefix_ids", prefix_ids)
-        return self.run_loop(input_ids, mask, given)
+            inputs["prefix_ids"] = self._checked_ids("prefix_ids", prefix_ids)
+        return self.run_loop(input_ids, mask, inputs)
 
     def run_loop(
-        self, input_ids: np.ndarray, mask: np.ndarray, given: dict[str, np.ndarray]
+        self, input_ids: np.ndarray, mask: np.ndarray, inputs: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         """Return the outputs of `generate` for checked inputs: ids with padding, their mask, and the graph's others."""
         masks = {"attention_mask": mask} if self.pad_id is None else {}
         names = ["ids", "lengths", "scores"]
-        outputs = self.session(self._loop).run(names, {"input_ids": input_ids, **masks, **given})
+        outputs = self.session(self._loop).run(names, {"input_ids": input_ids, **masks, **inputs})
         return dict(zip(names, outputs, strict=True))
 
     def _checked_ids(self, name: str, ids: Any) -> np.ndarray:
@@ -155,7 +157,7 @@ class Graphs:
         """Generate greedily (B, M), one token at a time, with the graphs of a single step.
 
         An example of a generation loop outside the graphs; slower than `generate`. The sampler and the constraints of
-        the export do not apply. The arguments are those of `generate`.
+        the export do not apply. The arguments are as for `generate`.
         """
         ids = np.full((len(input_ids), self.max_new_tokens), self.padding_value, np.int64)
         for column, tokens in enumerate(self.steps(input_ids, attention_mask)):

@@ -33,7 +33,7 @@ def entry_of(path: str | os.PathLike[str]) -> dict[str, Any]:
 def sealed(
     versions: Mapping[str, str | None], entries: Mapping[str, Any], signature_key: bytes | None
 ) -> dict[str, Any]:
-    """Return a manifest with its digest and, if a key is given, its signature.
+    """Return a manifest with its digest and, with a key, its signature.
 
     Args:
         versions: of the packages that wrote the export, by name.
@@ -91,12 +91,12 @@ def check_key(signature_key: bytes | None) -> None:
 def _check_signature(path: str | os.PathLike[str], found: Any, expected: str) -> None:
     if found is None:
         raise ValueError(
-            f"`{path}` must be signed, as a key is given. Export with that key, or leave it out. "
+            f"`{path}` must be signed, because a key was passed. Export with that key, or omit it. "
             "Received: a manifest without a signature"
         )
     if not hmac.compare_digest(str(found).encode(), expected.encode()):
         raise ValueError(
-            f"`{path}` must be signed with the key that is given. Give the key of its export, or export again. "
+            f"`{path}` must be signed with the key that was passed. Pass the key of its export, or export again. "
             "Received: another signature"
         )
 

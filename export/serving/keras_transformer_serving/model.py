@@ -102,8 +102,8 @@ class Model(ExportedPipeline):
             raise ValueError(
                 f"`answers` needs an export of a classifier of texts or images. Received: {self.config['pipeline']}"
             )
-        found = self.run(**arrays)
-        return classes_of(found.get("probabilities", found["logits"]), self.config)
+        outputs = self.run(**arrays)
+        return classes_of(outputs.get("probabilities", outputs["logits"]), self.config)
 
     def _check(self, feed: dict[str, np.ndarray]) -> None:
         """Raise if values are out of range."""
@@ -157,7 +157,7 @@ def _checked(entry: Any, values: Any) -> np.ndarray:
     wanted = np.int64 if entry.type == "tensor(int64)" else np.float32
     shape = [size if isinstance(size, int) else None for size in entry.shape]
     fits = len(shape) == array.ndim and all(
-        size in (None, found) for size, found in zip(shape, array.shape, strict=True)
+        size in (None, length) for size, length in zip(shape, array.shape, strict=True)
     )
     if not fits or array.dtype.kind not in ("biu" if wanted is np.int64 else "biuf"):
         raise ValueError(

@@ -96,7 +96,7 @@ class GeneratingGraphs:
         self._served = generating_pipeline(Graphs(sessions, config), tokenizer, config)
 
     def __call__(self, texts: Sequence[Any]) -> Answers:
-        """Return the outputs of the graph of the whole loop and, if any, of the graphs of single steps."""
+        """Return the outputs of the graph with the generation loop and, if any, of the graphs of single steps."""
         served = self._served
         by_graph = {"onnx_loop": self.generate(texts)["ids"]}
         if self._steps:
@@ -110,7 +110,7 @@ class GeneratingGraphs:
         return {name: (ids, self._answers(ids)) for name, ids in by_graph.items()}
 
     def generate(self, texts: Sequence[Any]) -> Arrays:
-        """Return the "ids", "lengths" and "scores" of the graph of the whole loop."""
+        """Return the "ids", "lengths" and "scores" of the graph with the generation loop."""
         return self._served.generate(texts, _BATCH)
 
     def _answers(self, ids: np.ndarray) -> list[Any]:
@@ -178,7 +178,7 @@ def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[s
             continue
         if same_ids or not _is_near_tie(reference, row, found):
             raise ParityError(
-                f"`{name}` must answer as the model does. It differs at input {row}, "
+                f"`{name}` must have the outputs of the model. It differs at input {row}, "
                 f"{reference.texts[row]!r}: expected {reference.answers[row]!r} {expected.tolist()}. "
                 f"Received: {answers[row]!r} {found.tolist()}"
             )
@@ -213,14 +213,14 @@ class Example:
 
 
 def compare_tensors(
-    examples: Sequence[Example], run: Callable[[str, Arrays], Arrays], most: float
+    examples: Sequence[Example], run: Callable[[str, Arrays], Arrays], tolerance: float
 ) -> dict[str, Any]:
     """Compare an export with the model's outputs.
 
     Args:
         examples: inputs and the model's outputs.
         run: a function that runs a graph of the export, by name, on inputs.
-        most: the absolute and relative tolerance of floats. Integers and strings must be equal.
+        tolerance: the absolute and relative tolerance of floats. Integers and strings must be equal.
 
     Returns:
         "tolerance", and "graphs", for each the number of compared "rows" and the "largest_difference" of floats.
@@ -230,17 +230,17 @@ def compare_tensors(
     """
     graphs: dict[str, dict[str, Any]] = {}
     for example in examples:
-        found = run(example.graph, example.inputs)
-        if set(found) != set(example.outputs):
+        outputs = run(example.graph, example.inputs)
+        if set(outputs) != set(example.outputs):
             raise ParityError(
-                f"`{example.graph}` must give {sorted(example.outputs)}. Received: {sorted(found)}"
+                f"`{example.graph}` must have the outputs {sorted(example.outputs)}. Received: {sorted(outputs)}"
             )
         counts = graphs.setdefault(example.graph, {"rows": 0, "largest_difference": 0.0})
         counts["rows"] += len(next(iter(example.inputs.values())))
         for name, expected in example.outputs.items():
-            difference = _difference(example, name, expected, found[name], most)
+            difference = _difference(example, name, expected, outputs[name], tolerance)
             counts["largest_difference"] = max(counts["largest_difference"], difference)
-    return {"tolerance": most, "graphs": graphs}
+    return {"tolerance": tolerance, "graphs": graphs}
 
 
 def load_examples(file: str | os.PathLike[str] | BinaryIO) -> list[Example]:
@@ -299,7 +299,7 @@ def exported_tokenizer(bundle: Bundle) -> Tokenizer | None:
 
 
 def compare_tokenizers(tokenizer: Tokenizer, examples: dict[str, Any]) -> None:
-    """Compare a tokenizer with that of the pipeline.
+    """Compare a tokenizer with the pipeline's.
 
     Args:
         tokenizer: the tokenizer.
@@ -309,12 +309,12 @@ def compare_tokenizers(tokenizer: Tokenizer, examples: dict[str, Any]) -> None:
         ParityError: if an output differs.
     """
     for text, ids, decoded in zip(*(examples[name] for name in ("texts", "ids", "decoded")), strict=True):
-        found = tokenizer.tokenize(text)
-        if found != ids or tokenizer.detokenize(ids) != decoded:
+        tokenized = tokenizer.tokenize(text)
+        if tokenized != ids or tokenizer.detokenize(ids) != decoded:
             raise ParityError(
                 "`tokenizer` must give the ids and texts of the pipeline's, which another version of the library "
                 f"`tokenizers` may not: install the version in the export's manifest. For {text!r}, expected {ids} "
-                f"{decoded!r}. Received: {found} {tokenizer.detokenize(ids)!r}"
+                f"{decoded!r}. Received: {tokenized} {tokenizer.detokenize(ids)!r}"
             )
 
 
@@ -355,23 +355,25 @@ def graph_runner(sessions: Sessions, tokenizer: Tokenizer | None, config: dict[s
     return lambda _graph, inputs: model.run(**inputs)
 
 
-def _difference(example: Example, name: str, expected: np.ndarray, found: np.ndarray, most: float) -> float:
+def _difference(
+    example: Example, name: str, expected: np.ndarray, actual: np.ndarray, tolerance: float
+) -> float:
     """Return the largest difference of floats.
 
     Raises:
         ParityError: if it is too large, or values other than floats differ.
     """
     floats = expected.dtype.kind == "f"
-    same = expected.shape == found.shape and (
-        np.allclose(found, expected, rtol=most, atol=most, equal_nan=False)
+    same = expected.shape == actual.shape and (
+        np.allclose(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=False)
         if floats
-        else np.array_equal(expected, found)
+        else np.array_equal(expected, actual)
     )
     if not same:
         raise ParityError(
-            f"`{example.graph}` must give the model's {name}. Expected: {_shown(expected)}. Received: {_shown(found)}"
+            f"`{example.graph}` must have the model's {name}. Expected: {_shown(expected)}. Received: {_shown(actual)}"
         )
-    return float(np.abs(found - expected, dtype="float32").max(initial=0)) if floats else 0.0
+    return float(np.abs(actual - expected, dtype="float32").max(initial=0)) if floats else 0.0
 
 
 def _shown(values: np.ndarray) -> str:

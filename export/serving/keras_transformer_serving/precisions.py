@@ -83,7 +83,7 @@ def compare(precision: str, expected: Reference | Sequence[Example], graphs: Any
 
     Returns:
         The "thresholds" that apply; of a pipeline that generates, the numbers of "identical" and "different" outputs,
-        the share "identical_ids" and the largest "score_difference" (see `Threshold`); of others "relative_error".
+        the fraction "identical_ids" and the largest "score_difference" (see `Threshold`); of others "relative_error".
 
     Raises:
         ParityError: if a threshold is exceeded.
@@ -106,12 +106,12 @@ def compare(precision: str, expected: Reference | Sequence[Example], graphs: Any
     return {**row, "thresholds": {name: getattr(threshold, name) for name in vars(threshold) if name in row}}
 
 
-def _compare_ids(expected: Reference, found: Arrays) -> dict[str, Any]:
+def _compare_ids(expected: Reference, outputs: Arrays) -> dict[str, Any]:
     """Compare the first hypotheses of all texts."""
     rows = len(expected.texts)
     several = expected.ids.ndim == 3
-    ids, reference = (each[:, 0] if several else each for each in (found["ids"], expected.ids))
-    scores, lengths = (found[name].reshape(rows, -1)[:, 0] for name in ("scores", "lengths"))
+    ids, reference = (each[:, 0] if several else each for each in (outputs["ids"], expected.ids))
+    scores, lengths = (outputs[name].reshape(rows, -1)[:, 0] for name in ("scores", "lengths"))
     differs = ids != reference
     same = ~differs.any(axis=-1)
     equal = np.where(same, lengths, differs.argmax(axis=-1))  # ids before the first that differs
@@ -129,10 +129,10 @@ def _relative_error(examples: Sequence[Example], run: Callable[[str, Arrays], Ar
     """Return the largest relative error of the output tensors over all examples."""
     squares: dict[tuple[str, str], list[float]] = {}
     for example in examples:
-        found = run(example.graph, example.inputs)
+        outputs = run(example.graph, example.inputs)
         for name, values in example.outputs.items():
             sums = squares.setdefault((example.graph, name), [0.0, 0.0])
-            sums[0] += float(np.square(found[name] - values, dtype="float64").sum())
+            sums[0] += float(np.square(outputs[name] - values, dtype="float64").sum())
             sums[1] += float(np.square(values, dtype="float64").sum())
     errors = [error / norm if norm else error for error, norm in squares.values()]
     return float(np.sqrt(np.max(errors)))

@@ -58,4 +58,4 @@ def _varint(content: memoryview, position: int) -> tuple[int, int]:
 
 
 def _error() -> ValueError:
-    return ValueError("a file must be a serialised protocol buffer, and is something else or cut")
+    return ValueError("a file must be a serialised protocol buffer; it is of another format, or truncated")

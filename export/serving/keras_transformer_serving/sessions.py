@@ -48,7 +48,7 @@ class Sessions:
         Raises:
             ImportError: if ONNX Runtime is not installed.
             ValueError: if a provider is unknown, not available or not usable, `threads` is no positive integer, or the
-                graph has weights in other files than its own.
+                graph has its weights in separate files.
         """
         if name not in self._sessions:
             self._sessions[name] = _new_session(name, self._read, *self._settings)
@@ -96,15 +96,15 @@ def _new_session(
     names = _names(providers)
     _check_in(available, names, providers, onnxruntime)
     session = onnxruntime.InferenceSession(content, sess_options=options, providers=[*providers])
-    # A provider that does not start, such as CUDA without its libraries, leaves its nodes to the others.
+    # A provider that does not start, such as CUDA without its libraries, is skipped, and the others run its nodes.
     _check_in(session.get_providers(), names, providers, onnxruntime)
     return session
 
 
 def _external_weights(name: str, content: bytes, read: Callable[[str], bytes]) -> dict[str, np.ndarray]:
-    """Return the weights, by name, that a graph reads from the file beside its own.
+    """Return the weights, by name, that a graph reads from a separate file.
 
-    They are given to ONNX Runtime as arrays, so that it reads no file, whose digest may have been another before.
+    ONNX Runtime gets them as arrays and reads no file, which could have changed since it was verified.
 
     Raises:
         ValueError: if there are weights in other files, or in nodes.
@@ -112,7 +112,7 @@ def _external_weights(name: str, content: bytes, read: Callable[[str], bytes]) -
     external, file = external_data.tensors(content), external_data.file_name(name)
     if wrong := {each.location for each in external if each.location != file or not each.is_initializer}:
         raise ValueError(
-            f"`{name}.onnx` must hold its weights itself or in {file}, as exported graphs do. Export again. "
+            f"`{name}.onnx` must contain its weights or have them in {file}, as exported graphs do. Export again. "
             f"Received: external data in {', '.join(sorted(wrong))}"
         )
     data = read(file) if external else b""

@@ -1,4 +1,4 @@
-"""The declaration of tasks: their inputs and outputs as tensors of rows, their answers, and the classes of exports."""
+"""The declaration of tasks: their inputs and outputs as tensors of rows, their results, and the classes of exports."""
 
 import dataclasses
 import importlib.metadata
@@ -12,7 +12,7 @@ DEFAULT = "serving_default"
 FORWARD = "forward"  # from ids or arrays to the outputs of the model
 ERROR = "error"
 Row = dict[str, Any]
-"""The inputs or outputs of a row, by name; inputs of requests also have `ERROR` if the row is refused."""
+"""The inputs or outputs of a row, by name; inputs of requests also have `ERROR` if the row is invalid."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class DType:
         tensorflow: TensorFlow's `DataType`.
         inference: that of the Open Inference Protocol.
         json: JSON Schema's type.
-        padding: the value of a refused row and of padding.
+        padding: the value of an invalid row and of padding.
     """
 
     numpy: Any
@@ -53,7 +53,7 @@ class Tensor:
         shape: the sizes of its axes; None for any.
         default: the value of a row without it; None if it has none.
         optional: whether a row may be without it.
-        empty: the value of a refused row; by default `DType.padding`, and no entries along an axis of any size.
+        empty: the value of an invalid row; by default `DType.padding`, and no entries along an axis of any size.
         padding: the value that pads rows along axes of any size; by default `DType.padding`.
         choices: the possible values; by default all of its type.
         axis: the name of axes of any size in ONNX graphs.
@@ -95,7 +95,7 @@ class Tensor:
             if isinstance(value, str | bytes):
                 return value
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            # A float is no integer, and neither overflows its type.
+            # Floats are not converted to integers, and values must fit their type.
             number = self._number(value)
             if number is not None:
                 return number
@@ -117,8 +117,8 @@ class Tensor:
             row[tuple(map(slice, array.shape))] = array
         return stacked
 
-    def refused(self) -> Any:
-        """Return the value of a refused row."""
+    def empty_value(self) -> Any:
+        """Return the value of an invalid row."""
         if self.empty is not None:
             return self.empty
         if not self.shape:
@@ -164,12 +164,12 @@ class Tensor:
 
 
 TEXT = Tensor("text", "string")
-REFUSED = Tensor(ERROR, "string")
-"""The reason why a row is refused, "" for none: the last output of signatures that can refuse rows."""
+ERROR_OUTPUT = Tensor(ERROR, "string")
+"""The error of a row, "" for none: the last output of signatures whose rows can have errors."""
 
 
 class Task:
-    """The declaration of a task: its inputs, its outputs and the answers made of them.
+    """The declaration of a task: its inputs, its outputs and the results of calls.
 
     A pipeline of `keras_transformer.pipelines` and the class that runs its export both extend it. The signatures of
     SavedModels and of the server, the answers of calls and the columns of the command line follow from it.
@@ -196,7 +196,7 @@ class Task:
     @classmethod
     def tensors(cls, config: dict[str, Any]) -> dict[str, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
         """Return the inputs and the outputs of each signature."""
-        outputs = (*cls.outputs(config), REFUSED)
+        outputs = (*cls.outputs(config), ERROR_OUTPUT)
         return {name: (inputs, outputs) for name, inputs in cls.columns(config).items()}
 
     @classmethod

@@ -13,7 +13,7 @@ CONFIG = "config.pbtxt"
 MAX_BATCH_SIZE = 32
 _WARM_UP = "warmup"
 _WARM_UP_SIZE = 8  # of axes of any size
-# The types of Triton, by those of NumPy.
+# Triton's data types, by NumPy's.
 _TYPES = {
     "bool": "TYPE_BOOL",
     **{f"{kind}{bits}": f"TYPE_{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
@@ -22,7 +22,7 @@ _TYPES = {
 
 
 def served_graph(config: Mapping[str, Any], signatures: Mapping[str, Any], precision: str = FLOAT32) -> str:
-    """Return the file of the graph to serve, relative to the folder of ONNX graphs: the whole loop, or `model`.
+    """Return the file of the graph to serve, relative to the folder of ONNX graphs: the generation loop, or `model`.
 
     Args:
         config: the settings of the export.
@@ -52,25 +52,25 @@ def model_files(
         By name, relative to the model's folder: `config.pbtxt`, a `ModelConfig` in the text format of protocol buffers,
         and in `warmup/` the inputs of the request with one row that warms a version up.
     """
-    given = {name: spec for name, spec in tensors["inputs"].items() if name not in tensors["defaults"]}
+    required = {name: spec for name, spec in tensors["inputs"].items() if name not in tensors["defaults"]}
     optional = {name: tensors["inputs"][name] for name in tensors["defaults"]}
-    if not _is_batched([shape for _, shape in [*given.values(), *tensors["outputs"].values()]]):
+    if not _is_batched([shape for _, shape in [*required.values(), *tensors["outputs"].values()]]):
         max_batch_size = 0
     if max_batch_size:
         optional = {}
-    text = "\n".join(_config(file, given, optional, tensors["outputs"], max_batch_size)) + "\n"
+    text = "\n".join(_config(file, required, optional, tensors["outputs"], max_batch_size)) + "\n"
     # A row of end tokens, none of them padding, and zeros.
     fills = {"input_ids": config.get("end_id") or 0, "attention_mask": 1}
     inputs = {
         f"{_WARM_UP}/{name}": np.full(_warm_up_shape(shape), fills.get(name, 0), dtype).tobytes()
-        for name, (dtype, shape) in given.items()
+        for name, (dtype, shape) in required.items()
     }
     return {CONFIG: text.encode(), **inputs}
 
 
 def _config(
     file: str,
-    given: Mapping[str, Any],
+    required: Mapping[str, Any],
     optional: Mapping[str, Any],
     outputs: Mapping[str, Any],
     max_batch_size: int,
@@ -80,7 +80,7 @@ def _config(
     yield 'backend: "onnxruntime"'
     yield f"default_model_filename: {json.dumps(file)}"
     yield f"max_batch_size: {max_batch_size}"
-    for field, tensors in (("input", given), ("input", optional), ("output", outputs)):
+    for field, tensors in (("input", required), ("input", optional), ("output", outputs)):
         for name, (dtype, shape) in tensors.items():
             dims = [size if isinstance(size, int) else -1 for size in shape[first:]]
             yield f"{field} {{"
@@ -94,9 +94,9 @@ def _config(
             yield "}"
     if max_batch_size:
         yield "dynamic_batching { max_queue_delay_microseconds: 2000 }"
-    # The version before answers until this request is answered. A file is needed for values that are not zero.
+    # The previous version is served until this request is answered. A file is needed for values that are not zero.
     yield 'model_warmup {\n  name: "one row"\n  batch_size: 1'
-    for name, (dtype, shape) in given.items():
+    for name, (dtype, shape) in required.items():
         yield f"  inputs {{ key: {json.dumps(name)} value {{"
         yield f"    data_type: {_TYPES[dtype]}"
         yield f"    dims: {_warm_up_shape(shape)[first:] or [1]}"
@@ -106,7 +106,7 @@ def _config(
 
 
 def _is_batched(shapes: Sequence[Sequence[int | str | None]]) -> bool:
-    """Return whether the first axis of all tensors has one name, or no known size."""
+    """Return whether the first axis of all tensors has one name, or an unknown size."""
     axes = [shape[0] if shape else 1 for shape in shapes]
     return not any(isinstance(axis, int) for axis in axes) and len({*axes} - {None}) <= 1
 

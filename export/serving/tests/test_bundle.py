@@ -45,7 +45,7 @@ def test_parts_are_added_to_an_export_with_the_same_settings(folder):
     found = serving.Bundle(folder)
     found.check()
     assert found.parity.keys() == {"onnx", "saved_model/it/1"}
-    with pytest.raises(ValueError, match="holds an export of another pipeline.*differs in pipeline"):
+    with pytest.raises(ValueError, match="contains an export of another pipeline.*differs in pipeline"):
         write(folder, "saved_model/it/2", {"pipeline": "FillMask"})
     with pytest.raises(FileExistsError, match="onnx"):
         write(folder)

@@ -62,7 +62,7 @@ def test_an_invalid_text_of_a_pair_fails_only_its_pair(loaded):
     found = classifier.scores(["a", None, "b", "c"], ["d", "e", LONG, "f"], errors="return")
     np.testing.assert_array_equal([found[0], found[3]], classifier.scores(["a", "c"], ["d", "f"]))
     assert [(type(each), "[" in str(each)) for each in found[1:3]] == [(TypeError, True), (ValueError, True)]
-    with pytest.raises(ValueError, match="must be equally many"):
+    with pytest.raises(ValueError, match="must have the same length"):
         classifier(["a", None], ["b"], errors="return")
 
 

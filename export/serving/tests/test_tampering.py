@@ -180,7 +180,7 @@ ATTACKS = {
     "path outside": (listed_outside("tokenizer/../../outside"), r"must list files inside.*\.\./outside"),
     "absolute path": (listed_outside("/etc/passwd"), "must list files inside.*/etc/passwd"),
     "path with backslashes": (listed_outside("..\\outside"), "must list files inside.*outside"),
-    "another graph": (replace("onnx/model.onnx", other_graph), "`forward` must give the model's logits"),
+    "another graph": (replace("onnx/model.onnx", other_graph), "`forward` must have the model's logits"),
 }
 READERS = {"verify": serving.verify, "load": serving.load}
 # `load` compares no outputs, and reads neither reports nor configurations of other servers.
@@ -288,7 +288,7 @@ def test_weights_in_other_files_are_rejected(small, folder, place):
     (folder.parent / "weights").write_bytes(np.array([10]).tobytes())
     for reader in READERS.values():
         with pytest.raises(
-            ValueError, match=r"`model\.onnx` must hold its weights.*external data in \.\./weights"
+            ValueError, match=r"`model\.onnx` must contain its weights.*external data in \.\./weights"
         ):
             reader(folder)
 
@@ -383,12 +383,12 @@ def test_a_signed_export_can_be_read_with_its_key_or_without_one(signed):
             OTHER_KEY,
             r"manifest\.json` must be signed with the key.*another signature",
         ),
-        (edit(lambda *_: None), KEY, r"manifest\.json` must be signed, as .*without a signature"),
+        (edit(lambda *_: None), KEY, r"manifest\.json` must be signed, because .*without a signature"),
         (edit(lambda *_: None, OTHER_KEY), KEY, r"manifest\.json` must be signed with the key"),
-        (set_in_manifest(signature=None), KEY, r"manifest\.json` must be signed, as"),
+        (set_in_manifest(signature=None), KEY, r"manifest\.json` must be signed, because"),
         (set_in_manifest(signature=5), KEY, r"manifest\.json` must be signed with the key"),
         (set_in_manifest(signature="ñ"), KEY, r"manifest\.json` must be signed with the key"),
-        (forge_intent, KEY, r"\.keras-transformer-export/manifest\.json` must be signed, as"),
+        (forge_intent, KEY, r"\.keras-transformer-export/manifest\.json` must be signed, because"),
         (lambda _: None, "text", "`signature_key` must be None or bytes, at least one. Received: str"),
         (lambda _: None, b"", "`signature_key` must be None or bytes, at least one. Received: no bytes"),
     ],
@@ -407,7 +407,7 @@ def test_a_part_is_verified_with_the_signature_of_its_export(signed, small, tmp_
     with pytest.raises(ValueError, match="must be signed with the key"):
         small.write(signed, "saved_model/it/2", signature_key=OTHER_KEY)
     small.write(tmp_path / "unsigned")
-    with pytest.raises(ValueError, match="must be signed, as"):
+    with pytest.raises(ValueError, match="must be signed, because"):
         small.write(tmp_path / "unsigned", "saved_model/it/2", signature_key=KEY)
     with pytest.raises(ValueError, match="`signature_key` must be None or bytes"):
         small.write(tmp_path / "new", signature_key="text")

@@ -35,9 +35,9 @@ def forward_pipeline(
     Returns:
         The class of its name, or a `Model` if there is none, or it needs a tokenizer and there is none.
     """
-    found = ExportedPipeline.of(config["pipeline"])
-    if found is not None and issubclass(found, ArrayPipeline):
-        return found(sessions, config)
-    if found is not None and issubclass(found, TextPipeline) and tokenizer is not None:
-        return found(sessions, config, tokenizer)
+    pipeline_class = ExportedPipeline.of(config["pipeline"])
+    if pipeline_class is not None and issubclass(pipeline_class, ArrayPipeline):
+        return pipeline_class(sessions, config)
+    if pipeline_class is not None and issubclass(pipeline_class, TextPipeline) and tokenizer is not None:
+        return pipeline_class(sessions, config, tokenizer)
     return Model(sessions, config)

@@ -116,10 +116,10 @@ def outputs_of(scores: np.ndarray, config: Mapping[str, Any]) -> Row:
     """Return the outputs of a classifier for the scores (C,) of a row."""
     if config["problem_type"] == "regression":
         return {"values": scores}
-    (found,) = classes_of(scores[None], config)
+    (classes,) = classes_of(scores[None], config)
     if config["problem_type"] == "multi_label_classification":
-        return {"labels": [label_output(label, config) for label in found], "probabilities": scores}
-    return {"label": label_output(found, config), "probabilities": scores}
+        return {"labels": [label_output(label, config) for label in classes], "probabilities": scores}
+    return {"label": label_output(classes, config), "probabilities": scores}
 
 
 def label_dtype(config: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import Errors, RefusedError, as_list
+from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError, as_list
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, as_floats
 from keras_transformer_serving.tasks import DEFAULT, TEXT, Row, Tensor
 
@@ -52,10 +52,10 @@ class EmbeddingTask(TextTask):
         texts = [text] if isinstance(text, str) else as_list("text", text)
         options = _prompt_options(self._prompts, prompt_name, prompt)
         columns = {"text": texts, **{name: [value] * len(texts) for name, value in options.items()}}
-        found = self._answers(columns, batch_size, errors=errors, truncate=truncate)
+        answers = self._answers(columns, batch_size, errors=errors, truncate=truncate)
         if errors == "return":
-            return found[0] if one else found
-        rows = as_floats(found, self.config["model_dim"])
+            return answers[0] if one else answers
+        rows = as_floats(answers, self.config["model_dim"])
         return rows[0] if one else rows
 
     @classmethod
@@ -76,14 +76,14 @@ class Embedding(EmbeddingTask, TextPipeline):
     """An exported encoder of sentences; `load` creates it."""
 
     def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
-        """Convert a text to windows of ids, with the default prompt, or that of a prompt's name and a prompt.
+        """Convert a text to windows of ids, with the default prompt, the prompt of a name, or a prompt.
 
-        The name "" is that of no prompt. The prompt replaces that of the name unless it is "".
+        The name "" means no prompt. A prompt other than "" replaces the prompt of the name.
         """
         text, *options = texts
         name, prompt = options or (self.config.get("default_prompt_name") or "", "")
         if name and name not in self._prompts:
-            raise RefusedError(
+            raise InvalidInputError(
                 "prompt_name", f"`prompt_name` must be one of {list(self._prompts)}. Received: {name}"
             )
         prompt = prompt or (self._prompts[name] if name else "")

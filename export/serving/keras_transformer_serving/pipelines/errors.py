@@ -8,8 +8,8 @@ from typing import Any, Literal
 Errors = Literal["raise", "return"]
 
 
-class RefusedError(ValueError):
-    """A text that is refused.
+class InvalidInputError(ValueError):
+    """A text that is invalid.
 
     Args:
         argument: the name of the argument that the text is given as.
@@ -60,7 +60,7 @@ class RowErrors:
         """Add an error that is raised in the block, a check of a row."""
         try:
             yield
-        except RefusedError as error:
+        except InvalidInputError as error:
             self.add(row, ValueError(f"{error} in {error.argument}[{row}]"))
         except (TypeError, ValueError) as error:
             self.add(row, error)

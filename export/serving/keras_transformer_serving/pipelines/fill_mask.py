@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, softmax
 from keras_transformer_serving.tasks import Row, Tensor
 from keras_transformer_serving.text.base import WHITE_SPACE
@@ -38,7 +38,7 @@ class FillMaskTask(TextTask):
 
     @classmethod
     def answer(cls, row: Row, config: dict[str, Any]) -> list[list[MaskPrediction]]:
-        """Return the predictions of the outputs of a text; those of texts with fewer mask tokens are padded."""
+        """Return the predictions of the outputs of a text; outputs of texts with fewer mask tokens are padded."""
         pieces, probabilities = (np.asarray(row[name]).tolist() for name in ("pieces", "probabilities"))
         return [
             list(map(MaskPrediction, *mask))
@@ -48,7 +48,7 @@ class FillMaskTask(TextTask):
 
     @staticmethod
     def text(answer: list[list[MaskPrediction]]) -> str:
-        """Return pieces and probabilities; those of several mask tokens are separated by tabs."""
+        """Return pieces and probabilities; several mask tokens are separated by tabs."""
         return "\t".join(" ".join(f"{each.piece} {each.probability:.2f}" for each in mask) for mask in answer)
 
 
@@ -62,11 +62,11 @@ class FillMask(FillMaskTask, TextPipeline):
             text = re.sub(f"{WHITE_SPACE}+{re.escape(mask)}", lambda _: mask, text)
         first, *others = map(self.tokenizer.tokenize, text.split(mask))
         if not others:
-            raise RefusedError("text", f"`text` must contain the mask token {mask!r}. Received: none")
+            raise InvalidInputError("text", f"`text` must contain the mask token {mask!r}. Received: none")
         ids = [*first, *(id_ for part in others for id_ in (self.tokenizer.mask_id, *part))]
         windows = self._windows(ids, "text", truncate)
         if self.tokenizer.mask_id not in windows.ids[0]:
-            raise RefusedError(
+            raise InvalidInputError(
                 "text",
                 f"`text` must contain the mask token {mask!r} in its first {len(windows.ids[0])} tokens "
                 "(truncate=True). Received: none",

@@ -9,13 +9,13 @@ import numpy as np
 from keras_transformer_serving.graphs import TEMPERATURES, Graphs
 from keras_transformer_serving.pipelines.errors import (
     Errors,
-    RefusedError,
+    InvalidInputError,
     RowErrors,
     check_batch_size,
     check_string,
     check_truncate,
 )
-from keras_transformer_serving.tasks import DEFAULT, REFUSED, TEXT, ExportedPipeline, Task, Tensor
+from keras_transformer_serving.tasks import DEFAULT, ERROR_OUTPUT, TEXT, ExportedPipeline, Task, Tensor
 from keras_transformer_serving.text import Tokenizer, splitting
 
 NEW_SEED = -1  # draws a new seed
@@ -34,23 +34,23 @@ class GeneratingTask(Task):
 
         With N > 1 hypotheses, generated outputs have an axis of N.
         """
-        count, most = config["generation"].get("num_return", 1), config["max_new_tokens"]
+        count, length = config["generation"].get("num_return", 1), config["max_new_tokens"]
         padding_value = config["end_id"] if config["pad_id"] is None else config["pad_id"]
-        several = (count,) if count > 1 else ()
-        text = Tensor("text", "string", several, empty=[""] * count if several else "")
-        none = np.full((*several, most), padding_value)
-        ids = Tensor("ids", "int32", (*several, most), empty=none, padding=padding_value)
-        lengths = Tensor("lengths", "int32", several, empty=np.zeros(several, int) if several else 0)
-        numbers = (ids, lengths, Tensor("scores", "float32", several))
+        hypotheses = (count,) if count > 1 else ()
+        text = Tensor("text", "string", hypotheses, empty=[""] * count if hypotheses else "")
+        no_ids = np.full((*hypotheses, length), padding_value)
+        ids = Tensor("ids", "int32", (*hypotheses, length), empty=no_ids, padding=padding_value)
+        lengths = Tensor("lengths", "int32", hypotheses, empty=np.zeros(hypotheses, int) if hypotheses else 0)
+        numbers = (ids, lengths, Tensor("scores", "float32", hypotheses))
         encoded = Tensor("source_ids", "int32", (None,), padding=padding_value)
         token_scores = Tensor("token_scores", "float32", (None,))
         scores = (Tensor("scores", "float32"), token_scores, Tensor("lengths", "int32", empty=0))
         return {
-            DEFAULT: ((TEXT,), (text, REFUSED)),
-            "generate": ((TEXT, *cls.options(config)), (text, *numbers, REFUSED)),
-            "generate_ids": ((TEXT, *cls.noise(config)), (*numbers, REFUSED)),
-            "encode": ((TEXT,), (encoded, Tensor("padding_mask", "bool", (None,)), REFUSED)),
-            "score": ((TEXT, Tensor("target", "string")), (*scores, REFUSED)),
+            DEFAULT: ((TEXT,), (text, ERROR_OUTPUT)),
+            "generate": ((TEXT, *cls.options(config)), (text, *numbers, ERROR_OUTPUT)),
+            "generate_ids": ((TEXT, *cls.noise(config)), (*numbers, ERROR_OUTPUT)),
+            "encode": ((TEXT,), (encoded, Tensor("padding_mask", "bool", (None,)), ERROR_OUTPUT)),
+            "score": ((TEXT, Tensor("target", "string")), (*scores, ERROR_OUTPUT)),
         }
 
     @classmethod
@@ -78,11 +78,11 @@ class GeneratingTask(Task):
     @classmethod
     def ranges(cls, config: dict[str, Any]) -> dict[str, tuple[float, float]]:
         """Return the least and the largest value of each option."""
-        most, constraints = config["max_new_tokens"], config.get("constraints", [])
+        limit, constraints = config["max_new_tokens"], config.get("constraints", [])
         counts = [each["count"] for each in constraints if each["constraint"] == "MinNewTokens"]
         return {
-            "max_new_tokens": (max([1, *counts]), most),
-            "min_new_tokens": (0, most),
+            "max_new_tokens": (max([1, *counts]), limit),
+            "min_new_tokens": (0, limit),
             "temperature": TEMPERATURES,
             "seed": (NEW_SEED, 2**32 - 1),
             "rows": (-1, 2**31 - 1),
@@ -108,7 +108,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         config: the export's settings.
     """
 
-    _or_long_texts = ""  # offered by the error of a text that is too long, beside truncation
+    _or_long_texts = ""  # in the error of a text that is too long, an alternative to truncation
 
     def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
         self.graphs = graphs
@@ -151,11 +151,11 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             max_new_tokens: as in `generate`; the options of a text that is split hold for each part.
             min_new_tokens: as in `generate`.
             temperature: as in `generate`.
-            long_texts: of an encoder–decoder, "refuse" texts of more than `max_source_tokens` tokens, or "split" them
-                into lines and sentences, whose outputs are joined; by default the export's setting.
+            long_texts: of an encoder–decoder, "refuse", an error, for texts of more than `max_source_tokens` tokens, or
+                "split" them into lines and sentences, whose outputs are joined; by default the export's setting.
             errors: "raise" the error of a text, or "return" it in place of the output.
             truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
-                tokens and the end token; of a prompt the last tokens are kept, which the output continues.
+                tokens and the end token; a prompt is truncated to its last tokens, which the output continues.
 
         Returns:
             The first hypothesis of each text: a list as long as `texts`, or a string for a string.
@@ -183,20 +183,18 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             options = {
                 name: values[split.owners] if values.ndim else values for name, values in options.items()
             }
-        found_errors = RowErrors(errors)
+        row_errors = RowErrors(errors)
         for row, text in enumerate(rows):
-            with found_errors.of(row):
+            with row_errors.of(row):
                 check_string("texts", row, text)
-        ids = self._generate(rows, batch_size, found_errors, truncate, options)["ids"]
+        ids = self._generate(rows, batch_size, row_errors, truncate, options)["ids"]
         first = ids if ids.ndim == 2 else ids[:, 0]
-        outputs = found_errors.merge(
-            {row: self.decode(first[row]) for row in found_errors.accepted(len(rows))}
-        )
+        outputs = row_errors.merge({row: self.decode(first[row]) for row in row_errors.accepted(len(rows))})
         outputs = outputs if split is None else split.join(outputs)
         return outputs[0] if one else outputs
 
     def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
-        """Return each text as parts that fit `max_source_tokens`; None if long texts are refused."""
+        """Return each text as parts that fit `max_source_tokens`; None if long texts are errors."""
         if long_texts is not None:
             raise ValueError(
                 f"`long_texts` must be None for a decoder-only model. Received: long_texts={long_texts!r}"
@@ -219,11 +217,11 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         Args:
             texts: B strings, or lists of token ids.
             batch_size: the number of texts in a batch.
-            max_new_tokens: the maximum number of new tokens, or one for each text, at most that of the export.
+            max_new_tokens: the maximum number of new tokens, or one for each text, at most the export's.
             min_new_tokens: the minimum number of tokens before an end token, or one for each text, by default 0.
             temperature: the temperature of sampling, or one for each text, by default the sampler's.
             errors: "raise" the error of a text, or "return" it in "error", with empty values in its row.
-            truncate: as in a call; rows of ids are cut, too.
+            truncate: as in a call; lists of ids are truncated, too.
 
         Returns:
             "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if the
@@ -234,11 +232,11 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             ValueError: as for a call, or if ids are out of range.
         """
         options = _numbers(len(texts), max_new_tokens, min_new_tokens, temperature)
-        found_errors = RowErrors(errors)
-        outputs = self._generate(texts, batch_size, found_errors, truncate, options)
+        row_errors = RowErrors(errors)
+        outputs = self._generate(texts, batch_size, row_errors, truncate, options)
         if errors == "raise":
             return outputs
-        return {**outputs, "error": found_errors.merge(dict.fromkeys(range(len(texts))))}
+        return {**outputs, "error": row_errors.merge(dict.fromkeys(range(len(texts))))}
 
     def _generate(
         self,
@@ -248,7 +246,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         truncate: bool,
         options: dict[str, np.ndarray],
     ) -> dict[str, np.ndarray]:
-        """Generate the outputs of `generate`; those of texts with an error are empty."""
+        """Generate the outputs of `generate`; the outputs of texts with an error are empty."""
         check_batch_size(batch_size)
         if isinstance(texts, str):
             raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
@@ -261,13 +259,15 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         for begin in range(0, len(order), batch_size):
             chosen = order[begin : begin + batch_size]
             input_ids, mask = self.padded([rows[row] for row in chosen])
-            each = {name: values[chosen] if values.ndim else values for name, values in options.items()}
-            part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask, **each)
+            batch_options = {
+                name: values[chosen] if values.ndim else values for name, values in options.items()
+            }
+            part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask, **batch_options)
             ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
     def run(self, input_ids: np.ndarray, **arrays: Any) -> dict[str, np.ndarray]:
-        """Return the outputs of the graph with the whole loop for token ids, without a tokenizer or batches.
+        """Return the outputs of the graph with the generation loop for token ids, without a tokenizer or batches.
 
         Args:
             input_ids: integers (B, S), padded.
@@ -290,14 +290,14 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
 
         Args:
             text: the text.
-            truncate: whether to cut it if it has too many tokens.
+            truncate: whether to truncate it if it has too many tokens.
 
         Raises:
-            RefusedError: if it has too many tokens, or as a prompt none.
+            InvalidInputError: if it has too many tokens, or is a prompt without tokens.
         """
         ids = self.tokenize(text)
         if self.graphs.start_id is None and not ids:
-            raise RefusedError("texts", "`texts` must each have a token. Received: none")
+            raise InvalidInputError("texts", "`texts` must each have a token. Received: none")
         return self._limited(ids, truncate)
 
     def _encoded(self, texts: Sequence[Any], errors: RowErrors, truncate: bool) -> dict[int, list[int]]:
@@ -331,7 +331,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         if len(ids) > limit and truncate:
             return self._truncated(ids, limit)
         if len(ids) > limit:
-            raise RefusedError(
+            raise InvalidInputError(
                 "texts",
                 f"`texts` must have at most {limit} tokens each (max_source_tokens){self._or_long_texts}, or "
                 f"truncate=True. Received: {len(ids)} tokens",
@@ -408,10 +408,10 @@ class TextGeneration(Generating):
 
 def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
     """Return an exported pipeline that generates, of the class of its name or, if it has none, of its kind of model."""
-    found = ExportedPipeline.of(config["pipeline"])
-    if found is None or not issubclass(found, Generating):
-        found = TextGeneration if config["start_id"] is None else TextToText
-    return found(graphs, tokenizer, config)
+    pipeline_class = ExportedPipeline.of(config["pipeline"])
+    if pipeline_class is None or not issubclass(pipeline_class, Generating):
+        pipeline_class = TextGeneration if config["start_id"] is None else TextToText
+    return pipeline_class(graphs, tokenizer, config)
 
 
 def stream_text(
@@ -445,11 +445,11 @@ def _numbers(count: int, *values: Any) -> dict[str, np.ndarray]:
     Raises:
         ValueError: if one has another shape.
     """
-    given = dict(zip(("max_new_tokens", "min_new_tokens", "temperature"), values, strict=True))
-    arrays = {name: np.asarray(each) for name, each in given.items() if each is not None}
+    options = dict(zip(("max_new_tokens", "min_new_tokens", "temperature"), values, strict=True))
+    arrays = {name: np.asarray(value) for name, value in options.items() if value is not None}
     for name, array in arrays.items():
         if array.shape not in ((), (count,)):
             raise ValueError(
-                f"`{name}` must be one number, or one for each of {count} texts. Received: {name}={given[name]!r}"
+                f"`{name}` must be one number, or one for each of {count} texts. Received: {name}={options[name]!r}"
             )
     return arrays

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import Errors, RefusedError
+from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows
 from keras_transformer_serving.pipelines.token_classification import WORD
 from keras_transformer_serving.tasks import DEFAULT, Row, Tensor
@@ -102,15 +102,15 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
         """Convert a question and its context to windows of ids, and the places of the context's tokens."""
         question, context = texts
         ids: list[int] = []
-        found = Context(context, [], [])
+        tokens = Context(context, [], [])
         for word in WORD.finditer(context):
-            of_word = self.tokenizer.tokenize(word.group())
-            ids += of_word
-            found.starts.extend([word.start()] * len(of_word))
-            found.ends.extend([word.end()] * len(of_word))
+            word_ids = self.tokenizer.tokenize(word.group())
+            ids += word_ids
+            tokens.starts.extend([word.start()] * len(word_ids))
+            tokens.ends.extend([word.end()] * len(word_ids))
         if not ids:
-            raise RefusedError("context", "`context` must contain a word. Received: none")
-        return self._windows(ids, "context", truncate, question=self.tokenizer.tokenize(question)), found
+            raise InvalidInputError("context", "`context` must contain a word. Received: none")
+        return self._windows(ids, "context", truncate, question=self.tokenizer.tokenize(question)), tokens
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: Context) -> Row:
         """Return the span with the largest sum of start and end logits."""

@@ -80,14 +80,14 @@ class TextClassificationTask(Classifier, TextTask):
     ) -> Any:
         """Return the probabilities, or the numbers of a regression, as `probabilities` does."""
         options: dict[str, Any] = {"errors": errors, "truncate": truncate}
-        found = self._classified(text, text_pair, batch_size, convert=self.row_scores, **options)
-        return found if errors == "return" else as_floats(found, len(self.config["labels"]))
+        answers = self._classified(text, text_pair, batch_size, convert=self.row_scores, **options)
+        return answers if errors == "return" else as_floats(answers, len(self.config["labels"]))
 
     def _classified(self, text: Any, text_pair: Any, batch_size: int, **options: Any) -> Any:
         if text_pair is None:
             if self.config["symmetric"]:
                 raise ValueError(
-                    "`text_pair` must be given, as the model compares two texts. Received: text_pair=None"
+                    "`text_pair` is required, because the model compares two texts. Received: text_pair=None"
                 )
             return self._answers({"text": text}, batch_size, **options)
         return self._answers({"text": text, "text_pair": text_pair}, batch_size, **options)
@@ -110,7 +110,7 @@ class TextClassification(TextClassificationTask, TextPipeline):
             return super().preprocess(*texts, truncate=truncate)
         first, second = map(self.tokenizer.tokenize, texts)
         if truncate:
-            first = first[: first_length(len(first), len(second), self._room(2))]
+            first = first[: first_length(len(first), len(second), self._max_ids(2))]
         return self._windows(second, "text_pair", truncate, text=first), None
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> Row:
@@ -118,13 +118,13 @@ class TextClassification(TextClassificationTask, TextPipeline):
         return outputs_of(outputs.get("probabilities", outputs["logits"]).mean(axis=0), self.config)
 
 
-def first_length(first: int, second: int, room: int) -> int:
-    """Return the number of ids that are kept of the first text of a pair that is cut, the longer text first.
+def first_length(first: int, second: int, limit: int) -> int:
+    """Return the number of ids of the first text when a pair is truncated, the longer text first.
 
     Args:
         first: the number of ids of the first text.
-        second: that of the second text, which gets what is left of `room`.
-        room: the maximum number of ids of both.
+        second: the number of ids of the second text, which has the rest of `limit`.
+        limit: the maximum number of ids of both.
     """
-    room = max(room, 0)
-    return min(first, room - min(second, room // 2)) if first > second else min(first, room // 2)
+    limit = max(limit, 0)
+    return min(first, limit - min(second, limit // 2)) if first > second else min(first, limit // 2)

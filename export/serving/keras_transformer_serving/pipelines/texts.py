@@ -10,7 +10,7 @@ import numpy as np
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines.errors import (
     Errors,
-    RefusedError,
+    InvalidInputError,
     RowErrors,
     as_list,
     check_batch_size,
@@ -56,14 +56,14 @@ class TextTask(Task, abc.ABC):
             text: a list of texts, or one string.
             batch_size: the number of rows in a batch.
             errors: "raise" the error of a text, or "return" it in place of the answer.
-            truncate: whether to cut a text that is too long, keeping its first tokens.
+            truncate: whether to truncate a text that is too long to its first tokens.
 
         Returns:
             A list of answers, or the answer to one string.
 
         Raises:
             TypeError: if a text is not a string.
-            ValueError: if a text is too long, or refused for another reason.
+            ValueError: if a text is too long, or otherwise invalid.
         """
         return self._answers({"text": text}, batch_size, errors=errors, truncate=truncate)
 
@@ -87,40 +87,40 @@ class TextTask(Task, abc.ABC):
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> Any:
-        """Return the answers for texts or pairs; of a single string, only its own.
+        """Return the answers for texts or pairs, or the answer to a single string.
 
         Args:
             texts: one or several lists of texts or strings, by argument.
             batch_size: the number of rows in a batch.
             convert: a function from the outputs of a row and the settings to its answer, by default `answer`.
             errors: "raise" the error of a text, or "return" it in place of its answer.
-            truncate: whether to cut texts that are too long; `preprocess` takes it as an argument.
+            truncate: whether to truncate texts that are too long; `preprocess` takes it as an argument.
 
         Raises:
             TypeError: if a text is not a string.
-            ValueError: if `batch_size` is not positive, a text is refused, or lists have different lengths.
+            ValueError: if `batch_size` is not positive, a text is invalid, or lists have different lengths.
         """
         check_batch_size(batch_size)
         check_truncate(truncate)
-        found_errors = RowErrors(errors)
+        row_errors = RowErrors(errors)
         columns = [
-            self._column(name, [given] if isinstance(given, str) else as_list(name, given), found_errors)
-            for name, given in texts.items()
+            self._column(name, [values] if isinstance(values, str) else as_list(name, values), row_errors)
+            for name, values in texts.items()
         ]
         if len({len(column) for column in columns}) > 1:
             names = " and ".join(map("`{}`".format, texts))
             counts = " and ".join(str(len(column)) for column in columns)
-            raise ValueError(f"{names} must be equally many. Received: {counts} texts")
-        # Long texts first, so that too long ones are found at once.
+            raise ValueError(f"{names} must have the same length. Received: {counts} texts")
+        # Long texts are first, so that those that are too long raise an error at once.
         order = sorted(
-            found_errors.accepted(len(columns[0])),
+            row_errors.accepted(len(columns[0])),
             key=lambda row: -sum(len(column[row]) for column in columns),
         )
         options = {"truncate": True} if truncate else {}
-        rows = self._rows(columns, batch_size, order, found_errors, **options)
+        rows = self._rows(columns, batch_size, order, row_errors, **options)
         config, convert = self.config, convert or self.answer
-        answers = found_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
-        return answers[0] if all(isinstance(given, str) for given in texts.values()) else answers
+        answers = row_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
+        return answers[0] if all(isinstance(values, str) for values in texts.values()) else answers
 
     @abc.abstractmethod
     def _column(self, name: str, texts: list[Any], errors: RowErrors) -> Sequence[Any]:
@@ -135,22 +135,22 @@ class TextTask(Task, abc.ABC):
         errors: RowErrors,
         **options: Any,
     ) -> dict[int, Row]:
-        """Return the outputs of each row that is not refused, by index, computed in batches.
+        """Return the outputs of each valid row, by index, computed in batches.
 
         Args:
             columns: one or several lists of n texts.
             batch_size: the number of rows in a batch.
-            order: the indices of rows, those of similar length next to each other.
-            errors: the errors of rows, to which those of refused ones are added.
-            **options: those of `preprocess`.
+            order: the indices of rows, with rows of similar length next to each other.
+            errors: the errors of rows, to which the errors of these rows are added.
+            **options: the options of `preprocess`.
         """
 
 
 class TextPipeline(TextTask, Model):
     """Base class of exported pipelines that run their model once on texts.
 
-    A subclass extends the declaration of its task, too, and defines `postprocess`; `preprocess` has a default.
-    Its arguments and errors are those of the pipeline of its name in `keras_transformer.pipelines`.
+    A subclass also extends the declaration of its task, and defines `postprocess`; `preprocess` has a default.
+    It has the arguments and errors of the pipeline of the same name in `keras_transformer.pipelines`.
 
     Args:
         sessions: ONNX Runtime's sessions of the graphs.
@@ -167,10 +167,10 @@ class TextPipeline(TextTask, Model):
 
         Args:
             *texts: the text or the two texts.
-            truncate: whether to cut a text that is too long; it has one window then.
+            truncate: whether to truncate a text that is too long; it has one window then.
 
         Raises:
-            RefusedError: if a text is refused.
+            InvalidInputError: if a text is invalid.
         """
         return self._windows(self.tokenizer.tokenize(texts[0]), "text", truncate), None
 
@@ -207,8 +207,8 @@ class TextPipeline(TextTask, Model):
             if not batch:
                 continue
             outputs = self.run_windows([windows for windows, _ in batch.values()], batch_size)
-            for found, (row, (windows, state)) in zip(outputs, batch.items(), strict=True):
-                rows[row] = self.postprocess(found, windows, state)
+            for row_outputs, (row, (windows, state)) in zip(outputs, batch.items(), strict=True):
+                rows[row] = self.postprocess(row_outputs, windows, state)
         return rows
 
     def run_windows(self, batch: Sequence[Windows], batch_size: int) -> list[Arrays]:
@@ -239,38 +239,38 @@ class TextPipeline(TextTask, Model):
         ]
 
     def _windows(self, ids: list[int], name: str, truncate: bool = False, **first: list[int]) -> Windows:
-        """Split ids into windows that fit the model and overlap by half, or cut them to one.
+        """Split ids into windows that fit the model and overlap by half, or truncate them to one.
 
         Args:
             ids: the ids of the text.
-            name: the argument that the text is given as.
+            name: the name of the text's argument.
             truncate: whether to keep the first ids that fit.
             **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
 
         Raises:
-            RefusedError: if the text is too long.
+            InvalidInputError: if the text is too long.
         """
         limit = self.config["max_length"]
-        most = self._room(len(first) + 1) - sum(map(len, first.values()))
-        if most > 0 and (truncate or self.config.get("long_texts") == "truncate"):
-            ids = ids[:most]
+        max_ids = self._max_ids(len(first) + 1) - sum(map(len, first.values()))
+        if max_ids > 0 and (truncate or self.config.get("long_texts") == "truncate"):
+            ids = ids[:max_ids]
         split = self.config.get("long_texts") == "window"
-        if len(ids) > most and not (split and most >= 2):
+        if len(ids) > max_ids and not (split and max_ids >= 2):
             hint = "" if split else ", or long_texts='window'"
-            beside = "".join(f" beside its `{each}`" for each in first)
-            raise RefusedError(
+            question = "".join(f" beside its `{each}`" for each in first)
+            raise InvalidInputError(
                 name,
-                f"`{name}` must have at most {max(most, 0)} tokens each{beside}, as `max_length` is {limit}"
+                f"`{name}` must have at most {max(max_ids, 0)} tokens each{question}, as `max_length` is {limit}"
                 f"{hint}. Received: {len(ids)} tokens",
             )
-        stride = max(most - most // 2, 1)
-        beyond = max(len(ids) - most, 0)
-        starts = [min(start, beyond) for start in range(0, beyond + stride, stride)]
+        stride = max(max_ids - max_ids // 2, 1)
+        last_start = max(len(ids) - max_ids, 0)
+        starts = [min(start, last_start) for start in range(0, last_start + stride, stride)]
         return Windows(
-            [ids[start : start + most] for start in starts], starts, next(iter(first.values()), None)
+            [ids[start : start + max_ids] for start in starts], starts, next(iter(first.values()), None)
         )
 
-    def _room(self, num_texts: int) -> int:
+    def _max_ids(self, num_texts: int) -> int:
         """Return the maximum number of ids of a text or pair, without special ids."""
         limit: int | None = self.config["max_length"]
         separators = (num_texts - 1) * (self.tokenizer.pair_separators - 1)

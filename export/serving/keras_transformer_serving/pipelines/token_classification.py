@@ -50,7 +50,7 @@ class TokenClassificationTask(TextTask):
 
     @classmethod
     def answer(cls, row: Row, config: dict[str, Any]) -> list[TaggedWord]:
-        """Return the words of the outputs of a text; those of shorter texts are padded."""
+        """Return the words of the outputs of a text; outputs of shorter texts are padded."""
         label_of = {label_output(label, config): label for label in config["labels"]}
         columns = (np.asarray(row[tensor.name]).tolist() for tensor in cls.outputs(config))
         return [

@@ -141,7 +141,7 @@ def create_app(
 def routes() -> list[Route]:
     """Return the routes."""
     rest, inference, own = "tensorflow_serving", "open_inference", "server"
-    found = [
+    table = [
         ("GET", "/", own, _page),
         ("GET", "/openapi.json", own, _openapi),
         ("GET", "/metrics", own, _metrics),
@@ -161,11 +161,11 @@ def routes() -> list[Route]:
         ("POST", "/v2/models/{name}/versions/{version}/infer", inference, _infer),
     ]
     for part in ("", "/versions/{version}", "/labels/{label}"):
-        found += [
+        table += [
             ("GET", "/v1/models/{name}" + part, rest, _status),
             ("GET", "/v1/models/{name}" + part + "/metadata", rest, _metadata),
         ]
-    return [Route(path, _endpoint(protocol, run), methods=[method]) for method, path, protocol, run in found]
+    return [Route(path, _endpoint(protocol, run), methods=[method]) for method, path, protocol, run in table]
 
 
 def _endpoint(

@@ -52,7 +52,7 @@ class Limits:
                 raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
         if self.max_rows > self.max_queue:
             raise ValueError(
-                "`max_rows` must be at most `max_queue`, so that every request fits the queue. "
+                "`max_rows` must be at most `max_queue`, so that every request fits into the queue. "
                 f"Received: max_rows={self.max_rows}, max_queue={self.max_queue}"
             )
 
@@ -62,7 +62,7 @@ class _Request:
     """A request in the queue.
 
     Attributes:
-        outputs: the outputs of each row that has been computed or refused.
+        outputs: the outputs of each row that has been computed or is invalid.
         missing: the number of the other rows.
         respond: a function from the outputs of all rows to the result.
         result: the result, which is done early where the request was dropped.
@@ -97,7 +97,7 @@ class Batcher:
     """The queue of a model, and the threads that compute its batches.
 
     A batch has rows of one bucket of lengths. It is computed as soon as a thread is free and the batch is full or its
-    first row has waited for `max_latency_ms`. The thread also makes the answers, while another computes.
+    first row has waited for `max_latency_ms`. The thread also creates the responses, while another thread computes.
 
     Args:
         limits: the limits.
@@ -140,7 +140,7 @@ class Batcher:
         """Put the rows of a request into the queue.
 
         Args:
-            jobs: the job of each row, or the outputs of one that is refused.
+            jobs: the job of each row, or the outputs of an invalid one.
             respond: a function from the outputs of each row to the result, run in another thread.
 
         Returns:
@@ -223,7 +223,7 @@ class Batcher:
             work()
 
     def _next(self) -> Callable[[], None] | None:
-        """Return what a thread is to do now, a step or a batch; None to wait."""
+        """Return the next task of a thread, a step or a batch; None to wait."""
         if self._computing == self._num_batches:
             return None
         queue = self._ready()
@@ -266,13 +266,13 @@ class Batcher:
     def _compute(self, batch: Sequence[_Waiting]) -> None:
         """Compute a batch, and answer the requests that it completes."""
         begin = time.perf_counter()
-        found = compute_each([waiting.job for waiting in batch])
+        results = compute_each([waiting.job for waiting in batch])
         seconds = time.perf_counter() - begin
         complete: list[tuple[_Request, Exception | None]] = []
         with self._changed:
             self._end_computing()
             self._row_seconds = seconds / len(batch)
-            for waiting, outputs in zip(batch, found, strict=True):
+            for waiting, outputs in zip(batch, results, strict=True):
                 request = waiting.request
                 if isinstance(outputs, Exception):
                     complete.append((request, outputs))
@@ -327,8 +327,8 @@ def _set_results(outcomes: "Sequence[tuple[_Request | _Step, Any]]") -> None:
 
 def compute(jobs: Sequence[Job]) -> list[Row]:
     """Return the outputs of each job of a batch."""
-    found = jobs[0].run([job.values for job in jobs])
-    return [job.finish(result) for job, result in zip(jobs, found, strict=True)]
+    results = jobs[0].run([job.values for job in jobs])
+    return [job.finish(result) for job, result in zip(jobs, results, strict=True)]
 
 
 def compute_each(jobs: Sequence[Job]) -> list[Row | Exception]:

@@ -8,16 +8,16 @@ import numpy as np
 
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines.classification import ArrayPipeline
-from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.texts import TextPipeline, Windows
 from keras_transformer_serving.server.signatures import TRUNCATE, Job, Signature, bucket, text_of
-from keras_transformer_serving.tasks import DEFAULT, ERROR, FORWARD, REFUSED, Row, Tensor
+from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, FORWARD, Row, Tensor
 
 _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32", "tensor(float16)": "float32"}
 
 
 def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
-    """Return the signatures of a pipeline that runs its model once, by name: those of the SavedModel.
+    """Return the signatures of a pipeline that runs its model once, by name: the signatures of the SavedModel.
 
     Args:
         pipeline: the pipeline.
@@ -30,17 +30,17 @@ def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
     )
     results = tuple(Tensor(entry.name, _DTYPES[entry.type], _sizes(entry)) for entry in session.get_outputs())
     prepare_arrays = functools.partial(_prepare_arrays, pipeline, functools.partial(_run, pipeline))
-    found = {FORWARD: Signature(inputs, results, prepare_arrays)}
+    result = {FORWARD: Signature(inputs, results, prepare_arrays)}
     if isinstance(pipeline, ArrayPipeline):
-        outputs = (*pipeline.outputs(pipeline.config), REFUSED)
+        outputs = (*pipeline.outputs(pipeline.config), ERROR_OUTPUT)
         prepare = functools.partial(prepare_arrays, finish=functools.partial(_finish_arrays, pipeline))
-        found[DEFAULT] = Signature(inputs, outputs, prepare)
+        result[DEFAULT] = Signature(inputs, outputs, prepare)
     if isinstance(pipeline, TextPipeline):
         run = functools.partial(pipeline.run_windows, batch_size=max_batch_size)
         for name, (tensors, outputs) in pipeline.tensors(pipeline.config).items():
             prepare = functools.partial(_prepare_texts, pipeline, run, [tensor.name for tensor in tensors])
-            found[name] = Signature(tensors, outputs, prepare)
-    return found
+            result[name] = Signature(tensors, outputs, prepare)
+    return result
 
 
 def warm_up(pipeline: Model, max_batch_size: int) -> Iterator[Job]:
@@ -71,19 +71,19 @@ def _sizes(entry: Any) -> tuple[int | None, ...]:
 
 
 def _prepare_arrays(pipeline: Model, run: Any, row: Row, index: int, finish: Any = None) -> Job:
-    """Return a job of a row of arrays; rows of the same shapes share a batch."""
+    """Return a job of a row of arrays; rows of the same shapes can be in one batch."""
     try:
         feed = pipeline.feed(**{name: values[None] for name, values in row.items()})
     except ValueError as error:
-        raise RefusedError(next(iter(row)), str(error)) from None
+        raise InvalidInputError(next(iter(row)), str(error)) from None
     shapes = tuple(values.shape for values in feed.values())
     return Job(run, shapes, feed, _identity if finish is None else finish)
 
 
 def _run(pipeline: Model, batch: Sequence[dict[str, np.ndarray]]) -> list[Row]:
     feed = {name: np.concatenate([values[name] for values in batch]) for name in batch[0]}
-    found = pipeline.run_checked(feed)
-    return [{name: values[row] for name, values in found.items()} for row in range(len(batch))]
+    outputs = pipeline.run_checked(feed)
+    return [{name: values[row] for name, values in outputs.items()} for row in range(len(batch))]
 
 
 def _finish_arrays(pipeline: ArrayPipeline, outputs: Row) -> Row:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer_serving.graphs import DECODER, ENCODER, uniform_noise
-from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import NEW_SEED, Generating, stream_text
 from keras_transformer_serving.server import long_texts
 from keras_transformer_serving.server.signatures import (
@@ -22,9 +22,9 @@ from keras_transformer_serving.server.signatures import (
     bucket,
     text_of,
 )
-from keras_transformer_serving.tasks import DEFAULT, ERROR, REFUSED, TEXT, Row, Tensor
+from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, TEXT, Row, Tensor
 
-_SHORT = 32  # tokens of source texts that share a batch: the decoder takes most of the time
+_SHORT = 32  # source tokens; shorter texts are in one batch, as the decoder takes most of the time
 _MOST_ALIGNED = 64  # tokens of a source text: each is hidden once
 
 
@@ -43,8 +43,8 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
         pipeline: the pipeline.
         scores_targets: whether its export has the graphs of `score`.
 
-    They are those of the SavedModel, and `align` beside `score`: texts to texts, or without a tokenizer for its texts
-    `generate_ids` of `input_ids`. `score` needs graphs of single steps of an encoder–decoder, with which it takes
+    The signatures of the SavedModel, and `align` where there is `score`: texts to texts, or without a tokenizer for its
+    texts `generate_ids` of `input_ids`. `score` needs graphs of single steps of an encoder–decoder, with which it takes
     targets of at most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling,
     so that a sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take
     `long_texts`, too.
@@ -58,7 +58,7 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
         arrays = (Tensor("input_ids", "int64", (None,)), *options, *noise)
         outputs = declared["generate_ids"][1]
         return {"generate_ids": Signature(arrays, outputs, functools.partial(prepare, outputs))}
-    found = {}
+    result = {}
     for name in (DEFAULT, "generate", "generate_ids"):
         inputs, outputs = declared[name]
         if option:  # the ids of the parts of a long text together
@@ -67,24 +67,24 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
                 for each in outputs
             )
         long = () if name == "generate_ids" else option
-        found[name] = Signature((*inputs, *long), outputs, functools.partial(prepare, outputs))
-    found["encode"] = Signature(*declared["encode"], functools.partial(_prepare_encoding, pipeline))
+        result[name] = Signature((*inputs, *long), outputs, functools.partial(prepare, outputs))
+    result["encode"] = Signature(*declared["encode"], functools.partial(_prepare_encoding, pipeline))
     if scores_targets:
         run_scores = functools.partial(_score, pipeline)
         prepare_scoring = functools.partial(_prepare_scoring, pipeline, run_scores)
-        found["score"] = Signature(*declared["score"], prepare_scoring)
+        result["score"] = Signature(*declared["score"], prepare_scoring)
         aligned = (
             Tensor("text", "string"),
             Tensor("source_pieces", "string", (None,)),
             Tensor("pieces", "string", (None,)),
             Tensor("alignment", "float32", (None, None)),
-            REFUSED,
+            ERROR_OUTPUT,
         )
         run_alignment = functools.partial(_align, pipeline)
-        found["align"] = Signature(
+        result["align"] = Signature(
             (TEXT,), aligned, functools.partial(_prepare_alignment, pipeline, run_alignment)
         )
-    return found
+    return result
 
 
 def warm_up(pipeline: Generating) -> Iterator[Job]:
@@ -128,7 +128,7 @@ def pieces(
     truncate: bool = False,
     setting: str | None = None,
 ) -> Iterator[str]:
-    """Return an iterator of the pieces of a text while it is generated; together they are the whole.
+    """Return an iterator of the pieces of a text while it is generated; joined, they are the text.
 
     Args:
         pipeline: one for which `streams` returns "".
@@ -138,7 +138,7 @@ def pieces(
         setting: of an encoder–decoder, "refuse" or "split" long texts, by default the export's setting.
 
     Raises:
-        RefusedError: if the text is refused.
+        InvalidInputError: if the text is invalid.
     """
     split = long_texts.split(pipeline, text, setting)
     rows = [pipeline.preprocess(part, truncate) for part in split.parts]
@@ -158,10 +158,10 @@ def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
 
 
 def check_options(pipeline: Generating, given: Row) -> None:
-    """Raise a RefusedError if an option is out of range."""
+    """Raise a InvalidInputError if an option is out of range."""
     for name, (low, high) in pipeline.ranges(pipeline.config).items():
         if name in given and not low <= given[name] <= high:
-            raise RefusedError(name, f"`{name}` must be in [{low}, {high}]. Received: {given[name]}")
+            raise InvalidInputError(name, f"`{name}` must be in [{low}, {high}]. Received: {given[name]}")
 
 
 def _prepare(
@@ -172,9 +172,9 @@ def _prepare(
         try:
             rows = pipeline.encode([row["input_ids"]])
         except ValueError as error:
-            raise RefusedError("input_ids", str(error)) from None
+            raise InvalidInputError("input_ids", str(error)) from None
     else:
-        # Signatures without the option refuse long texts.
+        # In signatures without the option, long texts are errors.
         split = long_texts.split(pipeline, text_of(row, "text", "texts"), row.get(long_texts.NAME, "refuse"))
         rows = [pipeline.preprocess(part, TRUNCATE in row) for part in split.parts]
     check_options(pipeline, row)
@@ -200,7 +200,7 @@ def _source_ids(pipeline: Generating, row: Row) -> list[int]:
 def _noise(pipeline: Generating, row: Row, index: int, part: int = 0) -> np.ndarray | None:
     """Return the noise of sampling (1, N, M) of a part of a text; None for other samplers.
 
-    It is that of the row, or of its seed and index.
+    The noise is an input of the row, or is sampled with its seed and index.
     """
     graphs = pipeline.graphs
     if graphs.sampler["sampler"] != "sample":
@@ -209,7 +209,7 @@ def _noise(pipeline: Generating, row: Row, index: int, part: int = 0) -> np.ndar
         noise: np.ndarray = row["noise"]
         if not ((noise >= 0) & (noise <= 1)).all():
             received = f"from {noise.min()} to {noise.max()}"
-            raise RefusedError("noise", f"`noise` must be in [0, 1]. Received: {received}")
+            raise InvalidInputError("noise", f"`noise` must be in [0, 1]. Received: {received}")
         return noise[None]
     number, seed = row.get("rows", -1), row.get("seed")
     if seed is None:
@@ -233,11 +233,11 @@ def _identity(batch: Sequence[Row]) -> Sequence[Row]:
 def _prepare_scoring(pipeline: Generating, run: Any, row: Row, index: int) -> Job:
     ids = _source_ids(pipeline, row)
     if not ids:
-        raise RefusedError("texts", "`texts` must not be empty. Received: an empty text")
+        raise InvalidInputError("texts", "`texts` must not be empty. Received: an empty text")
     assert pipeline.tokenizer is not None
     target = [*pipeline.tokenizer.tokenize(text_of(row, "target", "targets")), pipeline.graphs.end_id]
     if len(target) > pipeline.graphs.max_new_tokens:
-        raise RefusedError(
+        raise InvalidInputError(
             "targets",
             f"`targets` must have at most {pipeline.graphs.max_new_tokens} tokens each (max_new_tokens). "
             f"Received: {len(target)} tokens",
@@ -256,7 +256,7 @@ def _score(pipeline: Generating, batch: Sequence[tuple[list[int], list[int]]]) -
 def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> Job:
     ids = _source_ids(pipeline, row)
     if not 0 < len(ids) <= _MOST_ALIGNED:
-        raise RefusedError(
+        raise InvalidInputError(
             "texts",
             f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {len(ids)} tokens",
         )
@@ -267,7 +267,7 @@ def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> 
 def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
     """Generate, and return how much each token of the source contributes to each generated token.
 
-    The contribution is the decrease of the log-probability of the token when that of the source is hidden, divided by
+    The contribution is the decrease of the log-probability of the token when the source token is masked, divided by
     the sum over the source.
 
     References:
@@ -276,9 +276,9 @@ def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
     assert pipeline.tokenizer is not None
     pieces = pipeline.tokenizer.pieces
     rows = []
-    for values, found in zip(batch, _generate(pipeline, batch), strict=True):
-        ids = found["ids"] if found["ids"].ndim == 1 else found["ids"][0]
-        target = ids[: int(np.ravel(found["lengths"])[0])]
+    for values, generated in zip(batch, _generate(pipeline, batch), strict=True):
+        ids = generated["ids"] if generated["ids"].ndim == 1 else generated["ids"][0]
+        target = ids[: int(np.ravel(generated["lengths"])[0])]
         mask = 1 - np.eye(len(values.ids) + 1, len(values.ids), -1, dtype=np.int64)
         source = np.tile(np.array(values.ids, np.int64), (len(mask), 1))
         scores = pipeline.graphs.score(source, np.tile(target, (len(mask), 1)), mask)
@@ -300,23 +300,23 @@ def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, 
     graphs = pipeline.graphs
     ids, mask = pipeline.padded([values.ids for values in batch])
     defaults: Row = {"max_new_tokens": np.int64(graphs.max_new_tokens), "min_new_tokens": np.int64(0)}
-    given: dict[str, np.ndarray] = {}
+    inputs: dict[str, np.ndarray] = {}
     if batch[0].noise is not None:
         defaults["temperature"] = np.float32(graphs.sampler["temperature"])
-        given["noise"] = np.concatenate([values.noise for values in batch if values.noise is not None])
+        inputs["noise"] = np.concatenate([values.noise for values in batch if values.noise is not None])
     for name, default in defaults.items():
         if any(name in values.options for values in batch):
             options = [values.options.get(name, default) for values in batch]
-            given[name] = np.array(options, default.dtype)
-    found = graphs.run_loop(ids, mask, given)
-    return [{name: values[row] for name, values in found.items()} for row in range(len(batch))]
+            inputs[name] = np.array(options, default.dtype)
+    outputs = graphs.run_loop(ids, mask, inputs)
+    return [{name: values[row] for name, values in outputs.items()} for row in range(len(batch))]
 
 
-def _finish(pipeline: Generating, names: Sequence[str], found: dict[str, np.ndarray]) -> Row:
+def _finish(pipeline: Generating, names: Sequence[str], generated: dict[str, np.ndarray]) -> Row:
     """Return the named outputs of a row, with the texts of its ids."""
-    outputs: Row = {name: found[name] for name in names if name in found}
+    outputs: Row = {name: generated[name] for name in names if name in generated}
     if "text" in names:
-        ids = found["ids"]
+        ids = generated["ids"]
         texts = [pipeline.decode(each) for each in ids.reshape(-1, ids.shape[-1]).tolist()]
         outputs["text"] = texts if ids.ndim > 1 else texts[0]
     return {**outputs, ERROR: ""}

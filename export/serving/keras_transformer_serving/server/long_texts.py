@@ -1,11 +1,11 @@
-"""The option `long_texts` of requests: long texts as several jobs, and their outputs as those of one row."""
+"""The option `long_texts` of requests: a long text is computed as several jobs with one row of outputs."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import Generating, TextToText
 from keras_transformer_serving.tasks import ERROR, Row, Tensor
 from keras_transformer_serving.text import splitting
@@ -22,7 +22,7 @@ def option(pipeline: Generating) -> tuple[Tensor, ...]:
 
 
 def split(pipeline: Generating, text: str, setting: Any) -> splitting.Split:
-    """Return a text as its parts, or as one part if long texts are refused.
+    """Return a text as its parts, or as one part if long texts are errors.
 
     Args:
         pipeline: the pipeline.
@@ -30,19 +30,19 @@ def split(pipeline: Generating, text: str, setting: Any) -> splitting.Split:
         setting: "refuse" or "split"; None for the export's setting.
 
     Raises:
-        RefusedError: if the setting is unknown.
+        InvalidInputError: if the setting is unknown.
     """
     if not isinstance(pipeline, TextToText):
         return splitting.Split.whole(text)
     try:
         splits = pipeline.splits(setting)
     except ValueError as error:
-        raise RefusedError(NAME, str(error)) from None
+        raise InvalidInputError(NAME, str(error)) from None
     return pipeline.split_texts([text])[0] if splits else splitting.Split.whole(text)
 
 
 def join(pipeline: Generating, text: splitting.Split, parts: Sequence[Row]) -> Row:
-    """Return the outputs of a long text, given those of its parts.
+    """Return the outputs of a long text, joined from the outputs of its parts.
 
     Of N hypotheses the n-th is that of each part together: the texts and the ids one after another, the sums of lengths
     and scores.

@@ -17,8 +17,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     """Convert a request.
 
     Args:
-        body: the JSON value. Its "parameters" may have a "signature_name", "truncate" to cut texts that are too long,
-            and optional inputs of the signature, which hold for all rows.
+        body: the JSON value. Its "parameters" may have a "signature_name", "truncate" to shorten texts that are too
+            long, and optional inputs of the signature, which apply to all rows.
         signatures: those of the model, by name.
 
     Returns:
@@ -38,27 +38,31 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     signature = find(signatures, name)
     tensors = {tensor.name: tensor for tensor in signature.inputs}
     columns: dict[str, list[Any]] = {}
-    for index, each in enumerate(body["inputs"]):
-        given = each.get("name") if isinstance(each, dict) else None
-        if not isinstance(given, str) or given not in tensors or given in columns:
+    for index, item in enumerate(body["inputs"]):
+        input_name = item.get("name") if isinstance(item, dict) else None
+        if not isinstance(input_name, str) or input_name not in tensors or input_name in columns:
             raise RequestError(
                 400,
                 f"`inputs[{index}]` must have one of the names {', '.join(tensors)}, each once. "
-                f"Received: {shown(each)}",
+                f"Received: {shown(item)}",
             )
-        columns[given] = _column(tensors[given], each, f"inputs[{index}]")
-    kept: dict[str, Any] = {"outputs": _names(body.get("outputs"), signature)}
+        columns[input_name] = _column(tensors[input_name], item, f"inputs[{index}]")
+    context: dict[str, Any] = {"outputs": _names(body.get("outputs"), signature)}
     if "id" in body:
         if not isinstance(body["id"], str):
             raise RequestError(400, f"`id` must be a string. Received: {shown(body['id'])}")
-        kept["id"] = body["id"]
+        context["id"] = body["id"]
     columns = {**of_all_rows(parameters, signature), **columns}
     truncate = parameters.get(TRUNCATE, False)
-    return name, signature.rows(columns, lambda name, row: f"{name}.data[{row}]", truncate), kept
+    return name, signature.rows(columns, lambda name, row: f"{name}.data[{row}]", truncate), context
 
 
 def respond(
-    model: str, version: int, signature: Signature, outputs: Mapping[str, np.ndarray], kept: Mapping[str, Any]
+    model: str,
+    version: int,
+    signature: Signature,
+    outputs: Mapping[str, np.ndarray],
+    context: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the answer.
 
@@ -67,12 +71,12 @@ def respond(
         version: the number of its version.
         signature: the signature.
         outputs: its outputs (B, …), by name.
-        kept: the last result of `parse`.
+        context: the last result of `parse`.
     """
-    found: dict[str, Any] = {"model_name": model, "model_version": str(version)}
-    if "id" in kept:
-        found["id"] = kept["id"]
-    found["outputs"] = [
+    document: dict[str, Any] = {"model_name": model, "model_version": str(version)}
+    if "id" in context:
+        document["id"] = context["id"]
+    document["outputs"] = [
         {
             "name": tensor.name,
             "datatype": tensor.names.inference,
@@ -80,9 +84,9 @@ def respond(
             "data": json_values(outputs[tensor.name].reshape(-1)),
         }
         for tensor in signature.outputs
-        if tensor.name in kept["outputs"]
+        if tensor.name in context["outputs"]
     ]
-    return found
+    return document
 
 
 def metadata(name: str, numbers: Sequence[int], signatures: Mapping[str, Signature]) -> dict[str, Any]:
@@ -123,7 +127,7 @@ def _column(tensor: Tensor, given: Mapping[str, Any], place: str) -> list[Any]:
         expected = ", ".join("any" if size is None else str(size) for size in (None, *tensor.shape))
         raise RequestError(400, f"`{place}.shape` must be [{expected}]. Received: {shown(shape)}")
     values = _flat(data, len(sizes)) if isinstance(data, list) else None
-    # An axis of no entries has no values that bound the others.
+    # With an axis of size 0, there are no values, so the other sizes have no limit.
     too_large = math.prod(size or 1 for size in sizes) > max(len(values or ()), _MOST_EMPTY)
     if values is None or len(values) != math.prod(sizes) or too_large:
         raise RequestError(

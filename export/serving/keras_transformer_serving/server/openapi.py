@@ -163,7 +163,7 @@ def _predict(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
 
 
 def _options(signature: Signature) -> Json:
-    """Return the schemas of what a request may have beside its rows."""
+    """Return the schemas of the optional values of a request that apply to all rows."""
     truncate = _TRUNCATE if any(tensor.dtype == "string" for tensor in signature.inputs) else {}
     return truncate | {tensor.name: _schema(tensor) for tensor in signature.inputs if not tensor.required}
 

@@ -50,7 +50,7 @@ def document(body: bytes) -> Any:
         RequestError: if it is not JSON.
     """
     try:
-        return json.loads(body.decode(), parse_constant=_refuse_constant)
+        return json.loads(body.decode(), parse_constant=_reject_constant)
     except UnicodeDecodeError as error:
         raise RequestError(
             400, f"The request must be UTF-8. Received: another byte at {error.start}"
@@ -61,7 +61,7 @@ def document(body: bytes) -> Any:
         raise RequestError(400, "The request must be JSON. Received: values nested too deeply") from None
 
 
-def _refuse_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"the constant {name}, which JSON does not have")
 
 
@@ -124,7 +124,7 @@ async def answer(
 
 
 def encode(value: Any) -> bytes:
-    """Return a value as JSON, in ASCII: a message may have a lone surrogate, which has no UTF-8."""
+    """Return a value as JSON, in ASCII: a message may have a lone surrogate, which cannot be encoded as UTF-8."""
     return json.dumps(value).encode()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.tasks import ERROR, Row, Tensor, shown
 
 TRUNCATE = "truncate"
@@ -31,7 +31,7 @@ class RequestError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One row to compute. Jobs with the same `run` and `bucket` may share a batch.
+    """One row to compute. Jobs with the same `run` and `bucket` can be in one batch.
 
     Attributes:
         run: a function from the values of a batch to the results.
@@ -65,9 +65,9 @@ class Signature:
 
     Attributes:
         inputs: the inputs.
-        outputs: the outputs; "error" among them if a row may be refused.
+        outputs: the outputs; "error" among them if rows can have errors.
         prepare: a function from the inputs of a row and its index in the request to a `Job` or `SplitRow`. It raises a
-            RefusedError for a row that is refused.
+            InvalidInputError for an invalid row.
     """
 
     inputs: tuple[Tensor, ...]
@@ -92,16 +92,16 @@ class Signature:
 
         Raises:
             RequestError: if an input is unknown, missing or has the wrong type, the numbers of values differ, or
-                `truncate` is no boolean, or given for a signature without texts.
+                `truncate` is not a boolean, or the signature has no texts.
         """
         check_truncate(truncate)
-        known = {tensor.name: tensor for tensor in self.inputs}
+        inputs = {tensor.name: tensor for tensor in self.inputs}
         if truncate and all(tensor.dtype != "string" for tensor in self.inputs):
             raise RequestError(
-                400, f"`{TRUNCATE}` needs a signature of texts. Received: the inputs {', '.join(known)}"
+                400, f"`{TRUNCATE}` needs a signature of texts. Received: the inputs {', '.join(inputs)}"
             )
-        wrong = [name for name in columns if name not in known]
-        missing = [name for name, tensor in known.items() if tensor.required and name not in columns]
+        wrong = [name for name in columns if name not in inputs]
+        missing = [name for name, tensor in inputs.items() if tensor.required and name not in columns]
         if wrong or missing:
             optional = [tensor.name for tensor in self.inputs if not tensor.required]
             also = f", optionally {', '.join(optional)}" if optional else ""
@@ -110,10 +110,10 @@ class Signature:
                 400,
                 f"The inputs must be {required}{also}. Received: {', '.join(map(shown, columns)) or 'none'}",
             )
-        count = max((len(columns[name]) for name in columns if known[name].required), default=0)
+        count = max((len(columns[name]) for name in columns if inputs[name].required), default=0)
         rows: list[Row] = [{TRUNCATE: True} if truncate else {} for _ in range(count)]
         for name, values in columns.items():
-            if len(values) not in ((count,) if known[name].required else (1, count)):
+            if len(values) not in ((count,) if inputs[name].required else (1, count)):
                 raise RequestError(
                     400,
                     f"`{name}` must have a value for each of {count} rows. Received: {len(values)} values",
@@ -121,9 +121,9 @@ class Signature:
             for index, row in enumerate(rows):
                 place = index if len(values) == count else 0
                 try:
-                    row[name] = known[name].convert(values[place], places(name, place))
+                    row[name] = inputs[name].convert(values[place], places(name, place))
                 except ValueError as error:
-                    if known[name].dtype != "string":
+                    if inputs[name].dtype != "string":
                         raise RequestError(400, str(error)) from None
                     row.setdefault(ERROR, str(error))
         for tensor in self.inputs:
@@ -133,27 +133,27 @@ class Signature:
         return rows
 
     def jobs(self, rows: Sequence[Row]) -> list[Job | SplitRow | Row]:
-        """Return a job for each row, several for a row that is split, or the outputs of one that is refused.
+        """Return a job for each row, several for a row that is split, or the outputs of an invalid one.
 
         Raises:
-            RequestError: if a row is refused by a signature without the output "error".
+            RequestError: if a row is invalid, and the signature is without the output "error".
         """
-        found: list[Job | SplitRow | Row] = []
+        jobs: list[Job | SplitRow | Row] = []
         for index, row in enumerate(rows):
             if ERROR in row:
-                found.append(self.refused(row[ERROR]))
+                jobs.append(self.error_row(row[ERROR]))
                 continue
             try:
-                found.append(self.prepare(row, index))
-            except RefusedError as error:
+                jobs.append(self.prepare(row, index))
+            except InvalidInputError as error:
                 if all(tensor.name != ERROR for tensor in self.outputs):
                     raise RequestError(400, f"{error} in row {index}") from None
-                found.append(self.refused(str(error)))
-        return found
+                jobs.append(self.error_row(str(error)))
+        return jobs
 
-    def refused(self, message: str) -> Row:
-        """Return the outputs of a refused row."""
-        return {tensor.name: tensor.refused() for tensor in self.outputs} | {ERROR: message}
+    def error_row(self, message: str) -> Row:
+        """Return the outputs of an invalid row: empty values and its error."""
+        return {tensor.name: tensor.empty_value() for tensor in self.outputs} | {ERROR: message}
 
     def stack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         """Return the outputs (B, …) of B rows, by name."""
@@ -167,9 +167,11 @@ def flattened(
     jobs = [job for row in rows for job in (row.jobs if isinstance(row, SplitRow) else [row])]
 
     def joined(outputs: Sequence[Row]) -> list[Row]:
-        left = iter(outputs)
+        remaining = iter(outputs)
         return [
-            row.join([*itertools.islice(left, len(row.jobs))]) if isinstance(row, SplitRow) else next(left)
+            row.join([*itertools.islice(remaining, len(row.jobs))])
+            if isinstance(row, SplitRow)
+            else next(remaining)
             for row in rows
         ]
 
@@ -185,7 +187,7 @@ def text_of(row: Row, name: str, argument: str | None = None) -> str:
         argument: its name in the error, by default `name`.
 
     Raises:
-        RefusedError: if it is not valid UTF-8.
+        InvalidInputError: if it is not valid UTF-8.
     """
     value = row[name]
     try:
@@ -193,7 +195,7 @@ def text_of(row: Row, name: str, argument: str | None = None) -> str:
         text.encode()
     except UnicodeError:
         argument = argument or name
-        raise RefusedError(argument, f"`{argument}` must be UTF-8. Received: other bytes") from None
+        raise InvalidInputError(argument, f"`{argument}` must be UTF-8. Received: other bytes") from None
     return str(text)
 
 

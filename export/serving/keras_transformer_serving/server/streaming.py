@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.server import generating
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
@@ -42,11 +42,11 @@ async def response(
 ) -> StreamingResponse:
     """Return the response to a request {"text": …, "max_new_tokens": …, "long_texts": …}.
 
-    Each event has a piece of the text, {"text": …}. The last one, of the type "done", has the whole text, which the
+    Each event has a piece of the text, {"text": …}. The last one, of the type "done", has the complete text, which the
     pieces make up. An event of the type "error" ends a stream that failed.
 
     Args:
-        document: the request; its "truncate" cuts a text that is too long.
+        document: the request; its "truncate" shortens a text that is too long.
         loaded: the version of the model.
         batcher: its queue.
         stack: contexts that last as long as the response.
@@ -87,12 +87,12 @@ async def response(
         text, limit = text_of(options, "text"), options.get("max_new_tokens")
         setting = options.get("long_texts")
         pieces = await batcher.step(lambda: generating.pieces(pipeline, text, limit, truncate, setting))
-    except RefusedError as error:
+    except InvalidInputError as error:
         raise RequestError(400, str(error)) from None
     first = metrics.first_token_seconds.labels(name)
 
     async def events() -> AsyncIterator[str]:
-        whole, is_first, end = "", True, begin + limits.timeout
+        text_so_far, is_first, end = "", True, begin + limits.timeout
         try:
             while True:
                 step = batcher.step(lambda: next(pieces, None))
@@ -103,10 +103,10 @@ async def response(
                 if is_first:
                     first.observe(time.perf_counter() - begin)
                     is_first = False
-                whole += piece
+                text_so_far += piece
                 if piece:
                     yield _event({"text": piece})
-            yield _event({"text": whole}, "done")
+            yield _event({"text": text_so_far}, "done")
         except TimeoutError:
             yield _event({"error": f"The stream must end within {limits.timeout:g} s"}, "error")
 

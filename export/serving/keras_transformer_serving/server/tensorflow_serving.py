@@ -16,8 +16,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     """Convert a request.
 
     Args:
-        body: the JSON value. It may have a "signature_name", "truncate" to cut texts that are too long, and optional
-            inputs of the signature, which hold for all rows.
+        body: the JSON value. It may have a "signature_name", "truncate" to shorten texts that are too long, and
+            optional inputs of the signature, which apply to all rows.
         signatures: those of the model, by name.
 
     Returns:
@@ -60,7 +60,7 @@ def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
 
 
 def of_all_rows(options: Mapping[str, Any], signature: Signature) -> dict[str, list[Any]]:
-    """Return the values of optional inputs that a request has beside its rows."""
+    """Return the optional inputs of a request that apply to all rows."""
     return {
         tensor.name: [options[tensor.name]]
         for tensor in signature.inputs
@@ -145,14 +145,14 @@ def _instances(instances: Any, signature: Signature) -> dict[str, list[Any]]:
 def _inputs(inputs: Any, signature: Signature) -> dict[str, list[Any]]:
     """Return the columns of a request in the format of columns."""
     columns = inputs if isinstance(inputs, dict) and not _is_bytes(inputs) else _only(signature, inputs)
-    found = {}
+    decoded = {}
     for name, values in columns.items():
         if not isinstance(values, list):
             raise RequestError(
                 400, f"`inputs.{name}` must be a list, with a row for each. Received: {shown(values)}"
             )
-        found[name] = [_decoded(value, signature, name) for value in values]
-    return found
+        decoded[name] = [_decoded(value, signature, name) for value in values]
+    return decoded
 
 
 def _only(signature: Signature, value: Any) -> Row:

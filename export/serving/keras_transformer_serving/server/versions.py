@@ -22,7 +22,7 @@ from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.sessions import device_of
 
 LOG = logging.getLogger("keras_transformer_serving.server")
-_SMALL = 64 * 2**20  # bytes of a model whose operations are not shared by threads
+_SMALL = 64 * 2**20  # bytes of a model whose operations run on one thread each
 _MOST_BATCHES = 4
 STABLE = "stable"  # the label of the version that is served
 
@@ -73,8 +73,8 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
         folder: the export.
         max_batch_size: the number of rows that a model runs on at once.
         threads: the number of threads that compute, by default one for each core. Those of a small model, whose
-            operations are too short to share, compute batches at the same time, all but one; those of a large model
-            share the operations of a batch.
+            operations are too short to divide, compute batches at the same time, all but one; the threads of a large
+            model divide the operations of a batch.
         **options: those of `keras_transformer_serving.load`.
     """
     threads = _cores() if threads is None else threads
@@ -151,10 +151,10 @@ class ServedModel:
         if version is None and number is None:
             raise RequestError(503, f"`{self.name}` is not loaded yet", 1)
         if version is None or version.loaded is None or version.batcher is None:
-            known = [str(each.number) for each in self.versions.values() if each.loaded is not None]
+            numbers = [str(each.number) for each in self.versions.values() if each.loaded is not None]
             raise RequestError(
                 404,
-                f"The version of `{self.name}` must be {' or '.join(known) or 'loaded'}. Received: {number}",
+                f"The version of `{self.name}` must be {' or '.join(numbers) or 'loaded'}. Received: {number}",
             )
         version.active += 1
         try:
@@ -168,11 +168,11 @@ class ServedModel:
         for number in sorted(folders, reverse=True):
             if self.current is not None and self.current.number == number:
                 break
-            known = self.versions.get(number)
-            found = await asyncio.to_thread(_fingerprint, folders[number])
-            if known is not None and known.error and known._files == found:
+            previous = self.versions.get(number)
+            fingerprint = await asyncio.to_thread(_fingerprint, folders[number])
+            if previous is not None and previous.error and previous._files == fingerprint:
                 continue
-            if await self._load(number, folders[number], found):
+            if await self._load(number, folders[number], fingerprint):
                 break
         for number, version in list(self.versions.items()):
             if version.state == "END" and number not in folders:
@@ -227,9 +227,9 @@ def _is_number(name: str) -> bool:
 
 def _fingerprint(folder: pathlib.Path) -> Any:
     """Return the files of a folder with their sizes and times, which change while it is copied."""
-    found = []
+    statuses = []
     for path in sorted(folder.rglob("*")):
         with contextlib.suppress(OSError):  # removed meanwhile
             status = path.stat()
-            found.append((str(path), status.st_size, status.st_mtime_ns))
-    return found
+            statuses.append((str(path), status.st_size, status.st_mtime_ns))
+    return statuses

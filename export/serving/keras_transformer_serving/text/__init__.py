@@ -1,4 +1,4 @@
-"""The tokenizers of exports, without TensorFlow; their ids and texts are those of `keras_transformer.text`."""
+"""The tokenizers of exports, without TensorFlow; their ids and texts equal those of `keras_transformer.text`."""
 
 from collections.abc import Callable
 from typing import Any

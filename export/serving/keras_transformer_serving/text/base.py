@@ -111,7 +111,7 @@ class VocabularyTokenizer(Tokenizer):
 def _around(
     text: str, specials: Mapping[str, int], cut: Callable[[str], list[int]], anywhere: bool = True
 ) -> list[int]:
-    """Convert special tokens to their ids, and cut the text between them.
+    """Convert special tokens to their ids, and split the text between them.
 
     Args:
         text: the text.

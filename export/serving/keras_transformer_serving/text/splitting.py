@@ -118,19 +118,21 @@ class SplitTexts:
         return [values[owner] for owner in self.owners]
 
     def join(self, outputs: Sequence[Any]) -> list[Any]:
-        """Return the output of each text, given those of the parts; the error of a part is that of its text."""
-        of_text: list[list[Any]] = [[] for _ in self._splits]
+        """Return the output of each text, joined from those of its parts, or the error of a part."""
+        text_outputs: list[list[Any]] = [[] for _ in self._splits]
         for owner, output in zip(self.owners, outputs, strict=True):
-            of_text[owner].append(output)
-        errors = [next((each for each in found if isinstance(each, Exception)), None) for found in of_text]
+            text_outputs[owner].append(output)
+        errors = [
+            next((each for each in parts if isinstance(each, Exception)), None) for parts in text_outputs
+        ]
         return [
-            split.join(found) if error is None else error
-            for split, found, error in zip(self._splits, of_text, errors, strict=True)
+            split.join(parts) if error is None else error
+            for split, parts, error in zip(self._splits, text_outputs, errors, strict=True)
         ]
 
 
 def is_split(long_texts: Any) -> bool:
-    """Return whether long texts are split rather than refused.
+    """Return whether long texts are split rather than errors.
 
     Raises:
         ValueError: if the setting is unknown.
@@ -148,7 +150,7 @@ def split_texts(
     A text of one line that fits is one part. Others are split into lines and these into sentences, one a part: models
     of translation are trained on sentences, and omit some of several. A sentence that does not fit is halved until its
     parts do: near its middle at the end of a clause, else at the space nearest to the middle, else between two
-    characters. Strings without letters, such as "* * *", are no parts.
+    characters. Strings without letters, such as "* * *", are skipped.
 
     Args:
         texts: the texts.

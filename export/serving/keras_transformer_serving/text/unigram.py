@@ -1,6 +1,6 @@
 """Segmentation by SentencePiece's unigram models, as in the version of the library inside tensorflow_text.
 
-Segmentations of equal probability, such as "0" + "00" and "00" + "0", differ by rounding alone. tensorflow_text
+Segmentations of equal probability, such as "0" + "00" and "00" + "0", differ only by rounding. tensorflow_text
 compares a candidate in float64 with the best so far in float32; newer versions of `sentencepiece` compare both in
 float32, so that their ids of texts such as "1,000" may differ.
 """
@@ -38,7 +38,7 @@ class Unigram:
         normal = [score for _, score, type_ in entries if type_ == _NORMAL]
         self._unknown_score = _float32(min(normal) - _UNKNOWN_PENALTY)
         largest = max(_SMALLEST, *normal)
-        # The id and score of each piece; None for what only begins a piece.
+        # The id and score of each piece; None for the beginning of a piece that is not a piece.
         self._table: dict[str, tuple[int, float] | None] = {}
         for id_, (piece, score, type_) in enumerate(entries):
             if type_ in (_NORMAL, _USER_DEFINED, _UNUSED):
