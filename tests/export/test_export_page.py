@@ -97,7 +97,7 @@ def test_the_table_has_every_pipeline():
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_each_row_of_the_table_equals_the_exports(name):
+def test_rows_of_the_table_equal_the_exports(name):
     signatures, graphs, for_optimum, without_tensorflow, invalid = rows()[name]
     pipeline = PIPELINES[name]()
     assert set(pipeline.signatures()) == listed(signatures)

@@ -245,7 +245,7 @@ def test_quantized_models_are_rejected():
         interop.from_keras_hub(backbone)
 
 
-def test_masked_language_model_with_its_own_head_activation_is_not_written(tmp_path):
+def test_a_masked_language_model_with_another_head_activation_is_not_written(tmp_path):
     encoder = models.BERT(13, 1, 2, 8, max_length=9)
     model = models.MaskedLanguageModel(encoder, head_activation="relu", head_epsilon=1e-3)
     again = models.MaskedLanguageModel.from_config(model.get_config())

@@ -86,7 +86,7 @@ def _counting(function, calls):
 
 
 @pytest.mark.slow
-def test_streamed_pieces_concatenate_to_the_answer(pipeline, texts):
+def test_streamed_pieces_concatenate_to_the_output(pipeline, texts):
     for text in (*texts[:4], ""):
         pieces = list(pipeline.stream(text))
         assert "".join(pieces) == pipeline(text)

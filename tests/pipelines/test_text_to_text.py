@@ -54,7 +54,7 @@ def test_outputs_of_the_test_pipeline_differ_by_row(answers, texts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_answers_and_their_order_do_not_depend_on_the_batch_size(pipeline, texts, answers, batch_size):
+def test_outputs_and_their_order_do_not_depend_on_the_batch_size(pipeline, texts, answers, batch_size):
     assert pipeline(texts, batch_size=batch_size) == answers
 
 
@@ -208,7 +208,7 @@ def test_pipeline_and_serving_decode_the_unknown_id_equally(pipeline, ids):
 
 
 @pytest.mark.slow
-def test_save_and_load_give_the_same_answers_and_settings(pipeline, saved, texts, answers):
+def test_a_loaded_pipeline_has_equal_outputs_and_settings(pipeline, saved, texts, answers):
     loaded = pipelines.load(str(saved))
     assert loaded.generation_config() == pipeline.generation_config()
     assert loaded.tokenizer.sha256 == pipeline.tokenizer.sha256
