@@ -7,7 +7,7 @@ from keras_transformer_options import arguments
 
 
 @pytest.mark.parametrize(
-    ("check", "accepted", "refused", "expectation"),
+    ("check", "accepted", "invalid", "expectation"),
     [
         (arguments.check_positive, [1, 0.5, np.int64(3)], [0, -0.5, float("nan")], "must be positive"),
         (
@@ -20,9 +20,9 @@ from keras_transformer_options import arguments
         (arguments.check_fraction, [0.5], [0, 1, 1.5, float("nan")], "must be between 0 and 1"),
     ],
 )
-def test_errors_name_values_out_of_range(check, accepted, refused, expectation):
+def test_errors_name_values_out_of_range(check, accepted, invalid, expectation):
     check(**{f"x{place}": value for place, value in enumerate(accepted)})
-    for value in refused:
+    for value in invalid:
         message = re.escape(f"`other` {expectation}. Received: other={value!r}")
         with pytest.raises(ValueError, match=f"^{message}$"):
             check(size=accepted[0], other=value)

@@ -54,12 +54,12 @@ def check_error(capsys, arguments, *words):
     """Check that the command exits with status 2 and one line on standard error that contains `words`."""
     status = commands.main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
-    ours = printed.err.splitlines()
+    errors = printed.err.splitlines()
     assert status == 2
-    assert len(ours) == 1, printed.err
-    assert ours[0].startswith("keras-transformer: error: ")
+    assert len(errors) == 1, printed.err
+    assert errors[0].startswith("keras-transformer: error: ")
     for word in words:
-        assert str(word) in ours[0]
+        assert str(word) in errors[0]
 
 
 @pytest.mark.slow
@@ -137,11 +137,11 @@ def test_errors_are_one_line_with_status_2(tmp_path):
         capture_output=True,
         text=True,
     )
-    ours = [line for line in done.stderr.splitlines() if "port.cc" not in line and "LOG(INFO)" not in line]
+    errors = [line for line in done.stderr.splitlines() if "port.cc" not in line and "LOG(INFO)" not in line]
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert ours[-1].startswith("keras-transformer: error: ")
-    assert "absent" in ours[-1]
+    assert errors[-1].startswith("keras-transformer: error: ")
+    assert "absent" in errors[-1]
 
 
 @pytest.mark.parametrize("command", ["generate", "evaluate", "export", "verify"])
@@ -440,7 +440,7 @@ def test_help_and_version_import_no_library(flags):
     assert "keras-transformer" in done.stdout
 
 
-REFUSED = {
+INVALID = {
     "train translate --data absent.tsv": "`--data` must name files that exist",
     "train translate --data pairs.tsv --columns en es": "`--columns` must be columns of the files",
     "train translate --data third.tsv": "`--columns` must name the columns of sources and targets",
@@ -497,7 +497,7 @@ def test_invalid_options_and_files_are_rejected_before_importing_libraries(tmp_p
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        input="\n".join(REFUSED).replace(" ;", " ';'"),
+        input="\n".join(INVALID).replace(" ;", " ';'"),
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -505,8 +505,8 @@ def test_invalid_options_and_files_are_rejected_before_importing_libraries(tmp_p
     )
     *printed, libraries = done.stderr.splitlines()
     assert libraries == "[]", done.stderr
-    assert printed[1::2] == ["2"] * len(REFUSED), done.stderr
-    for (line, message), error in zip(REFUSED.items(), printed[::2], strict=True):
+    assert printed[1::2] == ["2"] * len(INVALID), done.stderr
+    for (line, message), error in zip(INVALID.items(), printed[::2], strict=True):
         assert error.startswith("keras-transformer: error: "), line
         assert message in error, line
     assert sorted(tmp_path.iterdir()) == before

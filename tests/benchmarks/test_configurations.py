@@ -30,7 +30,9 @@ def test_the_documentation_page_has_the_table_of_every_model_type(configurations
 def test_unsupported_values_are_rejected_with_key_and_value(configurations, architecture):
     config = configurations.sample(architecture)
     architecture.arguments(config)
-    names = [name for theirs in architecture.settings.values() for name in configurations._names(theirs)]
+    names = [
+        name for hf_setting in architecture.settings.values() for name in configurations._names(hf_setting)
+    ]
     for key in [*names, *architecture.required]:
         with pytest.raises(ValueError, match=rf"{key}.*Received: {key}=\['nothing'\]"):
             architecture.arguments({**config, key: ["nothing"]})

@@ -152,8 +152,8 @@ class TestModel:
         relations = benchmark.relations_of(task, small, np.random.default_rng(0))
         first, *others = (benchmark.build_model(relation, small, 7) for relation in relations.values())
         for other in others:
-            for ours, theirs in zip(first.get_weights(), other.get_weights(), strict=True):
-                np.testing.assert_array_equal(ours, theirs)
+            for weight, other_weight in zip(first.get_weights(), other.get_weights(), strict=True):
+                np.testing.assert_array_equal(weight, other_weight)
 
 
 class TestRun:

@@ -60,15 +60,15 @@ def test_comparisons_use_the_fastest_form_of_each_peer(comparisons):
         ]
     for name, case in result("generation")["cases"].items():
         for peer, contender in case["contenders"].items():
-            ours = "ours, ONNX int8" if peer.endswith("int8") else "ours, XLA"
+            own_form = "ours, ONNX int8" if peer.endswith("int8") else "ours, XLA"
             if not peer.startswith("ours"):
                 label = {"transformers": "`transformers`", "CTranslate2 int8": "CTranslate2 in int8"}
                 label = label.get(peer, peer.split(",")[0])
                 short, topic = name.partition(", ")[2], comparisons.GENERATION[case["shape"]]
-                measured.append((topic, short, label, case["contenders"][ours], contender))
+                measured.append((topic, short, label, case["contenders"][own_form], contender))
     assert len(measured) > 20
-    for topic, case, peer, ours, contender in measured:
-        ratio = ours["per_second"] / contender["per_second"]
+    for topic, case, peer, own, contender in measured:
+        ratio = own["per_second"] / contender["per_second"]
         rows = [
             each
             for each in found

@@ -133,7 +133,7 @@ def test_without_shuffling_rows_of_a_shape_keep_their_order(tokenizer):
         assert places == sorted(places)
 
 
-def test_packed_rows_hold_every_pair_once(tokenizer):
+def test_packed_rows_contain_every_pair_once(tokenizer):
     plain = translation_pairs(PAIRS, tokenizer, 300, length_buckets=(64,))
     dataset = translation_pairs(PAIRS, tokenizer, batch_tokens=300, max_length=64, packed=True)
     expected = sorted(

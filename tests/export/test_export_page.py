@@ -67,7 +67,7 @@ PIPELINES = {
     "`NodeClassification`": lambda: pipelines.NodeClassification(GAT(5, 2, num_heads=(2, 1), head_dim=4)),
 }
 TEXTS = {"too long": b"[MASK] b " * 50, "not UTF-8": b"[MASK] \xff", "empty": b""}
-REFUSED = {
+INVALID = {
     "`QuestionAnswering`": {
         "too long": (b"a", TEXTS["too long"]),
         "not UTF-8": (b"a", TEXTS["not UTF-8"]),
@@ -97,15 +97,15 @@ def test_the_table_has_every_pipeline():
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_each_row_of_the_table_equals_the_exports(name):
-    signatures, graphs, for_optimum, without_tensorflow, refused = rows()[name]
+def test_rows_of_the_table_equal_the_exports(name):
+    signatures, graphs, for_optimum, without_tensorflow, invalid = rows()[name]
     pipeline = PIPELINES[name]()
     assert set(pipeline.signatures()) == listed(signatures)
     assert {each.replace("_greedy", "_<sampler>") for each in pipeline.onnx_graphs()} == listed(graphs)
     assert (optimum.configurations(pipeline) is not None) == (for_optimum == "yes")
     assert serving.reads_text(pipeline.export_config()) == (without_tensorflow == "yes")
     found = set()
-    for reason, row in REFUSED.get(name, TEXTS).items():
+    for reason, row in INVALID.get(name, TEXTS).items():
         inputs = row if isinstance(row, tuple) else (row,)
         dtypes = ["float32", "int64"] if "Node" in name else ["float32" if "Image" in name else "string"] * 2
         tensors = (tf.constant([each], dtype) for each, dtype in zip(inputs, dtypes, strict=False))
@@ -113,4 +113,4 @@ def test_each_row_of_the_table_equals_the_exports(name):
             found.add(reason)
     if name == "`FillMask`":
         found.discard("empty")  # has no mask token
-    assert found == listed(refused)
+    assert found == listed(invalid)

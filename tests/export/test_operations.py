@@ -21,7 +21,7 @@ class Shifted(keras.layers.Layer):
         return keras.ops.slice_update(rows, (offset, 0), rows[:1])
 
 
-def refusal(tmp_path, function):
+def error_of(tmp_path, function):
     """Return the error message for a SavedModel of a function, "" if it is accepted."""
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(4)])
     signatures = {"serving_default": Graph(lambda rows: {"rows": function(model(rows))}, [ROWS])}
@@ -33,7 +33,7 @@ def refusal(tmp_path, function):
 
 
 def test_operations_of_tensorflow_serving_are_accepted(tmp_path, exported):
-    assert refusal(tmp_path, tf.nn.relu) == ""
+    assert error_of(tmp_path, tf.nn.relu) == ""
     assert list(operations.unsupported(exported / "saved_model" / "tiny" / "1")) == []
     assert len(operations.supported()) > 1800
     assert operations.supported()["SentencepieceOp"] >= {"model"}
@@ -41,7 +41,7 @@ def test_operations_of_tensorflow_serving_are_accepted(tmp_path, exported):
 
 def test_a_layer_that_needs_xla_is_rejected_with_its_name_and_line(tmp_path):
     layer = Shifted(name="shifted")
-    message = refusal(tmp_path, layer)
+    message = error_of(tmp_path, layer)
     lines, start = inspect.getsourcelines(Shifted.call)
     assert message.startswith(
         "`model` must consist of operations that TensorFlow Serving supports: TensorFlow"
@@ -52,7 +52,7 @@ def test_a_layer_that_needs_xla_is_rejected_with_its_name_and_line(tmp_path):
 
 def test_a_function_compiled_by_xla_is_rejected(tmp_path):
     compiled = tf.function(tf.nn.relu, jit_compile=True, autograph=False)
-    message = refusal(tmp_path, lambda rows: compiled(rows))
+    message = error_of(tmp_path, lambda rows: compiled(rows))
     assert (
         "PartitionedCall of a function with jit_compile=True, which needs XLA, at PartitionedCall" in message
     )
@@ -65,11 +65,11 @@ def test_all_operations_and_attributes_missing_from_tensorflow_2_20_are_rejected
     known = {**operations.supported(), "LeakyRelu": frozenset("T")}
     del known["Erf"]
     monkeypatch.setattr(operations, "supported", lambda: known)
-    message = refusal(tmp_path, lambda rows: tf.math.erf(tf.nn.leaky_relu(rows)))
+    message = error_of(tmp_path, lambda rows: tf.math.erf(tf.nn.leaky_relu(rows)))
     lacking = "which TensorFlow 2.20 and TF.Text 2.20 lack, at"
     assert f"Erf, {lacking} Erf in __inference_" in message
     assert "LeakyRelu" not in message  # attributes with the default are not stored
-    message = refusal(tmp_path, lambda rows: tf.nn.leaky_relu(rows, 0.3))
+    message = error_of(tmp_path, lambda rows: tf.nn.leaky_relu(rows, 0.3))
     assert f"LeakyRelu with the attribute alpha, {lacking} LeakyRelu in __inference_" in message
 
 

@@ -124,7 +124,7 @@ def test_scores_and_ids_equal_the_pipeline_outputs(signatures, pipeline):
     assert encoded["padding_mask"].numpy().any(axis=1).tolist() == [True, False, True, False]
 
 
-def test_an_empty_batch_gives_an_empty_answer(signatures):
+def test_an_empty_batch_gives_an_empty_output(signatures):
     assert answers(signatures, []) == []
     assert run(signatures, [], "generate_ids")["ids"].shape[0] == 0
 

@@ -43,7 +43,7 @@ NO_INTEGERS = [
     *({"layer": layer} for layer in (1.0, "a", None, True)),
     *({"head": head} for head in (1.5, 0.0, "a", True, [[0, 1]], [[0], [0, 1]], [True])),
 ]
-REFUSED = {
+INVALID = {
     **{
         f"{name}={value!r}": (
             lambda model, _, wrong=wrong: generation.align(model, SOURCES, TARGETS, **wrong),
@@ -73,7 +73,7 @@ def model(random_transformer):
     return random_transformer(3)
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("call", "message"), INVALID.values(), ids=INVALID)
 def test_invalid_arguments_are_rejected(model, decoder, call, message):
     with pytest.raises(ValueError, match=message):
         call(model, decoder)

@@ -117,7 +117,7 @@ def test_encoder_decoder_choices_equal_full_forward_in_every_mode(random_transfo
 
 
 @pytest.mark.slow
-def test_zero_penalty_and_one_candidate_equal_greedy_and_constraints_hold(gpt):
+def test_zero_penalty_or_one_candidate_equals_greedy_with_constraints(gpt):
     model = gpt()
     greedy = run(model, "greedy", 6, PROMPTS)
     for sampler in (Contrastive(4, 0.0), Contrastive(1, 0.6), Contrastive(100, 0.0)):

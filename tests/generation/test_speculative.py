@@ -136,7 +136,7 @@ def test_positions_stay_within_max_length(decoder):
     assert max(int(ops.max(positions)) for positions in asked) < 10
 
 
-REFUSED = {
+INVALID = {
     "draft of another vocabulary": (
         lambda decoder, _: run(decoder(5), Speculative(decoder(5, vocabulary_size=13)), 5, PROMPTS),
         r"`draft` must .*Received: ",
@@ -166,7 +166,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("call", "message"), INVALID.values(), ids=INVALID)
 def test_invalid_drafts_and_settings_are_rejected(decoder, translator, call, message):
     with pytest.raises(ValueError, match=message):
         call(decoder, translator)

@@ -142,9 +142,9 @@ def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
     config = json.loads((tmp_path / "back" / "config.json").read_text())
     assert config["architectures"] == [name]
     again = interop.from_hugging_face(tmp_path / "back")
-    for ours, theirs in zip(answers(model), answers(again), strict=True):
+    for output, reference in zip(answers(model), answers(again), strict=True):
         if name not in ("BertForMaskedLM",):
-            np.testing.assert_array_equal(ours, theirs)
+            np.testing.assert_array_equal(output, reference)
     # Only a pooler that the class lacks keeps its random value.
     unread = {w.path for w in model.trainable_weights} - {
         weight.path
@@ -197,10 +197,10 @@ def test_legacy_norm_names_and_tied_copies_are_accepted(tmp_path):
     old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
     old["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
     old["bert.embeddings.position_ids"] = np.arange(9)[None]
-    for ours, theirs in zip(
+    for output, reference in zip(
         answers(interop.from_hugging_face(write(tmp_path / "old", name, old))), expected, strict=True
     ):
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(output, reference)
     old["cls.predictions.decoder.weight"] = old["cls.predictions.decoder.weight"] + 1
     with pytest.raises(ValueError, match="differs from bert.embeddings.word_embeddings.weight"):
         interop.from_hugging_face(write(tmp_path / "old", name, old))

@@ -47,9 +47,9 @@ def test_outputs_equal_transformers(folder):
 def test_generated_ids_equal_transformers(folder, search):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
     found = generation.generate(model, expected["ids"], SEARCHES[search], max_new_tokens=8).best
-    for ours, theirs in zip(np.asarray(found).tolist(), expected[search].tolist(), strict=True):
-        end = theirs.index(model.end_id) + 1 if model.end_id in theirs else len(theirs)
-        assert ours[:end] == theirs[:end]
+    for ids, reference in zip(np.asarray(found).tolist(), expected[search].tolist(), strict=True):
+        end = reference.index(model.end_id) + 1 if model.end_id in reference else len(reference)
+        assert ids[:end] == reference[:end]
 
 
 @each_folder

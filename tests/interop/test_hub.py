@@ -146,7 +146,7 @@ def test_a_corrupt_download_raises_an_error_and_is_not_kept(hub, saved):
     interop.from_hugging_face(NAME)
 
 
-REFUSED = {
+INVALID = {
     "unknown": (
         {},
         {},
@@ -174,9 +174,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", INVALID)
 def test_a_model_without_access_raises_an_error(hub, saved, case):
-    settings, options, error, message = REFUSED[case]
+    settings, options, error, message = INVALID[case]
     if case != "unknown":
         hub.add(NAME, saved, **settings)
     with pytest.raises(error, match=message):

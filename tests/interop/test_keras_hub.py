@@ -114,11 +114,11 @@ CASES = {
 @pytest.fixture
 def converted(request):
     """Return KerasHub's model with random weights, and the converted model; the padding id is 1."""
-    theirs = randomized(CASES[request.param][0]())
-    name = type(theirs).__name__
+    hub_model = randomized(CASES[request.param][0]())
+    name = type(hub_model).__name__
     ids = {} if name.startswith(("GPT2", "ViT", "Roberta")) else {"pad_id": PAD}
     ids |= {"start_id": PAD} if name.startswith("T5") else {}
-    return theirs, interop.from_keras_hub(theirs, **ids)
+    return hub_model, interop.from_keras_hub(hub_model, **ids)
 
 
 each_case = pytest.mark.parametrize("converted", CASES, indirect=True)
@@ -129,13 +129,13 @@ def values_of(model):
     return {value for weight in weights for value in np.ravel(ops.convert_to_numpy(weight)).tolist()}
 
 
-def outputs(theirs, ours):
+def outputs(hub_model, model):
     """Return pairs of outputs of both models, without padding."""
-    name = type(theirs).__name__
+    name = type(hub_model).__name__
     if name.startswith("ViT"):
-        return [(theirs(IMAGES), ours.encode(IMAGES) if name == "ViTBackbone" else ours(IMAGES))]
+        return [(hub_model(IMAGES), model.encode(IMAGES) if name == "ViTBackbone" else model(IMAGES))]
     if name.startswith("T5"):
-        expected = theirs(
+        expected = hub_model(
             {
                 "encoder_token_ids": IDS,
                 "encoder_padding_mask": REAL.astype("int32"),
@@ -144,19 +144,22 @@ def outputs(theirs, ours):
             }
         )
         if name == "T5Backbone":  # as logits, like the converted model
-            expected = theirs.token_embedding(expected["decoder_sequence_output"] * 16**-0.5, reverse=True)
-        return [(expected, ours({"source_ids": IDS, "target_ids": TARGETS}))]
+            expected = hub_model.token_embedding(expected["decoder_sequence_output"] * 16**-0.5, reverse=True)
+        return [(expected, model({"source_ids": IDS, "target_ids": TARGETS}))]
     inputs = {"token_ids": IDS, "padding_mask": REAL}
     if name.startswith("Bert"):
         inputs["segment_ids"] = SEGMENTS
     given = {key: value for key, value in inputs.items() if key != "padding_mask" or name.startswith("GPT2")}
     if name.endswith("MaskedLM"):
         return [
-            (theirs({**inputs, "mask_positions": POSITIONS}), ours({**given, "masked_positions": POSITIONS}))
+            (
+                hub_model({**inputs, "mask_positions": POSITIONS}),
+                model({**given, "masked_positions": POSITIONS}),
+            )
         ]
-    expected, found = theirs(inputs), (ours.hidden if name == "GPT2Backbone" else ours)(given)
+    expected, found = hub_model(inputs), (model.hidden if name == "GPT2Backbone" else model)(given)
     if name == "BertBackbone":
-        pooled = (expected["pooled_output"], ours.pool(found))
+        pooled = (expected["pooled_output"], model.pool(found))
         return [(expected["sequence_output"][REAL], ops.convert_to_numpy(found)[REAL]), pooled]
     if name.endswith("TextClassifier"):
         return [(expected, ops.softmax(found) if name.startswith("Bert") else found)]
@@ -167,27 +170,27 @@ def outputs(theirs, ours):
 @each_case
 def test_outputs_and_weights_equal_keras_hub(converted, request):
     """Weights without a counterpart stay zero."""
-    theirs, ours = converted
+    hub_model, model = converted
     _, expected_class, arguments = CASES[request.node.callspec.params["converted"]]
-    assert type(ours) is expected_class
-    assert {name: getattr(ours, name) for name in arguments} == arguments
-    for expected, found in outputs(theirs, ours):
+    assert type(model) is expected_class
+    assert {name: getattr(model, name) for name in arguments} == arguments
+    for expected, found in outputs(hub_model, model):
         expected, found = ops.convert_to_numpy(expected), ops.convert_to_numpy(found)
         assert np.ptp(expected) > 0.1
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-    assert values_of(ours) - {0.0} == values_of(theirs)
+    assert values_of(model) - {0.0} == values_of(hub_model)
 
 
 @pytest.mark.slow
 def test_greedy_generation_equals_keras_hub():
-    theirs = randomized(hub.GPT2CausalLM(hub.GPT2Backbone(**TEXT)))
-    ours = interop.from_keras_hub(theirs)
-    theirs.compile(sampler="greedy")
+    hub_model = randomized(hub.GPT2CausalLM(hub.GPT2Backbone(**TEXT)))
+    model = interop.from_keras_hub(hub_model)
+    hub_model.compile(sampler="greedy")
     prompts, length = np.array([[5, 6, 7], [8, 9, 4]]), 12
     padded = np.pad(prompts, [(0, 0), (0, length - 3)])
     mask = np.pad(np.ones_like(prompts), [(0, 0), (0, length - 3)])
-    found = theirs.generate({"token_ids": padded, "padding_mask": mask}, stop_token_ids=None)
-    answers = generation.generate(ours, prompts, "greedy", max_new_tokens=length - 3)
+    found = hub_model.generate({"token_ids": padded, "padding_mask": mask}, stop_token_ids=None)
+    answers = generation.generate(model, prompts, "greedy", max_new_tokens=length - 3)
     for row, answer, count in zip(
         found["token_ids"], ops.convert_to_numpy(answers.ids)[:, 0], answers.lengths[:, 0], strict=True
     ):
@@ -196,9 +199,9 @@ def test_greedy_generation_equals_keras_hub():
 
 @pytest.mark.slow
 def test_arguments_can_be_overridden():
-    ours = interop.from_keras_hub(hub.GPT2Backbone(**TEXT), dropout=0.0, end_id=3, dtype="mixed_bfloat16")
-    assert (ours.dropout, ours.attention_dropout, ours.end_id) == (0.0, 0.0, 3)
-    assert ours.dtype_policy.name == "mixed_bfloat16"
+    model = interop.from_keras_hub(hub.GPT2Backbone(**TEXT), dropout=0.0, end_id=3, dtype="mixed_bfloat16")
+    assert (model.dropout, model.attention_dropout, model.end_id) == (0.0, 0.0, 3)
+    assert model.dtype_policy.name == "mixed_bfloat16"
 
 
 @pytest.mark.slow_variants
@@ -242,7 +245,7 @@ def test_quantized_models_are_rejected():
         interop.from_keras_hub(backbone)
 
 
-def test_masked_language_model_with_its_own_head_activation_is_not_written(tmp_path):
+def test_a_masked_language_model_with_another_head_activation_is_not_written(tmp_path):
     encoder = models.BERT(13, 1, 2, 8, max_length=9)
     model = models.MaskedLanguageModel(encoder, head_activation="relu", head_epsilon=1e-3)
     again = models.MaskedLanguageModel.from_config(model.get_config())

@@ -85,7 +85,7 @@ def test_globals_before_the_tensors_are_rejected(tmp_path):
         tensors_of_pytorch_file(path)
 
 
-REFUSED = {
+INVALID = {
     "a list": [Tensor(VALUES)],
     "'nested', a dict": {"nested": {"weight": Tensor(VALUES)}},
     "outside its 24 values": {"weight": Tensor(VALUES, 12, (4, 4), (4, 1))},
@@ -93,11 +93,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("message", REFUSED)
+@pytest.mark.parametrize("message", INVALID)
 @formats
 def test_invalid_contents_are_rejected(tmp_path, message, is_legacy):
     with pytest.raises(ValueError, match=message):
-        tensors_of_pytorch_file(write(tmp_path / "model.bin", REFUSED[message], is_legacy))
+        tensors_of_pytorch_file(write(tmp_path / "model.bin", INVALID[message], is_legacy))
 
 
 @formats

@@ -41,8 +41,8 @@ def answers(model, inputs, **options):
 
 def assert_close(found, expected, **options):
     """Compare lists of outputs."""
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, **{**CLOSE, **options})
+    for actual, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(actual, reference, **{**CLOSE, **options})
 
 
 @each_model

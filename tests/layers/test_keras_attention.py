@@ -31,28 +31,28 @@ REGULARIZERS = {"kernel_regularizer": "l2", "bias_regularizer": "l1", "activity_
 
 def both(*inputs, **options):
     """Return Keras' layer with random weights, and the layer of this package with the same weights."""
-    theirs = keras.layers.MultiHeadAttention(**HEADS, **options)
-    ours = MultiHeadAttention(**HEADS, **options)
-    for layer in (theirs, ours):
-        layer.build(*(each.shape for each in inputs))
-    theirs.set_weights([RANDOM.normal(size=weight.shape) * 0.5 for weight in theirs.weights])
-    values = theirs.get_weights()
-    shapes = [weight.shape for weight in ours.weights]
-    ours.set_weights([value.reshape(shape) for value, shape in zip(values, shapes, strict=True)])
-    return theirs, ours
+    keras_layer = keras.layers.MultiHeadAttention(**HEADS, **options)
+    layer = MultiHeadAttention(**HEADS, **options)
+    for attention in (keras_layer, layer):
+        attention.build(*(each.shape for each in inputs))
+    keras_layer.set_weights([RANDOM.normal(size=weight.shape) * 0.5 for weight in keras_layer.weights])
+    values = keras_layer.get_weights()
+    shapes = [weight.shape for weight in layer.weights]
+    layer.set_weights([value.reshape(shape) for value, shape in zip(values, shapes, strict=True)])
+    return keras_layer, layer
 
 
 @pytest.mark.slow_variants
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("name", CALLS)
 def test_outputs_and_scores_equal_keras(name):
-    inputs, their_arguments, our_arguments = CALLS[name]
-    theirs, ours = both(*inputs)
-    expected = theirs(*inputs, **their_arguments, return_attention_scores=True)
-    found = ours(*inputs, **our_arguments, return_attention_scores=True)
-    for mine, reference in zip(found, expected, strict=True):
-        np.testing.assert_allclose(mine, reference, **CLOSE)
-    np.testing.assert_array_equal(ours(*inputs, **our_arguments), found[0])
+    inputs, keras_arguments, arguments = CALLS[name]
+    keras_layer, layer = both(*inputs)
+    expected = keras_layer(*inputs, **keras_arguments, return_attention_scores=True)
+    found = layer(*inputs, **arguments, return_attention_scores=True)
+    for actual, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(actual, reference, **CLOSE)
+    np.testing.assert_array_equal(layer(*inputs, **arguments), found[0])
 
 
 def test_masks_of_an_embedding_act_as_in_keras():
@@ -81,8 +81,8 @@ def test_a_functional_model_returns_scores():
     output, scores = layer(inputs, return_attention_scores=True)
     assert (output.shape, scores.shape) == ((None, None, 6), (None, 2, None, None))
     found = keras.Model(inputs, [output, scores])(QUERY)
-    for mine, expected in zip(found, layer(QUERY, return_attention_scores=True), strict=True):
-        np.testing.assert_allclose(mine, expected, **CLOSE)
+    for actual, expected in zip(found, layer(QUERY, return_attention_scores=True), strict=True):
+        np.testing.assert_allclose(actual, expected, **CLOSE)
 
 
 @pytest.mark.backend_neutral

@@ -36,20 +36,20 @@ def built(*shapes, **options):
 
 def copied_to_keras(layer, *shapes):
     """Return `keras.layers.MultiHeadAttention` as a reference, with the weights of the layer."""
-    theirs = keras.layers.MultiHeadAttention(
+    reference = keras.layers.MultiHeadAttention(
         layer.num_heads, layer.key_dim, layer.value_dim, use_bias=layer.use_bias
     )
-    theirs.build(*shapes)
+    reference.build(*shapes)
     weights = []
     sizes = {"query": layer.key_dim, "key": layer.key_dim, "value": layer.value_dim}
     for name, size in sizes.items():
-        ours = getattr(layer, f"{name}_projection").get_weights()
-        weights.append(ours[0].reshape(-1, layer.num_heads, size))
-        weights += [bias.reshape(layer.num_heads, size) for bias in ours[1:]]
-    ours = layer.output_projection.get_weights()
-    weights += [ours[0].reshape(layer.num_heads, layer.value_dim, -1), *ours[1:]]
-    theirs.set_weights(weights)
-    return theirs
+        values = getattr(layer, f"{name}_projection").get_weights()
+        weights.append(values[0].reshape(-1, layer.num_heads, size))
+        weights += [bias.reshape(layer.num_heads, size) for bias in values[1:]]
+    values = layer.output_projection.get_weights()
+    weights += [values[0].reshape(layer.num_heads, layer.value_dim, -1), *values[1:]]
+    reference.set_weights(weights)
+    return reference
 
 
 class TestAgainstKeras:
@@ -57,15 +57,15 @@ class TestAgainstKeras:
     def test_self_attention_equals_keras(self, options):
         x = normal(2, 5, 8)
         layer = built(x.shape, **options)
-        theirs = copied_to_keras(layer, x.shape, x.shape)
-        np.testing.assert_allclose(layer(x), theirs(x, x), **CLOSE)
+        reference = copied_to_keras(layer, x.shape, x.shape)
+        np.testing.assert_allclose(layer(x), reference(x, x), **CLOSE)
 
     @neutral
     def test_causal_self_attention_equals_keras(self):
         x = normal(2, 5, 8)
         layer = built(x.shape, relation="causal")
-        theirs = copied_to_keras(layer, x.shape, x.shape)
-        np.testing.assert_allclose(layer(x), theirs(x, x, use_causal_mask=True), **CLOSE)
+        reference = copied_to_keras(layer, x.shape, x.shape)
+        np.testing.assert_allclose(layer(x), reference(x, x, use_causal_mask=True), **CLOSE)
 
     @pytest.mark.parametrize("options", [{}, {"value_dim": 5}], ids=str)
     def test_cross_attention_with_a_separate_key_and_mask_equals_keras(self, options):
@@ -74,8 +74,8 @@ class TestAgainstKeras:
         layer = built(*shapes, **options)
         mask = RANDOM.random((2, 4, 6)) < 0.6
         mask[..., 0] = True  # for queries without keys, Keras averages over all
-        theirs = copied_to_keras(layer, *shapes)
-        expected = theirs(query, value, key, attention_mask=mask)
+        reference = copied_to_keras(layer, *shapes)
+        expected = reference(query, value, key, attention_mask=mask)
         np.testing.assert_allclose(layer(query, value, key, attention_mask=mask), expected, **CLOSE)
 
     def test_attention_weights_equal_keras(self):

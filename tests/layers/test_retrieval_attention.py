@@ -45,23 +45,25 @@ def built(k=4, kind=RetrievalAttention, weights=None, **options):
 )
 def test_k_of_the_memory_size_equals_cross_attention(options):
     (query, memory), mask = inputs(), np.arange(11) < np.array([[11], [4]])
-    theirs = built(kind=MultiHeadAttention, **options)
-    ours = built(11, weights=theirs.trainable_weights, **options)
+    full = built(kind=MultiHeadAttention, **options)
+    retrieval = built(11, weights=full.trainable_weights, **options)
     training = "dropout" in options
     np.testing.assert_array_equal(
-        ours(query, memory, padding_mask=mask, training=training),
-        theirs(query, memory, padding_mask=mask, training=training),
+        retrieval(query, memory, padding_mask=mask, training=training),
+        full(query, memory, padding_mask=mask, training=training),
     )
 
 
 def test_weights_of_a_trained_cross_attention_are_loaded():
-    theirs = built(kind=MultiHeadAttention)
-    ours = built()
-    ours.set_weights(theirs.get_weights())
-    assert [w.path.split("/")[-2:] for w in ours.weights] == [w.path.split("/")[-2:] for w in theirs.weights]
+    full = built(kind=MultiHeadAttention)
+    retrieval = built()
+    retrieval.set_weights(full.get_weights())
+    assert [w.path.split("/")[-2:] for w in retrieval.weights] == [
+        w.path.split("/")[-2:] for w in full.weights
+    ]
     query, memory = inputs()
     memory = memory[:, :4]
-    np.testing.assert_array_equal(ours(query, memory), theirs(query, memory))
+    np.testing.assert_array_equal(retrieval(query, memory), full(query, memory))
 
 
 def test_each_head_and_query_attends_to_exactly_k_keys():

@@ -168,7 +168,7 @@ def labels_with(value):
     return changed
 
 
-REFUSED_LABELS = {
+INVALID_LABELS = {
     "too large": (SPARSE, labels_with(3), OUT_OF_CLASSES.format(3)),
     "-1": (SPARSE, labels_with(-1), OUT_OF_CLASSES.format(-1)),
     "by name": ("sparse_categorical_crossentropy", labels_with(3), OUT_OF_CLASSES.format(3)),
@@ -194,9 +194,9 @@ def sequence_classifier():
     return models.SequenceClassifier(models.BERT(V, 1, 2, 8, max_length=T), 3)
 
 
-@pytest.mark.parametrize("case", REFUSED_LABELS)
+@pytest.mark.parametrize("case", INVALID_LABELS)
 def test_labels_that_do_not_match_the_loss_are_rejected(sequence_classifier, case):
-    loss, labels, message = REFUSED_LABELS[case]
+    loss, labels, message = INVALID_LABELS[case]
     sequence_classifier.compile("sgd", loss, jit_compile=False)
     with pytest.raises(ValueError, match=message):
         fit(sequence_classifier, IDS, labels)

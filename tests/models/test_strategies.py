@@ -85,6 +85,6 @@ def test_two_replicas_equal_one_device():
         except ValueError as error:
             assert "`jit_compile` must be False" in str(error), error
         else:
-            raise AssertionError("XLA was not refused")
+            raise AssertionError("XLA was not rejected")
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=900)

@@ -136,9 +136,9 @@ def test_compiled_model_reloads_compiled_and_continues_training(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.loss.get_config() == model.loss.get_config()
     assert again.optimizer.iterations == 1
-    theirs, ours = (m.fit(inputs, labels, verbose=0).history for m in (again, model))
+    reloaded, original = (m.fit(inputs, labels, verbose=0).history for m in (again, model))
     assert again.optimizer.iterations == 2
-    np.testing.assert_allclose(theirs["loss"], ours["loss"], rtol=1e-5)
+    np.testing.assert_allclose(reloaded["loss"], original["loss"], rtol=1e-5)
     np.testing.assert_allclose(
         logits(again), logits(model), rtol=1e-3, atol=1e-4
     )  # the moments of Adam are restored too

@@ -239,8 +239,8 @@ def test_gradients_equal_full_attention_for_large_k():
             loss = tf.reduce_sum(tf.math.log_softmax(function(inputs))[..., 5])
         return [tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_weights)]
 
-    for ours, theirs in zip(found(Unlimiformer(model, 8, 8)), found(model), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    for actual, reference in zip(found(Unlimiformer(model, 8, 8)), found(model), strict=True):
+        np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -40,8 +40,8 @@ def test_rows_with_only_very_low_biases_have_equal_gradients_in_every_kernel(low
         return lambda q, k, v: ops.sum(attention(q, k, v, bias=bias, kernel=kernel) ** 2)
 
     expected = gradients(loss("dense"), query, key, value)
-    for ours, theirs in zip(gradients(loss("chunked"), query, key, value), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=1e-4)
+    for actual, reference in zip(gradients(loss("chunked"), query, key, value), expected, strict=True):
+        np.testing.assert_allclose(actual, reference, rtol=2e-3, atol=1e-4)
 
 
 @neutral

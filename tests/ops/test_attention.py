@@ -146,14 +146,14 @@ def test_outputs_weights_and_gradients_equal_the_definition(case, gradients):
 
     np.testing.assert_allclose(attention(*tensors, **arguments), output, **CLOSE)
     found = gradients(lambda q, k, v: ops.sum(attention(q, k, v, **arguments) * upstream), *tensors)
-    for name, ours, theirs in zip(("query", "key", "value"), found, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, **CLOSE, err_msg=name)
+    for name, gradient, expected_gradient in zip(("query", "key", "value"), found, expected, strict=True):
+        np.testing.assert_allclose(gradient, expected_gradient, **CLOSE, err_msg=name)
 
-    ours = np.asarray(attention_weights(*tensors[:2], **arguments))
-    np.testing.assert_allclose(ours, weights, **CLOSE)
+    computed_weights = np.asarray(attention_weights(*tensors[:2], **arguments))
+    np.testing.assert_allclose(computed_weights, weights, **CLOSE)
     allowed = definition[0]
-    assert (ours[~allowed] == 0).all()
-    np.testing.assert_allclose(ours.sum(-1), allowed.any(-1), rtol=1e-6)
+    assert (computed_weights[~allowed] == 0).all()
+    np.testing.assert_allclose(computed_weights.sum(-1), allowed.any(-1), rtol=1e-6)
 
 
 def test_the_bias_gradient_equals_the_score_gradient(gradients):

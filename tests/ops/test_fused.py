@@ -79,10 +79,10 @@ class TestLaws:
             )
 
         found, expected = (results(run(attend), given) for attend in (fused.attend, dense.attend))
-        for ours, theirs in zip(found, expected, strict=True):
-            assert np.isfinite(ours).all()
-            assert (ours[theirs == 0] == 0).all()
-            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+        for actual, reference in zip(found, expected, strict=True):
+            assert np.isfinite(actual).all()
+            assert (actual[reference == 0] == 0).all()
+            np.testing.assert_allclose(actual, reference, rtol=2e-5, atol=2e-6)
 
     @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)], ids=str)
     def test_bfloat16_with_grouped_heads_equals_float32(self, heads, on_any_device):
@@ -96,10 +96,10 @@ class TestLaws:
 
         found = results(run("fused"), given)
         expected = results(run("dense"), [each.astype("float32") for each in given])
-        for ours, theirs in zip(found, expected, strict=True):
-            assert (ours[theirs == 0] == 0).all()
-            error = ((ours - theirs) ** 2).mean() ** 0.5
-            assert error <= 4 * 2.0**-8 * (theirs**2).mean() ** 0.5
+        for actual, reference in zip(found, expected, strict=True):
+            assert (actual[reference == 0] == 0).all()
+            error = ((actual - reference) ** 2).mean() ** 0.5
+            assert error <= 4 * 2.0**-8 * (reference**2).mean() ** 0.5
 
     @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
     def test_padding_does_not_change_the_output(self, left, on_any_device):

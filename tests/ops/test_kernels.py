@@ -66,10 +66,10 @@ def check(case, pull_back, dtype=None):
     assert found.keys() == expected.keys()
     blind = ~reference_inputs.allowed.any(-1).transpose(0, 2, 1)
     assert (output[blind] == 0).all()
-    for key, ours in found.items():
-        assert np.isfinite(ours).all(), key
+    for key, actual in found.items():
+        assert np.isfinite(actual).all(), key
         size = sizes[key] + sizes[key].mean()
-        error = abs(ours - expected[key])
+        error = abs(actual - expected[key])
         if "16" in reference_inputs.dtype:
             size, error = ((array**2).mean() ** 0.5 for array in (size, error))
         tiniest = 6e-8 if reference_inputs.dtype == "float16" else 1e-30  # the spacing of numbers near zero

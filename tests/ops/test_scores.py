@@ -130,8 +130,8 @@ class TestStepsOfAScore:
         d_query, d_key, d_parameters = score.compare_gradient(
             tensors[0], tensors[1], tuple(tensors[2:]), ops.convert_to_tensor(upstream)
         )
-        for found, theirs in zip((d_query, d_key, *d_parameters), expected, strict=True):
-            np.testing.assert_allclose(found, theirs, **CLOSE)
+        for found, reference in zip((d_query, d_key, *d_parameters), expected, strict=True):
+            np.testing.assert_allclose(found, reference, **CLOSE)
         (slope,) = gradients(lambda compared: ops.sum(score.transform(compared) * upstream), compared)
         found = score.transform_gradient(ops.convert_to_tensor(compared), ops.convert_to_tensor(upstream))
         np.testing.assert_allclose(found, slope, **CLOSE)
@@ -276,8 +276,8 @@ class TestLinear:
             )
             for kernel in ("linear", "dense")
         )
-        for ours, theirs in zip(found, expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, **CLOSE)
+        for actual, reference in zip(found, expected, strict=True):
+            np.testing.assert_allclose(actual, reference, **CLOSE)
 
     @pytest.mark.parametrize("length", [1, 7, 8, 9, 16, pytest.param(30, marks=neutral)])
     def test_the_causal_linear_kernel_equals_the_recurrence(self, length):

@@ -80,8 +80,8 @@ def test_an_invalid_input_gives_an_error_and_does_not_change_other_outputs(name)
             np.testing.assert_allclose(values, expected, **CLOSE)
         else:
             np.testing.assert_array_equal(values, expected)
-    all_refused = pipeline.serve(*(tf.constant(values[1:2]) for values in INPUTS[name]))
-    assert all((all_refused[key].numpy() == answers[key][1]).all() for key in ("error", *accepted))
+    all_invalid = pipeline.serve(*(tf.constant(values[1:2]) for values in INPUTS[name]))
+    assert all((all_invalid[key].numpy() == answers[key][1]).all() for key in ("error", *accepted))
     none = pipeline.serve(*(tf.constant(values[:0]) for values in INPUTS[name]))
     assert all(len(values) == 0 for values in none.values())
     if name != "nodes":  # a call accepts one graph

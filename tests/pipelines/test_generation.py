@@ -86,7 +86,7 @@ def _counting(function, calls):
 
 
 @pytest.mark.slow
-def test_streamed_pieces_concatenate_to_the_answer(pipeline, texts):
+def test_streamed_pieces_concatenate_to_the_output(pipeline, texts):
     for text in (*texts[:4], ""):
         pieces = list(pipeline.stream(text))
         assert "".join(pieces) == pipeline(text)
@@ -134,8 +134,8 @@ def test_a_model_of_another_type_is_rejected(pipeline, decoder, kind):
 def test_an_ensemble_generates_but_cannot_be_saved(pipeline, texts, tmp_path):
     both = pipeline.with_settings(model=Ensemble([pipeline.model, pipeline.model]))
     assert both(texts[:3]) == pipeline(texts[:3])
-    (ours,), (theirs,) = (each.score(["uno"], ["one"]) for each in (both, pipeline))
-    assert ours.token_scores == pytest.approx(theirs.token_scores, abs=1e-4)
+    (ensemble_score,), (single_score,) = (each.score(["uno"], ["one"]) for each in (both, pipeline))
+    assert ensemble_score.token_scores == pytest.approx(single_score.token_scores, abs=1e-4)
     with pytest.raises(ValueError, match="`model` must be a Keras model.* Received: a Ensemble"):
         both.save(tmp_path / "both")
     assert list(tmp_path.iterdir()) == []

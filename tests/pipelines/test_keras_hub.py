@@ -87,21 +87,24 @@ def randomized(model):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_ids_and_texts_equal_keras_hub(name):
-    theirs = TOKENIZERS[name]()
-    ours = tokenizer_from_keras_hub(theirs)
-    found = ours.tokenize(LINES).to_list()
-    assert found == [np.asarray(theirs(line)).tolist() for line in LINES]
-    assert (ours.end_id, ours.vocabulary_size) == (theirs.end_token_id, theirs.vocabulary_size())
-    texts = [text.decode() for text in ours.detokenize(found).numpy()]
-    assert texts == [str(theirs.detokenize(row)) for row in found]
+    hub_tokenizer = TOKENIZERS[name]()
+    tokenizer = tokenizer_from_keras_hub(hub_tokenizer)
+    found = tokenizer.tokenize(LINES).to_list()
+    assert found == [np.asarray(hub_tokenizer(line)).tolist() for line in LINES]
+    assert (tokenizer.end_id, tokenizer.vocabulary_size) == (
+        hub_tokenizer.end_token_id,
+        hub_tokenizer.vocabulary_size(),
+    )
+    texts = [text.decode() for text in tokenizer.detokenize(found).numpy()]
+    assert texts == [str(hub_tokenizer.detokenize(row)) for row in found]
 
 
 @pytest.mark.slow
 def test_special_tokens_are_recognised_in_texts_as_in_keras_hub():
-    theirs = TOKENIZERS["GPT-2"]()
-    ours = tokenizer_from_keras_hub(theirs)
+    hub_tokenizer = TOKENIZERS["GPT-2"]()
+    tokenizer = tokenizer_from_keras_hub(hub_tokenizer)
     texts = ["the dog<|endoftext|>the", "<|endoftext|>"]
-    assert ours.tokenize(texts).to_list() == [np.asarray(theirs(text)).tolist() for text in texts]
+    assert tokenizer.tokenize(texts).to_list() == [np.asarray(hub_tokenizer(text)).tolist() for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -125,11 +128,11 @@ def test_unsupported_tokenizers_are_rejected(make, message):
 def test_text_classification_equals_keras_hub():
     backbone = hub.BertBackbone(vocabulary_size=len(WORDS), max_sequence_length=16, **SIZES)
     preprocessor = hub.BertTextClassifierPreprocessor(bert_tokenizer(), sequence_length=16)
-    theirs = randomized(hub.BertTextClassifier(backbone, 3, preprocessor, activation="softmax"))
-    ours = pipelines.from_keras_hub(theirs, labels=["a", "b", "c"])
-    expected = theirs.predict(LINES[:2], verbose=0)
-    np.testing.assert_allclose(ours.scores(LINES[:2]), expected, rtol=1e-4, atol=1e-5)
-    assert ours(LINES[:2]) == ["abc"[row.argmax()] for row in expected]
+    hub_model = randomized(hub.BertTextClassifier(backbone, 3, preprocessor, activation="softmax"))
+    pipeline = pipelines.from_keras_hub(hub_model, labels=["a", "b", "c"])
+    expected = hub_model.predict(LINES[:2], verbose=0)
+    np.testing.assert_allclose(pipeline.scores(LINES[:2]), expected, rtol=1e-4, atol=1e-5)
+    assert pipeline(LINES[:2]) == ["abc"[row.argmax()] for row in expected]
 
 
 def gpt2():
@@ -151,20 +154,21 @@ def t5():
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [gpt2, t5])
 def test_greedy_texts_equal_keras_hub(make):
-    theirs = make()
-    theirs.compile(sampler="greedy")
+    hub_model = make()
+    hub_model.compile(sampler="greedy")
     prompts = ["the dog", "the blue house"]
     if make is gpt2:
-        ours = pipelines.from_keras_hub(theirs, max_new_tokens=12)
-        assert ours.add_start
+        pipeline = pipelines.from_keras_hub(hub_model, max_new_tokens=12)
+        assert pipeline.add_start
         expected = [
-            text.removeprefix(prompt) for text, prompt in zip(theirs.generate(prompts), prompts, strict=True)
+            text.removeprefix(prompt)
+            for text, prompt in zip(hub_model.generate(prompts), prompts, strict=True)
         ]
-        found = [text[: len(other)] for text, other in zip(ours(prompts), expected, strict=True)]
+        found = [text[: len(other)] for text, other in zip(pipeline(prompts), expected, strict=True)]
     else:
-        ours = pipelines.from_keras_hub(theirs, max_new_tokens=8)
+        pipeline = pipelines.from_keras_hub(hub_model, max_new_tokens=8)
         inputs = {"encoder_text": prompts, "decoder_text": ["", ""]}
-        expected, found = theirs.generate(inputs), ours(prompts)
+        expected, found = hub_model.generate(inputs), pipeline(prompts)
     assert found == expected
     assert any(expected)
 
@@ -175,10 +179,10 @@ def test_fill_mask_supports_the_mask_token_of_roberta():
     backbone = hub.RobertaBackbone(
         vocabulary_size=tokenizer.vocabulary_size(), max_sequence_length=24, **SIZES
     )
-    theirs = randomized(hub.RobertaMaskedLM(backbone))
-    ours = pipelines.from_keras_hub(theirs, tokenizer)
-    assert ours.mask == "<mask>"
-    (predictions,) = ours("the <mask>")
+    hub_model = randomized(hub.RobertaMaskedLM(backbone))
+    pipeline = pipelines.from_keras_hub(hub_model, tokenizer)
+    assert pipeline.mask == "<mask>"
+    (predictions,) = pipeline("the <mask>")
     ids = [
         tokenizer.start_token_id,
         *np.asarray(tokenizer("the ")),
@@ -187,7 +191,7 @@ def test_fill_mask_supports_the_mask_token_of_roberta():
     ]
     place = ids.index(tokenizer.mask_token_id)
     inputs = {"token_ids": [ids], "padding_mask": [[1] * len(ids)], "mask_positions": [[place]]}
-    logits = np.asarray(theirs({name: np.array(value) for name, value in inputs.items()}))[0, 0]
+    logits = np.asarray(hub_model({name: np.array(value) for name, value in inputs.items()}))[0, 0]
     assert predictions[0].piece == tokenizer.id_to_token(int(logits.argmax()))
 
 
@@ -197,12 +201,12 @@ def test_image_classification_scales_images_as_keras_hub_does(scale):
     backbone = hub.ViTBackbone((8, 8, 3), 4, num_layers=1, num_heads=2, hidden_dim=16, mlp_dim=24)
     offset = -1 if isinstance(scale, float) else [-1, 0, 0.5]
     converter = hub.ViTImageClassifierPreprocessor.image_converter_cls(scale=scale, offset=offset)
-    theirs = randomized(hub.ViTImageClassifier(backbone, 3, hub.ViTImageClassifierPreprocessor(converter)))
+    hub_model = randomized(hub.ViTImageClassifier(backbone, 3, hub.ViTImageClassifierPreprocessor(converter)))
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("uint8")
-    expected = np.exp(theirs.predict(images, verbose=0))
-    ours = pipelines.from_keras_hub(theirs)
+    expected = np.exp(hub_model.predict(images, verbose=0))
+    pipeline = pipelines.from_keras_hub(hub_model)
     np.testing.assert_allclose(
-        ours.probabilities(images), expected / expected.sum(axis=-1, keepdims=True), rtol=1e-3, atol=1e-4
+        pipeline.probabilities(images), expected / expected.sum(axis=-1, keepdims=True), rtol=1e-3, atol=1e-4
     )
 
 

@@ -92,11 +92,11 @@ def test_a_stream_of_a_long_text_equals_a_call(splitting, sampler):
 
 
 def test_long_texts_are_rejected_for_ids_scores_and_streams(splitting, pipeline):
-    refused = r"`texts` must have at most 24 tokens each \(max_source_tokens\).* tokens in texts\[1\]"
+    message = r"`texts` must have at most 24 tokens each \(max_source_tokens\).* tokens in texts\[1\]"
     for call in (splitting.generate, splitting.answers, lambda texts: splitting(texts, long_texts="refuse")):
-        with pytest.raises(ValueError, match=refused):
+        with pytest.raises(ValueError, match=message):
             call(["uno", LONG])
-    with pytest.raises(ValueError, match=refused.replace("1", "0")):
+    with pytest.raises(ValueError, match=message.replace("1", "0")):
         splitting.stream(LONG, long_texts="refuse")
     with pytest.raises(
         ValueError, match="at most 200 tokens each .*, or long_texts='split', or truncate=True"

@@ -30,11 +30,11 @@ def test_scores_equal_the_scores_of_generation(pipeline, ended, batch_size):
     sources, answers = ended
     assert answers
     found = pipeline.score(sources, [one.text for one in answers], batch_size)
-    for ours, theirs in zip(found, answers, strict=True):
-        assert (ours.text, ours.ids) == (theirs.text, theirs.ids)
-        assert ours.score == pytest.approx(theirs.score, rel=1e-3)
-        assert ours.token_scores == pytest.approx(theirs.token_scores, abs=1e-3)
-        assert ours.ranking_score == ours.score
+    for score, answer in zip(found, answers, strict=True):
+        assert (score.text, score.ids) == (answer.text, answer.ids)
+        assert score.score == pytest.approx(answer.score, rel=1e-3)
+        assert score.token_scores == pytest.approx(answer.token_scores, abs=1e-3)
+        assert score.ranking_score == score.score
 
 
 @pytest.mark.slow

@@ -181,9 +181,9 @@ def test_long_texts_are_truncated_to_the_maximum_length_of_the_folder(prompted):
 
 
 def test_arguments_override_the_settings_of_the_folder(transformer, tmp_path):
-    refusing = pipelines.from_hugging_face(write(transformer, tmp_path / "it"), long_texts="refuse")
+    strict = pipelines.from_hugging_face(write(transformer, tmp_path / "it"), long_texts="refuse")
     with pytest.raises(ValueError, match="at most 8 tokens each, as `max_length` is 10.*Received: 20 tokens"):
-        refusing([LONG])
+        strict([LONG])
 
 
 def test_prompts_are_put_before_texts(prompted):
@@ -283,7 +283,7 @@ def pytorch_weights(folder):
 
 
 TRANSFORMER, POOLING = OLD.format("Transformer"), OLD.format("Pooling")
-REFUSED = {
+INVALID = {
     "word embeddings": (
         with_content("modules.json", modules(OLD.format("WordEmbeddings"), POOLING)),
         "must list the modules Transformer and Pooling .*Dense, LayerNorm, Normalize. Received: WordEmb.*, Pooling",
@@ -384,9 +384,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", INVALID)
 def test_unsupported_folders_are_rejected_by_name(transformer, name, tmp_path):
-    change, message = REFUSED[name]
+    change, message = INVALID[name]
     change(write(transformer, tmp_path / "it"))
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         pipelines.from_hugging_face(tmp_path / "it")

@@ -54,7 +54,7 @@ def test_outputs_of_the_test_pipeline_differ_by_row(answers, texts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_answers_and_their_order_do_not_depend_on_the_batch_size(pipeline, texts, answers, batch_size):
+def test_outputs_and_their_order_do_not_depend_on_the_batch_size(pipeline, texts, answers, batch_size):
     assert pipeline(texts, batch_size=batch_size) == answers
 
 
@@ -125,7 +125,7 @@ def test_the_length_limit_is_inclusive_and_counts_the_end_token(pipeline):
 
 NO_UNICODE = ["\ud800", "uno \udcff dos", b"\xff\xfe"]
 NO_STRINGS = [None, 5, 1.5, ["uno"], ("uno",), object()]
-REFUSED = {
+INVALID = {
     **{
         repr(value)[:8]: (lambda made, value=value: made(["uno", value]), error, r"texts\[1\]")
         for error, values in {ValueError: NO_UNICODE, TypeError: NO_STRINGS}.items()
@@ -151,7 +151,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("call", "error", "message"), INVALID.values(), ids=INVALID)
 def test_invalid_texts_and_settings_are_rejected(pipeline, call, error, message):
     with pytest.raises(error, match=message):
         call(pipeline)
@@ -197,23 +197,23 @@ def texts_of(pipeline, ids):
 def test_pipeline_and_serving_decode_ids_equally(pipeline, ids):
     known = [0, *range(2, pipeline.tokenizer.vocabulary_size)]
     ids = [known[number % len(known)] for number in ids]
-    ours, served = texts_of(pipeline, ids)
-    assert ours == served
+    decoded, served = texts_of(pipeline, ids)
+    assert decoded == served
 
 
 @pytest.mark.parametrize("ids", [[1], [1, 7], [2, 1], [7, 1], [7, 1, 1, 4, 8], [4, 1], [1, 4]], ids=repr)
 def test_pipeline_and_serving_decode_the_unknown_id_equally(pipeline, ids):
-    ours, served = texts_of(pipeline, ids)
-    assert ours == served
+    decoded, served = texts_of(pipeline, ids)
+    assert decoded == served
 
 
 @pytest.mark.slow
-def test_save_and_load_give_the_same_answers_and_settings(pipeline, saved, texts, answers):
+def test_a_loaded_pipeline_has_equal_outputs_and_settings(pipeline, saved, texts, answers):
     loaded = pipelines.load(str(saved))
     assert loaded.generation_config() == pipeline.generation_config()
     assert loaded.tokenizer.sha256 == pipeline.tokenizer.sha256
-    for ours, theirs in zip(pipeline.model.get_weights(), loaded.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for original, restored in zip(pipeline.model.get_weights(), loaded.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(original, restored)
     assert loaded(texts) == answers
 
 

@@ -210,7 +210,7 @@ def comparable(value):
     return type(value), message.replace("a str, a list of str or a string tensor", "strings").split(" (of")[0]
 
 
-REFUSED = [
+INVALID = [
     ["a", LONG * 9, "b"],
     ["a", 5],
     ["b\ud800", "b"],
@@ -230,11 +230,11 @@ def check_outputs_and_errors(served, pipeline, columns, assert_equal):
         if hasattr(pipeline, name):
             calls = (getattr(each, name) for each in (served, pipeline))
             assert_equal(*(result_of(call, *columns) for call in calls))
-    for rows in REFUSED:
+    for rows in INVALID:
         for others in (rows, ["a"] * len(rows), ["a"] * 9)[: 2 * len(columns) - 1]:
-            refused = [rows, others][: len(columns)]
+            invalid = [rows, others][: len(columns)]
             assert_equal(
-                result_of(served, *refused, batch_size=2), result_of(pipeline, *refused, batch_size=2)
+                result_of(served, *invalid, batch_size=2), result_of(pipeline, *invalid, batch_size=2)
             )
     assert_equal(result_of(served, *columns, batch_size=0), result_of(pipeline, *columns, batch_size=0))
     bad = [LONG * 9, 5, "b\ud800", "\u3000", "a b [MASK]"]

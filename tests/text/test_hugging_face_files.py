@@ -122,21 +122,21 @@ def test_gpt2_files_are_loaded(tmp_path):
 @pytest.mark.slow
 def test_files_written_by_the_tokenizers_library_are_loaded(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
-    theirs = tokenizers.Tokenizer(
+    reference = tokenizers.Tokenizer(
         tokenizers.models.WordPiece({p: i for i, p in enumerate(PIECES)}, unk_token="[UNK]")
     )
-    theirs.normalizer = tokenizers.normalizers.BertNormalizer()
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    theirs.add_special_tokens(PIECES[:5])
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    ours = WordPieceTokenizer.from_files(tmp_path, special_tokens_in_text=True)
-    assert ours.tokenize(TEXTS).to_list() == [each.ids for each in theirs.encode_batch(TEXTS)]
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(GPT2, MERGES))
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
-    theirs.add_special_tokens([END])
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    ours = BytePairTokenizer.from_files(tmp_path, special_tokens_in_text=True)
-    assert ours.tokenize(TEXTS).to_list() == [each.ids for each in theirs.encode_batch(TEXTS)]
+    reference.normalizer = tokenizers.normalizers.BertNormalizer()
+    reference.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    reference.add_special_tokens(PIECES[:5])
+    reference.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = WordPieceTokenizer.from_files(tmp_path, special_tokens_in_text=True)
+    assert tokenizer.tokenize(TEXTS).to_list() == [each.ids for each in reference.encode_batch(TEXTS)]
+    reference = tokenizers.Tokenizer(tokenizers.models.BPE(GPT2, MERGES))
+    reference.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    reference.add_special_tokens([END])
+    reference.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = BytePairTokenizer.from_files(tmp_path, special_tokens_in_text=True)
+    assert tokenizer.tokenize(TEXTS).to_list() == [each.ids for each in reference.encode_batch(TEXTS)]
 
 
 def test_byt5_files_are_loaded(tmp_path):

@@ -245,7 +245,7 @@ def test_python_values_that_are_not_unicode_are_rejected(tokenizer, texts, messa
 
 NOT_INTEGERS = "`ids` must be integers"
 NO_TEXT = "`texts` must be a str.*Received: "
-REFUSED = {
+INVALID = {
     "ids, float": (lambda it: it.detokenize([[1.5]]), TypeError, NOT_INTEGERS),
     "ids, text": (lambda it: it.detokenize([["a"]]), TypeError, NOT_INTEGERS),
     "ids, ragged float": (
@@ -271,7 +271,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("call", "error", "message"), INVALID.values(), ids=INVALID)
 def test_values_of_another_type_or_rank_are_rejected(tokenizer, call, error, message):
     with pytest.raises(error, match=message):
         call(tokenizer)

@@ -69,9 +69,9 @@ def lines(sentence_pairs):
     return [*(side for pair in sentence_pairs for side in pair), *fuzzed(1500, 1)]
 
 
-def differing(ours, theirs, lines):
-    ids = ours.tokenize(lines).to_list()
-    encoded = theirs.encode_batch(lines)
+def differing(tokenizer, reference, lines):
+    ids = tokenizer.tokenize(lines).to_list()
+    encoded = reference.encode_batch(lines)
     return [(line, a, b.ids) for line, a, b in zip(lines, ids, encoded, strict=True) if a != b.ids]
 
 
@@ -84,58 +84,60 @@ def test_word_piece_tokenizer_equals_the_library(lines, lowercase, special):
     # A piece for every character, as unknown ids would hide differences.
     words = pair_merges.count_words(lines, trained._words)
     more = sorted({piece for word in words for each in word for piece in (each, f"##{each}")})
-    ours = WordPieceTokenizer(list(dict.fromkeys([*trained.vocabulary, *more])), **settings)
-    vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
-    theirs = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    theirs.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    theirs.decoder = tokenizers.decoders.WordPiece()
+    tokenizer = WordPieceTokenizer(list(dict.fromkeys([*trained.vocabulary, *more])), **settings)
+    vocabulary = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)}
+    reference = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    reference.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    reference.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    reference.decoder = tokenizers.decoders.WordPiece()
     if special:
-        theirs.add_special_tokens(list(word_piece.SPECIAL_TOKENS.values()))
-    assert differing(ours, theirs, lines) == []
+        reference.add_special_tokens(list(word_piece.SPECIAL_TOKENS.values()))
+    assert differing(tokenizer, reference, lines) == []
     chance = random.Random(2)
-    ids = [[chance.randrange(5, ours.vocabulary_size) for _ in range(9)] for _ in range(500)]
-    assert [text.decode() for text in ours.detokenize(ids).numpy()] == theirs.decode_batch(ids)
+    ids = [[chance.randrange(5, tokenizer.vocabulary_size) for _ in range(9)] for _ in range(500)]
+    assert [text.decode() for text in tokenizer.detokenize(ids).numpy()] == reference.decode_batch(ids)
 
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("special", [True, False])
 def test_byte_pair_tokenizer_equals_the_library(lines, prefix, special):
-    ours = BytePairTokenizer.train(lines, 600, add_prefix_space=prefix, special_tokens_in_text=special)
-    vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, list(ours.merges)))
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    theirs.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = BytePairTokenizer.train(lines, 600, add_prefix_space=prefix, special_tokens_in_text=special)
+    vocabulary = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)}
+    reference = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, list(tokenizer.merges)))
+    reference.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    reference.decoder = tokenizers.decoders.ByteLevel()
     if special:
-        theirs.add_special_tokens(list(byte_pair.SPECIAL_TOKENS.values()))
-    assert differing(ours, theirs, lines) == []
+        reference.add_special_tokens(list(byte_pair.SPECIAL_TOKENS.values()))
+    assert differing(tokenizer, reference, lines) == []
     chance = random.Random(3)
-    ids = [[chance.randrange(4, ours.vocabulary_size) for _ in range(9)] for _ in range(500)]
-    assert [text.decode() for text in ours.detokenize(ids).numpy()] == theirs.decode_batch(ids)
+    ids = [[chance.randrange(4, tokenizer.vocabulary_size) for _ in range(9)] for _ in range(500)]
+    assert [text.decode() for text in tokenizer.detokenize(ids).numpy()] == reference.decode_batch(ids)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lowercase", "special"), [(True, False), (False, True)])
 def test_openai_gpt_tokenizer_equals_the_library(lines, lowercase, special):
-    ours = OpenAIGPTTokenizer.train(lines[:400], 4000, lowercase=lowercase, special_tokens_in_text=special)
-    vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
-    theirs = tokenizers.Tokenizer(
+    tokenizer = OpenAIGPTTokenizer.train(
+        lines[:400], 4000, lowercase=lowercase, special_tokens_in_text=special
+    )
+    vocabulary = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)}
+    reference = tokenizers.Tokenizer(
         tokenizers.models.BPE(
-            vocabulary, list(ours.merges), unk_token="<unk>", end_of_word_suffix="</w>", fuse_unk=False
+            vocabulary, list(tokenizer.merges), unk_token="<unk>", end_of_word_suffix="</w>", fuse_unk=False
         )
     )
-    theirs.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    theirs.decoder = tokenizers.decoders.BPEDecoder(suffix="</w>")
+    reference.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    reference.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    reference.decoder = tokenizers.decoders.BPEDecoder(suffix="</w>")
     if special:
-        theirs.add_special_tokens(list(openai_gpt.SPECIAL_TOKENS.values()))
-    assert differing(ours, theirs, lines) == []
-    unknown = (ours.tokenize(lines).values.numpy() == ours.unknown_id).mean()
+        reference.add_special_tokens(list(openai_gpt.SPECIAL_TOKENS.values()))
+    assert differing(tokenizer, reference, lines) == []
+    unknown = (tokenizer.tokenize(lines).values.numpy() == tokenizer.unknown_id).mean()
     assert 0.01 < unknown < 0.9
     chance = random.Random(3)
-    ids = [[chance.randrange(4, ours.vocabulary_size) for _ in range(9)] for _ in range(500)]
-    assert [text.decode() for text in ours.detokenize(ids).numpy()] == theirs.decode_batch(ids)
+    ids = [[chance.randrange(4, tokenizer.vocabulary_size) for _ in range(9)] for _ in range(500)]
+    assert [text.decode() for text in tokenizer.detokenize(ids).numpy()] == reference.decode_batch(ids)
 
 
 @pytest.mark.slow
@@ -151,19 +153,19 @@ def test_merges_in_any_order_give_equal_ids():
                 pieces = list(dict.fromkeys([*pieces, "".join(pair)]))
         chance.shuffle(merges)
         vocabulary = list(dict.fromkeys(["<pad>", *byte_pair.BYTE_CHARACTERS, *pieces]))
-        ours = BytePairTokenizer(vocabulary, merges, special_tokens={"pad": "<pad>"})
-        modes.add(ours._merger._one_at_a_time)
-        theirs = tokenizers.models.BPE({piece: id_ for id_, piece in enumerate(vocabulary)}, merges)
+        tokenizer = BytePairTokenizer(vocabulary, merges, special_tokens={"pad": "<pad>"})
+        modes.add(tokenizer._merger._one_at_a_time)
+        reference = tokenizers.models.BPE({piece: id_ for id_, piece in enumerate(vocabulary)}, merges)
         words = ["".join(chance.choices("abc", k=chance.randint(1, 30))) for _ in range(40)]
-        expected = [[token.id for token in theirs.tokenize(word)] for word in words]
-        assert ours._split(tf.constant(words)).to_list() == expected, merges
+        expected = [[token.id for token in reference.tokenize(word)] for word in words]
+        assert tokenizer._split(tf.constant(words)).to_list() == expected, merges
     assert modes == {False, True}
 
 
 def test_training_learns_the_same_merges(lines):
-    ours = BytePairTokenizer.train(lines[:300], 500)
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = BytePairTokenizer.train(lines[:300], 500)
+    reference = tokenizers.Tokenizer(tokenizers.models.BPE())
+    reference.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=500,
         min_frequency=2,
@@ -171,8 +173,8 @@ def test_training_learns_the_same_merges(lines):
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    theirs.train_from_iterator(lines[:300], trainer)
-    assert sorted(theirs.get_vocab(), key=theirs.get_vocab().get) == list(ours.vocabulary)
+    reference.train_from_iterator(lines[:300], trainer)
+    assert sorted(reference.get_vocab(), key=reference.get_vocab().get) == list(tokenizer.vocabulary)
 
 
 @pytest.mark.slow
@@ -184,8 +186,8 @@ def test_every_character_is_normalized_equally(lowercase):
     words = BertWords(True, True, lowercase, lowercase)(tf.constant(texts)).to_list()
     wrong = [
         text
-        for text, ours in zip(texts, words, strict=True)
-        if [word.decode() for word in ours] != [word for word, _ in cut(normalize(text))]
+        for text, split in zip(texts, words, strict=True)
+        if [word.decode() for word in split] != [word for word, _ in cut(normalize(text))]
     ]
     assert wrong == []
 
@@ -195,4 +197,4 @@ def test_every_character_is_split_equally_by_the_pattern():
     texts = [f"a{each}1 {each}!{each}" for each in every_character()]
     cut = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
     words = GPT2Words()(tf.constant(texts)).row_lengths().numpy().tolist()
-    assert [text for text, ours in zip(texts, words, strict=True) if ours != len(cut(text))] == []
+    assert [text for text, split in zip(texts, words, strict=True) if split != len(cut(text))] == []

@@ -43,8 +43,8 @@ def test_loss_and_gradient_equal_smoothed_cross_entropy(smoothing, gradients):
 def test_loss_equals_keras_without_padding():
     labels = RANDOM.integers(1, V, (B, T))
     one_hot = np.eye(V, dtype="float32")[labels]
-    theirs = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)(one_hot, LOGITS)
-    np.testing.assert_allclose(LabelSmoothedCrossentropy(0.1)(labels, LOGITS), theirs, rtol=1e-5)
+    expected = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)(one_hot, LOGITS)
+    np.testing.assert_allclose(LabelSmoothedCrossentropy(0.1)(labels, LOGITS), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
@@ -180,6 +180,8 @@ def test_ignore_class_is_ignored_with_padding(ignore_class, pad_id):
 def test_ignore_class_equals_keras():
     labels = np.where(LABELS == 0, -100, LABELS)
     valid = (labels != -100).sum()
-    theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-100, reduction="sum")
-    ours = LabelSmoothedCrossentropy(0.0, ignore_class=-100)
-    np.testing.assert_allclose(ours(labels, LOGITS), theirs(labels, LOGITS) / valid, rtol=1e-5)
+    keras_loss = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, ignore_class=-100, reduction="sum"
+    )
+    loss = LabelSmoothedCrossentropy(0.0, ignore_class=-100)
+    np.testing.assert_allclose(loss(labels, LOGITS), keras_loss(labels, LOGITS) / valid, rtol=1e-5)

@@ -138,9 +138,9 @@ def test_an_invalid_row_over_http_fails_only_its_own_row(exports, name):
         _, expected = await predict(app, name, ["good", "fine"])
         status, found = await predict(app, name, rows)
         assert status == 200
-        first, *refused, last = found["predictions"]
+        first, *invalid, last = found["predictions"]
         assert [first, last] == expected["predictions"]
-        errors = [each["error"] for each in refused]
+        errors = [each["error"] for each in invalid]
         for row in (1, 2, 4, 5):
             assert errors[row - 1] == received(f"instances[{row}].text", row)
         assert f"Received: {SOURCE + 1 + (name == 'copier')} tokens" in errors[2]

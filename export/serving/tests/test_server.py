@@ -124,15 +124,15 @@ def test_an_invalid_row_does_not_change_other_rows(exports, name):
         _, expected = await predict(app, name, good)
         status, found = await predict(app, name, [good[0], *wrong, good[1]])
         assert status == 200
-        first, *refused, last = found["predictions"]
+        first, *invalid, last = found["predictions"]
         assert [first, last] == expected["predictions"]
-        assert [each["error"].split("Received")[1] for each in refused] == [
+        assert [each["error"].split("Received")[1] for each in invalid] == [
             f": {SOURCE + 1} tokens",
             ": other bytes",
             ": other bytes",
         ]
         empty = {"label": "", "probabilities": [0.0] * 3} if name == "classifier" else {"text": ""}
-        assert [{**each, "error": ""} for each in refused] == [{**empty, "error": ""}] * 3
+        assert [{**each, "error": ""} for each in invalid] == [{**empty, "error": ""}] * 3
 
     run(exports, test, name)
 
@@ -141,10 +141,10 @@ def test_an_option_out_of_range_fails_only_its_row(exports):
     async def test(app):
         rows = [{"text": "hello", "max_new_tokens": limit} for limit in (3, 99)]
         _, found = await predict(app, "generator", rows, signature_name="generate")
-        good, refused = found["predictions"]
+        good, invalid = found["predictions"]
         assert good["error"] == ""
         assert good["lengths"] <= 3
-        assert refused == {
+        assert invalid == {
             "text": "",
             "ids": [0] * STEPS,
             "lengths": 0,
@@ -428,9 +428,9 @@ def test_images_and_graphs_are_classified(small, tmp_path):
     async def test(app):
         bright, dark, wrong = ([[[value]] * 2] * 2 for value in (1.0, 0.0, 3.0))
         _, found = await predict(app, "images", [{"pixel_values": each} for each in (bright, wrong, dark)])
-        first, refused, last = found["predictions"]
+        first, invalid, last = found["predictions"]
         assert [first["label"], last["label"]] == ["y", "x"]
-        assert refused == {
+        assert invalid == {
             "label": "",
             "probabilities": [0.0, 0.0],
             "error": "`pixel_values` must be from 0.0 to 1.0. Received: from 3.0 to 3.0",

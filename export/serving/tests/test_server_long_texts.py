@@ -46,11 +46,11 @@ def test_an_error_names_the_row_of_its_text(exports):
     copier = serving.load(exports["copier"])
     accented = "e" + "\u0301" * 30 + "\n"  # a character of 61 bytes
     options = {"long_texts": "split", "errors": "return"}
-    long, none, lone, refused, last = copier([LONG, None, LONG + "\ud800", accented, "ab"], **options)
+    long, none, lone, invalid, last = copier([LONG, None, LONG + "\ud800", accented, "ab"], **options)
     assert (long, last) == (LONG, "ab")
     assert str(none) == "`texts` must be strings. Received: texts[1]=None"
     assert str(lone).startswith("`texts` must be text without lone surrogates. Received: texts[2]=")
-    assert str(refused) == f"{TOO_LONG}63 tokens in texts[3]"
+    assert str(invalid) == f"{TOO_LONG}63 tokens in texts[3]"
     assert copier(accented, long_texts="split", truncate=True).startswith("e\u0301")
     with pytest.raises(TypeError, match=r"Received: texts\[1\]=None"):
         copier([LONG, None], long_texts="split")
@@ -65,8 +65,8 @@ def test_rows_of_requests_are_split_on_request(exports):
             [{"text": text, "error": ""} for text in (LONG, "ab", "")],
         )
         _, found = await predict(app, "copier", [LONG, "ab"])
-        refused, accepted = found["predictions"]
-        assert refused["error"].startswith(TOO_LONG)
+        invalid, accepted = found["predictions"]
+        assert invalid["error"].startswith(TOO_LONG)
         assert accepted == {"text": "ab", "error": ""}
         _, found = await predict(app, "copier", [{"text": "ab", "long_texts": "window"}])
         assert found["predictions"][0]["error"].startswith("`long_texts` must be one of ('refuse', 'split').")

@@ -141,10 +141,10 @@ def test_the_page_shows_labels_texts_and_errors(address, tmp_path, scheme):
         await page.run("document.querySelector('#add').click()")
         await page.run(FILL.format(1, f"'{'x' * 99}'"))
         await page.run(SEND)
-        good, refused = await page.until(f"{ANSWERS}.length === 2 && {ANSWERS}")
+        good, invalid = await page.until(f"{ANSWERS}.length === 2 && {ANSWERS}")
         assert {"bad", "fair", "good"} <= set(re.findall(r"\w+", good))
         assert await page.run("document.querySelectorAll('meter').length") == 3
-        assert refused.startswith("`text` must have at most 38 tokens")
+        assert invalid.startswith("`text` must have at most 38 tokens")
         await page.screenshot(tmp_path / "classifier.png")
         dark = await page.run("matchMedia('(prefers-color-scheme: dark)').matches")
         assert dark == (scheme == "dark")

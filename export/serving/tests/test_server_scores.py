@@ -44,11 +44,11 @@ def test_targets_are_scored_and_aligned(exports):
         assert empty["error"] == "`texts` must not be empty. Received: an empty text"
         assert long["error"].startswith(f"`targets` must have at most {STEPS} tokens each")
         _, found = await predict(app, "copier", ["ab", "x" * 99], signature_name="align")
-        aligned, refused = found["predictions"]
+        aligned, invalid = found["predictions"]
         assert aligned["text"] == "ab"
         assert aligned["source_pieces"] == aligned["pieces"] == ["<0x61>", "<0x62>", "</s>"]
         np.testing.assert_allclose(aligned["alignment"], np.eye(3), atol=1e-5)
-        assert refused["source_pieces"] == ["", "", ""]  # padded to the longest
-        assert refused["error"].startswith("`texts` must have at most")
+        assert invalid["source_pieces"] == ["", "", ""]  # padded to the longest
+        assert invalid["error"].startswith("`texts` must have at most")
 
     run(exports, test, "copier")
