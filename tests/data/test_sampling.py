@@ -147,7 +147,7 @@ class TestTranslationPairs:
         rows = epoch(dataset, tokenizer)
         assert {pair: len(each) for pair, each in rows.items()} == collections.Counter(PAIRS)
 
-    def test_exact_resume_rejects_an_unseeded_sampler_by_name(self, sentence_piece, tmp_path):
+    def test_exact_resume_rejects_a_nondeterministic_sampler_by_name(self, sentence_piece, tmp_path):
         dataset = translation_pairs(PAIRS, sentence_piece, 16, sampling=0.1)
         rows = epoch(dataset, sentence_piece)
         assert {pair: len(each) for pair, each in rows.items()} == collections.Counter(PAIRS)
@@ -224,7 +224,7 @@ class TestLanguageModeling:
                 pieces.update(following[ids > 0].tolist())
         assert pieces[tokenizer.end_id] == len(texts)
 
-    def test_exact_resume_rejects_an_unseeded_sampler_by_name(self, sentence_piece, tmp_path):
+    def test_exact_resume_rejects_a_nondeterministic_sampler_by_name(self, sentence_piece, tmp_path):
         dataset = language_modeling(TEXTS, sentence_piece, separate=True, length=64, sampling=0.1)
         model = models.GPT(sentence_piece.vocabulary_size, num_layers=1, num_heads=1, model_dim=4)
         model.compile("sgd", training.LabelSmoothedCrossentropy())

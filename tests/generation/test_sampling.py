@@ -178,7 +178,7 @@ def test_top_k_1_equals_greedy(model):
 
 
 @pytest.mark.slow
-def test_unseeded_calls_draw_a_new_seed_and_return_it(model):
+def test_calls_without_a_seed_draw_a_new_one_and_return_it(model):
     sources, sampler = SOURCES[:2], Sample(temperature=3.0, num_return=2)
 
     def run(sampler):

@@ -33,7 +33,7 @@ def test_every_call_drops_different_elements(seed):
             assert 0.35 < (a[1:] == b[:-1]).mean() < 0.65
 
 
-def test_unseeded_layers_differ_and_follow_the_global_seed():
+def test_layers_without_a_seed_differ_and_follow_the_global_seed():
     outputs = []
     for _ in range(2):
         keras.utils.set_random_seed(7)

@@ -112,7 +112,7 @@ def test_caches_stay_on_the_device(graphs, monkeypatch):
     assert set(copied) == {(1, 1, VOCABULARY)}
 
 
-def test_unseeded_calls_draw_new_noise(graphs, monkeypatch):
+def test_calls_without_a_seed_draw_new_noise(graphs, monkeypatch):
     monkeypatch.setattr(graphs, "sampler", {"sampler": "sample", "seed": None, "num_return": 1})
     first, second = (graphs.noise(np.arange(2)) for _ in range(2))
     assert (first != second).all()
