@@ -81,7 +81,7 @@ def test_a_complete_run_is_not_repeated(tmp_path, monkeypatch, sentence_pairs):
     said = []
     assert recipes.run(recipe, tmp_path, resume=True, say=said.append)["task"] == "translate"
     assert said == [f"The run in {tmp_path} is complete"]
-    with pytest.raises(ValueError, match="`epochs` must be"):
+    with pytest.raises(ValueError, match="`epochs` must equal"):
         recipes.run(dataclasses.replace(recipe, epochs=5), tmp_path, resume=True)
     (tmp_path / "report.json").rename(tmp_path / "other.json")
     with pytest.raises(FileExistsError, match="without a run"):
@@ -101,7 +101,7 @@ def test_replacing_a_default_or_fraction_by_examples_changes_the_recipe(tmp_path
     recipe = recipes.Translate(sentence_pairs, **SMALL)
     files.write_json(tmp_path / "report.json", {"task": "translate", "options": recipe.options()})
     other = dataclasses.replace(recipe, **{field: sentence_pairs[:2]})
-    with pytest.raises(ValueError, match=f"`{field}` must be that.*expected: the default"):
+    with pytest.raises(ValueError, match=f"`{field}` must equal that.*expected: the default"):
         recipes.run(other, tmp_path, resume=True)
 
 
@@ -111,7 +111,7 @@ def test_damaged_files_of_a_run_are_rejected(tmp_path, sentence_pairs, content):
     (tmp_path / "training").mkdir()
     for path in (tmp_path / "report.json", tmp_path / "training" / "run.json"):
         files.write_json(path, content)
-        with pytest.raises(ValueError, match=rf"{path.name}` must (hold an object with|be of format)"):
+        with pytest.raises(ValueError, match=rf"{path.name}` must (contain an object with|be of format)"):
             recipes.run(recipe, tmp_path, resume=True)
 
 

@@ -395,7 +395,7 @@ def pairs_file(folder):
         (
             lambda file: (file.parent / "arrays.json").write_text('{"format": 1}'),
             ValueError,
-            "`cache_dir` must keep its files.*arrays.json` must hold an object with arrays",
+            "`cache_dir` must keep its files.*arrays.json` must contain an object with arrays",
         ),
     ],
     ids=["truncated", "removed", "changed", "no manifest", "damaged manifest"],

@@ -80,7 +80,9 @@ def test_every_signature_and_graph_is_listed(card, exported, pipeline):
 
 
 def test_settings_and_figures_equal_the_export(card, exported, pipeline):
-    assert f"a `Transformer` of {pipeline.model.count_params():,} parameters that computes in float32" in card
+    assert (
+        f"a `Transformer` with {pipeline.model.count_params():,} parameters that computes in float32" in card
+    )
     assert rows(card, "setting")["max_new_tokens"] == [str(pipeline.max_new_tokens)]
     assert rows(card, "setting")["generation"] == ['{"sampler": "greedy"}']
     figures = [line for line in card.splitlines() if line.startswith(("| onnx |", "| saved_model/"))]

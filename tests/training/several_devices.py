@@ -82,6 +82,12 @@ CASES = {
         of_classes,
     ),
     "masked language model": (lambda: models.MaskedLanguageModel(bert()), IDS, IDS, of_tokens),
+    "modernbert": (
+        lambda: models.MaskedLanguageModel(models.ModernBERT(VOCABULARY, **SIZES, window=2, pad_id=0)),
+        IDS,
+        IDS,
+        of_tokens,
+    ),
     "pretraining": (
         lambda: models.Pretraining(bert()),
         IDS,

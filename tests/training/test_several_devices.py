@@ -35,7 +35,7 @@ def test_two_devices_equal_one(case):
 
 def test_every_model_is_tested():
     compared = {type(make()) for make, *_ in several_devices.CASES.values()}
-    assert compared | {models.BERT, models.CausalLanguageModel} == {
+    assert compared | {models.BERT, models.CausalLanguageModel, models.ModernBERT} == {
         getattr(models, name) for name in models.__all__
     }
 

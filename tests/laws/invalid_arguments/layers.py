@@ -111,7 +111,7 @@ for layer, axes in ((MultiHeadAttention, "query_shape"), (GraphAttention, "nodes
     rows = [({axes: shape}, "…must have three axes… Received: ") for shape in ((2, 3, 5, 8), (5, 8))]
     invalid(layer(2, 4).build, {}, rows, name=f"{layer.__name__} build")
 for layer in (Residual, encoder_block, decoder_block):
-    invalid(layer, {}, must("be one of", normalization="none", norm="batch"), must(RATE, dropout=1))
+    invalid(layer, {}, must("be one of", normalization="all", norm="batch"), must(RATE, dropout=1))
 for layer, inputs in ((encoder_block, [X]), (decoder_block, [X, MEMORY])):
     invalid(
         lambda layer, inputs, **options: layer(**options)(*inputs),

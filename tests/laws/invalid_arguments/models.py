@@ -67,7 +67,7 @@ invalid(
     must(POSITIVE, num_heads=None, model_dim="16"),
     ({"model_dim": 9, "num_heads": 3}, "`model_dim` must be even. Received: model_dim=9"),
     must(RATE, dropout=1.5, attention_dropout=1),
-    must(f"be one of {NORMALIZATIONS}", normalization="none"),
+    must(f"be one of {NORMALIZATIONS}", normalization="all"),
     must("be in [0, 12)", pad_id=12, end_id=-1),
 )
 invalid(
