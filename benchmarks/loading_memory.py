@@ -1,0 +1,105 @@
+"""The peak of memory of `interop.from_hugging_face`, as a multiple of the model's weights.
+
+A model of about 1 GB is saved as `model.safetensors`, as shards of it and as `pytorch_model.bin`, and each is loaded in
+a fresh process, on the backends that are installed. The file of PyTorch needs PyTorch. `--help` lists the options.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import measuring
+
+MODEL = {"vocabulary_size": 32000, "num_layers": 20, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096}
+SHARDS = 4
+
+
+def save(folder: pathlib.Path, layers: int) -> None:
+    """Save the model in each format, in a folder each."""
+    import safetensors.numpy
+
+    from keras_transformer import interop
+    from keras_transformer.models import GPT
+
+    whole = interop.to_hugging_face(
+        GPT(**{**MODEL, "num_layers": layers}, max_length=512, end_id=11), folder / "safetensors"
+    )
+    tensors = safetensors.numpy.load_file(whole / "model.safetensors")
+    config = (whole / "config.json").read_text()
+    (folder / "shards").mkdir()
+    (folder / "shards" / "config.json").write_text(config)
+    index: dict[str, str] = {}
+    for shard in range(SHARDS):
+        name, names = f"model-{shard}.safetensors", sorted(tensors)[shard::SHARDS]
+        safetensors.numpy.save_file({each: tensors[each] for each in names}, folder / "shards" / name)
+        index.update(dict.fromkeys(names, name))
+    (folder / "shards" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    try:
+        import torch
+    except ImportError:
+        return
+    (folder / "pytorch").mkdir()
+    (folder / "pytorch" / "config.json").write_text(config)
+    state = {name: torch.from_numpy(values) for name, values in tensors.items()}
+    torch.save(state, folder / "pytorch" / "pytorch_model.bin")
+
+
+def peak_mib() -> float:
+    """Return the peak resident memory of this process, not of the one that started it as `getrusage` may."""
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def load(folder: pathlib.Path) -> dict[str, float]:
+    """Load a model, and return the size of its weights and the growth of memory, in MiB."""
+    from keras_transformer import interop
+
+    before = peak_mib()
+    model = interop.from_hugging_face(folder)
+    size = model.count_params() * 4 / 2**20
+    return {"weights_mib": size, "peak_mib": peak_mib() - before}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Save the model, load it in fresh processes, print and write the results."""
+    parser = measuring.parser(__doc__, "loading_memory")
+    parser.add_argument(
+        "--layers", type=int, default=MODEL["num_layers"], help="(default: 20, about 1.06 GB)"
+    )
+    parser.add_argument("--load", type=pathlib.Path, help="load this folder only, and print the figures")
+    options = parser.parse_args(arguments)
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    if options.load is not None:
+        print(json.dumps(load(options.load)))
+        return
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        save(pathlib.Path(temporary), options.layers)
+        for folder in sorted(pathlib.Path(temporary).iterdir()):
+            for backend in filter(importlib.util.find_spec, ("tensorflow", "jax")):
+                measuring.progress(f"{folder.name} on {backend}")
+                command = [sys.executable, __file__, "--load", str(folder)]
+                environment = {**os.environ, "KERAS_BACKEND": backend}
+                output = subprocess.run(
+                    command, env=environment, check=True, capture_output=True, text=True
+                ).stdout
+                figures = json.loads(output.splitlines()[-1])
+                ratio = figures["peak_mib"] / figures["weights_mib"]
+                rows.append({"format": folder.name, "backend": backend, **figures, "peak_of_weights": ratio})
+    result = {"machine": measuring.machine(), "results": rows}
+    measuring.write_result(options.name, result, options.output)
+    shown = [
+        {key: f"{value:.3g}" if isinstance(value, float) else str(value) for key, value in row.items()}
+        for row in rows
+    ]
+    print(measuring.table(shown))
+
+
+if __name__ == "__main__":
+    main()
