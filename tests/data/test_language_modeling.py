@@ -72,7 +72,7 @@ def test_all_batches_have_one_shape_and_the_cardinality_is_known(separate, shuff
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(
-    ("length", "packed_together"), [(1, {}), (5, {"_MOST_TEXTS": 2}), (16, {"_MOST_TOKENS": 20}), (200, {})]
+    ("length", "packed_together"), [(1, {}), (5, {"_MAX_TEXTS": 2}), (16, {"_MAX_TOKENS": 20}), (200, {})]
 )
 def test_separate_texts_are_unbroken_with_distinct_segments(length, packed_together, monkeypatch):
     for name, most in packed_together.items():
