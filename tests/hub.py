@@ -52,6 +52,7 @@ class Hub:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         port = self._server.server_address[1]
+        self.status = None  # of all answers, if it is not None
         self.url, self._other_url = f"http://127.0.0.1:{port}", f"http://localhost:{port}"
 
     @contextlib.contextmanager
@@ -90,6 +91,8 @@ class Hub:
         """Answer a request."""
         path = urllib.parse.unquote(urllib.parse.urlparse(request.path).path)
         self.requests.append((request.command, path))
+        if self.status is not None:
+            return self._error(request, self.status, None)
         if found := re.fullmatch(r"/cdn/([0-9a-f]+)/(.+)", path):
             return self._send_file(request, *found.groups())
         if found := re.fullmatch(r"/(.+?)/resolve/(.+?|refs/pr/\d+)/([^/].*)", path):

@@ -80,19 +80,16 @@ class _Repository:
             api = self._hub.HfApi(token=self._token)
             try:
                 info = api.model_info(self.name, revision=revision)
-            except self._hub.errors.HfHubHTTPError:  # the hub has answered
-                raise
-            except (
-                Exception
-            ) as error:  # of the HTTP client of `huggingface_hub`, which depends on its version
+            # The errors of the HTTP client depend on the version of `huggingface_hub`.
+            except Exception as error:
+                if self._is_answer(error):
+                    raise
                 return self._cached(revision, error)
             listed = _names(info)
             if revision == _MAIN and not _weights(SAFETENSORS, listed) and _weights(PYTORCH, listed):
                 converted = self._conversion(api, info.sha)
                 if converted is not None:
-                    self._download(
-                        CONFIG, revision
-                    )  # notes the commit of the branch, for use without network
+                    self._download(CONFIG, revision)  # the cache stores the commit, for use without network
                     revision, listed = converted, _names(api.model_info(self.name, revision=converted))
             return self._download_all(names, listed, revision)
 

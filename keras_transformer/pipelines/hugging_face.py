@@ -116,6 +116,18 @@ def _marian_or_t5(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
 
 
 _ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
+
+
+def _camembert(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
+    """Read CamemBERT's `tokenizer.json`; the ids of its SentencePiece model begin otherwise than XLM-RoBERTa's."""
+    if not (folder / "tokenizer.json").is_file():
+        raise FileNotFoundError(
+            f"`source` of a CamemBERT must have tokenizer.json, which `transformers` writes with `save_pretrained`. "
+            f"Received: {str(folder)!r}"
+        )
+    return text.MarianT5Tokenizer.from_files(folder, **_ROBERTA)
+
+
 # The tokenizer of each model type that reads texts.
 _TOKENIZERS: dict[str, Callable[[pathlib.Path, Any], text.Tokenizer]] = {
     **dict.fromkeys(("marian", "t5", "mt5", "pegasus"), _marian_or_t5),
@@ -124,7 +136,6 @@ _TOKENIZERS: dict[str, Callable[[pathlib.Path, Any], text.Tokenizer]] = {
     **dict.fromkeys(("bert", "distilbert"), lambda folder, _: text.WordPieceTokenizer.from_files(folder)),
     "bart": lambda folder, _: text.BytePairTokenizer.from_files(folder, start="</s>", source_prefix=["<s>"]),
     "roberta": lambda folder, _: text.BytePairTokenizer.from_files(folder, **_ROBERTA),
-    **dict.fromkeys(
-        ("xlm-roberta", "camembert"), lambda folder, _: text.MarianT5Tokenizer.from_files(folder, **_ROBERTA)
-    ),
+    "xlm-roberta": lambda folder, _: text.MarianT5Tokenizer.from_files(folder, **_ROBERTA),
+    "camembert": _camembert,
 }

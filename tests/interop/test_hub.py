@@ -121,6 +121,13 @@ def test_a_cached_model_is_used_if_the_hub_is_unreachable(hub, saved, monkeypatc
     assert local_folder(NAME) == folder
 
 
+def test_a_cached_model_is_used_where_the_hub_fails(hub, saved):
+    hub.add(NAME, saved)
+    folder = local_folder(NAME)
+    hub.status = 500
+    assert local_folder(NAME) == folder
+
+
 def test_a_model_that_is_not_cached_raises_an_error_offline(hub, saved, monkeypatch):
     hub.add(NAME, saved)
     offline(monkeypatch)

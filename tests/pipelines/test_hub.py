@@ -1,4 +1,5 @@
 import json
+import pathlib
 
 import pytest
 
@@ -73,3 +74,15 @@ def test_a_pipeline_is_downloaded_at_the_requested_revision(hub, encoder, tmp_pa
         FileNotFoundError, match=r"with config.json. Received: 'someone/small-bert', which has no files"
     ):
         pipelines.from_hugging_face(NAME)
+
+
+def test_a_camembert_without_a_tokenizer_file_is_an_error():
+    folder = pathlib.Path(__file__).parents[1] / "interop" / "folders" / "CamembertForMaskedLM"
+    with pytest.raises(FileNotFoundError, match=r"`source` of a CamemBERT must have tokenizer.json"):
+        pipelines.from_hugging_face(folder)
+
+
+def test_a_model_type_whose_tokenizer_is_not_read_needs_one():
+    folder = pathlib.Path(__file__).parents[1] / "interop" / "folders" / "M2M100ForConditionalGeneration"
+    with pytest.raises(ValueError, match=r"`tokenizer` must be passed .*Received: model_type='m2m_100'"):
+        pipelines.from_hugging_face(folder)
