@@ -118,35 +118,10 @@ def modes():
 
 @pytest.fixture(scope="session")
 def random_transformer():
-    """Return random_transformer(seed, end_factor=2.0, **options), a small model whose outputs differ by row.
+    """Return random_transformer(seed, end_factor=2.0, **options), a small model whose outputs differ by row."""
+    from tests.generation.reference import random_transformer
 
-    NumPy chooses the weights, so they are the same on every backend and in every process. The larger
-    `end_factor`, the sooner outputs end.
-    """
-    import numpy as np
-
-    from keras_transformer.models import Transformer
-
-    sizes = {"vocabulary_size": 40, "num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
-
-    def make(seed, end_factor=2.0, **options):
-        model = Transformer(**{**sizes, **options})
-        random = np.random.default_rng(seed)
-        for weight in model.trainable_weights:
-            name = weight.path.split("/")[-1]
-            if name == "gamma":
-                weight.assign(np.ones(weight.shape))
-            elif name in ("beta", "bias"):
-                weight.assign(random.normal(size=weight.shape) * 0.3)
-            elif name == "embeddings":
-                rows = random.normal(size=weight.shape) * 0.25
-                rows[model.end_id] *= end_factor
-                weight.assign(rows)
-            else:
-                weight.assign(random.normal(size=weight.shape) * 3 / np.sqrt(weight.shape[0]))
-        return model
-
-    return make
+    return random_transformer
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ from keras import ops
 
 from keras_transformer import generation
 
+from .reference import decoder
+
 pytestmark = pytest.mark.backend_neutral
 
 SOURCES = np.array([[5, 6, 7, 3], [9, 3, 0, 0], [0, 0, 0, 0]])
@@ -74,7 +76,7 @@ def model(random_transformer):
 
 
 @pytest.mark.parametrize(("call", "message"), INVALID.values(), ids=INVALID)
-def test_invalid_arguments_are_rejected(model, decoder, call, message):
+def test_invalid_arguments_are_rejected(model, call, message):
     with pytest.raises(ValueError, match=message):
         call(model, decoder)
 

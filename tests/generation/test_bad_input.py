@@ -13,10 +13,12 @@ from keras_transformer.generation import (
     score,
 )
 
+from .reference import decoder, translator
+
 pytestmark = pytest.mark.backend_neutral
 
 
-def test_targets_with_padding_inside_are_rejected(decoder):
+def test_targets_with_padding_inside_are_rejected():
     for target in ([0, 5], [5, 0, 6]):
         with pytest.raises(ValueError, match=r"`target_ids` must have padding after .*row 1"):
             score(decoder(), [[5], [5]], [[6] * len(target), target])
@@ -43,7 +45,7 @@ def test_the_nan_logits_error_names_row_and_step_when_scoring():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("seed", [-1, 2**32, "a", 1.5, True], ids=repr)
-def test_invalid_seeds_are_rejected(decoder, seed):
+def test_invalid_seeds_are_rejected(seed):
     run = generation.Generator(decoder(), generation.Sample(), 3)
     with pytest.raises(
         ValueError, match=rf"`seed` must be an integer in \[0, 2\*\*32\). Received: seed={seed!r}"
@@ -53,13 +55,13 @@ def test_invalid_seeds_are_rejected(decoder, seed):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("most", [9, [9], 2**31], ids=str)
-def test_max_new_tokens_beyond_max_length_is_rejected(decoder, most):
+def test_max_new_tokens_beyond_max_length_is_rejected(most):
     with pytest.raises(ValueError, match=r"`max_new_tokens` must be at most .*Received: max_new_tokens="):
         generate(decoder(max_length=8), [[5, 6]], max_new_tokens=most)
     assert generate(decoder(max_length=8), [[5]], max_new_tokens=8).ids.shape == (1, 1, 8)
 
 
-def test_the_error_names_the_model_with_too_few_positions(decoder):
+def test_the_error_names_the_model_with_too_few_positions():
     long, short = decoder(max_length=32), decoder(max_length=8)
     cases = {
         "the draft": (long, Speculative(short)),
@@ -73,7 +75,7 @@ def test_the_error_names_the_model_with_too_few_positions(decoder):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("function", [score, generation.align], ids=["score", "align"])
-def test_target_with_empty_source_is_rejected(translator, function):
+def test_target_with_empty_source_is_rejected(function):
     model = translator(0, 9)
     for sources in ([[5, 6], [0, 0]], np.zeros((2, 0), int)):
         with pytest.raises(ValueError, match=r"`source_ids` must have a token in each row. .*row"):
@@ -83,7 +85,7 @@ def test_target_with_empty_source_is_rejected(translator, function):
 
 
 @pytest.mark.parametrize("prefix", [[5, 0, 6], [0, 5, 0, 6], [5, 0, 0, 6, 0]], ids=str)
-def test_prefixes_with_padding_between_tokens_are_rejected(translator, prefix):
+def test_prefixes_with_padding_between_tokens_are_rejected(prefix):
     with pytest.raises(ValueError, match=r"`prefix_ids` must have padding before .*row 1"):
         generate(translator(0, 9), [[5], [5]], prefix_ids=[[5] * len(prefix), prefix])
 
@@ -97,7 +99,7 @@ def test_prefixes_with_padding_between_tokens_are_rejected(translator, prefix):
     ],
     ids=["words that exclude each other", "too few tokens"],
 )
-def test_unsatisfiable_constraints_are_rejected(translator, constraints, least):
+def test_unsatisfiable_constraints_are_rejected(constraints, least):
     model = translator(0, 9)
     with pytest.raises(
         ValueError, match=r"`constraints` must allow a sequence.*Received: no sequence for row 0"

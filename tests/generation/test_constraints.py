@@ -18,6 +18,8 @@ from keras_transformer.generation import (
     Sample,
 )
 
+from .reference import every_sequence, forced, translator
+
 ON_JAX = keras.backend.backend() == "jax"
 SOURCES = np.array([[4, 5, 4, 3], [5, 3, 0, 0], [4, 4, 5, 5]])
 MOST = 4
@@ -51,9 +53,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("constraint", "allows"), CASES.values(), ids=CASES)
-def test_wide_beam_finds_exactly_the_allowed_sequences(
-    translator, forced, every_sequence, constraint, allows
-):
+def test_wide_beam_finds_exactly_the_allowed_sequences(constraint, allows):
     model = translator(2)
     ends = [3, 5] if isinstance(constraint, EndTokens) else [3]
     rows = every_sequence([1, 3, 4, 5], ends, MOST)
@@ -72,7 +72,7 @@ def test_wide_beam_finds_exactly_the_allowed_sequences(
     "sampler", ["greedy", Sample(temperature=3.0, seed=0, num_return=4), Beam(3, num_return=3)], ids=repr
 )
 @pytest.mark.parametrize(("constraint", "allows"), CASES.values(), ids=CASES)
-def test_every_sampler_respects_the_constraint(translator, sampler, constraint, allows):
+def test_every_sampler_respects_the_constraint(sampler, constraint, allows):
     model = translator(3)
     out = generation.Generator(model, sampler, MOST, jit_compile=ON_JAX, constraints=[constraint])(SOURCES)
     assert out.lengths[:, 0].all()
@@ -88,7 +88,7 @@ def test_every_sampler_respects_the_constraint(translator, sampler, constraint, 
 
 @pytest.mark.slow
 @pytest.mark.backend_neutral
-def test_min_new_tokens_equals_its_constraint_and_constraints_combine(translator):
+def test_min_new_tokens_equals_its_constraint_and_constraints_combine():
     model = translator(3)
     same = [
         generation.generate(model, SOURCES, max_new_tokens=MOST, min_new_tokens=3),
@@ -106,7 +106,7 @@ def test_min_new_tokens_equals_its_constraint_and_constraints_combine(translator
 
 @pytest.mark.slow
 @pytest.mark.backend_neutral
-def test_repetition_penalty_lowers_repeated_tokens(translator, forced):
+def test_repetition_penalty_lowers_repeated_tokens():
     """Compare with the same rule in NumPy."""
     model, factor = translator(3), 8.0
     out = generation.Generator(
@@ -131,7 +131,7 @@ def test_repetition_penalty_lowers_repeated_tokens(translator, forced):
 
 
 @pytest.mark.slow
-def test_beam_penalizes_log_probabilities_of_repeated_tokens(translator, forced, every_sequence):
+def test_beam_penalizes_log_probabilities_of_repeated_tokens():
     model, factor = translator(2), 3.0
     rows = every_sequence([1, 3, 4, 5], [3], MOST)
     beam = Beam(130, 0.0, num_return=130)
@@ -148,7 +148,7 @@ def test_beam_penalizes_log_probabilities_of_repeated_tokens(translator, forced,
 
 
 @pytest.mark.slow
-def test_a_forced_last_token_ends_truncated_sequences_at_no_cost(translator, forced, every_sequence):
+def test_a_forced_last_token_ends_truncated_sequences_at_no_cost():
     model = translator(2)
     rows = every_sequence([1, 3, 4, 5], [3], MOST)
     rows = rows[(rows[:, 0] == 5) & ((rows == 3).any(axis=1))]
@@ -197,7 +197,7 @@ def test_a_forced_last_token_ends_truncated_sequences_at_no_cost(translator, for
     ],
     ids=str,
 )
-def test_contradictory_constraints_are_rejected(translator, constraints, options):
+def test_contradictory_constraints_are_rejected(constraints, options):
     with pytest.raises(ValueError, match=r"`(constraints|min_new_tokens)` must .*Received: "):
         generation.generate(translator(), SOURCES, max_new_tokens=MOST, constraints=constraints, **options)
 

@@ -6,6 +6,8 @@ from keras import ops
 from keras_transformer import generation
 from keras_transformer.generation import BannedWords, Beam, ForcedPrefix, ForcedWords, NoRepeatNGram, Sample
 
+from .reference import every_sequence, forced, translator
+
 pytestmark = pytest.mark.backend_neutral
 
 ON_JAX = keras.backend.backend() == "jax"
@@ -44,7 +46,7 @@ def test_progress_counts_complete_and_partial_words(ids, length, expected):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[[4]], [[4, 5]], [[5], [4]], [[1, 5, 4]]], ids=str)
-def test_wide_beam_equals_exhaustive_search_with_forced_words(translator, forced, every_sequence, words):
+def test_wide_beam_equals_exhaustive_search_with_forced_words(words):
     model, most = translator(), 4
     rows = np.array([row for row in every_sequence([1, 3, 4, 5], [3], most) if holds(row, words)])
     out = run(model, Beam(125, num_return=4), most, ForcedWords(words))
@@ -59,7 +61,7 @@ def test_wide_beam_equals_exhaustive_search_with_forced_words(translator, forced
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beams", [2, 3, 5])
-def test_narrow_beams_contain_words_and_scores_equal_the_model(random_transformer, forced, beams):
+def test_narrow_beams_contain_words_and_scores_equal_the_model(random_transformer, beams):
     model, words = random_transformer(6), [[17, 18], [9], [30, 31, 32]]
     sources = np.random.default_rng(0).integers(4, 40, (5, 6))
     out = run(model, Beam(beams, num_return=beams), 9, ForcedWords(words), sources=sources)
@@ -105,7 +107,7 @@ def test_satisfied_words_do_not_change_results_in_any_mode(random_transformer, m
 
 
 @pytest.mark.slow
-def test_forced_words_combine_with_constraints_and_limits(translator):
+def test_forced_words_combine_with_constraints_and_limits():
     model = translator(3, 12)
     words = [[6, 7], [8]]
     out = run(model, Beam(4), 6, ForcedWords(words), ForcedPrefix([9, 6]), NoRepeatNGram(1))
@@ -122,7 +124,7 @@ def test_forced_words_combine_with_constraints_and_limits(translator):
 
 
 @pytest.mark.parametrize("sampler", ["greedy", Beam(1), Sample()], ids=repr)
-def test_forced_words_need_a_beam(translator, sampler):
+def test_forced_words_need_a_beam(sampler):
     with pytest.raises(ValueError, match=r"`sampler` must be a `Beam` with at least two.*Received: sampler="):
         run(translator(), sampler, 5, ForcedWords([[4]]))
     with pytest.raises(ValueError, match="`sampler` must be a `Beam`"):
@@ -146,6 +148,6 @@ def test_forced_words_need_a_beam(translator, sampler):
     ],
     ids=str,
 )
-def test_impossible_words_are_rejected(translator, constraints):
+def test_impossible_words_are_rejected(constraints):
     with pytest.raises(ValueError, match=r"`constraints` must .*Received: "):
         run(translator(), Beam(3), 4, *constraints)

@@ -16,6 +16,8 @@ from keras_transformer.generation import (
 )
 from keras_transformer.generation.search import categorical
 
+from .reference import decoder
+
 pytestmark = pytest.mark.backend_neutral
 
 ON_JAX = keras.backend.backend() == "jax"
@@ -26,25 +28,6 @@ LIMITS = np.array([1, 6, 3, 11, 4])
 @pytest.fixture(scope="module")
 def model(random_transformer):
     return random_transformer(6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "sampler", ["greedy", Beam(3, num_return=2), Beam(3, -1.0), Sample(seed=5)], ids=repr
-)
-def test_per_row_limits_equal_single_row_generation(model, sampler):
-    out = generation.generate(model, SOURCES, sampler, max_new_tokens=LIMITS)
-    assert out.ids.shape[2] == out.token_scores.shape[2] == LIMITS.max()
-    rows = {"rows": [3]} if isinstance(sampler, Sample) else {}
-    for row, limit in enumerate(LIMITS):
-        if rows:
-            rows = {"rows": [row]}
-        run = generation.Generator(model, sampler, int(limit), jit_compile=ON_JAX)
-        single = run(SOURCES[row : row + 1], **rows)
-        np.testing.assert_array_equal(out.ids[row, :, :limit], single.ids[0])
-        assert not out.ids[row, :, limit:].any()
-        np.testing.assert_array_equal(out.lengths[row], single.lengths[0])
-        np.testing.assert_allclose(out.ranking_scores[row], single.ranking_scores[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -118,7 +101,7 @@ def test_invalid_limits_are_rejected(model, limits):
 
 
 @pytest.mark.slow
-def test_limits_must_be_compatible_with_other_settings(model, decoder):
+def test_limits_must_be_compatible_with_other_settings(model):
     with pytest.raises(ValueError, match="`min_new_tokens` must be at most `max_new_tokens`"):
         generation.generate(model, SOURCES, max_new_tokens=LIMITS, constraints=[MinNewTokens(2)])
     with pytest.raises(ValueError, match="`limits` must be in"):

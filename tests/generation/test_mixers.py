@@ -1,4 +1,4 @@
-"""Models with recurrent layers generate the ids of a search without cache."""
+"""Constraints, chunked calls and exports of models with recurrent layers."""
 
 import keras
 import numpy as np
@@ -6,102 +6,14 @@ import pytest
 from keras import ops
 
 from keras_transformer import generation
-from keras_transformer import ops as kt_ops
-from keras_transformer.generation import Beam, Contrastive, Greedy, Sample, Speculative
-from keras_transformer.models import GPT
+from keras_transformer.generation import Beam
 
 from .hybrids import HYBRIDS, hybrid
+from .reference import greedy_search
 
 pytestmark = pytest.mark.backend_neutral
 
-MOST = 6
 PROMPTS = np.array([[5, 6, 7, 8, 9], [4, 5, 6, 0, 0], [0, 0, 7, 4, 7], [9, 0, 0, 0, 0]])
-TOKENS = [token for token in range(12) if token]
-
-
-def prompt_of(row):
-    return row[row != 0]
-
-
-def next_logits(model, ids):
-    """Return the logits (V,) after ids from a full forward pass, with −∞ for padding."""
-    logits = ops.convert_to_numpy(model(ops.array([ids])))[0, -1].astype(float)
-    logits[model.pad_id] = -np.inf
-    return logits
-
-
-def greedy_without_cache(model, prompt, allowed=lambda ids, logits: logits):
-    ids = []
-    while len(ids) < MOST and model.end_id not in ids:
-        ids.append(int(np.argmax(allowed(ids, next_logits(model, [*prompt, *ids])))))
-    return ids
-
-
-def trimmed(out, row, n=0):
-    return out.ids[row, n, : out.lengths[row, n]].tolist()
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_greedy_streamed_and_speculative_ids_equal_a_search_without_cache(name):
-    model = hybrid(name)
-    expected = [greedy_without_cache(model, prompt_of(row)) for row in PROMPTS]
-    out = generation.generate(model, PROMPTS, max_new_tokens=MOST)
-    assert [trimmed(out, row) for row in range(len(PROMPTS))] == expected
-    streamed = np.stack(list(generation.stream(model, PROMPTS, max_new_tokens=MOST)), axis=1)
-    np.testing.assert_array_equal(streamed, out.best[:, : streamed.shape[1]])
-    drafts = [hybrid(name, seed=1), GPT(12, 1, 2, 8, pad_id=0, end_id=3), model]
-    for draft in drafts:
-        found = generation.generate(model, PROMPTS, Speculative(draft, 3), max_new_tokens=MOST)
-        np.testing.assert_array_equal(found.ids, out.ids)
-        np.testing.assert_allclose(found.scores, out.scores, atol=1e-4)
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_beams_equal_a_search_without_cache(name, reference_beam):
-    model, beam = hybrid(name), Beam(3, num_return=3)
-    out = generation.generate(model, PROMPTS, beam, max_new_tokens=MOST)
-    for row, source in enumerate(PROMPTS):
-        expected = reference_beam(model, source, beam, MOST, TOKENS)
-        assert [trimmed(out, row, n) for n in range(3)] == [list(ids) for ids, _, _ in expected]
-        np.testing.assert_allclose(out.scores[row], [total for _, total, _ in expected], atol=1e-4)
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_contrastive_choices_equal_a_search_without_cache(name):
-    model, sampler = hybrid(name), Contrastive(3, 0.5)
-    out = generation.generate(model, PROMPTS, sampler, max_new_tokens=MOST)
-
-    def unit(ids):
-        hidden = ops.convert_to_numpy(model.hidden(ops.array([ids])))[0]
-        return hidden / np.linalg.norm(hidden, axis=-1, keepdims=True)
-
-    for row, source in enumerate(PROMPTS):
-        prompt, ids = prompt_of(source).tolist(), []
-        while len(ids) < MOST and model.end_id not in ids:
-            logits, seen = next_logits(model, prompt + ids), unit(prompt + ids)
-            probabilities = np.exp(logits - np.logaddexp.reduce(logits))
-            candidates = np.argsort(-logits)[:3].tolist()
-            objective = [
-                0.5 * probabilities[one] - 0.5 * (unit([*prompt, *ids, one])[-1] @ seen.T).max()
-                for one in candidates
-            ]
-            ids.append(candidates[int(np.argmax(objective))])
-        assert trimmed(out, row) == ids
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_samples_are_scored_by_the_model_and_reproducible(name, forced):
-    model, sampler = hybrid(name), Sample(3.0, seed=3, num_return=3)
-    out = generation.generate(model, PROMPTS, sampler, max_new_tokens=MOST)
-    for row, source in enumerate(PROMPTS):
-        np.testing.assert_allclose(out.token_scores[row], forced(model, source, out.ids[row]), atol=1e-4)
-    assert len({tuple(each) for each in out.ids.reshape(-1, MOST)}) > 3
-    single = generation.generate(model, PROMPTS[1:2], sampler, max_new_tokens=MOST, rows=[1])
-    np.testing.assert_array_equal(single.ids[0], out.ids[1])
 
 
 @pytest.mark.slow_variants
@@ -109,13 +21,14 @@ def test_samples_are_scored_by_the_model_and_reproducible(name, forced):
 def test_constraints_and_limits_are_respected(name):
     model, constraint = hybrid(name), generation.NoRepeatNGram(1)
 
-    def without_repetition(ids, logits):
-        return np.where(np.isin(np.arange(12), ids), -np.inf, logits)
+    def without_repetition(ids, scores):
+        return np.where(np.isin(np.arange(12), ids), -np.inf, scores)
 
     out = generation.generate(model, PROMPTS, Beam(1), max_new_tokens=[6, 1, 3, 6], constraints=[constraint])
-    for row, limit in enumerate((6, 1, 3, 6)):
-        expected = greedy_without_cache(model, prompt_of(PROMPTS[row]), without_repetition)
-        assert trimmed(out, row) == expected[:limit]
+    prompts = [row[row != 0].tolist() for row in PROMPTS]
+    expected = greedy_search(model, prompts, 6, without_repetition)
+    for row, (limit, (ids, _)) in enumerate(zip((6, 1, 3, 6), expected, strict=True)):
+        assert out.best[row, : out.lengths[row, 0]].tolist() == ids[:limit]
 
 
 @pytest.mark.slow_variants
@@ -145,25 +58,6 @@ def test_mixed_precision_keeps_float32_states_after_loading(tmp_path):
     model.save(tmp_path / "it.keras")
     again = keras.saving.load_model(tmp_path / "it.keras")
     np.testing.assert_array_equal(again(PROMPTS), model(PROMPTS))
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="loops that grow need TensorFlow")
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_loops_give_equal_ids_in_every_mode(name):
-    import tensorflow as tf
-
-    model = hybrid(name)
-    for sampler in (Greedy(), Beam(3, num_return=2)):
-        expected = generation.generate(model, PROMPTS, sampler, max_new_tokens=MOST)
-
-        def loop(ids, kv_cache, sampler=sampler):
-            return generation.generate_ids(model, ids, MOST, kv_cache, sampler=sampler)["ids"]
-
-        ids = tf.constant(PROMPTS, tf.int32)
-        np.testing.assert_array_equal(loop(ids, kt_ops.GrowingCache()), expected.ids)
-        traced = tf.function(lambda ids, loop=loop: loop(ids, kt_ops.GrowingCache()))
-        np.testing.assert_array_equal(traced(ids), expected.ids)
 
 
 @pytest.mark.slow

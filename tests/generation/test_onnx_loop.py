@@ -8,6 +8,8 @@ from keras_transformer import generation, relations
 from keras_transformer.generation import Beam, Sample
 from keras_transformer.ops import GrowingCache
 
+from .reference import translator
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports need TensorFlow"),
@@ -40,7 +42,7 @@ CASES = {
 
 @pytest.mark.parametrize(("block", "sampler", "constraints"), CASES.values(), ids=CASES)
 @pytest.mark.filterwarnings("ignore")
-def test_the_onnx_graph_gives_equal_ids(translator, block, sampler, constraints):
+def test_the_onnx_graph_gives_equal_ids(block, sampler, constraints):
     import onnxruntime
     import tensorflow as tf
     import tf2onnx

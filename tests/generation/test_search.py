@@ -13,6 +13,8 @@ from keras_transformer.generation.search.greedy import GreedySearch
 from keras_transformer.generation.settings import Settings
 from keras_transformer.models import GPT, Transformer, Unlimiformer
 
+from .reference import decoder
+
 pytestmark = pytest.mark.backend_neutral
 
 PROMPTS = np.array([[5, 6, 7], [4, 5, 0]])
@@ -42,7 +44,7 @@ def registered(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_registered_sampler_generates_and_serializes(decoder, registered):
+def test_a_registered_sampler_generates_and_serializes(registered):
     with pytest.raises(ValueError, match=r"`sampler` must be one of .*Received: sampler=Rank"):
         generation.generate(decoder(5), PROMPTS, Rank(), max_new_tokens=4)
     samplers.register("rank", Rank, RankSearch)
@@ -59,7 +61,7 @@ def test_a_registered_sampler_generates_and_serializes(decoder, registered):
 
 
 @pytest.mark.slow
-def test_a_registered_sampler_streams_the_ids_of_generate(decoder, registered):
+def test_a_registered_sampler_streams_the_ids_of_generate(registered):
     samplers.register("rank", Rank, RankSearch)
     model = decoder(5)
     out = generation.generate(model, PROMPTS, Rank(1), max_new_tokens=4)
@@ -100,7 +102,7 @@ def test_every_search_keeps_the_structure_of_its_loop_state(name):
 
 
 @pytest.mark.slow
-def test_arguments_are_validated_once(decoder, monkeypatch):
+def test_arguments_are_validated_once(monkeypatch):
     validated = []
     original = generation.logits_processors.LogitsProcessors.of
     monkeypatch.setattr(
@@ -119,7 +121,7 @@ def test_arguments_are_validated_once(decoder, monkeypatch):
     assert len(validated) == 3
 
 
-def test_encoder_decoders_are_recognized(decoder):
+def test_encoder_decoders_are_recognized():
     gpt = GPT(12, num_layers=1, num_heads=2, model_dim=8)
     transformer = Transformer(12, num_layers=1, num_heads=2, model_dim=8, hidden_dim=8)
     assert gpt.encode(PROMPTS) is None

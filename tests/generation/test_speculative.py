@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import generation, relations
+from keras_transformer import generation
 from keras_transformer.generation import (
     BannedWords,
     ForcedPrefix,
@@ -11,6 +11,8 @@ from keras_transformer.generation import (
     RepetitionPenalty,
     Speculative,
 )
+
+from .reference import decoder, translator
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -31,41 +33,6 @@ def check_same(found, expected):
     np.testing.assert_array_equal(found.lengths, expected.lengths)
     np.testing.assert_allclose(found.token_scores, expected.token_scores, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("num_tokens", [1, 3])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"relation": relations.SlidingWindow(2), "layers": 2},
-        {"position_encoding": "alibi", "num_kv_heads": 1},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("draft", ["right by chance", "right always"])
-def test_decoder_ids_equal_greedy_for_any_draft(decoder, options, num_tokens, draft):
-    model = decoder(5, **options)
-    expected = run(model, "greedy", 7, PROMPTS)
-    drafts = {"right by chance": decoder(6), "right always": model}
-    check_same(run(model, Speculative(drafts[draft], num_tokens), 7, PROMPTS), expected)
-
-
-@pytest.mark.slow
-def test_encoder_decoder_ids_equal_greedy_and_ignore_other_rows(random_transformer):
-    model = random_transformer(6)
-    expected = run(model, "greedy", 9, SOURCES)
-    assert len(set(expected.lengths.ravel().tolist())) > 2
-    near = random_transformer(6)  # agrees with the model for some tokens
-    for weight in near.trainable_weights:
-        noise = np.random.default_rng(1).normal(size=weight.shape) * 0.1
-        weight.assign(ops.convert_to_numpy(weight) * (1 + noise))
-    sampler = Speculative(near, 4)
-    check_same(run(model, sampler, 9, SOURCES), expected)
-    check_same(run(model, sampler, 9, SOURCES, compiled=True), expected)
-    single = run(model, sampler, 9, SOURCES[3:4])
-    np.testing.assert_array_equal(single.ids[0], expected.ids[3])
 
 
 @pytest.mark.slow
@@ -123,7 +90,7 @@ def test_a_correct_draft_saves_steps(random_transformer):
 
 
 @pytest.mark.slow
-def test_positions_stay_within_max_length(decoder):
+def test_positions_stay_within_max_length():
     asked = []
     model, draft = decoder(5, max_length=10), decoder(6, max_length=10)
     original = draft.step
@@ -167,6 +134,6 @@ INVALID = {
 
 
 @pytest.mark.parametrize(("call", "message"), INVALID.values(), ids=INVALID)
-def test_invalid_drafts_and_settings_are_rejected(decoder, translator, call, message):
+def test_invalid_drafts_and_settings_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call(decoder, translator)

@@ -6,6 +6,7 @@ from keras_transformer import data, pipelines
 from keras_transformer.models import GPT, GPTClassifier
 from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import LabelSmoothedCrossentropy
+from tests.laws.cases import randomise
 
 TOKENIZER = ByteTokenizer()
 TEXTS = ["a", "bcd", "", "é and so on"]
@@ -15,11 +16,9 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 def tiny(symmetric=False, **options):
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "max_length": 24, "dropout": 0.0}
     decoder = GPT(TOKENIZER.vocabulary_size, **{**sizes, **options}, end_id=TOKENIZER.end_id)
-    model = GPTClassifier(decoder.resize_token_embeddings(decoder.vocabulary_size + 3), 2, symmetric)
-    random = np.random.default_rng(0)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.5)
-    return model
+    return randomise(
+        GPTClassifier(decoder.resize_token_embeddings(decoder.vocabulary_size + 3), 2, symmetric)
+    )
 
 
 def expected(model, examples, task):
@@ -38,7 +37,6 @@ def test_predictions_equal_the_model_outputs_on_training_batches(batch_size):
     found = classifier.probabilities(TEXTS, batch_size=batch_size)
     np.testing.assert_allclose(found, expected(classifier.model, TEXTS, "classification"), **CLOSE)
     assert classifier(TEXTS) == [["no", "yes"][i] for i in found.argmax(1)]
-    assert classifier(TEXTS[1]) == classifier(TEXTS)[1]
     found = classifier.probabilities(TEXTS, TEXTS[::-1], batch_size)
     pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
     np.testing.assert_allclose(found, expected(classifier.model, pairs, "entailment"), **CLOSE)
@@ -68,7 +66,7 @@ def test_long_texts_are_rejected_or_averaged_over_windows():
 
 
 @pytest.mark.slow
-def test_the_pipeline_trains_saves_and_loads(tmp_path):
+def test_the_pipeline_trains():
     keras.utils.set_random_seed(0)
     texts = [f"{a}{b}" for a in "abcd" for b in "efgh"]
     labels = [text[0] in "ab" for text in texts]
@@ -85,9 +83,6 @@ def test_the_pipeline_trains_saves_and_loads(tmp_path):
     model.fit(batches, epochs=30, shuffle=False, verbose=0)
     classifier = pipelines.TextClassification(model, TOKENIZER, ["late", "early"])
     assert classifier(texts) == [["late", "early"][label] for label in labels]
-    classifier.save(tmp_path / "it")
-    again = pipelines.load(tmp_path / "it")
-    np.testing.assert_array_equal(again.probabilities(texts), classifier.probabilities(texts))
 
 
 def test_a_mismatched_vocabulary_size_is_rejected():

@@ -68,27 +68,8 @@ def test_prompts_are_not_normalised(writer):
 
 
 @pytest.mark.slow
-def test_outputs_do_not_depend_on_batch_size_and_order(byte_writer):
-    prompts = ["abcd", "f", "xyz"]  # one length bucket
-    answers = byte_writer(prompts)
-    assert all(isinstance(answer, str) for answer in answers)
-    assert byte_writer(prompts[::-1], batch_size=2) == answers[::-1]
-    assert byte_writer(prompts[1]) == answers[1]
-    assert byte_writer([]) == []
-
-
-@pytest.mark.slow
 def test_streamed_pieces_concatenate_to_the_output(byte_writer):
     assert "".join(byte_writer.stream("abcd")) == byte_writer("abcd")
-
-
-@pytest.mark.slow
-def test_a_loaded_pipeline_gives_the_same_outputs(byte_writer, tmp_path):
-    byte_writer.save(tmp_path / "writer")
-    again = pipelines.load(tmp_path / "writer")
-    assert type(again) is TextGeneration
-    assert again.generation_config() == byte_writer.generation_config()
-    assert again("abcd") == byte_writer("abcd")
 
 
 def test_add_start_allows_empty_prompts(byte_writer):
@@ -182,23 +163,13 @@ def test_prompts_with_end_tokens_do_not_depend_on_the_batch(gpt2):
     prompts = ["", "<|endoftext|>", "to be<|endoftext|>", "whether 'tis nobler in the mind", "w"]
     inputs = gpt2.preprocess(prompts).inputs
     assert inputs["padding_mask"].numpy().sum(axis=1).tolist()[:2] == [1, 2]
-    together, out = gpt2(prompts), gpt2.generate(prompts)
-    for row, prompt in enumerate(prompts):
-        assert gpt2([prompt]) == [together[row]]
+    out = gpt2.generate(prompts)
+    for row in range(len(prompts)):
         assert (out.best[row, out.lengths[row, 0] :] == gpt2.model.end_id).all()
     targets = [" to", " be", " or", "s", "hat"]
     scores = [answer.score for answer in gpt2.score(prompts, targets)]
     single = [gpt2.score([one], [target])[0].score for one, target in zip(prompts, targets, strict=True)]
     np.testing.assert_allclose(scores, single, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_loaded_pipeline_without_pad_id_gives_the_same_outputs(gpt2, tmp_path):
-    gpt2.save(tmp_path / "gpt2")
-    again = pipelines.load(tmp_path / "gpt2")
-    assert (again.model.pad_id, again.add_start, again.special_tokens) == (None, True, True)
-    prompts = ["", "to be<|endoftext|>"]
-    assert again(prompts) == gpt2(prompts)
 
 
 @pytest.mark.slow

@@ -24,6 +24,12 @@ def classifier():
 
 
 @functools.cache
+def spans():
+    """Return a small span classifier."""
+    return models.SpanClassifier(bert())
+
+
+@functools.cache
 def translator():
     """Return a small encoder-decoder."""
     return models.Transformer(**SIZES, hidden_dim=8)
@@ -94,10 +100,25 @@ invalid(
     error=TypeError,
 )
 invalid(
-    lambda max_new_tokens: pipelines.TextToText(translator(), TOKENIZER, max_new_tokens=max_new_tokens),
+    lambda **options: pipelines.TextToText(translator(), TOKENIZER, **options),
     {},
     must("be at most 1048576", max_new_tokens=10**9),
+    must("be a positive integer", max_new_tokens=0),
+    must("be positive", max_source_tokens=0),
+    ({"generation": "nucleus"}, "`sampler` must be one of… Received: sampler='nucleus'"),
     name="TextToText",
+)
+invalid(
+    lambda batch_size: generator()(["a"], batch_size=batch_size),
+    {},
+    *[must("be positive", batch_size=size) for size in (0, -1)],
+    name="TextGeneration call",
+)
+invalid(
+    lambda **texts: pipelines.QuestionAnswering(spans(), TOKENIZER)(**texts),
+    {"question": ["a", "b"]},
+    ({"context": ["c"]}, "`question` and `context` must have the same length. Received: 2 and 1"),
+    name="QuestionAnswering call",
 )
 invalid(
     lambda pairs: pipelines.evaluate(generator(), pairs),

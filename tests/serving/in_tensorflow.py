@@ -1,10 +1,13 @@
+"""Serving pipelines without an export."""
+
 import types
 
-import pytest
 import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer.export.bundle_writer import config_of
+from keras_transformer_serving.server.batching import compute
+from keras_transformer_serving.server.signatures import Job
 
 
 class GraphInTensorFlow:
@@ -33,17 +36,18 @@ class GraphInTensorFlow:
         return [outputs[name].numpy() for name in names]
 
 
-@pytest.fixture(scope="session")
-def served_in_tensorflow():
-    """Return served_in_tensorflow(pipeline), a serving pipeline whose graph TensorFlow runs."""
+def served_in_tensorflow(pipeline):
+    """Return the serving pipeline of a pipeline, whose graph TensorFlow runs."""
+    config = config_of(pipeline)
+    served = object.__new__(getattr(serving, config["pipeline"]))
+    served.config = config
+    served.tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
+    served._session = GraphInTensorFlow(pipeline.forward_graph())
+    served.inputs = [entry.name for entry in served._session.get_inputs()]
+    return served
 
-    def make(pipeline):
-        config = config_of(pipeline)
-        served = object.__new__(getattr(serving, config["pipeline"]))
-        served.config = config
-        served.tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
-        served._session = GraphInTensorFlow(pipeline.forward_graph())
-        served.inputs = [entry.name for entry in served._session.get_inputs()]
-        return served
 
-    return make
+def signature_outputs(signature, columns):
+    """Return the outputs of a signature of the server for columns of rows."""
+    jobs = signature.jobs(signature.rows(columns, "{}[{}]".format))
+    return signature.stack([compute([job])[0] if isinstance(job, Job) else job for job in jobs])
