@@ -340,16 +340,6 @@ def test_invalid_arguments_are_rejected(tmp_path, name, content, arguments, erro
         read_examples(tmp_path / name, **arguments)
 
 
-def test_invalid_paths_are_rejected(tmp_path):
-    with pytest.raises(ValueError, match="`paths` must name files. Received: .*, a directory"):
-        read_examples([tmp_path])
-    with pytest.raises(ValueError, match="`paths` must hold at least one path"):
-        read_examples([])
-    for paths in (None, 3, [3], [("a", "b")]):
-        with pytest.raises(TypeError, match="`paths` must be a path or a list of paths"):
-            read_examples(paths)
-
-
 def ids(dataset):
     return [batch.numpy().tolist() for inputs, _ in dataset for batch in inputs.values()]
 
@@ -421,10 +411,3 @@ def test_split_keeps_pairs_of_equal_sources_together():
     assert all(len({number % 2 for _, number in side}) == 1 for side in by_class)
     assert [len(side) for side in data.split(["a", "b", "a"], 0.01)] in ([1, 2], [2, 1])
     assert sum(map(len, data.split([(["a"], ["O"]), (["b"], ["O"])], 0.5))) == 2
-
-
-def test_split_rejects_invalid_arguments():
-    with pytest.raises(ValueError, match="`share` must be between 0 and 1. Received: share=1"):
-        data.split(["a", "b"], 1)
-    with pytest.raises(ValueError, match="at least two distinct sources. Received: 2 examples with 1"):
-        data.split(["a", "a"], 0.5)

@@ -97,47 +97,6 @@ def test_long_rows_are_rejected_instead_of_truncated():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((["a"], [0], "regression"), "`task` must be one of .*Received: task='regression'"),
-        ((["a"], [0, 1], "classification"), "1 examples, and more labels"),
-        (
-            ([], [], "classification"),
-            "`examples` and `labels` must have the same length, which must not be 0",
-        ),
-        ((["a"], [-1], "classification"), "non-negative integers"),
-        ((["a"], [float("nan")], "classification"), "non-negative integers, .* or finite floats"),
-        ((["a"], [[0, 2]], "classification"), "non-negative integers, 0 or 1 for each of several"),
-        ((["a"], [[[0, 1]]], "classification"), "non-negative integers"),
-        ((["a"], 1, "classification"), "0 labels, and more examples"),
-        ((["a"], [[0, 1], [1, 0]], "classification"), "1 examples, and more labels"),
-        (([("a", ["b"])], [0.5], "multiple_choice"), "non-negative integers. Received"),
-        (([("a", ["b"])], [[1]], "multiple_choice"), "non-negative integers. Received"),
-        (([("a", "b")], [0], "classification"), r"must be texts .*Received: examples\[0\]=\('a', 'b'\)"),
-        ((["ab"], [0], "entailment"), r"must be pairs of texts .*Received: examples\[0\]='ab'"),
-        (([("a", "b", "c")], [0], "similarity"), "must be pairs of texts"),
-        (([("a", "bc")], [0], "multiple_choice"), r"must be \(context, answers\)"),
-        (([("a", [])], [0], "multiple_choice"), r"must be \(context, answers\)"),
-        (([("a", ["b"])], [1], "multiple_choice"), r"labels\[0\]=1 of 1 answers"),
-    ],
-)
-def test_invalid_arguments_are_rejected(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        made(*arguments)
-
-
-def test_invalid_settings_are_rejected():
-    with pytest.raises(ValueError, match="`batch_size` must be a positive integer. Received: batch_size=0"):
-        made(["a"], [0], "classification", batch_size=0)
-    with pytest.raises(ValueError, match="`special_ids` must be three different ids"):
-        made(["a"], [0], "classification", special_ids=(300, 300, 301))
-    with pytest.raises(ValueError, match="`tokenizer` must have a padding value that is not a special token"):
-        made(["a"], [0], "classification", special_ids=(0, 300, 301))
-    with pytest.raises(TypeError, match="`examples` must be an iterable. Received: examples='text'"):
-        made("text", [0], "classification")
-
-
-@pytest.mark.parametrize(
     ("labels", "expected"),
     [
         (

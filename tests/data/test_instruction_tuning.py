@@ -92,26 +92,3 @@ def test_long_pairs_are_dropped_with_a_warning(caplog):
         found = instruction_tuning(PAIRS, TOKENIZER, length=7)
     assert "drops 1 of 6 pairs: more than 7 tokens" in caplog.text
     assert len(segments(found)) == 5
-
-
-@pytest.mark.parametrize(
-    ("pairs", "arguments", "message"),
-    [
-        (
-            PAIRS,
-            {"length": 1},
-            "`length` must be at least 2, the number of tokens of the shortest of the 6 pairs",
-        ),
-        (PAIRS, {"length": 0}, "`length` must be a positive integer"),
-        (PAIRS, {"batch_size": 0}, "`batch_size` must be a positive integer"),
-        ([], {}, "`pairs` must hold at least one pair"),
-        ([("", "")], {}, "`pairs` must hold at least one token"),
-        (["one"], {}, None),
-        ([("a", "b", "c")], {}, r"two str each. Received: pairs\[0\]=\('a', 'b', 'c'\)"),
-        ([{"prompt": "a", "completion": "b"}], {}, r"two str each. Received: pairs\[0\]=\{'prompt'"),
-        ([("a", 3)], {}, r"two str each. Received: pairs\[0\]=\('a', 3\)"),
-    ],
-)
-def test_errors_name_invalid_arguments(pairs, arguments, message):
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        instruction_tuning(pairs, TOKENIZER, **arguments)

@@ -112,27 +112,6 @@ def test_texts_tokenised_in_chunks_are_complete():
     assert sum(inputs["segment_ids"].max() for inputs, _ in rows) == 9000
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"batch_size": 0}, ValueError, "`batch_size` must be a positive integer. Received: batch_size=0"),
-        ({"length": 0}, ValueError, "`length` must be a positive integer. Received: length=0"),
-        ({"texts": ["", ""]}, ValueError, "`texts` must hold at least one token. Received: none"),
-        ({"texts": []}, ValueError, "`texts` must hold at least one token. Received: none"),
-        ({"texts": "one"}, TypeError, "`texts` must be an iterable of strings; .*Received: texts='one'"),
-    ],
-    ids=str,
-)
-def test_invalid_arguments_are_rejected(arguments, error, message):
-    with pytest.raises(error, match=message):
-        language_modeling(**{"texts": TEXTS, "tokenizer": TOKENIZER, **arguments})
-
-
-def test_a_tokenizer_without_an_end_token_is_rejected():
-    with pytest.raises(ValueError, match="`tokenizer` must have end_id. Received: end_id=-1"):
-        language_modeling(TEXTS, ByteTokenizer({"pad": "<pad>"}))
-
-
 @pytest.mark.parametrize("separate", [False, True])
 def test_without_pad_id_padding_labels_are_negative(separate):
     without = ByteTokenizer({"unknown": "<unk>", "end": "</s>"})

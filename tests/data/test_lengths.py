@@ -39,9 +39,3 @@ def test_padding_inside_a_row_is_rejected(name, row):
     batches = tf.data.Dataset.from_tensors(({name: [row]}, [[1]]))
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"Padding of `{name}` must be at the end"):
         next(iter(data.with_lengths(batches)))
-
-
-@pytest.mark.parametrize("inputs", [{"images": [[1.0]]}, [[1, 2]]], ids=["names", "tensor"])
-def test_inputs_without_ids_are_rejected(inputs):
-    with pytest.raises(ValueError, match="`dataset` must have inputs with ids"):
-        data.with_lengths(tf.data.Dataset.from_tensors((inputs, [1])))

@@ -136,29 +136,3 @@ def test_long_pairs_keep_the_beginning_of_both_texts():
         if label == 0
     }
     assert "[CLS] b c [SEP] c d e f [SEP]" in rows
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: masked_language_modeling([""], TOKENIZER), "`texts` must hold at least one token"),
-        (lambda: masked_language_modeling(["a"], TOKENIZER, rate=1.0), "`rate` must be .*Received: rate=1.0"),
-        (lambda: masked_language_modeling(["a"], TOKENIZER, 0), "`batch_size` must be at least 1"),
-        (lambda: masked_language_modeling(["a"], TOKENIZER, max_length=4), "`max_length` must be at least 5"),
-        (
-            lambda: next_sentences([["a", "b"]], TOKENIZER),
-            "`documents` must hold at least two.*Received: 1 doc",
-        ),
-        (lambda: next_sentences([["a"], ["b"]], TOKENIZER), "`documents` must hold at least two"),
-    ],
-)
-def test_invalid_arguments_are_rejected(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_a_tokenizer_without_a_mask_token_is_rejected():
-    roles = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]"}
-    tokenizer = WordPieceTokenizer([*SPECIAL[:4], "a"], special_tokens=roles)
-    with pytest.raises(ValueError, match="`tokenizer` must have .*mask_id. Received: .*mask_id=-1"):
-        masked_language_modeling(["a"], tokenizer)

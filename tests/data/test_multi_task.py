@@ -106,24 +106,6 @@ def test_long_pairs_are_dropped_and_counted_by_task(caplog):
     assert "drops 10 of 30 pairs of task 'b: '" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tasks": {}}, "`tasks` must hold at least one task. Received: none"),
-        ({"limit": 0}, "`limit` must be a positive integer. Received: limit=0"),
-        ({"temperature": 0.0}, "`temperature` must be positive. Received: temperature=0.0"),
-        ({"tasks": {"a: ": []}}, "`pairs` must hold at least one pair"),
-        ({"max_length": 6}, "`max_length` .* at least 7, .*12 pairs of task 'a: '. Received: a limit of 6"),
-        ({"batch_tokens": 8}, "`batch_size` and `batch_tokens` must not both be given"),
-    ],
-)
-def test_invalid_arguments_are_rejected(options, message):
-    with pytest.raises(ValueError, match=message):
-        made(**options)
-    with pytest.raises(TypeError, match="`tasks` must be a mapping"):
-        made([("a", "b")])
-
-
 def test_files_of_tasks_are_read_by_their_columns(tmp_path, caplog):
     file = tmp_path / "pairs.csv"
     file.write_text("id,es,en\n1,uno,one\n2,dos\n3,tres,three\n")

@@ -266,65 +266,6 @@ def test_columns_of_pairs_can_be_selected_and_swapped(tokenizer, tmp_path):
 STRINGS = tf.data.Dataset.from_tensor_slices((["a"], ["b"]))
 
 
-@pytest.mark.parametrize(
-    ("pairs", "error", "message"),
-    [
-        ([], ValueError, r"`pairs` must hold at least one pair. Received: pairs=\[\]"),
-        (STRINGS.take(0), ValueError, "`pairs` must hold at least one pair"),
-        (STRINGS.repeat(), ValueError, "`pairs` must be finite"),
-        (STRINGS.batch(2), ValueError, "two string scalars"),
-        (tf.data.Dataset.range(3), ValueError, "two string scalars"),
-        (None, TypeError, "`pairs` must be .*Received: pairs=None"),
-        ({"a": "b"}, TypeError, "`pairs` must be .*Received: pairs={"),
-        ([("a", "b"), ("a",)], ValueError, r"`pairs` must be \(source, target\).*pairs\[1\]=\('a',\)"),
-        ([("a", 3)], ValueError, r"pairs\[0\]=\('a', 3\)"),
-        ([3], ValueError, r"pairs\[0\]=3"),
-        ([("a", "b"), ("a", "b\ud800")], ValueError, r"lone surrogates.*pairs\[1\]=.*with '\\ud800'"),
-        ("missing.tsv", FileNotFoundError, "`pairs` must name files that exist. Received: 'missing.tsv'"),
-        (".", ValueError, "`pairs` must name files. Received: '.', a directory"),
-    ],
-)
-def test_invalid_pairs_are_rejected(tokenizer, pairs, error, message):
-    with pytest.raises(error, match=message):
-        translation_pairs(pairs, tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"columns": (0, 1)}, "`columns` must be None unless `pairs` names files"),
-        ({"columns": 0}, "`columns` must have 2 items. Received: columns=0"),
-        ({"on_error": "ignore"}, "`on_error` must be one of"),
-        ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
-        ({"batch_tokens": 0}, "`batch_tokens` must be a positive integer. Received: batch_tokens=0"),
-        (
-            {"batch_size": 64, "batch_tokens": 100},
-            "must not both be given. Received: batch_size=64, batch_tokens=100",
-        ),
-        ({"length_buckets": 0}, "`length_buckets` must be positive. Received: length_buckets=0"),
-        ({"length_buckets": ()}, r"`length_buckets` must be .*Received: length_buckets=\(\)"),
-        ({"length_buckets": (8, 8)}, r"`length_buckets` must be .*Received: length_buckets=\(8, 8\)"),
-        ({"length_buckets": (0, 8)}, r"`length_buckets` must be .*Received: length_buckets=\(0, 8\)"),
-        (
-            {"length_buckets": (8, 256)},
-            r"different lengths or .* up to max_length=128 .*Received.*\(8, 256\)",
-        ),
-        ({"length_buckets": (16, 8)}, r"whose last is the longest. Received: length_buckets=\(16, 8\)"),
-        ({"length_buckets": [(8, 32), (32, 8)]}, "whose last is the longest. Received"),
-        ({"length_buckets": [(8, 8), (16, 16, 16)]}, r"\(source, target\) lengths.*Received"),
-        (
-            {"length_buckets": 2.5},
-            "`length_buckets` must be a positive integer.*Received: length_buckets=2.5",
-        ),
-        ({"pad_to_multiple_of": 0}, "`pad_to_multiple_of` must be a positive integer. Received.*=0"),
-        ({"max_length": 2}, r"`max_length` .*must be at least \d+, .*300 pairs. Received: a limit of 2"),
-    ],
-)
-def test_invalid_arguments_are_rejected(tokenizer, arguments, message):
-    with pytest.raises(ValueError, match=message.replace("300", str(len(PAIRS)))):
-        translation_pairs(PAIRS, tokenizer, **arguments)
-
-
 @pytest.mark.slow
 def test_fit_knows_the_number_of_steps(tokenizer):
     ids = {name: keras.Input([None], dtype="int32", name=name) for name in ("source_ids", "target_ids")}

@@ -162,11 +162,6 @@ class TestTranslationPairs:
         assert tokenizers == ["", "SentencePieceTokenizer"]
         assert usual.epochs.fingerprint != dataset.epochs.fingerprint
 
-    @pytest.mark.parametrize("sampling", [-0.1, 1.0, "0.1", True])
-    def test_errors_name_invalid_rates(self, tokenizer, sampling):
-        with pytest.raises(ValueError, match=r"`sampling` must be in \[0, 1\). Received: sampling="):
-            translation_pairs(PAIRS, tokenizer, sampling=sampling)
-
     def test_errors_name_tokenizers_that_cannot_sample(self, tokenizer):
         pieces = WordPieceTokenizer.train(TEXTS, 100)
         message = (
@@ -230,12 +225,6 @@ class TestLanguageModeling:
         model.compile("sgd", training.LabelSmoothedCrossentropy())
         with pytest.raises(ValueError, match="`x` must be .* sampled by a SentencePieceTokenizer"):
             model.fit(dataset, callbacks=[training.ExactResume(tmp_path)])
-
-    def test_a_concatenated_token_stream_is_rejected(self, tokenizer):
-        with pytest.raises(ValueError, match="`sampling` must be 0 unless `separate=True`.*sampling=0.1"):
-            language_modeling(TEXTS, tokenizer, sampling=0.1)
-        with pytest.raises(ValueError, match="`sampling` must be 0 for a `tokenizer`.*a ByteTokenizer"):
-            language_modeling(TEXTS, ByteTokenizer(), separate=True, sampling=0.1)
 
 
 @pytest.mark.slow

@@ -111,31 +111,3 @@ def test_sentinels_count_down_from_the_end_of_the_vocabulary():
     last = TOKENIZER.vocabulary_size - 1
     _, _, labels = rows(["abcdefghij" * 2], sentinels=None)[0]
     assert labels[0] == last
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"texts": [""]}, "`texts` must hold at least one token"),
-        ({"rate": 0.0}, "`rate` must be between 0 and 1. Received: rate=0.0"),
-        ({"mean_span": 0.5}, "`mean_span` must be at least 1. Received: mean_span=0.5"),
-        ({"batch_size": 0}, "`batch_size` must be at least 1. Received: batch_size=0"),
-        ({"max_length": 2}, "`max_length` must be at least 3. Received: max_length=2"),
-        ({"sentinels": [400]}, "`sentinels` must be at least 2 different ids.*Received: 1 ids"),
-        ({"sentinels": [400, 400]}, "Received: 2 ids, 1 different"),
-        ({"sentinels": [400, END]}, "neither special nor in any text"),
-        (
-            {"sentinels": TOKENIZER.tokenize("b").numpy().tolist(), "texts": ["ab"]},
-            "neither special nor in any",
-        ),
-    ],
-    ids=str,
-)
-def test_invalid_arguments_are_rejected(options, message):
-    with pytest.raises(ValueError, match=message):
-        rows(**options)
-
-
-def test_a_single_string_is_rejected():
-    with pytest.raises(TypeError, match="`texts` must be an iterable of strings"):
-        rows("abc")

@@ -1,6 +1,5 @@
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from keras_transformer import data
@@ -49,15 +48,3 @@ def test_a_weighted_dataset_keeps_its_position_but_changes_its_fingerprint():
         each.epochs.fingerprint for each in (dataset, weighted, data.with_class_weight(dataset, {2: 4.0}))
     }
     assert len(found) == 3
-
-
-@pytest.mark.parametrize("weights", [{-1: 1.0}, {0.5: 1.0}, {0: -1.0}, {0: float("nan")}, {0: "1"}])
-def test_invalid_weights_are_rejected(weights):
-    with pytest.raises(ValueError, match="`class_weight` must have"):
-        data.with_class_weight(batches(), weights)
-
-
-def test_data_without_classes_is_rejected():
-    for dataset in (batches().map(lambda x, _: x), batches().map(lambda x, y: (x, x))):
-        with pytest.raises(ValueError, match="`dataset` must have classes"):
-            data.with_class_weight(dataset, {0: 1.0})

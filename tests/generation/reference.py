@@ -68,7 +68,8 @@ def translator(seed=0, vocabulary_size=6, **block):
     model = Transformer(vocabulary_size, num_layers=1, num_heads=4, model_dim=8, hidden_dim=16, dropout=0.0)
     if block:
         options = {name: block.pop(name) for name in ("normalization", "norm") if name in block}
-        parts = (MultiHeadAttention(4, relation="causal", **block), FeedForward(16), MultiHeadAttention(4))
+        self_attention = MultiHeadAttention(4, **{"relation": "causal", **block})
+        parts = (self_attention, FeedForward(16), MultiHeadAttention(4))
         model.decoder_blocks = [DecoderBlock(*parts, name="decoder_0", **options)]
         model.decoder_blocks[0].build((None, None, 8), (None, None, 8))
     return randomise(model, seed)

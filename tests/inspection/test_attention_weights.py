@@ -88,17 +88,6 @@ def test_a_failed_call_leaves_the_model_unchanged():
     assert all("call" not in vars(block.self_attention) for block in model.blocks)
 
 
-@pytest.mark.parametrize("layer", [2, -3])
-def test_unknown_layer_is_rejected(layer):
-    with pytest.raises(ValueError, match=f"`layer` must be in \\[-2, 2\\). Received: layer={layer}"):
-        inspection.self_attention_weights(gpt(), IDS, layer)
-
-
-def test_model_without_blocks_is_rejected():
-    with pytest.raises(ValueError, match="`model` must have `blocks`"):
-        inspection.self_attention_weights(keras.Sequential([keras.layers.Dense(1)]), IDS)
-
-
 def test_lengths_are_equivalent_to_a_padding_mask():
     with_lengths = inspection.self_attention_weights(gpt(), {"token_ids": IDS, "lengths": np.array([4, 3])})
     np.testing.assert_array_equal(with_lengths, inspection.self_attention_weights(gpt(), IDS))
@@ -187,10 +176,3 @@ def test_packed_pairs_attend_within_their_segment(name):
     same = np.equal.outer([1, 1, 1, 2, 2], [1, 1, 1, 2, 2])
     for maps in inspection.attention_weights(spread(PAIRS[name]()), inputs):
         assert all((layer[:, :, ~same] == 0).all() for layer in maps)
-
-
-def test_unsupported_architectures_are_rejected():
-    with pytest.raises(ValueError, match="`model` must be an encoder or decoder; use `attention_weights`"):
-        inspection.self_attention_weights(PAIRS["transformer"](), pair_inputs())
-    with pytest.raises(ValueError, match="`model` must be an encoder–decoder .*use `self_attention_weights`"):
-        inspection.attention_weights(gpt(), IDS)

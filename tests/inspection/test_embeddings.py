@@ -66,31 +66,6 @@ class TestNearestTokens:
                 MATRIX, TOKENS, "king"
             )
 
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ((MATRIX, TOKENS, "prince"), "`query` must be one of the 6 tokens. Received: query='prince'"),
-            ((MATRIX, TOKENS, 6), r"`query` must be an id in \[0, 6\). Received: query=6"),
-            ((MATRIX, TOKENS, -1), r"`query` must be an id in \[0, 6\). Received: query=-1"),
-            ((MATRIX, TOKENS, [1.0, 2.0]), r"a vector of 3 numbers. Received: query.shape=\(2,\)"),
-            ((MATRIX, TOKENS[1:], "king"), r"`tokens` must have a string for each .*Received: 5 tokens"),
-            (
-                (MATRIX[0], TOKENS, "king"),
-                r"`embeddings` must be \(V, D\). Received: embeddings.shape=\(3,\)",
-            ),
-            ((MATRIX, TOKENS, "king", 0), "`k` must be a positive integer. Received: k=0"),
-            (
-                (keras.layers.Dense(3), TOKENS, "king"),
-                "`embeddings` must be a matrix or a built embedding layer",
-            ),
-            ((TokenEmbedding(6, 3), TOKENS, "king"), "a built embedding layer. Received: .*built=False"),
-        ],
-        ids=str,
-    )
-    def test_errors_name_argument_and_value(self, arguments, message):
-        with pytest.raises(ValueError, match=message):
-            inspection.nearest_tokens(*arguments)
-
 
 def points_of(axes):
     return np.concatenate([np.asarray(collection.get_offsets()) for collection in axes.collections])
@@ -153,17 +128,3 @@ class TestPlotEmbeddings:
         axes = inspection.plot_embeddings(np.ones((3, 4)), "abc")
         assert axes.get_xlabel() == "component 1 (0% of the variance)"
         axes.figure.canvas.draw()
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ((MATRIX, TOKENS[1:]), "`labels` must have a string for each row .*Received: 5 labels"),
-            ((MATRIX, TOKENS, ["a"]), "`groups` must have a string for each row .*Received: 1 groups"),
-            ((MATRIX[:1], ["a"]), r"at least two rows and two columns. Received: embeddings.shape=\(1, 3\)"),
-            ((MATRIX[:, :1], TOKENS), r"at least two rows and two columns. .*shape=\(6, 1\)"),
-        ],
-        ids=str,
-    )
-    def test_errors_name_argument_and_value(self, arguments, message):
-        with pytest.raises(ValueError, match=message):
-            inspection.plot_embeddings(*arguments)

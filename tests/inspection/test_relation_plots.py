@@ -119,26 +119,6 @@ def test_many_positions_have_no_labels(relation):
     assert not graph_axes.texts
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_queries": 0}, r"`num_queries` must be an integer in \[1, 64\].*Received: num_queries=0"),
-        ({"num_queries": 65}, "Received: num_queries=65"),
-        ({"num_queries": 3.0}, "Received: num_queries=3.0"),
-        ({"num_queries": True}, "Received: num_queries=True"),
-        ({"num_queries": None}, "Received: num_queries=None"),
-        ({"num_keys": -1}, r"`num_keys` must be an integer in \[1, 64\].*Received: num_keys=-1"),
-        ({"relation": "nearby"}, "`relation` must be a Relation.*Received: relation='nearby'"),
-        ({"axes": [None]}, r"`axes` must be two axes, .*Received: axes=\[None\]"),
-    ],
-    ids=str,
-)
-def test_invalid_arguments_are_rejected(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        inspection.plot_relation(**{"relation": "causal", "num_queries": 3, **arguments})
-    assert not plt.get_fignums()
-
-
 def test_a_single_axes_is_rejected():
     _, axes = plt.subplots()
     with pytest.raises(ValueError, match="`axes` must be two"):

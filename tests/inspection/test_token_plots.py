@@ -93,21 +93,3 @@ def test_tokens_without_values_are_drawn_plain(values):
 def test_equal_values_and_no_tokens_are_drawn():
     plot_tokens(TOKENS, np.zeros(10)).figure.canvas.draw()
     plot_tokens([]).figure.canvas.draw()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"values": [1.0]}, r"`values` must have one entry for each of 10 tokens.*shape=\(1,\)"),
-        (
-            {"values": np.ones((10, 1))},
-            r"`values` must have one entry for each of 10 tokens.*shape=\(10, 1\)",
-        ),
-        ({"groups": ["x"] * 9}, r"`groups` must have one entry for each of 10 tokens"),
-        ({"values": np.ones(10), "groups": ["x"] * 10}, "must not both be given"),
-        ({"width": 5}, "`width` must be at least 6, the length of the longest token. Received: width=5"),
-    ],
-)
-def test_invalid_arguments_are_rejected(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        plot_tokens(TOKENS, **arguments)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .invalid_arguments import data, generation, layers, models, ops, pipelines
+from .invalid_arguments import data, generation, inspection, layers, models, ops, pipelines
 
 neutral = pytest.mark.backend_neutral
 
@@ -40,4 +40,9 @@ def test_pipelines_raise_errors(case, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("case", data.invalid)
 def test_data_and_training_raise_errors(case):
+    case.check()
+
+
+@pytest.mark.parametrize("case", inspection.invalid)
+def test_inspection_raises_errors(case):
     case.check()

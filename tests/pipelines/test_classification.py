@@ -38,7 +38,7 @@ class TestImages:
     def test_images_are_resized_only_on_request(self, vit):
         plain = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)  # each image has one colour
         larger = plain.repeat(2, axis=1).repeat(3, axis=2)
-        with pytest.raises(ValueError, match=r"`images` must be of the size \(8, 8\).*Received: .*16, 24"):
+        with pytest.raises(ValueError, match=r"`images` must have the size \(8, 8\).*Received: .*16, 24"):
             ImageClassification(vit)(larger)
         found = ImageClassification(vit, resize=True).probabilities(larger)
         np.testing.assert_allclose(found, ImageClassification(vit).probabilities(plain), rtol=1e-3)
