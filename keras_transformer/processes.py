@@ -130,7 +130,7 @@ def settings(
     if address is None or index is None:
         name, variables = ("coordinator_address", _ADDRESS) if address is None else ("process_id", _INDEX)
         raise ValueError(
-            f"`{name}` must be given, or one of {', '.join(variables)} in the environment, for num_processes={count}. "
+            f"`{name}` must be passed, or one of {', '.join(variables)} in the environment, for num_processes={count}. "
             "Received: none"
         )
     if not 0 <= index < count:

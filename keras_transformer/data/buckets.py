@@ -305,7 +305,7 @@ def _batch_size_of(batch_size: int | None, batch_tokens: int | None) -> Callable
         return lambda shape: batch_size or _BATCH_SIZE
     if batch_size is not None:
         raise ValueError(
-            "`batch_size` and `batch_tokens` must not both be given. "
+            "`batch_size` and `batch_tokens` must not both be passed. "
             f"Received: batch_size={batch_size}, batch_tokens={batch_tokens}"
         )
     return lambda shape: max(1, batch_tokens // max(shape))

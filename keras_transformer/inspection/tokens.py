@@ -67,7 +67,7 @@ def plot_tokens(
 
 def _check(tokens: Sequence[str], values: Any, groups: Any, width: int) -> None:
     if values is not None and groups is not None:
-        raise ValueError("`values` and `groups` must not both be given. Received: both")
+        raise ValueError("`values` and `groups` must not both be passed. Received: both")
     for name, entries in (("values", values), ("groups", groups)):
         if entries is not None and np.shape(entries) != (len(tokens),):
             raise ValueError(

@@ -393,7 +393,7 @@ class DecoderBlock(BaseBlock):
         if (memory is None) != (self.cross_attention is None):
             received = "none for a block built with" if memory is None else "one for a block built without"
             raise ValueError(
-                f"`memory` must be given if and only if the block was built with one. Received: {received}"
+                f"`memory` must be passed if and only if the block was built with one. Received: {received}"
             )
         return memory is not None
 

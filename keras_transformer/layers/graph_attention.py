@@ -204,7 +204,7 @@ class GraphAttention(ConfiguredLayer):
         """Return `edges` or `mask` for `ops.attention`, with self-loops added if `self_loops`."""
         if (edges is None) == (adjacency is None):
             raise ValueError(
-                "Either `edges` or `adjacency` must be given. "
+                "Either `edges` or `adjacency` must be passed. "
                 f"Received: {'neither' if edges is None else 'both'}"
             )
         num_nodes = ops.shape(nodes)[1]

@@ -476,7 +476,7 @@ class MultiHeadAttention(ConfiguredLayer):
         """Return the arguments common to `ops.attention` and `ops.attention_weights`."""
         for name, integers in (("segment_ids", segment_ids), ("positions", positions)):
             if value is not None and integers is not None:
-                raise ValueError(f"`{name}` must be None if `value` is given. Received: both")
+                raise ValueError(f"`{name}` must be None if `value` is passed. Received: both")
         return {
             "score": self.score,
             "bias": self._bias(),

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import pathlib
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import keras
@@ -16,6 +17,15 @@ from keras_transformer.models.strategies import check_strategy, with_integers
 from keras_transformer.processes import check_agreement
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
+
+
+def _with_arguments_of_keras(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a method the signature of the method of `keras.Model` that it extends, with `check_inputs`."""
+    signature = inspect.signature(getattr(keras.Model, method.__name__))
+    check_inputs = inspect.signature(method).parameters["check_inputs"]
+    parameters = sorted([*signature.parameters.values(), check_inputs], key=lambda one: one.kind)
+    method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return method
 
 
 class Model(Configured, keras.Model):
@@ -57,6 +67,7 @@ class Model(Configured, keras.Model):
         """
         return {name: spec.for_keras(name) for name, spec in self.input_specs().items() if spec.is_exported}
 
+    @_with_arguments_of_keras
     def fit(self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False.
 
@@ -78,6 +89,7 @@ class Model(Configured, keras.Model):
                 arguments["validation_data"] = check.validation_data(arguments["validation_data"])
             return super().fit(**arguments)
 
+    @_with_arguments_of_keras
     def evaluate(
         self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
     ) -> Any:
@@ -88,6 +100,7 @@ class Model(Configured, keras.Model):
         with InputCheck(self).raised() as check:
             return super().evaluate(check.data(x, y), y, *args, **kwargs)
 
+    @_with_arguments_of_keras
     def predict(self, x: Any, *args: Any, check_inputs: bool = True, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict`, with a check of ids unless `check_inputs` is False."""
         with InputCheck(self).raised() as check:

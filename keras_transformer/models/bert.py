@@ -25,8 +25,30 @@ from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_ids, check_not_negative, check_positive_integer
 
 
+class Encoder(Model):
+    """Base class of bidirectional encoders of token ids, with an optional pooler."""
+
+    pad_id: int
+    model_dim: int
+    pooler: keras.layers.Dense | None
+
+    def padding_mask(self, inputs: Tensor | dict[str, Tensor]) -> Tensor:
+        """Return the mask (B, T), False for padding."""
+        ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
+        return ops.not_equal(ids, self.pad_id)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Return the output shape (B, T, D)."""
+        shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
+        return (*shape, self.model_dim)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {**super().get_config(), "pooler": self.pooler is not None}
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class BERT(PublishedSizes, Model):
+class BERT(PublishedSizes, Encoder):
     r"""Bidirectional encoder of token ids with learned positions and segments.
 
     $$h_0 = \mathrm{drop}(\mathrm{norm}(E_w + P + S_s)), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad
@@ -254,20 +276,6 @@ class BERT(PublishedSizes, Model):
         if self.pooler is None:
             raise ValueError("`pool` needs a model with a pooler. Received: pooler=False")
         return self.pooler(hidden[:, 0])
-
-    def padding_mask(self, inputs: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the mask (B, T), False for padding."""
-        ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
-        return ops.not_equal(ids, self.pad_id)
-
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """Return the output shape (B, T, D)."""
-        shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
-        return (*shape, self.model_dim)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "pooler": self.pooler is not None}
 
     def _build_weights(self) -> None:
         embedding_shape, shape = (None, None, self.embedding_dim), (None, None, self.model_dim)

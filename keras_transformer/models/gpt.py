@@ -139,7 +139,7 @@ class GPT(PublishedSizes, CausalLanguageModel):
         super().__init__(vocabulary_size, num_layers, model_dim, pad_id, end_id, **kwargs)
         learned = position_encoding == "learned"
         if learned and max_length is None:
-            raise ValueError("`max_length` must be given for learned positions. Received: max_length=None")
+            raise ValueError("`max_length` must be passed for learned positions. Received: max_length=None")
         self.num_heads = num_heads
         self.hidden_dim = 4 * model_dim if hidden_dim is None else hidden_dim
         self.max_length = max_length if learned else None

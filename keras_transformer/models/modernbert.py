@@ -15,8 +15,8 @@ from keras_transformer.layers import (
 from keras_transformer.layers.feed_forward import activation_function, get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import Model, padding_arguments
-from keras_transformer.models.bert import weight_initializer
+from keras_transformer.models.base import padding_arguments
+from keras_transformer.models.bert import Encoder, weight_initializer
 from keras_transformer.models.bert_heads import mean_of_tokens
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
@@ -26,7 +26,7 @@ from keras_transformer_options.arguments import check_ids, check_one_of, check_p
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ModernBERT(Model):
+class ModernBERT(Encoder):
     r"""Bidirectional encoder with rotary positions, gated feed-forward networks and windows in most layers.
 
     $$h_0 = \mathrm{norm}(E_w), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad
@@ -196,20 +196,6 @@ class ModernBERT(Model):
         else:
             pooled = mean_of_tokens(hidden, padding_mask)
         return self.pooler_norm(activation_function(self.pooler_activation)(self.pooler(pooled)))
-
-    def padding_mask(self, inputs: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the mask (B, T), False for padding."""
-        ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
-        return keras.ops.not_equal(ids, self.pad_id)
-
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """Return the output shape (B, T, D)."""
-        shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
-        return (*shape, self.model_dim)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "pooler": self.pooler is not None}
 
     def _build_weights(self) -> None:
         shape = (None, None, self.model_dim)

@@ -136,7 +136,7 @@ class Transformer(EncoderDecoder):
         check_one_of((*LAYOUTS, "fairseq"), position_layout=position_layout)
         is_learned = position_encoding == "learned"
         if is_learned:
-            check(max_length is not None, "be given for learned positions", max_length=max_length)
+            check(max_length is not None, "be passed for learned positions", max_length=max_length)
         else:
             check(model_dim % 2 == 0, "be even", model_dim=model_dim)
         self.num_heads = num_heads

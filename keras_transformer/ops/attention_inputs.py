@@ -59,7 +59,7 @@ class AttentionInputs:
         check_rate("dropout", self.dropout)
         if self.dropout and self.seed is None:
             raise ValueError(
-                f"`seed` must be given if `dropout` > 0. Received: dropout={self.dropout}, seed=None"
+                f"`seed` must be passed if `dropout` > 0. Received: dropout={self.dropout}, seed=None"
             )
 
     @property

@@ -32,14 +32,14 @@ class Explanation:
         reason: why this kernel is used.
         flops: operations of the forward pass for the scores and the weighted sum of values.
         bytes: bytes of the attention weights stored at one time.
-        obstacles: the reason why a kernel cannot be used, by its name, for all such kernels.
+        unsupported: the reason why a kernel does not support the inputs, by its name, for all such kernels.
     """
 
     kernel: str
     reason: str
     flops: int
     bytes: int
-    obstacles: dict[str, str]
+    unsupported: dict[str, str]
 
 
 class Choice(NamedTuple):
@@ -84,10 +84,10 @@ def explain(inputs: AttentionInputs, kernel: str) -> Explanation:
         pairs = stored = _num_edges(inputs) if name == "edges" else num_queries * num_keys
     itemsize = 8 if inputs.accumulator_dtype == "float64" else 4
     flops = 2 * matrices * pairs * (size + inputs.value.shape[-1])
-    reasons = {kernel: unsupported(inputs) for kernel, unsupported in _UNSUPPORTED.items()}
-    obstacles = {kernel: reason for kernel, reason in reasons.items() if reason}
+    reasons = {kernel: reason_of(inputs) for kernel, reason_of in _UNSUPPORTED.items()}
+    unsupported = {kernel: reason for kernel, reason in reasons.items() if reason}
     stored_bytes = matrices * stored * itemsize * inputs.score.pair_size
-    return Explanation(name, reason, flops, stored_bytes, obstacles)
+    return Explanation(name, reason, flops, stored_bytes, unsupported)
 
 
 def check_kernel(kernel: str) -> str:
@@ -186,7 +186,7 @@ def _unsupported_by_linear(inputs: AttentionInputs) -> str | None:
         return "the relation is neither full nor causal"
     for name in ("bias", "mask", "segment_ids", "edges", "query_positions", "key_positions"):
         if getattr(inputs, name) is not None:
-            return f"`{name}` is given"
+            return f"`{name}` is passed"
     if inputs.dropout:
         return "attention weights are dropped"
     if isinstance(inputs.relation, Causal):

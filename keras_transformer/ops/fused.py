@@ -74,10 +74,10 @@ def _unsupported_inputs(inputs: AttentionInputs) -> list[str]:
     elif options.get("is_causal") and queries != keys:
         reasons.append("a causal relation has unequal numbers of queries and keys")
     if options and "local_window_size" in options and inputs.key_lengths is not None:
-        reasons.append("`key_lengths` is given for a window, which leaves queries without keys")
+        reasons.append("`key_lengths` is passed for a window, which leaves queries without keys")
     if type(inputs.score) is not ScaledDotProduct or inputs.score.soft_cap is not None:
         reasons.append("the score is not a scaled dot product without soft cap")
-    reasons += [f"`{name}` is given" for name in UNSUPPORTED_INPUTS if getattr(inputs, name) is not None]
+    reasons += [f"`{name}` is passed" for name in UNSUPPORTED_INPUTS if getattr(inputs, name) is not None]
     if inputs.dropout:
         reasons.append("attention weights are dropped")
     tensors = (inputs.query, inputs.key, inputs.value)

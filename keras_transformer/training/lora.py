@@ -255,7 +255,7 @@ def _attention_projections(model: Any) -> list[Any]:
     projections = {id(layer): layer for attention in attentions for layer in _dense_layers(attention)}
     if not projections:
         raise ValueError(
-            "`targets` must be given for a model without attention layers of keras_transformer. Received: targets=None"
+            "`targets` must be passed for a model without attention layers of keras_transformer. Received: targets=None"
         )
     return list(projections.values())
 

@@ -4,42 +4,18 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import MultiHeadAttention, RelativeBias
+from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.ops import (
     RollingCache,
-    scores,
 )
 from keras_transformer.relations import Adjacency, Causal, SlidingWindow
+from tests.laws.cases import CLOSE, normal, randomise
+from tests.laws.layers import ATTENTION
 
 neutral = pytest.mark.backend_neutral
 
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 LENGTH = 9
-VARIANTS = {
-    "rotary": {"position_encoding": "rotary"},
-    "alibi": {"position_encoding": "alibi"},
-    "relative bias": {"position_encoding": "relative_bias"},
-    "causal buckets": {"position_encoding": RelativeBias(4, 8, 6, bidirectional=False)},
-    "cosine": {"score": "cosine"},
-    "soft cap": {"score": scores.ScaledDotProduct(soft_cap=2.0)},
-    "rbf": {"score": "rbf"},
-    "polynomial": {"score": "polynomial"},
-    "linear": {"score": "linear"},
-    "additive": {"score": "additive"},
-    "bilinear": {"score": "bilinear"},
-    "gat": {"score": "gat"},
-    "gatv2": {"score": "gatv2"},
-    "grouped, rotary": {"position_encoding": "rotary", "num_kv_heads": 2},
-    "multi-query, alibi, cosine": {"position_encoding": "alibi", "num_kv_heads": 1, "score": "cosine"},
-    "gat, relative bias": {"position_encoding": "relative_bias", "score": "gat", "value_dim": 5},
-}
-variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng([seed, *shape]).normal(size=shape).astype("float32")
-
-
+variants = pytest.mark.parametrize("options", ATTENTION.values(), ids=ATTENTION)
 X = normal(2, LENGTH, 16)
 
 
@@ -48,9 +24,7 @@ def make(seed=1, **options):
     config = {"num_heads": 4, "key_dim": 4, **options}
     layer = MultiHeadAttention(**MultiHeadAttention(**config).get_config())
     layer.build(X.shape)
-    for place, weight in enumerate(layer.trainable_weights):
-        weight.assign(normal(*weight.shape, seed=seed + place) * 0.5)
-    return layer
+    return randomise(layer, seed=seed)
 
 
 @pytest.mark.slow_variants

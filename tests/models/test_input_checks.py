@@ -1,3 +1,5 @@
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -19,6 +21,13 @@ def with_value(array, value, row=9, column=2):
     changed = array.astype("float32" if isinstance(value, float) else array.dtype)
     changed[row, column] = value
     return changed
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate", "predict"])
+def test_signatures_have_the_arguments_of_keras(name):
+    found, expected = (inspect.signature(getattr(kind, name)).parameters for kind in (Model, keras.Model))
+    assert found["check_inputs"].default is True
+    assert {key: value for key, value in found.items() if key != "check_inputs"} == expected
 
 
 class Bigrams(Model):

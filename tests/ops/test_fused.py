@@ -190,18 +190,18 @@ UNSUPPORTED = {
     "right window": ({"relation": SlidingWindow(3, 1)}, "neither full, causal nor a window"),
     "padded window": (
         {"relation": SlidingWindow(3), "key_lengths": np.full(3, 9)},
-        "`key_lengths` is given for a window",
+        "`key_lengths` is passed for a window",
     ),
     "soft cap": ({"score": scores.ScaledDotProduct(soft_cap=9.0)}, "soft cap"),
     "score": ({"score": "cosine"}, "not a scaled dot product"),
-    "bias": ({"bias": np.zeros((12, 12), "float32")}, "`bias` is given"),
-    "mask": ({"mask": np.ones((12, 12), bool)}, "`mask` is given"),
-    "padding mask": ({"padding_mask": np.ones((3, 12), bool)}, "`padding_mask` is given"),
-    "packing": ({"segment_ids": np.zeros((3, 12), "int32")}, "`segment_ids` is given"),
-    "edges": ({"edges": np.zeros((3, 2, 2), "int32")}, "`edges` is given"),
+    "bias": ({"bias": np.zeros((12, 12), "float32")}, "`bias` is passed"),
+    "mask": ({"mask": np.ones((12, 12), bool)}, "`mask` is passed"),
+    "padding mask": ({"padding_mask": np.ones((3, 12), bool)}, "`padding_mask` is passed"),
+    "packing": ({"segment_ids": np.zeros((3, 12), "int32")}, "`segment_ids` is passed"),
+    "edges": ({"edges": np.zeros((3, 2, 2), "int32")}, "`edges` is passed"),
     "positions": (
         {"query_positions": np.arange(12), "key_positions": np.arange(12)},
-        "`query_positions` is given; `key_positions` is given",
+        "`query_positions` is passed; `key_positions` is passed",
     ),
     "dropout": ({"dropout": 0.1, "seed": np.array([1, 2])}, "weights are dropped"),
     "float32": ({"dtype": "float32"}, "the dtype is float32, neither float16 nor bfloat16"),
@@ -225,7 +225,7 @@ def test_each_unsatisfied_condition_is_named(case, on_gpu):
     on_gpu()
     found = explain(*inputs, **options)
     assert found.kernel != "fused"
-    assert message in found.obstacles["fused"]
+    assert message in found.unsupported["fused"]
     with pytest.raises(ValueError, match="`kernel` .*kernel='fused', but") as error:
         explain(*inputs, **options, kernel="fused")
     assert message in str(error.value)
@@ -248,12 +248,12 @@ def test_auto_chooses_the_fused_kernel_on_nvidia_gpus_since_ampere(device, reaso
     on_gpu(**device)
     found = explain(x, x, x, "causal")
     if reason is None:
-        assert (found.kernel, "fused" in found.obstacles) == ("fused", False)
+        assert (found.kernel, "fused" in found.unsupported) == ("fused", False)
         assert device.get("name", "A100") in found.reason
         assert found.bytes < explain(x, x, x, "causal", kernel="dense").bytes
     else:
         assert found.kernel == "dense"
-        assert reason in found.obstacles["fused"]
+        assert reason in found.unsupported["fused"]
 
 
 @on_jax
@@ -266,7 +266,9 @@ def test_the_kernel_choice_uses_the_device_of_keras():
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow has none")
 def test_tensorflow_has_no_fused_attention():
     x = keras.KerasTensor((2, 64, 4, 64), "float16")
-    assert explain(x, x, x).obstacles["fused"] == ("the backend is tensorflow: only JAX has fused attention")
+    assert explain(x, x, x).unsupported["fused"] == (
+        "the backend is tensorflow: only JAX has fused attention"
+    )
 
 
 @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "linear"])

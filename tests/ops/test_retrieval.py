@@ -186,7 +186,7 @@ def test_outputs_are_equal_in_every_mode(modes, mode):
     [
         (lambda q, k, v: retrieval_attention(q, k, v, 0), "`k` must be a positive integer. Received: k=0"),
         (lambda q, k, v: retrieval_attention(q, k, v[:, :3], 2), "must have the same length. Received: "),
-        (lambda q, k, v: retrieval_attention(q, k, v, 2, dropout=0.5), "`seed` must be given"),
+        (lambda q, k, v: retrieval_attention(q, k, v, 2, dropout=0.5), "`seed` must be passed"),
         (
             lambda q, k, v: retrieval_attention(q, k, v, 2, padding_mask=np.ones((2, 3), bool)),
             "`padding_mask` must be .*Received: padding_mask.shape",

@@ -202,7 +202,7 @@ def test_models_without_or_with_adapters_are_rejected_where_needed(adapted, tmp_
             function(BASE)
         with pytest.raises(TypeError, match="must be a Keras model. Received: a str"):
             function("gpt")
-    with pytest.raises(ValueError, match="`targets` must be given"):
+    with pytest.raises(ValueError, match="`targets` must be passed"):
         enable_lora(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 1)
     constrained = keras.layers.Dense(1, kernel_constraint="non_neg", name="constrained")
     with pytest.raises(ValueError, match="constrained, which has a kernel constraint"):

@@ -51,9 +51,9 @@ def test_launcher_environments_are_recognized(environment, expected):
     [
         (
             {"WORLD_SIZE": "2", "RANK": "1"},
-            "`coordinator_address` must be given, or one of JAX_COORDINATOR_ADDRESS",
+            "`coordinator_address` must be passed, or one of JAX_COORDINATOR_ADDRESS",
         ),
-        ({"WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "`process_id` must be given"),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "`process_id` must be passed"),
         (
             {"WORLD_SIZE": "2", "MASTER_ADDR": "a", "RANK": "2"},
             r"`process_id` must be in \[0, num_processes\)",

@@ -18,7 +18,7 @@ class SamplingSearch(GreedySearch):
         self.seed = self.sampler.seed if inputs.seed is None else inputs.seed
         if self.seed is None and self.noise is None:
             raise ValueError(
-                "`seed` or `noise` must be given for a sampler without a seed, as a compiled function cannot draw one. "
+                "`seed` or `noise` must be passed for a sampler without a seed, as compiled functions cannot draw one. "
                 f"Received: sampler={self.sampler}"
             )
         temperatures = inputs.temperatures

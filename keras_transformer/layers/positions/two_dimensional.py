@@ -82,7 +82,7 @@ class Positions2D(ConfiguredLayer):
             return
         if height is None or width is None:
             raise ValueError(
-                "`grid_shape` must be given if kind='learned' and the inputs' height or width is not static. "
+                "`grid_shape` must be passed if kind='learned' and the inputs' height or width is not static. "
                 f"Received: grid_shape=None, inputs.shape={tuple(input_shape)}"
             )
         self._table_shape = (height, width)
@@ -119,7 +119,7 @@ class Positions2D(ConfiguredLayer):
         """Return the height and width of inputs, None if unknown; raise a ValueError if they do not fit."""
         if len(shape) not in (3, 4) or (len(shape) == 3 and self.grid_shape is None):
             raise ValueError(
-                "`inputs` must be (B, height, width, D), or (B, T, D) where `grid_shape` is given. "
+                "`inputs` must be (B, height, width, D), or (B, T, D) where `grid_shape` is passed. "
                 f"Received: inputs.shape={shape}, grid_shape={self.grid_shape}"
             )
         grid = self._table_shape or shape[1:3]

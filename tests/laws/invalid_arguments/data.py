@@ -115,7 +115,7 @@ invalid(
     must(POSITIVE, batch_tokens=0),
     (
         {"batch_size": 64, "batch_tokens": 100},
-        "…must not both be given. Received: batch_size=64, batch_tokens=100",
+        "…must not both be passed. Received: batch_size=64, batch_tokens=100",
     ),
     *[must("be", length_buckets=buckets) for buckets in (0, (), (8, 8), (0, 8), 2.5)],
     *[
@@ -352,7 +352,7 @@ invalid(
     must("be positive", temperature=0.0),
     ({"tasks": {"a: ": []}}, "`pairs` must hold at least one pair"),
     ({"max_length": 6}, "`max_length` … at least 7, …2 pairs of task 'a: '. Received: a limit of 6"),
-    ({"batch_size": 8, "batch_tokens": 8}, "`batch_size` and `batch_tokens` must not both be given"),
+    ({"batch_size": 8, "batch_tokens": 8}, "`batch_size` and `batch_tokens` must not both be passed"),
     name="multi_task_pairs",
 )
 invalid(

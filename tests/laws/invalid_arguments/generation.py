@@ -157,7 +157,7 @@ invalid(
 invalid(
     lambda sampler: generation.generate_ids(gpt(), np.array(IDS), 2, sampler=sampler),
     {},
-    ({"sampler": Sample()}, "`seed` or `noise` must be given … Received: sampler=Sample("),
+    ({"sampler": Sample()}, "`seed` or `noise` must be passed … Received: sampler=Sample("),
     name="generate_ids",
 )
 GENERATIVE = "have `step` and `empty_cache`… Received: a "

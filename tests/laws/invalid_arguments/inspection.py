@@ -132,7 +132,7 @@ invalid(
         for values in (np.ones(1), np.ones((2, 1)))
     ],
     ({"groups": ["x"]}, "`groups` must have one entry for each of 2 tokens. Received: "),
-    ({"values": np.ones(2), "groups": ["x"] * 2}, "…must not both be given"),
+    ({"values": np.ones(2), "groups": ["x"] * 2}, "…must not both be passed"),
     must("be at least 7, the length of the longest token", width=5),
     name="plot_tokens",
 )

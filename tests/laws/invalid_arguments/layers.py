@@ -74,8 +74,8 @@ invalid(
 invalid(
     called(MultiHeadAttention, 2, 4),
     {"query": X, "value": X},
-    ({"positions": IDS}, "`positions` must be None if `value` is given… Received"),
-    ({"segment_ids": IDS}, "`segment_ids` must be None if `value` is given… Received"),
+    ({"positions": IDS}, "`positions` must be None if `value` is passed… Received"),
+    ({"segment_ids": IDS}, "`segment_ids` must be None if `value` is passed… Received"),
     name="MultiHeadAttention call",
 )
 invalid(
@@ -136,12 +136,12 @@ def decoder_built_with(*memory, then):
 invalid(
     decoder_built_with,
     {},
-    ({"then": [MEMORY]}, "`memory` must be given … Received: one for a block built without"),
+    ({"then": [MEMORY]}, "`memory` must be passed … Received: one for a block built without"),
 )
 invalid(
     functools.partial(decoder_built_with, MEMORY),
     {"then": []},
-    ({}, "`memory` must be given … Received: none for a block built with"),
+    ({}, "`memory` must be passed … Received: none for a block built with"),
     name="decoder_built_with memory",
 )
 invalid(
@@ -253,7 +253,7 @@ invalid(
 invalid(
     called(Positions2D, "learned"),
     {},
-    ({"inputs": keras.KerasTensor((None, None, 5, 8))}, "`grid_shape` must be given if kind='learned'"),
+    ({"inputs": keras.KerasTensor((None, None, 5, 8))}, "`grid_shape` must be passed if kind='learned'"),
     name="Positions2D call",
 )
 invalid(

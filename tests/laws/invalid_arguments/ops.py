@@ -96,7 +96,7 @@ invalid(
     attend,
     {},
     must("be", kernel="flash", relation="causl"),
-    ({"dropout": 0.1}, "`seed` must be given… Received: dropout=0.1, seed=None"),
+    ({"dropout": 0.1}, "`seed` must be passed… Received: dropout=0.1, seed=None"),
     ({"mask": np.where(Causal().matrix(5), 0.0, -1e9)}, "`mask`… Received"),  # additive
     ({"mask": np.ones((2, 3, 3), bool)}, "`mask`… Received: …(2, 3, 3)"),
     ({"padding_mask": np.ones((2, 4), bool)}, "`padding_mask`… Received: …(2, 4)"),

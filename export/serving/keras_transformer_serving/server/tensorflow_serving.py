@@ -160,7 +160,7 @@ def _only(signature: Signature, value: Any) -> Row:
     required = [tensor.name for tensor in signature.inputs if tensor.required]
     if len(required) != 1:
         raise RequestError(
-            400, f"The inputs {', '.join(required)} must be given by name. Received: {shown(value)}"
+            400, f"The inputs {', '.join(required)} must be passed by name. Received: {shown(value)}"
         )
     return {required[0]: value}
 
