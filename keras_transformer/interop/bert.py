@@ -292,7 +292,7 @@ _roberta = functools.partial(
     _family,
     names=_ROBERTA_NAMES,
     settings={
-        **{name: each for name, each in _SETTINGS.items() if name != "pad_id"},
+        **{name: setting for name, setting in _SETTINGS.items() if name != "pad_id"},
         "embedding_dim": "hidden_size",
     },
     fixed={"pad_id": 1, **_NOT_ALBERT},

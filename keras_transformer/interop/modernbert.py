@@ -67,7 +67,7 @@ def _complete(labels: Callable[[dict[str, Any]], dict[str, Any]], config: dict[s
     """Add what newer files say in `layer_types` and `rope_parameters`."""
     config = labels(config)
     rope, layer_types = config.get("rope_parameters") or {}, config.get("layer_types")
-    found = {
+    completed = {
         "global_attn_every_n_layers": 3,
         "global_rope_theta": 160000.0,
         "local_rope_theta": 10000.0,
@@ -78,7 +78,7 @@ def _complete(labels: Callable[[dict[str, Any]], dict[str, Any]], config: dict[s
             raise ValueError(
                 f"`config.json` of a modernbert must have rope_type='default'. Received: rope_parameters={rope!r}"
             )
-        found[name] = (rope.get(kind) or {}).get("rope_theta", found[name])
+        completed[name] = (rope.get(kind) or {}).get("rope_theta", completed[name])
     if layer_types is not None:
         every = next(
             (i for i in range(1, len(layer_types)) if layer_types[i] == "full_attention"), len(layer_types)
@@ -90,8 +90,8 @@ def _complete(labels: Callable[[dict[str, Any]], dict[str, Any]], config: dict[s
                 "`config.json` of a modernbert must have layer_types that repeat, beginning with full_attention. "
                 f"Received: layer_types={layer_types!r}"
             )
-        found["global_attn_every_n_layers"] = every
-    return found
+        completed["global_attn_every_n_layers"] = every
+    return completed
 
 
 def _make(model: type[keras.Model], **arguments: Any) -> keras.Model:
@@ -105,9 +105,9 @@ def _make(model: type[keras.Model], **arguments: Any) -> keras.Model:
 
 def _describe(model: Any) -> dict[str, Any]:
     of_head = {name: getattr(model, name) for name in _OF_HEAD if hasattr(model, name)}
-    found = {**getattr(model, "encoder", model).get_config(), **of_head}
+    described = {**getattr(model, "encoder", model).get_config(), **of_head}
     pooling = {ours: theirs for theirs, ours in _POOLINGS.items()}
-    return {**found, "pooler_input": pooling[found["pooler_input"]]}
+    return {**described, "pooler_input": pooling[described["pooler_input"]]}
 
 
 def _architecture(

@@ -97,7 +97,7 @@ def _read_legacy(path: pathlib.Path) -> dict[str, StoredTensor]:
         if not _Unpickler(file).load().get("little_endian"):
             raise pickle.UnpicklingError("values that are not little-endian")
         unpickler = _Unpickler(file, storage)
-        found, keys = _tensors(unpickler.load()), _Unpickler(file).load()
+        tensors, keys = _tensors(unpickler.load()), _Unpickler(file).load()
         end = file.seek(0, io.SEEK_CUR)
         for key in keys:
             file.seek(end)
@@ -108,7 +108,7 @@ def _read_legacy(path: pathlib.Path) -> dict[str, StoredTensor]:
             end = starts[key] + count * dtype.itemsize
         if end > path.stat().st_size or starts.keys() != unpickler.storages.keys():
             raise pickle.UnpicklingError("a truncated file")
-    return found
+    return tensors
 
 
 def _read_part(path: pathlib.Path, start: int, length: int) -> bytes:
@@ -178,14 +178,14 @@ _GLOBALS: dict[tuple[str, str], Any] = {
 }
 
 
-def _tensors(found: Any) -> dict[str, StoredTensor]:
+def _tensors(content: Any) -> dict[str, StoredTensor]:
     """Return a dictionary of tensors, or raise an error."""
-    if not isinstance(found, dict):
-        raise pickle.UnpicklingError(f"a {type(found).__name__}")
-    others = [name for name, tensor in found.items() if not isinstance(tensor, StoredTensor)]
+    if not isinstance(content, dict):
+        raise pickle.UnpicklingError(f"a {type(content).__name__}")
+    others = [name for name, tensor in content.items() if not isinstance(tensor, StoredTensor)]
     if others:
-        raise pickle.UnpicklingError(f"{others[0]!r}, a {type(found[others[0]]).__name__}")
-    return dict(found)
+        raise pickle.UnpicklingError(f"{others[0]!r}, a {type(content[others[0]]).__name__}")
+    return dict(content)
 
 
 # What a damaged pickle raises.

@@ -74,7 +74,7 @@ def shards_of(index: pathlib.Path) -> dict[str, str]:
     if (
         not isinstance(shards, dict)
         or not shards
-        or not all(isinstance(each, str) for each in shards.values())
+        or not all(isinstance(file, str) for file in shards.values())
     ):
         raise ValueError(f"`{index}` must have the file of each tensor as weight_map. Received: {shards!r}")
     for name in shards.values():
@@ -91,13 +91,13 @@ def _tensors_of_shards(index: pathlib.Path) -> dict[str, StoredTensor]:
         raise FileNotFoundError(
             f"`folder` must hold the files that {index.name} names. Missing: {', '.join(missing)}"
         )
-    found = {name: _tensors_of_file(index.parent / name) for name in names}
+    tensors = {name: _tensors_of_file(index.parent / name) for name in names}
     for tensor, name in shards.items():
-        if tensor not in found[name]:
+        if tensor not in tensors[name]:
             raise ValueError(
                 f"`{index.parent / name}` must have the tensors that {index.name} names. Missing: {tensor}"
             )
-    return {tensor: found[name][tensor] for tensor, name in shards.items()}
+    return {tensor: tensors[name][tensor] for tensor, name in shards.items()}
 
 
 def _tensors_of_file(path: pathlib.Path) -> dict[str, StoredTensor]:
@@ -117,7 +117,7 @@ def _tensors_of_safetensors(path: pathlib.Path) -> dict[str, StoredTensor]:
     try:
         described = json.loads(header)
         metadata = described.pop("__metadata__", {})
-        found = {name: _stored(path, start, size, **each) for name, each in described.items()}
+        tensors = {name: _stored(path, start, size, **description) for name, description in described.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"`{path}` must be a valid safetensors file. Received: a damaged or truncated one ({error})"
@@ -127,7 +127,7 @@ def _tensors_of_safetensors(path: pathlib.Path) -> dict[str, StoredTensor]:
             f"`{path}` must have PyTorch's names of weights. Received: those of a TensorFlow class "
             f"(format 'tf'), {_CONVERT_TENSORFLOW}"
         )
-    return found
+    return tensors
 
 
 def _stored(

@@ -38,8 +38,10 @@ class BaseBlock(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        each = (normalization,) * len(layers) if isinstance(normalization, str) else tuple(normalization)
-        if len(each) != len(layers):
+        normalizations = (
+            (normalization,) * len(layers) if isinstance(normalization, str) else tuple(normalization)
+        )
+        if len(normalizations) != len(layers):
             raise ValueError(
                 f"`normalization` must be one for all sublayers, or one for each of {', '.join(layers)}. "
                 f"Received: normalization={normalization!r}"
@@ -50,7 +52,7 @@ class BaseBlock(ConfiguredLayer):
         self.dropout = dropout
         self.rematerialize = rematerialize
         self.supports_masking = True
-        for name, normalization in zip(self.sublayers, each, strict=True):
+        for name, normalization in zip(self.sublayers, normalizations, strict=True):
             layer, residual = layers[name], None
             if layer is not None and not isinstance(layer, keras.layers.Layer):
                 raise TypeError(f"`{name}` must be a layer. Received: {name}={layer!r}")

@@ -50,4 +50,6 @@ def graph_reader(bundle: Bundle, precision: str = FLOAT32) -> Callable[[str], by
 def converted_precisions(bundle: Bundle) -> list[str]:
     """Return the precisions of an export except float32."""
     files = bundle.manifest["files"]
-    return [each for each in CONVERTED if any(name.startswith(f"{ONNX}/{each}/") for name in files)]
+    return [
+        precision for precision in CONVERTED if any(name.startswith(f"{ONNX}/{precision}/") for name in files)
+    ]

@@ -88,9 +88,9 @@ def _new_session(
             options.add_session_config_entry("session.disable_prepacking", "1")
     available = onnxruntime.get_available_providers()
     if providers is None:
-        usable = [each for each in (CUDA, CPU) if each in available]
+        usable = [provider for provider in (CUDA, CPU) if provider in available]
         session = onnxruntime.InferenceSession(content, sess_options=options, providers=usable)
-        if lost := [each for each in usable if each not in session.get_providers()]:
+        if lost := [provider for provider in usable if provider not in session.get_providers()]:
             LOG.warning("%s cannot be used: %s runs on the CPU%s", lost[0], name, _cuda_hint(onnxruntime))
         return session
     names = _names(providers)
@@ -110,13 +110,15 @@ def _external_weights(name: str, content: bytes, read: Callable[[str], bytes]) -
         ValueError: if there are weights in other files, or in nodes.
     """
     external, file = external_data.tensors(content), external_data.file_name(name)
-    if wrong := {each.location for each in external if each.location != file or not each.is_initializer}:
+    if wrong := {
+        tensor.location for tensor in external if tensor.location != file or not tensor.is_initializer
+    }:
         raise ValueError(
             f"`{name}.onnx` must contain its weights or have them in {file}, as exported graphs do. Export again. "
             f"Received: external data in {', '.join(sorted(wrong))}"
         )
     data = read(file) if external else b""
-    return {each.name: each.values(data) for each in external}
+    return {tensor.name: tensor.values(data) for tensor in external}
 
 
 def device_of(session: Any) -> tuple[str, int]:
@@ -136,22 +138,24 @@ def as_value(array: np.ndarray, device: tuple[str, int]) -> Any:
 def _names(providers: Sequence[Provider]) -> list[str]:
     """Return the names of providers, or raise a ValueError unless they are names or names with options."""
     listed = list(providers) if isinstance(providers, list | tuple) else []
-    names = [each[0] if isinstance(each, tuple) and len(each) == 2 else each for each in listed]
-    options = [each[1] for each in listed if isinstance(each, tuple) and len(each) == 2]
-    strings = all(isinstance(each, str) for each in names)
-    if not (names and strings and all(isinstance(each, Mapping) for each in options)):
+    names = [
+        provider[0] if isinstance(provider, tuple) and len(provider) == 2 else provider for provider in listed
+    ]
+    options = [provider[1] for provider in listed if isinstance(provider, tuple) and len(provider) == 2]
+    strings = all(isinstance(name, str) for name in names)
+    if not (names and strings and all(isinstance(option, Mapping) for option in options)):
         raise ValueError(
             "`providers` must be None, or a list of names, or of tuples (name, options), of execution providers. "
             f"Received: providers={providers!r}"
         )
-    return [str(each) for each in names]
+    return [str(name) for name in names]
 
 
 def _check_in(
     usable: Sequence[str], names: Sequence[str], providers: Sequence[Provider], onnxruntime: types.ModuleType
 ) -> None:
     """Raise unless all providers are usable."""
-    missing = [each for each in names if each not in usable]
+    missing = [name for name in names if name not in usable]
     if missing:
         raise ValueError(
             f"`providers` must be usable execution providers of ONNX Runtime {onnxruntime.__version__}. "

@@ -108,7 +108,7 @@ class Tensor:
             values[:] = rows
             return values
         arrays = [self._shaped(np.asarray(row, self.names.numpy)) for row in rows]
-        sizes = [max(each) for each in zip(*(array.shape for array in arrays), strict=True)]
+        sizes = [max(axis) for axis in zip(*(array.shape for array in arrays), strict=True)]
         if not arrays:
             sizes = [size or 0 for size in self.shape]
         padding = self.names.padding if self.padding is None else self.padding
@@ -138,7 +138,7 @@ class Tensor:
             raise self._error(value, place) from None
         accepted = {"int64": "iu", "int32": "iu", "float32": "iuf", "bool": "b"}[self.dtype]
         fits = array.ndim == len(self.shape) and all(
-            size in (None, found) for size, found in zip(self.shape, array.shape, strict=True)
+            size in (None, actual) for size, actual in zip(self.shape, array.shape, strict=True)
         )
         if not fits or (array.size and array.dtype.kind not in accepted):
             raise self._error(value, place)

@@ -96,7 +96,7 @@ class NodeTask(Task):
     @classmethod
     def answer(cls, row: Row, config: dict[str, Any]) -> list[Any]:
         """Return the labels of the nodes."""
-        return [config["labels"][each] for each in row["probabilities"].argmax(-1).tolist()]
+        return [config["labels"][index] for index in row["probabilities"].argmax(-1).tolist()]
 
 
 class NodeClassification(NodeTask, ArrayPipeline):
@@ -105,7 +105,7 @@ class NodeClassification(NodeTask, ArrayPipeline):
     def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:
         """Return the labels of the T nodes and the probabilities (T, C)."""
         probabilities = softmax(outputs["logits"])
-        labels = [self.config["labels"][each] for each in probabilities.argmax(-1).tolist()]
+        labels = [self.config["labels"][index] for index in probabilities.argmax(-1).tolist()]
         return {
             "label": [label_output(label, self.config) for label in labels],
             "probabilities": probabilities,

@@ -49,7 +49,10 @@ class FillMaskTask(TextTask):
     @staticmethod
     def text(answer: list[list[MaskPrediction]]) -> str:
         """Return pieces and probabilities; several mask tokens are separated by tabs."""
-        return "\t".join(" ".join(f"{each.piece} {each.probability:.2f}" for each in mask) for mask in answer)
+        return "\t".join(
+            " ".join(f"{prediction.piece} {prediction.probability:.2f}" for prediction in mask)
+            for mask in answer
+        )
 
 
 class FillMask(FillMaskTask, TextPipeline):

@@ -84,11 +84,11 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
     def postprocess(self, outputs: Arrays, windows: Windows, state: list[tuple[re.Match[str], int]]) -> Row:
         """Return the words and their classes."""
         probabilities = [softmax(outputs["logits"][_deepest(windows, token)]) for _, token in state]
-        labels = [self.config["labels"][int(np.argmax(each))] for each in probabilities]
+        labels = [self.config["labels"][int(np.argmax(row))] for row in probabilities]
         return {
             "words": [word.group() for word, _ in state],
             "labels": [label_output(label, self.config) for label in labels],
-            "probabilities": [each.max() for each in probabilities],
+            "probabilities": [row.max() for row in probabilities],
             "starts": [word.start() for word, _ in state],
             "ends": [word.end() for word, _ in state],
         }

@@ -299,7 +299,7 @@ async def _metadata(server: Server, request: Request) -> Response:
 async def _model(server: Server, request: Request) -> Response:
     model = _find(server, request)
     with _used(server, request) as (_, loaded, _):
-        numbers = [each.number for each in model.versions.values() if each.loaded is not None]
+        numbers = [version.number for version in model.versions.values() if version.loaded is not None]
         return _json(open_inference.metadata(model.name, numbers, loaded.signatures))
 
 

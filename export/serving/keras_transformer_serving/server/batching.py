@@ -316,13 +316,13 @@ def _finished(request: _Request) -> tuple[_Request, Any]:
 
 
 def _set_results(outcomes: "Sequence[tuple[_Request | _Step, Any]]") -> None:
-    for each, outcome in outcomes:
-        if each.result.done():  # dropped
+    for item, outcome in outcomes:
+        if item.result.done():  # dropped
             continue
         if isinstance(outcome, Exception):
-            each.result.set_exception(outcome)
+            item.result.set_exception(outcome)
         else:
-            each.result.set_result(outcome)
+            item.result.set_result(outcome)
 
 
 def compute(jobs: Sequence[Job]) -> list[Row]:

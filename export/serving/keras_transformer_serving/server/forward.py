@@ -57,7 +57,7 @@ def warm_up(pipeline: Model, max_batch_size: int) -> Iterator[Job]:
                 )
                 for entry in pipeline.session.get_inputs()
             }
-            yield Job(run, length, pipeline.feed(**arrays), lambda found: found)
+            yield Job(run, length, pipeline.feed(**arrays), lambda outputs: outputs)
         except ValueError:  # a length that the model does not take
             return
         length *= 2
@@ -90,8 +90,8 @@ def _finish_arrays(pipeline: ArrayPipeline, outputs: Row) -> Row:
     return {**pipeline.postprocess(outputs), ERROR: ""}
 
 
-def _identity(found: Row) -> Row:
-    return found
+def _identity(outputs: Row) -> Row:
+    return outputs
 
 
 def _prepare_texts(pipeline: TextPipeline, run: Any, names: Sequence[str], row: Row, index: int) -> Job:

@@ -63,8 +63,8 @@ def join(pipeline: Generating, text: splitting.Split, parts: Sequence[Row]) -> R
     if "ids" in parts[0]:
         rows: list[list[int]] = [[] for _ in range(pipeline.graphs.num_return)]
         for part in parts:
-            each = zip(np.atleast_2d(part["ids"]), np.atleast_1d(part["lengths"]), strict=True)
-            for row, (ids, length) in zip(rows, each, strict=True):
+            hypotheses = zip(np.atleast_2d(part["ids"]), np.atleast_1d(part["lengths"]), strict=True)
+            for row, (ids, length) in zip(rows, hypotheses, strict=True):
                 row += ids[:length].tolist()
         padded, _ = pipeline.padded(rows)
         joined["ids"] = padded if several else padded[0]

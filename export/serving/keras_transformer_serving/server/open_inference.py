@@ -143,9 +143,9 @@ def _column(tensor: Tensor, given: Mapping[str, Any], place: str) -> list[Any]:
 def _flat(values: list[Any], depth: int) -> list[Any]:
     """Return the entries of nested lists of at most `depth` levels."""
     for _ in range(depth - 1):
-        if not any(isinstance(each, list) for each in values):
+        if not any(isinstance(value, list) for value in values):
             break
-        values = [entry for each in values for entry in (each if isinstance(each, list) else [each])]
+        values = [entry for value in values for entry in (value if isinstance(value, list) else [value])]
     return values
 
 
@@ -157,10 +157,10 @@ def _names(outputs: Any, signature: Signature) -> list[str]:
     if not isinstance(outputs, list):
         raise RequestError(400, f"`outputs` must be a list. Received: {shown(outputs)}")
     names = []
-    for each in outputs:
-        if not isinstance(each, dict) or each.get("name") not in known:
+    for output in outputs:
+        if not isinstance(output, dict) or output.get("name") not in known:
             raise RequestError(
-                400, f"`outputs` must have names of {', '.join(known)}. Received: {shown(each)}"
+                400, f"`outputs` must have names of {', '.join(known)}. Received: {shown(output)}"
             )
-        names.append(each["name"])
+        names.append(output["name"])
     return names

@@ -113,8 +113,8 @@ async def answer(
                 f"A request must have at most {limits.max_rows} rows and parts of long texts. Received: {len(jobs)}",
             )
 
-        def encoded(found: list[Row]) -> bytes:
-            return encode(respond(signature, signature.stack(joined(found)), style))
+        def encoded(outputs: list[Row]) -> bytes:
+            return encode(respond(signature, signature.stack(joined(outputs)), style))
 
         with batcher.reserved(len(jobs) - len(rows)):
             result = batcher.submit(jobs, encoded)

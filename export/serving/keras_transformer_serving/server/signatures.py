@@ -218,5 +218,5 @@ def json_values(array: np.ndarray) -> Any:
 
 def _finite(values: Any) -> Any:
     if isinstance(values, list):
-        return [_finite(each) for each in values]
+        return [_finite(value) for value in values]
     return values if math.isfinite(values) else None

@@ -30,7 +30,7 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
         raise RequestError(400, f"The request must be a JSON object. Received: {shown(body)}")
     name = body.get("signature_name", DEFAULT)
     signature = find(signatures, name)
-    styles = [each for each in ("instances", "inputs") if each in body]
+    styles = [style for style in ("instances", "inputs") if style in body]
     if len(styles) != 1:
         raise RequestError(
             400, f'The request must have either "instances" or "inputs". Received: {shown(list(body))}'
@@ -82,11 +82,13 @@ def respond(signature: Signature, outputs: Mapping[str, np.ndarray], style: str)
 
 def status(model: ServedModel, number: int | None = None) -> dict[str, Any]:
     """Return the states of the versions of a model."""
-    versions = [each for each in model.versions.values() if number in (None, each.number)]
+    versions = [version for version in model.versions.values() if number in (None, version.number)]
     if not versions and number is not None:
         raise RequestError(404, f"Could not find version {number} of model {model.name}")
     return {
-        "model_version_status": [_status(each) for each in sorted(versions, key=lambda each: -each.number)]
+        "model_version_status": [
+            _status(version) for version in sorted(versions, key=lambda version: -version.number)
+        ]
     }
 
 

@@ -151,7 +151,7 @@ class ServedModel:
         if version is None and number is None:
             raise RequestError(503, f"`{self.name}` is not loaded yet", 1)
         if version is None or version.loaded is None or version.batcher is None:
-            numbers = [str(each.number) for each in self.versions.values() if each.loaded is not None]
+            numbers = [str(other.number) for other in self.versions.values() if other.loaded is not None]
             raise RequestError(
                 404,
                 f"The version of `{self.name}` must be {' or '.join(numbers) or 'loaded'}. Received: {number}",
@@ -178,8 +178,8 @@ class ServedModel:
             if version.state == "END" and number not in folders:
                 del self.versions[number]
 
-    async def _load(self, number: int, folder: pathlib.Path, found: Any) -> bool:
-        version = self.versions[number] = Version(number, _files=found)
+    async def _load(self, number: int, folder: pathlib.Path, fingerprint: Any) -> bool:
+        version = self.versions[number] = Version(number, _files=fingerprint)
         begin = time.perf_counter()
         try:
             version.loaded = await asyncio.to_thread(self._loader, folder)
@@ -216,7 +216,7 @@ def version_folders(folder: pathlib.Path) -> Mapping[int, pathlib.Path]:
     if is_bundle(folder):
         return {int(folder.name) if _is_number(folder.name) else 1: folder}
     try:
-        return {int(each.name): each for each in folder.iterdir() if _is_number(each.name) and each.is_dir()}
+        return {int(path.name): path for path in folder.iterdir() if _is_number(path.name) and path.is_dir()}
     except OSError:
         return {}
 

@@ -123,7 +123,7 @@ class SplitTexts:
         for owner, output in zip(self.owners, outputs, strict=True):
             text_outputs[owner].append(output)
         errors = [
-            next((each for each in parts if isinstance(each, Exception)), None) for parts in text_outputs
+            next((part for part in parts if isinstance(part, Exception)), None) for parts in text_outputs
         ]
         return [
             split.join(parts) if error is None else error
@@ -240,7 +240,7 @@ def _is_abbreviation(line: str, end: int, before_number: bool) -> bool:
         letters in _EVERYWHERE
         or (before_number and letters in _ONLY_BEFORE_NUMBERS)
         or (letters.isdigit() and len(letters) <= 2)
-        or all(len(each) == 1 and each.isalpha() for each in letters.split("."))
+        or all(len(letter) == 1 and letter.isalpha() for letter in letters.split("."))
     )
 
 
@@ -300,5 +300,5 @@ def _split(pieces: Sequence[str]) -> Split:
         if core:
             parts.append(core)
             between.append([after])
-    strings = ["".join(each) for each in between]
+    strings = ["".join(separators) for separators in between]
     return Split((*parts,), (*strings,)) if parts else Split(("",), (*strings, ""))
