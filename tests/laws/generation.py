@@ -52,9 +52,9 @@ def transformer(seed=6, **options):
     return row(lambda offset: random_transformer(seed + offset, **options), SOURCES)
 
 
-def with_block(**block):
+def with_block(seed=2, **block):
     """Return a row of an encoder–decoder with a decoder block."""
-    return row(lambda seed: translator(seed + 1, 9, **block), SHORT_SOURCES)
+    return row(lambda offset: translator(seed + offset, 9, **block), SHORT_SOURCES)
 
 
 def decoder_only(**options):
@@ -91,19 +91,19 @@ GENERATORS = {
     "transformer": row(lambda seed: random_transformer(seed + 6), SOURCES, quick=True),
     "transformer, post": transformer(7, normalization="post"),
     "transformer, two layers": transformer(num_layers=2, num_heads=4, activation="gelu", end_factor=3.0),
-    "transformer, shallow decoder": transformer(num_layers=2, num_decoder_layers=1, end_factor=3.0),
+    "transformer, shallow decoder": transformer(8, num_layers=2, num_decoder_layers=1, end_factor=3.0),
     "transformer, deep decoder": transformer(5, num_layers=1, num_decoder_layers=2, end_factor=3.0),
     "transformer, other ids": transformer(pad_id=7, start_id=9, end_id=11, end_factor=4.0),
     "transformer, start is padding": transformer(start_id=0),
-    "transformer, windows": row(lambda seed: with_windows(Transformer, seed), SHORT_SOURCES),
+    "transformer, windows": row(lambda seed: with_windows(Transformer, seed + 1), SHORT_SOURCES),
     "t5, windows": row(lambda seed: with_windows(T5, seed), SHORT_SOURCES),
     "unlimiformer": row(lambda seed: Unlimiformer(random_transformer(seed + 6), 2, 4), SOURCES),
-    "block": with_block(),
-    "block, grouped heads": with_block(num_kv_heads=2),
+    "block": with_block(1),
+    "block, grouped heads": with_block(1, num_kv_heads=2),
     "block, window": with_block(relation=relations.SlidingWindow(2)),
     "block, window of one": with_block(relation=relations.SlidingWindow(1), position_encoding="rotary"),
     "block, rotary": with_block(position_encoding="rotary"),
-    "block, alibi, rms": with_block(position_encoding="alibi", norm="rms"),
+    "block, alibi, rms": with_block(1, position_encoding="alibi", norm="rms"),
     "decoder": row(lambda seed: decoder(seed + 5), PROMPTS, quick=True),
     "decoder, window": decoder_only(relation=relations.SlidingWindow(2), layers=2),
     "decoder, alibi": decoder_only(position_encoding="alibi", num_kv_heads=1),
@@ -113,7 +113,7 @@ GENERATORS = {
         lambda seed: gpt(seed, relation=relations.SlidingWindow(2), position_encoding="rotary"), PROMPTS
     ),
     "gpt, no padding id": row(
-        lambda seed: gpt(seed, pad_id=None), [[3], [3, 5, 6, 3, 7], [4, 3], [8, 9, 10, 11, 4, 5]]
+        lambda seed: gpt(seed + 5, pad_id=None), [[3], [3, 5, 6, 3, 7], [4, 3], [8, 9, 10, 11, 4, 5]]
     ),
     "ensemble": row(ensemble(lambda seed: translator(seed + 1, 9)), SHORT_SOURCES),
     "decoder, ensemble": row(ensemble(lambda seed: decoder(seed + 5)), PROMPTS),
