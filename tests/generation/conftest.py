@@ -98,7 +98,7 @@ def translator():
         if block:
             options = {name: block.pop(name) for name in ("normalization", "norm") if name in block}
             parts = (
-                MultiHeadAttention(4, relation="causal", **block),
+                MultiHeadAttention(4, **{"relation": "causal", **block}),
                 FeedForward(16),
                 MultiHeadAttention(4),
             )
