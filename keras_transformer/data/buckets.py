@@ -141,6 +141,7 @@ class Shapes(NamedTuple):
         counts: LengthCounts,
         ends: Sequence[int],
         workers: int = 1,
+        fewest_rows: int = 1,
     ) -> Buckets:
         """Assign each row to the first shape that it fits; drop longer rows.
 
@@ -150,10 +151,13 @@ class Shapes(NamedTuple):
             counts: the result of `count_lengths`.
             ends: the end index of each part of the dataset.
             workers: the number of workers that share the batches.
+            fewest_rows: the minimum number of rows of a shape. A shape of fewer rows is removed, and its rows get the
+                next shape that they fit.
         """
         chosen = self.fixed
         if chosen is None:
             chosen = self._chosen(counts.lengths, counts.rows.sum(axis=1), workers)
+        chosen = _with_rows(chosen, counts, fewest_rows)
         bucket = first_fitting(counts.lengths, chosen)
         chunks = (
             {"rows": start + np.flatnonzero(first_fitting(lengths, chosen) == number)}
@@ -175,7 +179,10 @@ class Shapes(NamedTuple):
     ) -> "BucketOrder":
         """Assign `count` rows, none of them too long, to shapes, and return their order."""
         counts = self.count_lengths(row_lengths, [count])
-        buckets = self.buckets(arrays, row_lengths, counts, [count])
+        # Of fewer rows than workers, none would ever be drawn.
+        buckets = self.buckets(
+            arrays, row_lengths, counts, [count], fewest_rows=1 if complete else shard.count
+        )
         return BucketOrder(buckets, shuffle, shard, complete=complete)
 
     def _chosen(self, lengths: np.ndarray, rows: np.ndarray, workers: int) -> np.ndarray:
@@ -276,6 +283,19 @@ def _chunks(row_lengths: RowLengths, start: int, end: int) -> Iterator[tuple[int
     """Yield (first index, lengths) of the chunks of rows from `start` to `end`."""
     for first in range(start, end, _CHUNK):
         yield first, row_lengths(first, min(first + _CHUNK, end))
+
+
+def _with_rows(shapes: np.ndarray, counts: LengthCounts, fewest_rows: int) -> np.ndarray:
+    """Remove shapes (k, sides), ordered, until each that has rows has at least `fewest_rows`, or one shape is left."""
+    while len(shapes) > 1:
+        shape_of_length = first_fitting(counts.lengths, shapes)
+        rows = np.array([counts.rows[shape_of_length == number].sum() for number in range(len(shapes))])
+        too_few = np.flatnonzero((rows > 0) & (rows < fewest_rows))
+        if not too_few.size:
+            break
+        # Nothing is longer than the last shape: it gets the rows of the shape before it.
+        shapes = np.delete(shapes, min(too_few[0], len(shapes) - 2), axis=0)
+    return shapes
 
 
 def _checked(length_buckets: Any, max_length: int, sides: int) -> np.ndarray:
