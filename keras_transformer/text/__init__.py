@@ -6,6 +6,7 @@ from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.base import Tokenizer
 from keras_transformer.text.tokenizers.byte import ByteTokenizer
 from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
+from keras_transformer.text.tokenizers.llama import LlamaTokenizer
 from keras_transformer.text.tokenizers.marian_t5 import MarianT5Tokenizer
 from keras_transformer.text.tokenizers.openai_gpt import OpenAIGPTTokenizer
 from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
@@ -15,6 +16,7 @@ from keras_transformer_options.arguments import ArgumentError
 __all__ = [
     "BytePairTokenizer",
     "ByteTokenizer",
+    "LlamaTokenizer",
     "MarianT5Tokenizer",
     "OpenAIGPTTokenizer",
     "SentencePieceTokenizer",
@@ -30,6 +32,7 @@ _CLASSES: dict[str, type[Tokenizer]] = {
         MarianT5Tokenizer,
         WordPieceTokenizer,
         BytePairTokenizer,
+        LlamaTokenizer,
         OpenAIGPTTokenizer,
         ByteTokenizer,
     )

@@ -4,14 +4,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.pretokenizers.characters import CodePointTable, shifted
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
-from keras_transformer.text.tokenizers.subword import PairTokenizer
+from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 
@@ -66,7 +65,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
         super().__init__(vocabulary, merges, settings)
         known = self._vocabulary
         self._inside, self._last = (
-            CodePointTable(_symbols(known.ids, suffix, self.unknown_id)) for suffix in ("", _END)
+            CodePointTable(character_ids(known.ids, suffix, self.unknown_id)) for suffix in ("", _END)
         )
         self._words = bert_words(True, True, lowercase, lowercase)
         with tf.init_scope(), tf.device("CPU"):
@@ -156,12 +155,3 @@ class OpenAIGPTTokenizer(PairTokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
         return tf.strings.regex_replace(texts, r" \z", "", replace_global=False)
-
-
-def _symbols(ids: Mapping[str, int], suffix: str, unknown_id: int) -> np.ndarray:
-    """Return the id of each code point followed by `suffix`."""
-    symbols = np.full(0x110000, unknown_id, np.int32)
-    for piece, id_ in ids.items():
-        if len(piece) == 1 + len(suffix) and piece.endswith(suffix):
-            symbols[ord(piece[0])] = id_
-    return symbols
