@@ -6,14 +6,11 @@ their flags, are those of the published file. `tests/text/folders` has such fold
     .venv-bench/bin/python benchmarks/parity/published_tokenizers.py tests/text/folders
 """
 
-import argparse
 import io
 import json
 import os
 import pathlib
 import random
-import shutil
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -32,14 +29,18 @@ QWEN_2 = LLAMA_3.replace("{1,3}", "")
 SPACE = "\u2581"
 UNICODE = """
 Dónde está la estación? ¡Qué frío, mañana! Über Straßen, Größe, ẞ. Где находится вокзал? Ελληνικά ΟΔΟΣ Σίσυφος.
-العربية لغة جميلة. שָׁלוֹם עולם. हिन्दी में क्षत्रिय. ภาษาไทยไม่มีช่องว่าง. 中文分词很难。日本語のテスト、カタカナ。한국어 각각 문장.
-👍🏽 🇪🇸 👨‍👩‍👧 🏳️‍🌈 ☃️ e\u0301 é n\u0303 ñ A\u030a Å a\u0327\u0301 \u1112\u1161\u11ab ﬁ ﬂ ① ½ ² Ⅷ ３ ㌔ ｶﾞ İı ſ ŉ ǅ ﬃ
-zero\u200bwidth\u200cand\u200djoined\u2060\ufeff soft\xadhyphen \u200eleft\u200f\u202e a\xa0b\u2003c\u3000d\u2028e\u202ff\x85g
+العربية لغة جميلة. שָׁלוֹם עולם. हिन्दी में क्षत्रिय. ภาษาไทยไม่มีช่องว่าง.
+中文分词很难。日本語のテスト、カタカナ。한국어 각각 문장.
+👍🏽 🇪🇸 👨\u200d👩\u200d👧 🏳\ufe0f\u200d🌈 ☃\ufe0f e\u0301 é n\u0303 ñ A\u030a Å a\u0327\u0301 \u1112\u1161\u11ab
+ﬁ ﬂ ① ½ ² Ⅷ ３ ㌔ ｶﾞ İı ſ ŉ ǅ ﬃ zero\u200bwidth\u200cand\u200djoined\u2060\ufeff soft\xadhyphen
+\u200eleft\u200f\u202e a\xa0b\u2003c\u3000d\u2028e\u202ff\x85g
 tab\tseparated\t\tvalues line\r\nbreaks\n\n\nand\rmore \n \n x \x0bvertical\x0c form\x1c group\x00null\x01\x7f\x9f
-don't I'M we'll THEY'VE 'tis ''s 's 'S 'ſ rock'n'roll it's'll x'd!'re ' '' ''' `` ``quoted'' 1,234,567.89 3.14e-10 10% -5 ٣٤٥ ४२
-https://example.com/a?b=c&d=%20#e user+tag@example.co.uk C:\\path\\file.txt /usr/bin/env --flag=value $VAR ${x} <html lang="en">
-def f(x: int) -> str:\n    return f"{x!r}"  # comment\n\n\nclass A(B):\n\tpass for(int i=0;i<n;++i){a[i]+=b->c*d;} x=>y??z a_b-c.d
-"invalid" \ufffd \ufffe \ue000 \U0010fffd <0x41> <0xE2><0x82> ▁ ▁▁a a▁b _ Ġ Ċ ## ##a </w> | ⁇ % %s \\n \\u00e9 &amp; --- *** ___ === ~~~
+don't I'M we'll THEY'VE 'tis ''s 's 'S 'ſ rock'n'roll it's'll x'd!'re ' '' \''' `` ``quoted''
+1,234,567.89 3.14e-10 10% -5 ٣٤٥ ४२ https://example.com/a?b=c&d=%20#e user+tag@example.co.uk C:\\path\\file.txt
+/usr/bin/env --flag=value $VAR ${x} <html lang="en">
+def f(x: int) -> str:\n    return f"{x!r}"  # comment\n\n\nclass A(B):\n\tpass for(int i=0;i<n;++i){a[i]+=b->c*d;}
+x=>y??z a_b-c.d "invalid" \ufffd \ufffe \ue000 \U0010fffd <0x41> <0xE2><0x82> ▁ ▁▁a a▁b _ Ġ Ċ ## ##a </w> | ⁇
+% %s \\n \\u00e9 &amp; --- *** ___ === ~~~
 """
 
 
@@ -68,10 +69,28 @@ def hard_lines(count: int, tokens: Sequence[str], seed: int = 0) -> list[str]:
         start = chance.choice(ranges)
         return "".join(chr(chance.randrange(start, start + 120)) for _ in range(chance.randint(1, 4)))
 
-    lines = ["", " ", "  ", "\n", "\t \n", *UNICODE.strip("\n").split("\n"), "x" * 5000, "ab" * 1000, " " * 100]
-    lines += [f"{before}{token}{after}a" for token in tokens for before in ("", "a ", " \n") for after in ("", " ", "\n\n")]
+    lines = [
+        "",
+        " ",
+        "  ",
+        "\n",
+        "\t \n",
+        *UNICODE.strip("\n").split("\n"),
+        "x" * 5000,
+        "ab" * 1000,
+        " " * 100,
+    ]
+    lines += [
+        f"{before}{token}{after}a"
+        for token in tokens
+        for before in ("", "a ", " \n")
+        for after in ("", " ", "\n\n")
+    ]
     while len(lines) < count:
-        joined = [part() + chance.choice(spaces if chance.random() < 0.4 else [" "]) for _ in range(chance.randint(1, 14))]
+        joined = [
+            part() + chance.choice(spaces if chance.random() < 0.4 else [" "])
+            for _ in range(chance.randint(1, 14))
+        ]
         lines.append("".join(joined))
     return lines[:count]
 
@@ -90,7 +109,9 @@ def write(folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, **config: Any) 
     """Write `tokenizer.json` and `tokenizer_config.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     content = json.loads(tokenizer.to_str())
-    (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
+    (folder / "tokenizer.json").write_text(
+        json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n"
+    )
     written = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **config}
     (folder / "tokenizer_config.json").write_text(json.dumps(written, indent=1) + "\n")
 
@@ -120,11 +141,20 @@ def write_llama_3(folder: pathlib.Path, lines: Sequence[str], size: int) -> None
     whole = {"".join(pair) for pair in unreachable}
     content["model"]["merges"] = [pair for pair in content["model"]["merges"] if not whole & set(pair)]
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
-    names = ["begin_of_text", "end_of_text", "reserved_special_token_0", "start_header_id", "end_header_id", "eot_id"]
+    names = [
+        "begin_of_text",
+        "end_of_text",
+        "reserved_special_token_0",
+        "start_header_id",
+        "end_header_id",
+        "eot_id",
+    ]
     tokenizer.add_special_tokens(special(*(f"<|{name}|>" for name in names)))
     start = "<|begin_of_text|>"
     template = processors.TemplateProcessing(
-        single=f"{start} $A", pair=f"{start} $A {start} $B:1", special_tokens=[(start, tokenizer.token_to_id(start))]
+        single=f"{start} $A",
+        pair=f"{start} $A {start} $B:1",
+        special_tokens=[(start, tokenizer.token_to_id(start))],
     )
     tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
     write(folder, tokenizer, bos_token=start, eos_token="<|eot_id|>")
@@ -223,7 +253,9 @@ def byte_fallback(model: bytes, scheme: str) -> tokenizers.Tokenizer:
 def with_start(tokenizer: tokenizers.Tokenizer, start: str) -> None:
     """Begin texts with a token."""
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{start} $A", pair=f"{start} $A {start} $B:1", special_tokens=[(start, tokenizer.token_to_id(start))]
+        single=f"{start} $A",
+        pair=f"{start} $A {start} $B:1",
+        special_tokens=[(start, tokenizer.token_to_id(start))],
     )
 
 
@@ -263,15 +295,32 @@ def write_phi_3(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
     names = ("assistant", "placeholder1", "system", "end", "user")
     tokenizer.add_special_tokens(special(*(f"<|{name}|>" for name in names), rstrip=True))
     with_start(tokenizer, "<s>")
-    roles = {"bos_token": "<s>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "unk_token": "<unk>"}
+    roles = {
+        "bos_token": "<s>",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": "<unk>",
+    }
     write(folder, tokenizer, **roles)
 
 
 def write_gemma(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
     """Write the files of Gemma, whose line breaks, runs of spaces and tags of HTML are added tokens."""
-    symbols = ["<mask>", "<start_of_turn>", "<end_of_turn>", "\n", "\n\n", "\n\n\n", SPACE * 2, SPACE * 3, "<table>"]
+    symbols = [
+        "<mask>",
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "\n",
+        "\n\n",
+        "\n\n\n",
+        SPACE * 2,
+        SPACE * 3,
+        "<table>",
+    ]
     options = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "add_dummy_prefix": False}
-    model = sentence_piece(lines, size, user_defined_symbols=symbols, bos_piece="<bos>", eos_piece="<eos>", **options)
+    model = sentence_piece(
+        lines, size, user_defined_symbols=symbols, bos_piece="<bos>", eos_piece="<eos>", **options
+    )
     tokenizer = byte_fallback(model, "never")
     tokenizer.add_special_tokens(special("<pad>", "<eos>", "<bos>", "<unk>"))
     tokenizer.add_special_tokens(special("<start_of_turn>", "<end_of_turn>"))
@@ -286,8 +335,18 @@ def write_albert(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
     """Write the files of ALBERT."""
     lower = [line.lower() for line in lines]
     options = {"model_type": "unigram", "byte_fallback": False, "remove_extra_whitespaces": True}
-    options |= {"normalization_rule_name": "nmt_nfkc", "allow_whitespace_only_pieces": False, "split_digits": False}
-    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
+    options |= {
+        "normalization_rule_name": "nmt_nfkc",
+        "allow_whitespace_only_pieces": False,
+        "split_digits": False,
+    }
+    ids = {
+        "pad_id": 0,
+        "unk_id": 1,
+        "bos_id": -1,
+        "eos_id": -1,
+        "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
+    }
     model = sentence_piece(lower, size, **options, **ids)
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]

@@ -1,8 +1,9 @@
 """Tokenizers that run inside the TensorFlow graph, and their trainers."""
 
 import os
+from typing import Any
 
-from keras_transformer.text.tokenizers import folders
+from keras_transformer.text.tokenizers import folders, hugging_face
 from keras_transformer.text.tokenizers.base import Tokenizer
 from keras_transformer.text.tokenizers.byte import ByteTokenizer
 from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
@@ -22,6 +23,7 @@ __all__ = [
     "SentencePieceTokenizer",
     "Tokenizer",
     "WordPieceTokenizer",
+    "from_hugging_face",
     "load",
 ]
 
@@ -64,3 +66,38 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
             name=class_name,
         )
     return _CLASSES[class_name].load(folder)
+
+
+def from_hugging_face(
+    folder: str | os.PathLike[str], vocabulary_size: int | None = None, **options: Any
+) -> Tokenizer:
+    """Read the tokenizer of a folder written by Hugging Face's libraries.
+
+    The class is chosen by the components of `tokenizer.json` or, without that file, by the names of the files:
+
+    | model in `tokenizer.json` | files | class |
+    |---|---|---|
+    | WordPiece | `vocab.txt` | `WordPieceTokenizer` |
+    | BPE of bytes, as GPT-2's, Llama 3's, Qwen's | `vocab.json`, `merges.txt` | `BytePairTokenizer` |
+    | BPE with byte fallback, as Llama 2's, Gemma's | `tokenizer.model` | `LlamaTokenizer` |
+    | BPE with "</w>", as GPT-1's | `vocab.json`, `merges.txt` | `OpenAIGPTTokenizer` |
+    | Unigram, as T5's, ALBERT's | `spiece.model`; Marian's `source.spm`, `vocab.json` | `MarianT5Tokenizer` |
+
+    Args:
+        folder: the folder.
+        vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
+        **options: other arguments of the `from_files` of the class.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged, or a component of `tokenizer.json` is not supported.
+
+    Example:
+        >>> tokenizer = from_hugging_face("downloads/Qwen2.5-0.5B", vocabulary_size=151936)  # doctest: +SKIP
+    """
+    cls: Any = _CLASSES[hugging_face.tokenizer_class(folder)]
+    tokenizer: Tokenizer = cls.from_files(folder, vocabulary_size=vocabulary_size, **options)
+    return tokenizer

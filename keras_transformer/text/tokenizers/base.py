@@ -423,12 +423,12 @@ def split_around(
     """
     if not tokens:
         return Parts(tf.RaggedTensor.from_tensor(texts[:, None]), tf.fill([tf.size(texts)], -1))
-    # Longest first: RE2 takes the first of several alternatives that match. The byte 0xFF never occurs in UTF-8.
-    alternatives = [
+    # Longest first: RE2 takes the first of several patterns that match. The byte 0xFF never occurs in UTF-8.
+    patterns = [
         f"{_SPACES if token in lstrip else ''}{re.escape(token)}{_SPACES if token in rstrip else ''}"
         for token in sorted(tokens, key=len, reverse=True)
     ]
-    pattern = f"({'|'.join(alternatives)})" if anywhere else rf"\A({'|'.join(alternatives)})"
+    pattern = f"({'|'.join(patterns)})" if anywhere else rf"\A({'|'.join(patterns)})"
     parts = tf.strings.split(tf.strings.regex_replace(texts, pattern, b"\xff\\1\xff"), b"\xff")
     token_ids = _ids_of(parts.values, tokens)
     if stripped := {token: id_ for token, id_ in tokens.items() if token in lstrip or token in rstrip}:

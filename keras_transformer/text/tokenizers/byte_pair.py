@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 import tensorflow as tf
@@ -12,7 +13,12 @@ from keras_transformer.text.pretokenizers.llama3 import MAX_DIGITS, Llama3Words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer, text_settings
-from keras_transformer.text.tokenizers.vocabulary import row_settings, unused_ids, without_defaults
+from keras_transformer.text.tokenizers.vocabulary import (
+    row_settings,
+    unused_ids,
+    with_roles,
+    without_defaults,
+)
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 from keras_transformer_options.arguments import check, check_not_negative, check_one_of
@@ -24,10 +30,10 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</
 class BytePairTokenizer(PairTokenizer):
     """Convert text to ids and back with byte-level BPE, as in GPT-2 and Llama 3, eagerly and inside `tf.function`.
 
-    A pattern splits texts into words; adjacent bytes and pieces of each word are merged in the order of `merges`. No text
-    is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged, unless it is normalised. The ids
-    equal those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so tokenising words of
-    thousands of bytes is slow.
+    A pattern splits texts into words; adjacent bytes and pieces of each word are merged in the order of `merges`. No
+    text is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged, unless it is normalised. The
+    ids equal those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so tokenising words
+    of thousands of bytes is slow.
 
     Args:
         vocabulary: the pieces in the order of their ids, written with a character for each byte ("Ġ" for a space).
@@ -55,8 +61,8 @@ class BytePairTokenizer(PairTokenizer):
 
     Raises:
         TypeError: if a piece is not a str.
-        ValueError: if a piece occurs twice, a byte, a token or a piece of `merges` is missing, or an argument has an unknown
-            value.
+        ValueError: if a piece occurs twice, a byte, a token or a piece of `merges` is missing, or an argument has an
+            unknown value.
 
     Example:
         >>> tokenizer = BytePairTokenizer.train(["hug hugs hugging"], 264)
@@ -189,6 +195,7 @@ class BytePairTokenizer(PairTokenizer):
         *,
         special_tokens_in_text: bool = False,
         vocabulary_size: int | None = None,
+        roles: Mapping[str, int] = MappingProxyType({}),
         start: str | None = None,
         **options: Any,
     ) -> Self:
@@ -201,6 +208,7 @@ class BytePairTokenizer(PairTokenizer):
                 `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
             vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
+            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
             start: the token that starts a row, by default that of the files. Targets of BART start with "</s>".
             **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
 
@@ -210,13 +218,14 @@ class BytePairTokenizer(PairTokenizer):
         Raises:
             FileNotFoundError: if there are no such files.
             ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
-                `vocabulary_size`.
+                `vocabulary_size`, or lacks a piece of `roles`.
 
         Example:
             >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
             50257
         """
         vocabulary, merges, settings = hugging_face.read_byte_pair(folder)
+        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
         if start is not None:
             settings["special_tokens"] = {**settings["special_tokens"], "start": start}
         options["unused"] = unused_ids(vocabulary, vocabulary_size)
@@ -232,9 +241,7 @@ class BytePairTokenizer(PairTokenizer):
             return self._merge(words, dropout)
         ids = self._whole_words.lookup(words)
         is_whole = ids >= 0
-        whole = tf.RaggedTensor.from_row_lengths(
-            tf.boolean_mask(ids, is_whole), tf.cast(is_whole, tf.int64)
-        )
+        whole = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ids, is_whole), tf.cast(is_whole, tf.int64))
         return tf.concat([whole, self._merge(tf.where(is_whole, "", words))], axis=1)
 
     def _merge(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:

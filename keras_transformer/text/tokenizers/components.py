@@ -188,7 +188,8 @@ class Components:
         tokens = self.added_tokens
         if words := [token["content"] for token in tokens if token.get("single_word")]:
             raise ValueError(
-                f"{self.path} must have added_tokens with single_word=False. Received: single_word=True for {words[0]!r}"
+                f"{self.path} must have added_tokens with single_word=False. "
+                f"Received: single_word=True for {words[0]!r}"
             )
 
         def named(flag: str) -> list[str]:
@@ -222,9 +223,10 @@ def byte_pair_words(components: Components) -> dict[str, Any]:
     match components.steps("pre_tokenizer"):
         case [{"type": "ByteLevel", **rest}] if rest.get("use_regex", True):
             settings["add_prefix_space"] = rest.get("add_prefix_space", True)
-        case [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", "add_prefix_space": False, **rest}] if (
-            rest.get("use_regex", True)
-        ):
+        case [
+            {"type": "Digits", "individual_digits": True},
+            {"type": "ByteLevel", "add_prefix_space": False, **rest},
+        ] if rest.get("use_regex", True):
             settings["individual_digits"] = True
         case [
             {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", **rest},

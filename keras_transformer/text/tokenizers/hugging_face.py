@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text.pretokenizers.llama3 import QWEN_2
+from keras_transformer.text.tokenizers.character_map import character_map, is_own
 from keras_transformer.text.tokenizers.components import (
     TOKENIZER_JSON,
     Components,
@@ -34,7 +35,65 @@ _BERT_NAMES = {**_NAMES, "start": "cls_token", "end": "sep_token"}
 _FAIRSEQ_FILE = "sentencepiece.bpe.model"
 _LLAMA_FILE = "tokenizer.model"
 _END_OF_TEXT = "<|endoftext|>"
+_CLASSES_OF_FILES = {
+    ("vocab.txt",): "WordPieceTokenizer",
+    ("source.spm", "vocab.json"): "MarianT5Tokenizer",
+    ("spiece.model",): "MarianT5Tokenizer",
+    (_LLAMA_FILE,): "LlamaTokenizer",
+}
 _SENTENCE_PIECE_ROLES = {"pad": "pad", "unknown": "unk", "start": "bos", "end": "eos"}
+
+
+def tokenizer_class(folder: Folder) -> str:
+    """Return the name of the class that reads a folder's tokenizer.
+
+    The components of `tokenizer.json` decide or, without it, the names of the files.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        FileNotFoundError: if there is no file of a tokenizer.
+        ValueError: if `tokenizer.json` has a model of an unsupported type.
+    """
+    path = pathlib.Path(folder)
+    if components := _components(path):
+        model = components.content.get("model") or {}
+        match components.model_type:
+            case "WordPiece":
+                return "WordPieceTokenizer"
+            case "Unigram":
+                return "MarianT5Tokenizer"
+            case "BPE" if model.get("end_of_word_suffix"):
+                return "OpenAIGPTTokenizer"
+            case "BPE" if model.get("byte_fallback"):
+                return "LlamaTokenizer"
+            case "BPE":
+                return "BytePairTokenizer"
+            case other:
+                raise ValueError(
+                    f"{components.path} must have a model of type BPE, Unigram or WordPiece. Received: model type "
+                    f"`{other}`"
+                )
+    for names, found in _CLASSES_OF_FILES.items():
+        if all((path / name).is_file() for name in names):
+            return found
+    if all((path / name).is_file() for name in ("vocab.json", "merges.txt")):
+        ends = (piece.endswith("</w>") for piece in read_object(path / "vocab.json"))
+        return "OpenAIGPTTokenizer" if any(ends) else "BytePairTokenizer"
+    raise _missing(path, f"{TOKENIZER_JSON}, or the files of another tokenizer")
+
+
+def adds_start(folder: Folder) -> bool:
+    """Return whether the tokenizer of a folder begins texts with a start token.
+
+    Raises:
+        ValueError: if `tokenizer.json` is damaged or has an unsupported `post_processor`.
+    """
+    path = pathlib.Path(folder)
+    if components := _components(path):
+        return components.template.start is not None
+    return (path / _LLAMA_FILE).is_file() and bool(_config(path).get("add_bos_token", True))
 
 
 def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
@@ -82,7 +141,7 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
 
 
 def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
-    """Read a byte-level BPE tokenizer, as GPT-2's: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`.
+    """Read a byte-level BPE tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`.
 
     Args:
         folder: the folder.
@@ -143,14 +202,14 @@ def read_byte_fallback(folder: Folder) -> tuple[list[str], list[tuple[str, ...]]
         roles |= components.template.roles
     elif (file := path / _LLAMA_FILE).is_file():
         model = _sentence_piece(file)
-        added = [
-            {"id": int(id_), **token} for id_, token in config.get("added_tokens_decoder", {}).items()
-        ]
+        added = [{"id": int(id_), **token} for id_, token in config.get("added_tokens_decoder", {}).items()]
         pieces, merges = _pairs_of_sentence_piece(file, model)
         components = Components(file, {"added_tokens": added})
         pieces = components.pieces({piece: id_ for id_, piece in enumerate(pieces)})
         scheme = "legacy" if model.normalizer_spec.add_dummy_prefix else "never"
-        ids = {role: getattr(model.trainer_spec, f"{name}_id") for role, name in _SENTENCE_PIECE_ROLES.items()}
+        ids = {
+            role: getattr(model.trainer_spec, f"{name}_id") for role, name in _SENTENCE_PIECE_ROLES.items()
+        }
         roles = {**{role: pieces[id_] for role, id_ in ids.items() if id_ >= 0}, **roles}
     else:
         raise _missing(path, f"{TOKENIZER_JSON} or {_LLAMA_FILE}")
@@ -266,11 +325,16 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
         pieces = _pegasus_pieces(file, config)
         unused = {token: token for token in pieces[2 : config.get("offset", 103) + 2]}
         return file.read_bytes(), pieces, {"special_tokens": {**unused, **specials}}
-    if (file := path / "spiece.model").is_file():
+    components = None if (path / "vocab.json").is_file() else _components(path)
+    file = path / "spiece.model"
+    if file.is_file() and components is None and str(config.get("tokenizer_class")).startswith("Albert"):
+        components = _albert(file, config)
+    if file.is_file() and (components is None or is_own(components.steps("normalizer"))):
         sentinels = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 100))]
         return file.read_bytes(), None, {"special_tokens": specials, "tokens_in_text": sentinels}
-    if (components := _components(path)) and not (path / "vocab.json").is_file():
+    if components:
         model, pieces = _unigram(components)
+        specials |= components.template.roles
         sentinels = [piece for piece in pieces if piece.startswith("<extra_id_")]
         settings = {"special_tokens": specials, "tokens_in_text": sentinels}
         return model, pieces, {**settings, **_row_settings(components, specials)}
@@ -291,6 +355,38 @@ def _fairseq(file: pathlib.Path, specials: dict[str, str]) -> tuple[bytes, list[
     pieces = [piece.piece for piece in _sentence_piece(file).pieces[3:]]
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *pieces, "<mask>"]
     return file.read_bytes(), pieces, {"special_tokens": {**specials, "start": "<s>", "mask": "<mask>"}}
+
+
+def _albert(file: pathlib.Path, config: Mapping[str, Any]) -> Components:
+    """Return the components of ALBERT's `tokenizer.json`, from its SentencePiece model and configuration."""
+    proto, types = _sentence_piece(file), sentencepiece_model_pb2.ModelProto.SentencePiece
+    _check(file.parent / "tokenizer_config.json", {"keep_accents": False, **config}, {"keep_accents": False})
+    precompiled = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
+    normalizers: list[dict[str, Any]] = [
+        *({"type": "Replace", "pattern": {"String": quotes}, "content": '"'} for quotes in ("``", "''")),
+        {"type": "NFKD"},
+        {"type": "StripAccents"},
+        *([{"type": "Lowercase"}] if config.get("do_lower_case", True) else []),
+        {"type": "Precompiled", "precompiled_charsmap": precompiled},
+    ]
+    controls = {piece.piece: id_ for id_, piece in enumerate(proto.pieces) if piece.type == types.CONTROL}
+    template = [
+        {"SpecialToken": {"id": "[CLS]"}},
+        {"Sequence": {"id": "A"}},
+        {"SpecialToken": {"id": "[SEP]"}},
+    ]
+    content = {
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": {"type": "TemplateProcessing", "single": template, "pair": []},
+        "model": {
+            "type": "Unigram",
+            "unk_id": next(id_ for id_, piece in enumerate(proto.pieces) if piece.type == types.UNKNOWN),
+            "vocab": [(piece.piece, piece.score) for piece in proto.pieces],
+        },
+        "added_tokens": [{"content": piece, "id": id_} for piece, id_ in controls.items()],
+    }
+    return Components(file, content)
 
 
 def _row_settings(components: Components, roles: Mapping[str, str]) -> dict[str, Any]:
@@ -328,10 +424,13 @@ def _unigram(components: Components) -> tuple[bytes, list[str]]:
     scores = dict(model.get("vocab") or ())
     pieces = components.pieces({piece: id_ for id_, piece in enumerate(scores)})
     special = [token["content"] for token in components.added_tokens]
-    return (
-        sentence_piece_model(list(scores.items()), model["unk_id"], special, components.content.get("normalizer")),
-        pieces,
-    )
+    splits = [step["type"] for step in components.steps("pre_tokenizer")]
+    normalization = character_map(components.steps("normalizer"), "WhitespaceSplit" in splits)
+    if normalization is None:
+        components.unsupported("normalizer")
+    if splits not in ([], ["Metaspace"], ["WhitespaceSplit"], ["WhitespaceSplit", "Metaspace"]):
+        components.unsupported("pre_tokenizer")
+    return sentence_piece_model(list(scores.items()), model["unk_id"], special, normalization), pieces
 
 
 def read_bytes(folder: Folder) -> dict[str, Any]:
@@ -400,7 +499,7 @@ def sentence_piece_model(
     vocabulary: Sequence[Sequence[Any]],
     unknown_id: int,
     special: Iterable[str],
-    normalizer: Mapping[str, Any] | None,
+    precompiled_charsmap: bytes,
 ) -> bytes:
     """Create a SentencePiece model.
 
@@ -408,36 +507,17 @@ def sentence_piece_model(
         vocabulary: pieces and their scores, in the order of their ids.
         unknown_id: the id of the unknown piece.
         special: the control pieces, which encoding never produces.
-        normalizer: the normalizer of `tokenizer.json`.
+        precompiled_charsmap: the normalisation, in SentencePiece's format.
 
     Returns:
         The serialised model, which adds a prefix space to a text and merges consecutive spaces, as T5's does.
-
-    Raises:
-        ValueError: if the normalizer has steps that SentencePiece does not support.
     """
     special = set(special)
     model = sentencepiece_model_pb2.ModelProto()
     model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
-    model.normalizer_spec.precompiled_charsmap = _charsmap(normalizer)
+    model.normalizer_spec.precompiled_charsmap = precompiled_charsmap
     types = sentencepiece_model_pb2.ModelProto.SentencePiece
     for id_, (piece, score) in enumerate(vocabulary):
         type_ = types.UNKNOWN if id_ == unknown_id else types.CONTROL if piece in special else types.NORMAL
         model.pieces.add(piece=piece, score=score, type=type_)
     return model.SerializeToString()
-
-
-def _charsmap(normalizer: Mapping[str, Any] | None) -> bytes:
-    """Return the normalizer's character map in SentencePiece's format."""
-    steps = [] if normalizer is None else normalizer.get("normalizers", [normalizer])
-    found = [step["precompiled_charsmap"] for step in steps if step.get("type") == "Precompiled"]
-    # Some files list the merging of spaces as additional steps.
-    others = [
-        step.get("type") for step in steps if step.get("type") not in ("Precompiled", "Replace", "Strip")
-    ]
-    if others or len(found) > 1:
-        raise ValueError(
-            "tokenizer.json must have a normalizer of type Precompiled, or none. "
-            f"Received: {[step.get('type') for step in steps]}"
-        )
-    return base64.b64decode(found[0]) if found else b""

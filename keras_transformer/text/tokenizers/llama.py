@@ -1,8 +1,9 @@
-"""A character-level BPE tokenizer with byte fallback, as in Llama 2 and Gemma, that runs inside the TensorFlow graph."""
+"""A character-level BPE tokenizer with byte fallback, as in Llama 2 and Gemma, inside the TensorFlow graph."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +12,7 @@ from keras_transformer.text.pretokenizers.characters import CodePointTable, cut,
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids, text_settings
-from keras_transformer.text.tokenizers.vocabulary import unused_ids, without_defaults
+from keras_transformer.text.tokenizers.vocabulary import unused_ids, with_roles, without_defaults
 from keras_transformer_options.arguments import check_not_negative, check_one_of
 from keras_transformer_serving.text.subword import PREPEND_SCHEMES, byte_fallback_ids
 
@@ -24,8 +25,8 @@ class LlamaTokenizer(PairTokenizer):
     """Convert text to ids and back with character-level BPE and byte fallback, eagerly and inside `tf.function`.
 
     So do Llama 1 and 2, Mistral, Phi-3 and Gemma, whose files were trained by SentencePiece. Spaces are written as
-    U+2581, of which one may be added before a text; adjacent characters and pieces are merged in the order of `merges`; a
-    character without a piece becomes the pieces of its UTF-8 bytes, such as "<0xE2>". The ids equal those of the
+    U+2581, of which one may be added before a text; adjacent characters and pieces are merged in the order of `merges`;
+    a character without a piece becomes the pieces of its UTF-8 bytes, such as "<0xE2>". The ids equal those of the
     `tokenizers` library, which differ from SentencePiece's where several pairs form one piece.
 
     Args:
@@ -45,8 +46,8 @@ class LlamaTokenizer(PairTokenizer):
 
     Raises:
         TypeError: if a piece is not a str.
-        ValueError: if a piece occurs twice, a byte, a token or a piece of `merges` is missing, or an argument has an unknown
-            value.
+        ValueError: if a piece occurs twice, a byte, a token or a piece of `merges` is missing, or an argument has an
+            unknown value.
 
     Example:
         >>> pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"\u2581hi", "\u2581h"]
@@ -98,11 +99,11 @@ class LlamaTokenizer(PairTokenizer):
         is_byte = np.zeros(self.vocabulary_size, bool)
         for byte, id_ in bytes_.items():
             contents[id_], is_byte[id_] = bytes([byte]), True
-        # Merges join only pieces that end and begin with the characters of such a pair; all others are borders of words.
-        borders = {ord(left[-1]) * _NUMBER_OF_CODES + ord(right[0]) for left, right in self.merges}
+        # A merge joins pieces that end and begin with such a pair of characters; words end between all others.
+        joined = {ord(left[-1]) * _NUMBER_OF_CODES + ord(right[0]) for left, right in self.merges}
         self._characters = CodePointTable(character_ids(known.ids, "", -1))
         with tf.init_scope(), tf.device("CPU"):
-            self._joined = tf.constant([*sorted(borders), np.iinfo(np.int64).max], tf.int64)
+            self._joined = tf.constant([*sorted(joined), np.iinfo(np.int64).max], tf.int64)
             self._byte_ids = tf.constant([bytes_.get(byte, -1) for byte in range(256)])
             self._contents, self._is_byte = tf.constant(contents), tf.constant(is_byte)
 
@@ -113,6 +114,7 @@ class LlamaTokenizer(PairTokenizer):
         *,
         special_tokens_in_text: bool = False,
         vocabulary_size: int | None = None,
+        roles: Mapping[str, int] = MappingProxyType({}),
     ) -> Self:
         """Read the tokenizer of a folder written by Hugging Face's libraries, such as Llama 2's or Gemma's.
 
@@ -120,6 +122,7 @@ class LlamaTokenizer(PairTokenizer):
             folder: the folder with `tokenizer.json` or `tokenizer.model` and, optionally, `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
             vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
+            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
 
         Returns:
             The tokenizer.
@@ -127,13 +130,14 @@ class LlamaTokenizer(PairTokenizer):
         Raises:
             FileNotFoundError: if there are no such files.
             ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
-                `vocabulary_size`.
+                `vocabulary_size`, or lacks a piece of `roles`.
 
         Example:
             >>> LlamaTokenizer.from_files("llama-2-7b").vocabulary_size  # doctest: +SKIP
             32000
         """
         vocabulary, merges, settings = hugging_face.read_byte_fallback(folder)
+        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
         unused = unused_ids(vocabulary, vocabulary_size)
         return cls(
             vocabulary, merges, special_tokens_in_text=special_tokens_in_text, unused=unused, **settings
@@ -188,7 +192,8 @@ class LlamaTokenizer(PairTokenizer):
         run_rows = tf.boolean_mask(rows, starts)
         runs, replaced = (
             tf.strings.reduce_join(
-                tf.RaggedTensor.from_value_rowids(each, run, tf.size(run_rows, tf.int64), validate=False), axis=-1
+                tf.RaggedTensor.from_value_rowids(each, run, tf.size(run_rows, tf.int64), validate=False),
+                axis=-1,
             )
             for each in (contents, tf.where(is_byte, "\ufffd", contents))
         )

@@ -188,7 +188,9 @@ def text_settings(
         rstrip: those that take the white space after them.
         normalized: those recognised in normalised texts.
     """
-    return without_defaults(**dict(zip(_IN_TEXT, map(list, (tokens, lstrip, rstrip, normalized)), strict=True)))
+    return without_defaults(
+        **dict(zip(_IN_TEXT, map(list, (tokens, lstrip, rstrip, normalized)), strict=True))
+    )
 
 
 def character_ids(ids: Mapping[str, int], suffix: str, missing: int) -> np.ndarray:

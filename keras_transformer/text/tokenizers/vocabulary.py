@@ -149,6 +149,30 @@ def unused_ids(pieces: Sequence[str], vocabulary_size: int | None) -> int:
     return unused
 
 
+def with_roles(
+    special_tokens: Mapping[str, str], pieces: Sequence[str], roles: Mapping[str, int]
+) -> dict[str, str]:
+    """Return special tokens, of which some get other roles.
+
+    Args:
+        special_tokens: a mapping from roles to tokens.
+        pieces: the pieces in the order of their ids.
+        roles: the ids of the tokens with roles.
+
+    Raises:
+        ValueError: if there is no piece of an id.
+    """
+    if missing := [role for role, id_ in roles.items() if not 0 <= id_ < len(pieces)]:
+        raise ValueError(
+            f"`roles` must be ids of the {len(pieces)} pieces in the folder. "
+            f"Received: {missing[0]!r} of {roles[missing[0]]}"
+        )
+    changed = {role: pieces[id_] for role, id_ in roles.items()}
+    kept = {special_tokens[role]: special_tokens[role] for role in changed if role in special_tokens}
+    kept = {token: token for token in kept if token not in changed.values()}
+    return {**special_tokens, **changed, **kept}
+
+
 def without_defaults(**settings: Any) -> dict[str, Any]:
     """Return settings without empty ones, the defaults, as in the files of earlier versions."""
     return {name: value for name, value in settings.items() if value}

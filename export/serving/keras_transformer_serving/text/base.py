@@ -131,14 +131,14 @@ def split_around(
     """
     if not tokens:
         return [text]
-    alternatives = (
+    patterns = (
         f"{_SPACES if token in lstrip else ''}{re.escape(token)}{_SPACES if token in rstrip else ''}"
         for token in sorted(tokens, key=len, reverse=True)
     )
     start = "" if anywhere else r"\A"
     parts: list[str | int] = []
     end = 0
-    for match in re.finditer(f"{start}(?:{'|'.join(alternatives)})", text):
+    for match in re.finditer(f"{start}(?:{'|'.join(patterns)})", text):
         token = match[0] if match[0] in tokens else re.sub(rf"\A{_SPACES}|{_SPACES}\Z", "", match[0])
         parts += [text[end : match.start()], tokens[token]]
         end = match.end()

@@ -70,7 +70,10 @@ class _PairTokenizer(_LibraryTokenizer):
     def _split_options(self, normalized: bool, special_tokens: bool) -> dict[str, Any]:
         """Return arguments of `split_around`."""
         settings = self._settings
-        recognized = {*settings.get("tokens_in_text", ()), *(self.special_token_ids if special_tokens else ())}
+        recognized = {
+            *settings.get("tokens_in_text", ()),
+            *(self.special_token_ids if special_tokens else ()),
+        }
         in_normalized = recognized.intersection(settings.get("normalized_tokens", ()))
         chosen = in_normalized if normalized else recognized - in_normalized
         names = {token: self._normalize(token) if normalized else token for token in chosen}
@@ -140,7 +143,7 @@ class LlamaTokenizer(_PairTokenizer):
 
     def _prepare(self, part: str, starts: bool) -> str:
         part = part.replace(" ", _SPACE)
-        prepended = self._scheme == "always" or self._scheme == "first" and starts
+        prepended = self._scheme == "always" or (self._scheme == "first" and starts)
         return _SPACE + part if prepended and not part.startswith(_SPACE) else part
 
     def _join(self, ids: list[int]) -> str:
