@@ -6,11 +6,13 @@ their flags, are those of the published file. `tests/text/folders` has such fold
     .venv-bench/bin/python benchmarks/parity/published_tokenizers.py tests/text/folders
 """
 
+import argparse
 import io
 import json
 import os
 import pathlib
 import random
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,6 +29,7 @@ LLAMA_3 = (
 )
 QWEN_2 = LLAMA_3.replace("{1,3}", "")
 SPACE = "\u2581"
+SMALL = 1000
 UNICODE = """
 Dónde está la estación? ¡Qué frío, mañana! Über Straßen, Größe, ẞ. Где находится вокзал? Ελληνικά ΟΔΟΣ Σίσυφος.
 العربية لغة جميلة. שָׁלוֹם עולם. हिन्दी में क्षत्रिय. ภาษาไทยไม่มีช่องว่าง.
@@ -211,7 +214,7 @@ def sentence_piece(lines: Sequence[str], size: int, **options: Any) -> bytes:
             "remove_extra_whitespaces": False,
             "split_digits": True,
             "allow_whitespace_only_pieces": True,
-            "character_coverage": 0.995,
+            "character_coverage": 0.98 if size < SMALL else 0.9995,
             **options,
         },
     )
@@ -332,14 +335,17 @@ def write_gemma(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
 
 
 def write_albert(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
-    """Write the files of ALBERT."""
+    """Write the files of ALBERT, or with a small vocabulary also a small normalisation."""
     lower = [line.lower() for line in lines]
     options = {"model_type": "unigram", "byte_fallback": False, "remove_extra_whitespaces": True}
-    options |= {
-        "normalization_rule_name": "nmt_nfkc",
-        "allow_whitespace_only_pieces": False,
-        "split_digits": False,
-    }
+    options |= {"allow_whitespace_only_pieces": False, "split_digits": False}
+    if size < SMALL:
+        folder.mkdir(parents=True, exist_ok=True)
+        table = folder / "normalization.tsv"
+        table.write_text("".join(f"{code:X}\t20\n" for code in (9, 10, 13, 0x200B, 0xFEFF)) + "AD\t\n")
+        options["normalization_rule_tsv"] = str(table)
+    else:
+        options["normalization_rule_name"] = "nmt_nfkc"
     ids = {
         "pad_id": 0,
         "unk_id": 1,
@@ -348,6 +354,7 @@ def write_albert(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
         "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
     }
     model = sentence_piece(lower, size, **options, **ids)
+    (folder / "normalization.tsv").unlink(missing_ok=True)
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]
     tokenizer = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=False))
@@ -395,3 +402,43 @@ WRITERS: dict[str, Callable[[pathlib.Path, Sequence[str], int], None]] = {
 def tokens_of(folder: pathlib.Path) -> list[str]:
     """Return the added tokens of a folder."""
     return [token["content"] for token in json.loads((folder / "tokenizer.json").read_text())["added_tokens"]]
+
+
+def expected(folder: pathlib.Path, texts: Sequence[str]) -> dict[str, Any]:
+    """Return what `transformers` computes: ids, those with special tokens in texts, and their texts."""
+    import transformers
+
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    options = {"add_special_tokens": False, "split_special_tokens": True}
+    ids = tokenizer(list(texts), **options)["input_ids"]
+    with_special = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=False)["input_ids"]
+    return {
+        "texts": texts,
+        "ids": ids,
+        "ids_with_special_tokens": with_special,
+        "decoded": tokenizer.batch_decode(ids),
+        "row": tokenizer("a b")["input_ids"],
+    }
+
+
+def main() -> None:
+    """Write a folder for each type of tokenizer."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "folder", type=pathlib.Path, help="the folder of the folders; those in it are replaced"
+    )
+    base = parser.parse_args().folder
+    lines = UNICODE.split("\n") * 3 + __doc__.split("\n") * 3
+    for name, writer in WRITERS.items():
+        folder = base / name.replace(" ", "_")
+        shutil.rmtree(folder, ignore_errors=True)
+        writer(folder, lines, 700)
+        tokens = [token for token in tokens_of(folder) if token.strip()][:5]
+        texts = [line for line in hard_lines(110, tokens, 2) if len(line) < 200][::3]
+        content = json.dumps(expected(folder, texts), ensure_ascii=False, separators=(",", ":"))
+        (folder / "expected.json").write_text(content + "\n")
+        print(f"{name}: {sum(file.stat().st_size for file in folder.iterdir()):,} bytes")
+
+
+if __name__ == "__main__":
+    main()

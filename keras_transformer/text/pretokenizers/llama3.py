@@ -32,8 +32,8 @@ class Llama3Words:
     - numbers form words of at most `max_digits`;
     - other characters form a word with a space U+0020 before them and the line breaks after them;
     - letters form a word, with the white space before them that is no line break, or with a single other character
-      before them that has no space U+0020 before it; if that is an apostrophe, it forms a contraction with s, t, re, ve,
-      m, ll or d, in either case, which ends the word;
+      before them that has no space U+0020 before it; if that is an apostrophe, it forms a contraction with s, t, re,
+      ve, m, ll or d, in either case, which ends the word;
     - white space forms words that end after its last line break and, if another class follows, before its last space.
 
     Args:

@@ -202,9 +202,8 @@ def read_byte_fallback(folder: Folder) -> tuple[list[str], list[tuple[str, ...]]
         roles |= components.template.roles
     elif (file := path / _LLAMA_FILE).is_file():
         model = _sentence_piece(file)
-        added = [{"id": int(id_), **token} for id_, token in config.get("added_tokens_decoder", {}).items()]
         pieces, merges = _pairs_of_sentence_piece(file, model)
-        components = Components(file, {"added_tokens": added})
+        components = Components(file, {"added_tokens": _added_tokens(model, config)})
         pieces = components.pieces({piece: id_ for id_, piece in enumerate(pieces)})
         scheme = "legacy" if model.normalizer_spec.add_dummy_prefix else "never"
         ids = {
@@ -233,7 +232,7 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
     lowercase = True
     if components := _components(path):
         pieces, merges, _ = _pairs_of_json(
-            components, byte_fallback=None, ignore_merges=None, end_of_word_suffix="</w>"
+            components, byte_fallback=None, fuse_unk=None, ignore_merges=None, end_of_word_suffix="</w>"
         )
         normalizer = components.only("normalizer", "BertNormalizer", strip_accents=None)
         components.only("pre_tokenizer", "BertPreTokenizer")
@@ -259,6 +258,18 @@ def _pairs_of_json(
     return pieces, merges, model
 
 
+def _added_tokens(model: Any, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the added tokens of a SentencePiece model and of `tokenizer_config.json`, as in `tokenizer.json`."""
+    types = sentencepiece_model_pb2.ModelProto.SentencePiece
+    found: dict[int, dict[str, Any]] = {
+        id_: {"content": piece.piece, "special": piece.type == types.CONTROL}
+        for id_, piece in enumerate(model.pieces)
+        if piece.type in (types.CONTROL, types.USER_DEFINED)
+    }
+    found |= {int(id_): token for id_, token in config.get("added_tokens_decoder", {}).items()}
+    return [{**token, "id": id_} for id_, token in sorted(found.items())]
+
+
 def _pairs_of_sentence_piece(file: pathlib.Path, model: Any) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the pieces of a SentencePiece model of type BPE, and the merges that `transformers` derives from them."""
     spec, types = model.normalizer_spec, sentencepiece_model_pb2.ModelProto.SentencePiece
@@ -279,7 +290,8 @@ def _pairs_of_sentence_piece(file: pathlib.Path, model: Any) -> tuple[list[str],
         },
     )
     pieces = [piece.piece for piece in model.pieces]
-    ids = {piece.piece: id_ for id_, piece in enumerate(model.pieces) if piece.type == types.NORMAL}
+    merged = (types.NORMAL, types.USER_DEFINED)
+    ids = {piece.piece: id_ for id_, piece in enumerate(model.pieces) if piece.type in merged}
     splits = (
         (id_, cut, len(piece) - cut, ids[piece[:cut]], ids[piece[cut:]], cut)
         for piece, id_ in ids.items()
