@@ -11,6 +11,7 @@ from keras_transformer.interop import sentence_transformers
 from keras_transformer.interop.hub import MODULES, local_folder
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
+from keras_transformer.pipelines.text_generation import TextGeneration
 from keras_transformer_serving import files
 
 # Files of the hub that pipelines read in addition to the model's.
@@ -29,6 +30,7 @@ _FILES = (
     "spiece.model",
     "target.spm",
     "tokenizer.json",
+    "tokenizer.model",
     "tokenizer_config.json",
     "vocab.json",
     "vocab.txt",
@@ -54,8 +56,8 @@ def from_hugging_face(
     | BERT with `modules.json` of `sentence-transformers` | `Embedding` |
     | ViT | `ImageClassification` |
 
-    BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. For mBART, M2M-100, ALBERT, ModernBERT and
-    Llama, whose tokenizers cannot be read, pass a `tokenizer`.
+    BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ALBERT and ModernBERT. The tokenizer is read by
+    `text.from_hugging_face`; for mBART and M2M-100, whose tokenizers cannot be read, pass a `tokenizer`.
 
     Args:
         source: a folder with the tokenizer's files and the files that `interop.from_hugging_face` reads, or the id of a
@@ -92,13 +94,8 @@ def from_hugging_face(
     config = files.read_json(folder / "config.json")
     pipeline = Pipeline.of_model(model)
     arguments = {"model": model}
-    if config["model_type"] in _TOKENIZERS:
-        arguments["tokenizer"] = _TOKENIZERS[config["model_type"]](folder, model)
-    elif "tokenizer" in inspect.signature(pipeline).parameters and "tokenizer" not in settings:
-        raise ValueError(
-            f"`tokenizer` must be passed for model types other than {', '.join(sorted(_TOKENIZERS))}. "
-            f"Received: model_type={config['model_type']!r}"
-        )
+    if "tokenizer" in inspect.signature(pipeline).parameters and "tokenizer" not in settings:
+        arguments["tokenizer"] = _tokenizer(folder, config, pipeline, model)
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
     return pipeline(**{**arguments, **settings})
 
@@ -111,31 +108,37 @@ def _embedding(folder: pathlib.Path, settings: Mapping[str, Any]) -> Embedding:
     return Embedding(loaded.model, tokenizer, **{**loaded.settings, **settings})
 
 
-def _marian_or_t5(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
-    return text.MarianT5Tokenizer.from_files(folder, vocabulary_size=model.vocabulary_size)
+def _tokenizer(folder: pathlib.Path, config: Mapping[str, Any], pipeline: Any, model: Any) -> text.Tokenizer:
+    """Read the tokenizer of a folder, with as many ids as the model has embeddings."""
+    model_type = config["model_type"]
+    if model_type in _UNREADABLE:
+        raise ValueError(
+            f"`tokenizer` must be passed for the model types {', '.join(_UNREADABLE)}. "
+            f"Received: model_type={model_type!r}"
+        )
+    read, options = _READERS.get(model_type, (text.from_hugging_face, {}))
+    if pipeline is TextGeneration:  # of several end tokens, the model determines one
+        ids = {"end": model.end_id, "pad": model.pad_id}
+        options = {"roles": {role: id_ for role, id_ in ids.items() if id_ is not None}}
+    return read(folder, vocabulary_size=config.get("vocab_size"), **options)
 
 
-_ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
-
-
-def _camembert(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
+def _camembert(folder: pathlib.Path, **options: Any) -> text.MarianT5Tokenizer:
     """Read CamemBERT's `tokenizer.json`; the ids of its SentencePiece model begin otherwise than XLM-RoBERTa's."""
     if not (folder / "tokenizer.json").is_file():
         raise FileNotFoundError(
             f"`source` of a CamemBERT must have tokenizer.json, which `transformers` writes with `save_pretrained`. "
             f"Received: {str(folder)!r}"
         )
-    return text.MarianT5Tokenizer.from_files(folder, **_ROBERTA)
+    return text.MarianT5Tokenizer.from_files(folder, **options)
 
 
-# The tokenizer of each model type that reads texts.
-_TOKENIZERS: dict[str, Callable[[pathlib.Path, Any], text.Tokenizer]] = {
-    **dict.fromkeys(("marian", "t5", "mt5", "pegasus"), _marian_or_t5),
-    "gpt2": lambda folder, _: text.BytePairTokenizer.from_files(folder),
-    "openai-gpt": lambda folder, _: text.OpenAIGPTTokenizer.from_files(folder),
-    **dict.fromkeys(("bert", "distilbert"), lambda folder, _: text.WordPieceTokenizer.from_files(folder)),
-    "bart": lambda folder, _: text.BytePairTokenizer.from_files(folder, start="</s>", source_prefix=["<s>"]),
-    "roberta": lambda folder, _: text.BytePairTokenizer.from_files(folder, **_ROBERTA),
-    "xlm-roberta": lambda folder, _: text.MarianT5Tokenizer.from_files(folder, **_ROBERTA),
-    "camembert": _camembert,
+_UNREADABLE = ("mbart", "m2m_100")
+_ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
+# The function that reads the tokenizer, and its options, of model types whose files leave something open.
+_READERS: dict[str, tuple[Callable[..., text.Tokenizer], dict[str, Any]]] = {
+    "bart": (text.from_hugging_face, {"start": "</s>", "source_prefix": ["<s>"]}),
+    "roberta": (text.from_hugging_face, _ROBERTA),
+    "xlm-roberta": (text.MarianT5Tokenizer.from_files, _ROBERTA),
+    "camembert": (_camembert, _ROBERTA),
 }

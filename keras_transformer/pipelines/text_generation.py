@@ -10,6 +10,7 @@ from keras_transformer.models import GPT
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.texts import first_error, first_ids, utf8_error
+from keras_transformer.text.tokenizers.hugging_face import adds_start
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import ArgumentError, check
 from keras_transformer_serving.pipelines.errors import RowErrors
@@ -154,6 +155,12 @@ class TextGeneration(GeneratingPipeline):
             "Received: a target that begins within a token"
         )
         return rows, tf.where(after_prompt | after_anchor | same, "", error)
+
+    @classmethod
+    def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
+        """Return the generation settings, and whether prompts begin with the start token."""
+        arguments = super().hugging_face_arguments(folder, config, model, settings)
+        return arguments if "tokenizer" in settings else {**arguments, "add_start": adds_start(folder)}
 
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:

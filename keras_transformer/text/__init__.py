@@ -1,11 +1,13 @@
 """Tokenizers that run inside the TensorFlow graph, and their trainers."""
 
 import os
+from typing import Any
 
-from keras_transformer.text.tokenizers import folders
+from keras_transformer.text.tokenizers import folders, hugging_face
 from keras_transformer.text.tokenizers.base import Tokenizer
 from keras_transformer.text.tokenizers.byte import ByteTokenizer
 from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
+from keras_transformer.text.tokenizers.llama import LlamaTokenizer
 from keras_transformer.text.tokenizers.marian_t5 import MarianT5Tokenizer
 from keras_transformer.text.tokenizers.openai_gpt import OpenAIGPTTokenizer
 from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
@@ -15,11 +17,13 @@ from keras_transformer_options.arguments import ArgumentError
 __all__ = [
     "BytePairTokenizer",
     "ByteTokenizer",
+    "LlamaTokenizer",
     "MarianT5Tokenizer",
     "OpenAIGPTTokenizer",
     "SentencePieceTokenizer",
     "Tokenizer",
     "WordPieceTokenizer",
+    "from_hugging_face",
     "load",
 ]
 
@@ -30,6 +34,7 @@ _CLASSES: dict[str, type[Tokenizer]] = {
         MarianT5Tokenizer,
         WordPieceTokenizer,
         BytePairTokenizer,
+        LlamaTokenizer,
         OpenAIGPTTokenizer,
         ByteTokenizer,
     )
@@ -61,3 +66,38 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
             name=class_name,
         )
     return _CLASSES[class_name].load(folder)
+
+
+def from_hugging_face(
+    folder: str | os.PathLike[str], vocabulary_size: int | None = None, **options: Any
+) -> Tokenizer:
+    """Read the tokenizer of a folder written by Hugging Face's libraries.
+
+    The class is chosen by the components of `tokenizer.json` or, without that file, by the names of the files:
+
+    | model in `tokenizer.json` | files | class |
+    |---|---|---|
+    | WordPiece | `vocab.txt` | `WordPieceTokenizer` |
+    | BPE of bytes, as GPT-2's, Llama 3's, Qwen's | `vocab.json`, `merges.txt` | `BytePairTokenizer` |
+    | BPE with byte fallback, as Llama 2's, Gemma's | `tokenizer.model` | `LlamaTokenizer` |
+    | BPE with "</w>", as GPT-1's | `vocab.json`, `merges.txt` | `OpenAIGPTTokenizer` |
+    | Unigram, as T5's, ALBERT's | `spiece.model`; Marian's `source.spm`, `vocab.json` | `MarianT5Tokenizer` |
+
+    Args:
+        folder: the folder.
+        vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
+        **options: other arguments of the `from_files` of the class.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged, or a component of `tokenizer.json` is not supported.
+
+    Example:
+        >>> tokenizer = from_hugging_face("downloads/Qwen2.5-0.5B", vocabulary_size=151936)  # doctest: +SKIP
+    """
+    cls: Any = _CLASSES[hugging_face.tokenizer_class(folder)]
+    tokenizer: Tokenizer = cls.from_files(folder, vocabulary_size=vocabulary_size, **options)
+    return tokenizer

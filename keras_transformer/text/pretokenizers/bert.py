@@ -119,7 +119,7 @@ def _replacements(clean: bool, strip_accents: bool, lowercase: bool) -> dict[int
         for code in np.flatnonzero(members(unicode_tables.DECOMPOSED)).tolist():
             replacements[code] = unicodedata.normalize("NFD", chr(code))
     if lowercase:
-        small = _small_letters()
+        small = small_letters()
         for code, text in replacements.items():
             replacements[code] = text.translate(small)
         replacements = {**{code: chr(letter) for code, letter in small.items()}, **replacements}
@@ -134,7 +134,8 @@ def _replacements(clean: bool, strip_accents: bool, lowercase: bool) -> dict[int
     return replacements
 
 
-def _small_letters() -> dict[int, int]:
+def small_letters() -> dict[int, int]:
+    """Return the lower case of the upper-case letters that have one of a single character."""
     numbers = [int(number, 36) for number in unicode_tables.LOWER.split()]
     return {
         code: code + difference

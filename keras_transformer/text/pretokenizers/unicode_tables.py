@@ -86,6 +86,41 @@ DECOMPOSED = """
 3 1w 2 2y 1v 1 1 1 a d 1 5 1 1 1 2 1 2 1 9 47f 1 1 1 e 1 3m 2 ez 2 a6 2 1 1 6z 2 112a 7 2e 6 1m4f f2
 """
 
+# Characters with a canonical or compatibility decomposition.
+COMPATIBLE = """
+4g 1 7 1 1 1 4 1 2 4 2 3 1 3 1 6 1 9 1 6 2 5 2 6 1 9 1 6 2 5 1 h 2 k 2 9 1 6 1 8 2 7 2 6 2 i 2 o w 2 d 2 j p 1
+6 2 g 2 10 2 2 6 e 3g 9 v 6 2 5 2j 2 1 2 1b 1 5 1 3 1 5 7 1 1 1 3 p 7 p 5 1 7 p 3 1 2 3 1 6 2 1 1 3 1 4 3 a 1
+v 1 m 2 1 1 3 1 4 3 n 2 21 2 d 4 2 2 2 6 2 6 2 c 2 2 3x 1 4a 5 26 4 1z 1 1 1 g 1 gl 1 7 1 2 1 z 8 2z 2 f 2 1 1
+2b 1 2 1 y 3 2 1 6h 1 2 2 f 2 1i 1 1h 3 3f 1 3b 1 6 2 1 2 3i 3 3x 1 1 3 2c 1 3j 1 14 2 1a 1 1i 1 9 1 4 1 4 1 4
+1 c 1 9 1 1 5 7 1 h 1 9 1 4 1 4 1 4 1 c 1 30 1 5x 1 1zd 1 1 1 1 1 1 1 1 1 3 1 14 1 1 1 2 2 1 1 dk 3 1 b 1 i 1
+s d 1 y 11 1s 4c 4 2i 6 m 2 6 2 12 2 6 2 8 1 1 1 1 1 1 1 v 2 1h 1 f 1 e 2 6 1 j 2 3 1 9 1 b 6 1 5 1 c 3 8 1 3
+2 1 2 4 1 1 1 8 3 d 1 7 1 g 2 2 r 1 d b 1 2f 4 1 3 1 b 1 2 2 5 2 3 1 1 1 1 1 1 1 4 1 3 1 7 1 6 4 5 6 1c 9 1 g
+2 i 1 u 3 1g 1 4 1 2 1 n 1 1 1 5 2 1 2 g 1 2 1 2 1 1 1 m 1 1 1 a 5 2 2 2 2 6 2 2 2 2 2 y 4 1c 4 6 4 1n 2 8l 3v
+10h 1 2v 3 2t 1 bj 2 6p 1 8f 1 2b 1 c 5y 16 1 1h 1 1 3 h 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 2 1 1 1
+1 1 6 2 1 2 1 2 1 2 1 2 m 1 6 2 1 2 c 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 2 1 1 1 1 1 6 2 1 2 1 2 1
+2 1 2 m 1 2 4 3 2 1d 2m 3 e 2o v 1 14 8 1b 1 3j 1 74 mn0 2 5u 1 3r 2 o2 4 4g 8mc 6l8 7i 2 1 1 1 2 a 1 1 1 1 2
+2 3 1w 2 2y 12 7 c 5 5 1 1 o 1 5 1 1 1 2 1 2 1 30 x a3 i 1s 2 1i 14 d j a m l 2 c 1 j 1 4 4 3 1 1 1 3r 4 5a 3
+6 2 6 2 6 2 3 3 7 1 7 3aj 1 1 1 e 1 3m 2 ez 2 a6 2 1 1 6z 2 112a 7 2e 6 fz 2d 1 1z 1 2 2 1 2 2 2 4 1 c 1 1 1 7
+1 1t 1 4 2 8 1 7 1 s 1 4 1 5 1 1 3 7 1 9g 2 84 2 1e 4cg 4 1 r 1 2 1 1 2 1 1 a 1 4 1 1 1 1 6 1 4 1 1 1 1 1 1 3
+1 2 1 1 2 1 1 1 1 1 1 1 1 1 1 2 1 1 2 4 1 7 1 4 1 4 1 1 1 a 1 h 5 3 1 5 1 h g4 b 5 v 1 w q 2 10 1 33 3 d 18 4
+9 7 2 1fou f2
+"""
+
+# The marks that the normaliser StripAccents drops.
+STRIPPED = """
+lc 34 7n 7 7b 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 2j b 1m 9 y 4 1 9 1 3 1 5 17 3 3c e 1
+x 1i 3 1 i 1 7 a 2 t 3 1k 1 1 7 2 2 2 3 9 1 a 2 t 3 1k 1 1 5 4 2 2 3 3 1 u 2 3 1 b 3 1k 1 1 8 1 3 1 3 k 2 t 3
+1k 1 1 7 2 2 2 3 8 2 a 2 u 1 1n 5 3 3 1 4 9 1 14 4 1m 7 1 3 1 4 7 2 b 2 t 3 1k 1 1 7 1 3 1 4 7 2 b 2 t 3 1m 7
+1 3 1 4 9 1 a 2 u 2 1y 1 4 6 1 1 1 8 i 2 1p 1 2 7 c 8 2q 1 2 6 1 2 b 6 22 2 r 1 1 1 1 1 4 2 1d k 1 2 5 b 1 10
+9 1 2s k n 4 4 3 1 3 2 7 3 4 d c 1 1 a 4 jj 3 qa 3 t 3 t 2 u 2 1s w 9 1 19 3 3b 2 y 1 3a c 4 c 63 5 1l a 1 t 2
+1 1c f 1t 5 1b h 12 9 c 3 u d 1k e 1c k 48 3 1 l 4 1 4 3 3 2 5i 1i 5 5 k0 x 2da 3 3x 1 2o w fe 6 2x 2 n9w 4 1
+a w 2 28 2 7k 1 3 1 4 1 n 5 2g 2 1e i q i 1g 8 p d 18 4 1b e 10 1 1v e c 1 8 2 19 3 1e 1 1 3 2 2 5 2 1 1 15 5
+5 2 6k 8 1 2 fn4 1 kh g g g r1 1 6a 1 45 5 1ae 3 1 2 5 4 14 3 4 1 4l 2 109 3 1h f 1k 4 19 b 1x 3 10 e 1q 1 c 3
+1c e 9 3 2n c 6 1 4g c l 4 1k 1 1 7 2 2 2 3 9 1 a 2 2 7 3 5 5c i 2x k 6j 7 2 9 r 2 2a h 2y d 2t f zn 8 1 8 2a
+m 1 e fg9 5 1n 7 t6 1a g 4 f7u 2 43q 5 3 6 8 8 2 7 u 4 44 3 1iz 1j 4 1e 8 1 e 1 m 5 1 f 11s 7 1 h 2 7 1 2 1 5
+1ph 7 31 7 gzhx 6o
+"""
+
 # The nonspacing marks that BERT strips after decomposition.
 ACCENTS = """
 lc 34 7n 5 7d 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 2j b 1m 9 y 4 1 9 1 3 1 5 17 3 3r w 1j

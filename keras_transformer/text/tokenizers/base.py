@@ -4,15 +4,19 @@ import abc
 import hashlib
 import os
 import re
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.text.pretokenizers.characters import row_starts
 from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer_options.arguments import check_fraction
+from keras_transformer_serving.text.base import WHITE_SPACE
+
+_SPACES = f"{WHITE_SPACE}*"
 
 
 class Tokenizer(tf.Module, abc.ABC):
@@ -51,6 +55,11 @@ class Tokenizer(tf.Module, abc.ABC):
     @abc.abstractmethod
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Convert strings (B,) to int32 ids (B, None)."""
+
+    def _tokenize_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Convert strings (B,) to int32 ids (B, None), special tokens to theirs."""
+        specials = self.special_token_ids
+        return tokenize_around(texts, specials, self._tokenize) if specials else self._tokenize(texts)
 
     @abc.abstractmethod
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
@@ -134,8 +143,7 @@ class Tokenizer(tf.Module, abc.ABC):
         with tf.device("CPU"):
             strings = to_string_tensor(texts)
             flat = tf.reshape(strings, [-1])
-            specials = self.special_token_ids if special_tokens else {}
-            ids = tokenize_around(flat, specials, self._tokenize) if specials else self._tokenize(flat)
+            ids = self._tokenize_with_specials(flat) if special_tokens else self._tokenize(flat)
             return ids.values if strings.shape.rank == 0 else ids
 
     def sample(self, texts: Any, rate: float, seed: Any) -> tf.RaggedTensor:
@@ -369,9 +377,77 @@ class Compiled:
         return self._graph(*inputs)
 
 
+class Parts(NamedTuple):
+    """Texts, split around the tokens that occur in them.
+
+    Attributes:
+        texts: the parts of each text, strings (B, None), with "" in place of a token.
+        token_ids: the id of each token, int32 (P,), -1 for the text between them.
+    """
+
+    texts: tf.RaggedTensor
+    token_ids: tf.Tensor
+
+    @property
+    def starts(self) -> tf.Tensor:
+        """A mask (P,) of the parts that start a text."""
+        return row_starts(self.texts.value_rowids())
+
+    def join(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Return the ids of the texts, int32 (B, None), from those of the parts, int32 (P, None)."""
+        is_token = self.token_ids >= 0
+        lengths = tf.cast(is_token, tf.int64)
+        tokens = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(self.token_ids, is_token), lengths)
+        return self.texts.with_values(tf.concat([tokens, ids], axis=1)).merge_dims(1, 2)
+
+
+def split_around(
+    texts: tf.Tensor,
+    tokens: Mapping[str, int],
+    anywhere: bool = True,
+    *,
+    lstrip: Collection[str] = (),
+    rstrip: Collection[str] = (),
+) -> Parts:
+    """Split texts around the tokens that occur in them, the longest of several at one place.
+
+    Args:
+        texts: strings (B,).
+        tokens: the tokens and their ids; if there are none, each text is one part.
+        anywhere: True to recognise tokens anywhere in a text, False only at its start.
+        lstrip: the tokens that take the white space before them.
+        rstrip: the tokens that take the white space after them.
+
+    Returns:
+        The parts.
+    """
+    if not tokens:
+        return Parts(tf.RaggedTensor.from_tensor(texts[:, None]), tf.fill([tf.size(texts)], -1))
+    # Longest first: RE2 takes the first of several patterns that match. The byte 0xFF never occurs in UTF-8.
+    patterns = [
+        f"{_SPACES if token in lstrip else ''}{re.escape(token)}{_SPACES if token in rstrip else ''}"
+        for token in sorted(tokens, key=len, reverse=True)
+    ]
+    pattern = f"({'|'.join(patterns)})" if anywhere else rf"\A({'|'.join(patterns)})"
+    parts = tf.strings.split(tf.strings.regex_replace(texts, pattern, b"\xff\\1\xff"), b"\xff")
+    token_ids = _ids_of(parts.values, tokens)
+    if stripped := {token: id_ for token, id_ in tokens.items() if token in lstrip or token in rstrip}:
+        # No other part can be a token with white space around it: it would have been split.
+        without_space = tf.strings.regex_replace(parts.values, rf"\A{_SPACES}|{_SPACES}\z", "")
+        token_ids = tf.maximum(token_ids, _ids_of(without_space, stripped))
+    return Parts(parts.with_values(tf.where(token_ids >= 0, "", parts.values)), token_ids)
+
+
+def _ids_of(strings: tf.Tensor, tokens: Mapping[str, int]) -> tf.Tensor:
+    """Return the ids of strings (P,) that are tokens, −1 for others."""
+    matches = strings[:, None] == tf.constant(list(tokens))  # (P, number of tokens)
+    ids = tf.gather(tf.constant(list(tokens.values())), tf.argmax(matches, axis=1))
+    return tf.where(tf.reduce_any(matches, axis=1), ids, -1)
+
+
 def tokenize_around(
     texts: tf.Tensor,
-    specials: dict[str, int],
+    specials: Mapping[str, int],
     tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
     anywhere: bool = True,
 ) -> tf.RaggedTensor:
@@ -386,16 +462,8 @@ def tokenize_around(
     Returns:
         int32 `tf.RaggedTensor` (B, None).
     """
-    # Longest first: RE2 takes the first of several alternatives that match. The byte 0xFF never occurs in UTF-8.
-    pattern = "|".join(re.escape(token) for token in sorted(specials, key=len, reverse=True))
-    start = "" if anywhere else r"\A"
-    parts = tf.strings.split(tf.strings.regex_replace(texts, f"{start}({pattern})", b"\xff\\1\xff"), b"\xff")
-    matches = parts.values[:, None] == tf.constant(list(specials))  # (P, number of specials)
-    special = tf.reduce_any(matches, axis=1)
-    ids = tf.gather(tf.constant(list(specials.values())), tf.argmax(matches, axis=1))
-    special_ids = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ids, special), tf.cast(special, tf.int64))
-    between = tokenize(tf.where(special, "", parts.values))
-    return parts.with_values(tf.concat([special_ids, between], axis=1)).merge_dims(1, 2)
+    parts = split_around(texts, specials, anywhere)
+    return parts.join(tokenize(parts.texts.values))
 
 
 def _to_dense_ids(ids: Any, vocabulary_size: int, *, padding_value: int, unknown_id: int) -> tf.Tensor:

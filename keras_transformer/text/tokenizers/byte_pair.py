@@ -1,30 +1,39 @@
-"""A byte-level BPE tokenizer, as in GPT-2, that runs inside the TensorFlow graph."""
+"""A byte-level BPE tokenizer, as in GPT-2 and Llama 3, that runs inside the TensorFlow graph."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 import tensorflow as tf
+import tensorflow_text
 
 from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
+from keras_transformer.text.pretokenizers.llama3 import MAX_DIGITS, Llama3Words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
-from keras_transformer.text.tokenizers.subword import PairTokenizer
-from keras_transformer.text.tokenizers.vocabulary import row_settings
+from keras_transformer.text.tokenizers.subword import PairTokenizer, text_settings
+from keras_transformer.text.tokenizers.vocabulary import (
+    row_settings,
+    unused_ids,
+    with_roles,
+    without_defaults,
+)
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
+from keras_transformer_options.arguments import check, check_not_negative, check_one_of
 from keras_transformer_serving.text.subword import BYTE_CHARACTERS, byte_level_content
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 
 
 class BytePairTokenizer(PairTokenizer):
-    """Convert text to ids and back with GPT-2's byte-level BPE, eagerly and inside `tf.function`.
+    """Convert text to ids and back with byte-level BPE, as in GPT-2 and Llama 3, eagerly and inside `tf.function`.
 
-    GPT-2's pattern splits texts into words; adjacent bytes and pieces of each word are merged in the order of
-    `merges`. No text is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged. The ids equal
-    those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so tokenising words of
-    thousands of bytes is slow.
+    A pattern splits texts into words; adjacent bytes and pieces of each word are merged in the order of `merges`. No
+    text is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged, unless it is normalised. The
+    ids equal those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so tokenising words
+    of thousands of bytes is slow.
 
     Args:
         vocabulary: the pieces in the order of their ids, written with a character for each byte ("Ġ" for a space).
@@ -36,13 +45,24 @@ class BytePairTokenizer(PairTokenizer):
         lstrip_mask: whether a mask token takes the white space before it, as in RoBERTa.
         source_prefix: tokens before each source of an encoder–decoder, which decoded texts are without, such as BART's
             "<s>".
+        pattern: the regular expression that matches a word, Llama 3's or Qwen 2's, by default GPT-2's.
+        individual_digits: whether every digit is a word, as in SmolLM 2; with GPT-2's pattern only.
+        normalization: the Unicode normalisation of texts, "NFC" or by default none.
+        ignore_merges: whether a word that is a piece is not split, whatever the merges, as in Llama 3.
+        tokens_in_text: other tokens that are recognised in every text, such as Qwen 3's "<think>".
+        lstrip_tokens: the tokens that take the white space before them where they are recognised.
+        rstrip_tokens: the tokens that take the white space after them.
+        normalized_tokens: the tokens that are recognised in normalised texts.
+        unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
+            pieces.
 
     Attributes:
         mask_id: the id of the mask token; -1 if there is none.
 
     Raises:
         TypeError: if a piece is not a str.
-        ValueError: if a piece occurs twice, or a byte, a special token or a piece of `merges` is missing.
+        ValueError: if a piece occurs twice, a byte, a token or a piece of `merges` is missing, or an argument has an
+            unknown value.
 
     Example:
         >>> tokenizer = BytePairTokenizer.train(["hug hugs hugging"], 264)
@@ -67,12 +87,31 @@ class BytePairTokenizer(PairTokenizer):
         pair_separators: int = 1,
         lstrip_mask: bool = False,
         source_prefix: Sequence[str] = (),
+        pattern: str | None = None,
+        individual_digits: bool = False,
+        normalization: str | None = None,
+        ignore_merges: bool = False,
+        tokens_in_text: Sequence[str] = (),
+        lstrip_tokens: Sequence[str] = (),
+        rstrip_tokens: Sequence[str] = (),
+        normalized_tokens: Sequence[str] = (),
+        unused: int = 0,
     ):
+        check_one_of((None, "NFC"), normalization=normalization)
+        check_not_negative(unused=unused)
         settings = {
             "special_tokens": dict(special_tokens),
             "add_prefix_space": add_prefix_space,
             "special_tokens_in_text": special_tokens_in_text,
             **row_settings(pair_separators, lstrip_mask, source_prefix),
+            **text_settings(tokens_in_text, lstrip_tokens, rstrip_tokens, normalized_tokens),
+            **without_defaults(
+                pattern=pattern,
+                individual_digits=individual_digits,
+                normalization=normalization,
+                ignore_merges=ignore_merges,
+                unused=unused,
+            ),
         }
         super().__init__(vocabulary, merges, settings, needs_unknown=False)
         known = self._vocabulary
@@ -83,10 +122,18 @@ class BytePairTokenizer(PairTokenizer):
             )
         contents = [byte_level_content(piece) for piece in known.pieces]
         whitespace = {id_ for id_, content in enumerate(contents) if content.isspace()}
-        self.empty_ids = tuple(sorted(whitespace | {self.unknown_id} - {-1}))
-        self._words = GPT2Words()
+        after_pieces = range(len(known.pieces), self.vocabulary_size)
+        self.empty_ids = tuple(sorted({*whitespace, *after_pieces, self.unknown_id} - {-1}))
+        self._words = _words(pattern, individual_digits)
+        in_text = {*special_tokens.values(), *tokens_in_text}
+        words = {contents[id_]: id_ for piece, id_ in known.ids.items() if piece not in in_text}
         with tf.init_scope(), tf.device("CPU"):
-            self._contents = tf.constant(contents)
+            if ignore_merges:
+                entries = tf.lookup.KeyValueTensorInitializer(
+                    list(words), list(words.values()), tf.string, tf.int32
+                )
+                self._whole_words = tf.lookup.StaticHashTable(entries, -1)
+            self._contents = tf.constant([*contents, *[b""] * unused])
             self._byte_ids = tf.constant([known.ids[character] for character in BYTE_CHARACTERS])
 
     @classmethod
@@ -147,10 +194,12 @@ class BytePairTokenizer(PairTokenizer):
         folder: str | os.PathLike[str],
         *,
         special_tokens_in_text: bool = False,
+        vocabulary_size: int | None = None,
+        roles: Mapping[str, int] = MappingProxyType({}),
         start: str | None = None,
         **options: Any,
     ) -> Self:
-        """Read the tokenizer of a folder written by Hugging Face's libraries, such as GPT-2's or RoBERTa's.
+        """Read the tokenizer of a folder written by Hugging Face's libraries, such as GPT-2's or Llama 3's.
 
         If it has no padding token, as in GPT-2, `pad_id` is None.
 
@@ -158,6 +207,8 @@ class BytePairTokenizer(PairTokenizer):
             folder: the folder with `tokenizer.json`, or with `vocab.json`, `merges.txt` and, optionally,
                 `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
+            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
+            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
             start: the token that starts a row, by default that of the files. Targets of BART start with "</s>".
             **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
 
@@ -166,19 +217,34 @@ class BytePairTokenizer(PairTokenizer):
 
         Raises:
             FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of a different type of tokenizer.
+            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
+                `vocabulary_size`, or lacks a piece of `roles`.
 
         Example:
             >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
             50257
         """
         vocabulary, merges, settings = hugging_face.read_byte_pair(folder)
+        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
         if start is not None:
             settings["special_tokens"] = {**settings["special_tokens"], "start": start}
+        options["unused"] = unused_ids(vocabulary, vocabulary_size)
         settings = {"special_tokens_in_text": special_tokens_in_text, **options, **settings}
         return cls(vocabulary, merges, **settings)
 
+    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        form = self._settings.get("normalization")
+        return texts if form is None else tensorflow_text.normalize_utf8(texts, form)
+
     def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
+        if dropout is not None or not self._settings.get("ignore_merges"):
+            return self._merge(words, dropout)
+        ids = self._whole_words.lookup(words)
+        is_whole = ids >= 0
+        whole = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ids, is_whole), tf.cast(is_whole, tf.int64))
+        return tf.concat([whole, self._merge(tf.where(is_whole, "", words))], axis=1)
+
+    def _merge(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         codes = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
         symbols = tf.gather(self._byte_ids, tf.cast(codes, tf.int32))
         ends = tf.cumsum(tf.strings.length(words))
@@ -193,3 +259,12 @@ class BytePairTokenizer(PairTokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+
+def _words(pattern: str | None, individual_digits: bool) -> GPT2Words | Llama3Words:
+    """Return the function that splits texts into words."""
+    if pattern is None:
+        return GPT2Words(individual_digits)
+    check_one_of((None, *MAX_DIGITS), pattern=pattern)
+    check(not individual_digits, "be False with a `pattern`", individual_digits=individual_digits)
+    return Llama3Words(MAX_DIGITS[pattern])

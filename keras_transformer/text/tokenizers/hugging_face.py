@@ -9,9 +9,18 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
+from keras_transformer.text.pretokenizers.llama3 import QWEN_2
+from keras_transformer.text.tokenizers.character_map import character_map, is_own
+from keras_transformer.text.tokenizers.components import (
+    TOKENIZER_JSON,
+    Components,
+    byte_pair_words,
+    in_order,
+    prepend_scheme,
+    read_object,
+)
 from keras_transformer.text.tokenizers.vocabulary import ROLES
 from keras_transformer_options.arguments import Message
-from keras_transformer_serving import files
 
 Folder = str | os.PathLike[str]
 
@@ -24,7 +33,67 @@ _NAMES = {
 }
 _BERT_NAMES = {**_NAMES, "start": "cls_token", "end": "sep_token"}
 _FAIRSEQ_FILE = "sentencepiece.bpe.model"
+_LLAMA_FILE = "tokenizer.model"
 _END_OF_TEXT = "<|endoftext|>"
+_CLASSES_OF_FILES = {
+    ("vocab.txt",): "WordPieceTokenizer",
+    ("source.spm", "vocab.json"): "MarianT5Tokenizer",
+    ("spiece.model",): "MarianT5Tokenizer",
+    (_LLAMA_FILE,): "LlamaTokenizer",
+}
+_SENTENCE_PIECE_ROLES = {"pad": "pad", "unknown": "unk", "start": "bos", "end": "eos"}
+
+
+def tokenizer_class(folder: Folder) -> str:
+    """Return the name of the class that reads a folder's tokenizer.
+
+    The components of `tokenizer.json` decide or, without it, the names of the files.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        FileNotFoundError: if there is no file of a tokenizer.
+        ValueError: if `tokenizer.json` has a model of an unsupported type.
+    """
+    path = pathlib.Path(folder)
+    if components := _components(path):
+        model = components.content.get("model") or {}
+        match components.model_type:
+            case "WordPiece":
+                return "WordPieceTokenizer"
+            case "Unigram":
+                return "MarianT5Tokenizer"
+            case "BPE" if model.get("end_of_word_suffix"):
+                return "OpenAIGPTTokenizer"
+            case "BPE" if model.get("byte_fallback"):
+                return "LlamaTokenizer"
+            case "BPE":
+                return "BytePairTokenizer"
+            case other:
+                raise ValueError(
+                    f"{components.path} must have a model of type BPE, Unigram or WordPiece. Received: model type "
+                    f"`{other}`"
+                )
+    for names, found in _CLASSES_OF_FILES.items():
+        if all((path / name).is_file() for name in names):
+            return found
+    if all((path / name).is_file() for name in ("vocab.json", "merges.txt")):
+        ends = (piece.endswith("</w>") for piece in read_object(path / "vocab.json"))
+        return "OpenAIGPTTokenizer" if any(ends) else "BytePairTokenizer"
+    raise _missing(path, f"{TOKENIZER_JSON}, or the files of another tokenizer")
+
+
+def adds_start(folder: Folder) -> bool:
+    """Return whether the tokenizer of a folder begins texts with a start token.
+
+    Raises:
+        ValueError: if `tokenizer.json` is damaged or has an unsupported `post_processor`.
+    """
+    path = pathlib.Path(folder)
+    if components := _components(path):
+        return components.template.start is not None
+    return (path / _LLAMA_FILE).is_file() and bool(_config(path).get("add_bos_token", True))
 
 
 def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
@@ -43,18 +112,11 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
     """
     path = pathlib.Path(folder)
     config = _config(path)
-    if (path / "tokenizer.json").is_file():
-        content = _read_object(path / "tokenizer.json")
-        model = _model(path / "tokenizer.json", content, "WordPiece")
-        _check(
-            path / "tokenizer.json",
-            model,
-            {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
-        )
-        pieces = _in_order(path / "tokenizer.json", _with_added(content, model.get("vocab")))
-        normalizer, splitter = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
-        _check(path / "tokenizer.json", normalizer, {"type": "BertNormalizer"})
-        _check(path / "tokenizer.json", splitter, {"type": "BertPreTokenizer"})
+    if components := _components(path):
+        model = components.model("WordPiece", continuing_subword_prefix="##", max_input_chars_per_word=100)
+        pieces = components.pieces(model.get("vocab"))
+        normalizer = components.only("normalizer", "BertNormalizer")
+        components.only("pre_tokenizer", "BertPreTokenizer")
         settings = {
             "lowercase": normalizer.get("lowercase", True),
             "strip_accents": normalizer.get("strip_accents"),
@@ -79,7 +141,7 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
 
 
 def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
-    """Read a GPT-2 tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`.
+    """Read a byte-level BPE tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`.
 
     Args:
         folder: the folder.
@@ -93,24 +155,64 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     """
     path = pathlib.Path(folder)
     config = _config(path)
-    prefix_space = config.get("add_prefix_space", False)
-    content: dict[str, Any] = {}
-    if (file := path / "tokenizer.json").is_file():
-        content = _read_object(file)
-        pieces, merges, _ = _pairs_of_json(file, content)
-        _check(file, {"normalizer": content.get("normalizer")}, {"normalizer": None})
-        splitter = content.get("pre_tokenizer") or {}
-        _check(file, {"use_regex": True, **splitter}, {"type": "ByteLevel", "use_regex": True})
-        prefix_space = splitter.get("add_prefix_space", True)
+    components = _components(path)
+    settings: dict[str, Any] = {"add_prefix_space": config.get("add_prefix_space", False)}
+    if components:
+        pieces, merges, model = _pairs_of_json(components, byte_fallback=None, end_of_word_suffix=None)
+        settings |= {"add_prefix_space": False, **byte_pair_words(components)}
+        if model.get("ignore_merges"):
+            settings["ignore_merges"] = True
     else:
         pieces, merges = _pairs_of_text(path)
     roles = _roles(config, _NAMES)
+    if components:
+        roles |= components.template.roles
+        settings |= _row_settings(components, roles)
+    elif config.get("tokenizer_class", "").startswith("Qwen2"):
+        settings |= {"pattern": QWEN_2, "normalization": "NFC"}
     if not roles and _END_OF_TEXT in pieces:
         roles = dict.fromkeys(("unknown", "start", "end"), _END_OF_TEXT)
-    settings = _row_settings(content, roles) if content else {}
     if "pad" in roles and roles["pad"] == roles.get("end"):  # GPT-2's files may name the end token as padding
         del roles["pad"]
-    return pieces, merges, {"add_prefix_space": prefix_space, "special_tokens": roles, **settings}
+    tokens = components.text_settings(roles) if components else {"special_tokens": roles}
+    return pieces, merges, {**settings, **tokens}
+
+
+def read_byte_fallback(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
+    """Read a tokenizer of Llama 2 or Gemma: `tokenizer.json`, or `tokenizer.model` and `tokenizer_config.json`.
+
+    Args:
+        folder: the folder.
+
+    Returns:
+        The vocabulary, the merges, and the settings of `LlamaTokenizer`.
+
+    Raises:
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or of a different type of tokenizer.
+    """
+    path = pathlib.Path(folder)
+    config = _config(path)
+    roles = _roles(config, _NAMES)
+    if components := _components(path):
+        pieces, merges, _ = _pairs_of_json(
+            components, byte_fallback=True, ignore_merges=None, end_of_word_suffix=None
+        )
+        scheme = prepend_scheme(components)
+        roles |= components.template.roles
+    elif (file := path / _LLAMA_FILE).is_file():
+        model = _sentence_piece(file)
+        pieces, merges = _pairs_of_sentence_piece(file, model)
+        components = Components(file, {"added_tokens": _added_tokens(model, config)})
+        pieces = components.pieces({piece: id_ for id_, piece in enumerate(pieces)})
+        scheme = "legacy" if model.normalizer_spec.add_dummy_prefix else "never"
+        ids = {
+            role: getattr(model.trainer_spec, f"{name}_id") for role, name in _SENTENCE_PIECE_ROLES.items()
+        }
+        roles = {**{role: pieces[id_] for role, id_ in ids.items() if id_ >= 0}, **roles}
+    else:
+        raise _missing(path, f"{TOKENIZER_JSON} or {_LLAMA_FILE}")
+    return pieces, merges, {"prepend_scheme": scheme, **components.text_settings(roles)}
 
 
 def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
@@ -128,13 +230,12 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
     """
     path = pathlib.Path(folder)
     lowercase = True
-    if (file := path / "tokenizer.json").is_file():
-        content = _read_object(file)
-        pieces, merges, model = _pairs_of_json(file, content)
-        _check(file, model, {"end_of_word_suffix": "</w>"})
-        normalizer = content.get("normalizer") or {}
-        _check(file, {"strip_accents": None, **normalizer}, {"type": "BertNormalizer", "strip_accents": None})
-        _check(file, content.get("pre_tokenizer") or {}, {"type": "BertPreTokenizer"})
+    if components := _components(path):
+        pieces, merges, _ = _pairs_of_json(
+            components, byte_fallback=None, fuse_unk=None, ignore_merges=None, end_of_word_suffix="</w>"
+        )
+        normalizer = components.only("normalizer", "BertNormalizer", strip_accents=None)
+        components.only("pre_tokenizer", "BertPreTokenizer")
         lowercase = normalizer.get("lowercase", True)
     else:
         pieces, merges = _pairs_of_text(path)
@@ -148,15 +249,56 @@ def _unknown_is_all(unknown: str) -> dict[str, str]:
 
 
 def _pairs_of_json(
-    file: pathlib.Path, content: Mapping[str, Any]
+    components: Components, **settings: Any
 ) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
-    model = _model(file, content, "BPE")
-    unset = {"dropout": None, "ignore_merges": False, "byte_fallback": False, "fuse_unk": False}
-    _check(file, {**unset, **model}, unset)
-    pieces = _in_order(file, _with_added(content, model.get("vocab")))
+    model = components.model("BPE", dropout=None, continuing_subword_prefix=None, **settings)
+    pieces = components.pieces(model.get("vocab"))
     # Newer files list pairs, older ones strings "left right".
     merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])]
     return pieces, merges, model
+
+
+def _added_tokens(model: Any, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the added tokens of a SentencePiece model and of `tokenizer_config.json`, as in `tokenizer.json`."""
+    types = sentencepiece_model_pb2.ModelProto.SentencePiece
+    found: dict[int, dict[str, Any]] = {
+        id_: {"content": piece.piece, "special": piece.type == types.CONTROL}
+        for id_, piece in enumerate(model.pieces)
+        if piece.type in (types.CONTROL, types.USER_DEFINED)
+    }
+    found |= {int(id_): token for id_, token in config.get("added_tokens_decoder", {}).items()}
+    return [{**token, "id": id_} for id_, token in sorted(found.items())]
+
+
+def _pairs_of_sentence_piece(file: pathlib.Path, model: Any) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the pieces of a SentencePiece model of type BPE, and the merges that `transformers` derives from them."""
+    spec, types = model.normalizer_spec, sentencepiece_model_pb2.ModelProto.SentencePiece
+    found = {
+        "model_type": sentencepiece_model_pb2.TrainerSpec.ModelType.Name(model.trainer_spec.model_type),
+        "byte_fallback": model.trainer_spec.byte_fallback,
+        "remove_extra_whitespaces": spec.remove_extra_whitespaces,
+        "precompiled_charsmap": spec.precompiled_charsmap,
+    }
+    _check(
+        file,
+        found,
+        {
+            "model_type": "BPE",
+            "byte_fallback": True,
+            "remove_extra_whitespaces": False,
+            "precompiled_charsmap": b"",
+        },
+    )
+    pieces = [piece.piece for piece in model.pieces]
+    merged = (types.NORMAL, types.USER_DEFINED)
+    ids = {piece.piece: id_ for id_, piece in enumerate(model.pieces) if piece.type in merged}
+    splits = (
+        (id_, cut, len(piece) - cut, ids[piece[:cut]], ids[piece[cut:]], cut)
+        for piece, id_ in ids.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in ids and piece[cut:] in ids
+    )
+    return pieces, [(pieces[left], pieces[right]) for *_, left, right, _ in sorted(splits)]
 
 
 def _pairs_of_text(path: pathlib.Path) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -166,7 +308,7 @@ def _pairs_of_text(path: pathlib.Path) -> tuple[list[str], list[tuple[str, ...]]
     merges = [
         tuple(line.rstrip("\r").split(" ")) for line in lines if line.strip() and line[:9] != "#version:"
     ]
-    return _in_order(path / "vocab.json", _read_object(path / "vocab.json")), merges
+    return in_order(path / "vocab.json", read_object(path / "vocab.json")), merges
 
 
 def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] | None, dict[str, Any]]:
@@ -195,22 +337,26 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
         pieces = _pegasus_pieces(file, config)
         unused = {token: token for token in pieces[2 : config.get("offset", 103) + 2]}
         return file.read_bytes(), pieces, {"special_tokens": {**unused, **specials}}
-    if (file := path / "spiece.model").is_file():
+    components = None if (path / "vocab.json").is_file() else _components(path)
+    file = path / "spiece.model"
+    if file.is_file() and components is None and str(config.get("tokenizer_class")).startswith("Albert"):
+        components = _albert(file, config)
+    if file.is_file() and (components is None or is_own(components.steps("normalizer"))):
         sentinels = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 100))]
         return file.read_bytes(), None, {"special_tokens": specials, "tokens_in_text": sentinels}
-    if (file := path / "tokenizer.json").is_file() and not (path / "vocab.json").is_file():
-        content = _read_object(file)
-        model, pieces = _unigram(file, content)
+    if components:
+        model, pieces = _unigram(components)
+        specials |= components.template.roles
         sentinels = [piece for piece in pieces if piece.startswith("<extra_id_")]
         settings = {"special_tokens": specials, "tokens_in_text": sentinels}
-        return model, pieces, {**settings, **_row_settings(content, specials)}
+        return model, pieces, {**settings, **_row_settings(components, specials)}
     if (file := path / _FAIRSEQ_FILE).is_file():
         return _fairseq(file, specials)
     file = path / ("target.spm" if target else "source.spm")
     if not file.is_file() or not (path / "vocab.json").is_file():
         raise _missing(path, f"spiece.model, or vocab.json and {file.name}")
     _check(path / "tokenizer_config.json", {"separate_vocabs": False, **config}, {"separate_vocabs": False})
-    pieces = _in_order(path / "vocab.json", _read_object(path / "vocab.json"))
+    pieces = in_order(path / "vocab.json", read_object(path / "vocab.json"))
     codes = [piece for piece in pieces if piece.startswith(">>") and piece.endswith("<<")]
     settings = {"special_tokens": specials, "tokens_in_text": codes, "place_in_text": "start"}
     return file.read_bytes(), pieces, settings
@@ -223,17 +369,44 @@ def _fairseq(file: pathlib.Path, specials: dict[str, str]) -> tuple[bytes, list[
     return file.read_bytes(), pieces, {"special_tokens": {**specials, "start": "<s>", "mask": "<mask>"}}
 
 
-def _row_settings(content: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
+def _albert(file: pathlib.Path, config: Mapping[str, Any]) -> Components:
+    """Return the components of ALBERT's `tokenizer.json`, from its SentencePiece model and configuration."""
+    proto, types = _sentence_piece(file), sentencepiece_model_pb2.ModelProto.SentencePiece
+    _check(file.parent / "tokenizer_config.json", {"keep_accents": False, **config}, {"keep_accents": False})
+    precompiled = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
+    normalizers: list[dict[str, Any]] = [
+        *({"type": "Replace", "pattern": {"String": quotes}, "content": '"'} for quotes in ("``", "''")),
+        {"type": "NFKD"},
+        {"type": "StripAccents"},
+        *([{"type": "Lowercase"}] if config.get("do_lower_case", True) else []),
+        {"type": "Precompiled", "precompiled_charsmap": precompiled},
+    ]
+    controls = {piece.piece: id_ for id_, piece in enumerate(proto.pieces) if piece.type == types.CONTROL}
+    template = [
+        {"SpecialToken": {"id": "[CLS]"}},
+        {"Sequence": {"id": "A"}},
+        {"SpecialToken": {"id": "[SEP]"}},
+    ]
+    content = {
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": {"type": "TemplateProcessing", "single": template, "pair": []},
+        "model": {
+            "type": "Unigram",
+            "unk_id": next(id_ for id_, piece in enumerate(proto.pieces) if piece.type == types.UNKNOWN),
+            "vocab": [(piece.piece, piece.score) for piece in proto.pieces],
+        },
+        "added_tokens": [{"content": piece, "id": id_} for piece, id_ in controls.items()],
+    }
+    return Components(file, content)
+
+
+def _row_settings(components: Components, roles: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of `tokenizer.json` for pairs of texts and for mask tokens, where it has them."""
-    processor, found = content.get("post_processor") or {}, {}
-    if processor.get("type") == "RobertaProcessing":
-        found["pair_separators"] = 2
-    elif processor.get("type") == "TemplateProcessing":
-        pair = [next(iter(each)) for each in processor["pair"]]  # the kinds of its parts
-        first, *rest = (i for i, kind in enumerate(pair) if kind == "Sequence")
-        if rest and rest[0] > first + 1:
-            found["pair_separators"] = rest[0] - first - 1
-    for token in content.get("added_tokens") or ():
+    separators, found = components.template.pair_separators, {}
+    if separators > 1:
+        found["pair_separators"] = separators
+    for token in components.added_tokens:
         if token["content"] == roles.get("mask"):
             found["lstrip_mask"] = bool(token.get("lstrip"))
     return found
@@ -257,16 +430,19 @@ def _sentence_piece(file: pathlib.Path) -> Any:
     return model
 
 
-def _unigram(file: pathlib.Path, content: Mapping[str, Any]) -> tuple[bytes, list[str]]:
+def _unigram(components: Components) -> tuple[bytes, list[str]]:
     """Return an equivalent SentencePiece model, and all pieces, including added tokens."""
-    model = _model(file, content, "Unigram")
-    _check(file, {"byte_fallback": False, **model}, {"byte_fallback": False})
+    model = components.model("Unigram", byte_fallback=None)
     scores = dict(model.get("vocab") or ())
-    ids = {piece: id_ for id_, piece in enumerate(scores)}
-    pieces = _in_order(file, _with_added(content, ids))
-    special = [token["content"] for token in content.get("added_tokens") or ()]
-    vocabulary = list(scores.items())
-    return sentence_piece_model(vocabulary, model["unk_id"], special, content.get("normalizer")), pieces
+    pieces = components.pieces({piece: id_ for id_, piece in enumerate(scores)})
+    special = [token["content"] for token in components.added_tokens]
+    splits = [step["type"] for step in components.steps("pre_tokenizer")]
+    normalization = character_map(components.steps("normalizer"), "WhitespaceSplit" in splits)
+    if normalization is None:
+        components.unsupported("normalizer")
+    if splits not in ([], ["Metaspace"], ["WhitespaceSplit"], ["WhitespaceSplit", "Metaspace"]):
+        components.unsupported("pre_tokenizer")
+    return sentence_piece_model(list(scores.items()), model["unk_id"], special, normalization), pieces
 
 
 def read_bytes(folder: Folder) -> dict[str, Any]:
@@ -285,16 +461,21 @@ def read_bytes(folder: Folder) -> dict[str, Any]:
     path = pathlib.Path(folder) / "tokenizer_config.json"
     if not path.is_file():
         raise _missing(path.parent, path.name)
-    config = _read_object(path)
+    config = read_object(path)
     _check(path, config, {"tokenizer_class": "ByT5Tokenizer"})
     extra = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 125))]
     return {"special_tokens": {"pad": "<pad>", "end": "</s>", "unknown": "<unk>"}, "extra_tokens": extra}
 
 
+def _components(path: pathlib.Path) -> Components | None:
+    """Return the components of the folder's `tokenizer.json`, if it has one."""
+    return Components.read(path / TOKENIZER_JSON) if (path / TOKENIZER_JSON).is_file() else None
+
+
 def _config(path: pathlib.Path) -> dict[str, Any]:
     """Return the entries of the optional configuration files next to a vocabulary."""
     found = (path / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
-    return {key: value for file in found if file.is_file() for key, value in _read_object(file).items()}
+    return {key: value for file in found if file.is_file() for key, value in read_object(file).items()}
 
 
 def _roles(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
@@ -305,45 +486,10 @@ def _roles(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str
     return {role: token for role, token in contents.items() if token is not None}
 
 
-def _with_added(content: Mapping[str, Any], vocabulary: Any) -> Any:
-    """Return the vocabulary including added tokens."""
-    if not isinstance(vocabulary, dict):
-        return vocabulary
-    return {**vocabulary, **{token["content"]: token["id"] for token in content.get("added_tokens") or ()}}
-
-
-def _in_order(path: pathlib.Path, vocabulary: Any) -> list[str]:
-    """Return the pieces in the order of their ids."""
-    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else None
-    if not ids or not all(isinstance(id_, int) for id_ in ids) or sorted(ids) != list(range(len(ids))):
-        raise ValueError(
-            f"{path} must number its pieces 0, 1, 2, … without a gap. Received: "
-            + (f"{len(ids)} pieces with ids up to {max(ids, key=str)}" if ids else f"{str(vocabulary)[:50]}")
-        )
-    return sorted(vocabulary, key=vocabulary.__getitem__)
-
-
-def _model(path: pathlib.Path, content: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    model = content.get("model")
-    if not isinstance(model, dict):
-        raise ValueError(f"{path} must hold a model of type {kind}. Received: model={str(model)[:50]}")
-    # Files written before 2020 have no type for BPE.
-    if model.get("type", "BPE" if "merges" in model else "WordPiece") != kind:
-        raise ValueError(f"{path} must hold a model of type {kind}. Received: {model.get('type')!r}")
-    return model
-
-
 def _check(path: pathlib.Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for key, value in expected.items():
         if found.get(key) != value:
             raise ValueError(f"{path} must have {key}={value!r}. Received: {key}={found.get(key)!r}")
-
-
-def _read_object(path: pathlib.Path) -> dict[str, Any]:
-    content = files.read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: {str(content)[:50]}")
-    return content
 
 
 def _text(path: pathlib.Path) -> str:
@@ -365,7 +511,7 @@ def sentence_piece_model(
     vocabulary: Sequence[Sequence[Any]],
     unknown_id: int,
     special: Iterable[str],
-    normalizer: Mapping[str, Any] | None,
+    precompiled_charsmap: bytes,
 ) -> bytes:
     """Create a SentencePiece model.
 
@@ -373,36 +519,17 @@ def sentence_piece_model(
         vocabulary: pieces and their scores, in the order of their ids.
         unknown_id: the id of the unknown piece.
         special: the control pieces, which encoding never produces.
-        normalizer: the normalizer of `tokenizer.json`.
+        precompiled_charsmap: the normalisation, in SentencePiece's format.
 
     Returns:
         The serialised model, which adds a prefix space to a text and merges consecutive spaces, as T5's does.
-
-    Raises:
-        ValueError: if the normalizer has steps that SentencePiece does not support.
     """
     special = set(special)
     model = sentencepiece_model_pb2.ModelProto()
     model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
-    model.normalizer_spec.precompiled_charsmap = _charsmap(normalizer)
+    model.normalizer_spec.precompiled_charsmap = precompiled_charsmap
     types = sentencepiece_model_pb2.ModelProto.SentencePiece
     for id_, (piece, score) in enumerate(vocabulary):
         type_ = types.UNKNOWN if id_ == unknown_id else types.CONTROL if piece in special else types.NORMAL
         model.pieces.add(piece=piece, score=score, type=type_)
     return model.SerializeToString()
-
-
-def _charsmap(normalizer: Mapping[str, Any] | None) -> bytes:
-    """Return the normalizer's character map in SentencePiece's format."""
-    steps = [] if normalizer is None else normalizer.get("normalizers", [normalizer])
-    found = [step["precompiled_charsmap"] for step in steps if step.get("type") == "Precompiled"]
-    # Some files list the merging of spaces as additional steps.
-    others = [
-        step.get("type") for step in steps if step.get("type") not in ("Precompiled", "Replace", "Strip")
-    ]
-    if others or len(found) > 1:
-        raise ValueError(
-            "tokenizer.json must have a normalizer of type Precompiled, or none. "
-            f"Received: {[step.get('type') for step in steps]}"
-        )
-    return base64.b64decode(found[0]) if found else b""

@@ -17,6 +17,7 @@ from keras_transformer.text.tokenizers.vocabulary import (
     deserialised,
     row_settings,
     serialised,
+    unused_ids,
 )
 from keras_transformer_options.arguments import check_not_negative, check_one_of
 from keras_transformer_serving.text.sentence_piece import keeps_spaces
@@ -86,6 +87,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         source_prefix: Sequence[str] = (),
     ):
         processor = read_model(model, with_padding=False)
+        check_not_negative(unused=unused)
         settings = {
             "special_tokens": dict(special_tokens),
             "tokens_in_text": list(tokens_in_text),
@@ -100,12 +102,10 @@ class MarianT5Tokenizer(VocabularyTokenizer):
                 f"`tokens_in_text` must be in the vocabulary. Received: {missing[:5]}, which are missing"
             )
         check_one_of(_PLACES, place_in_text=place_in_text)
-        check_not_negative(unused=unused)
         self._in_text = MappingProxyType({token: known.ids[token] for token in tokens_in_text})
-        self.vocabulary_size += unused
         whitespace = {id_ for id_, piece in enumerate(known.pieces) if not piece.strip(_SPACE)}
-        unused_ids = range(len(known.pieces), self.vocabulary_size)
-        self.empty_ids = tuple(sorted({*whitespace, *unused_ids, self.unknown_id}))
+        after_pieces = range(len(known.pieces), self.vocabulary_size)
+        self.empty_ids = tuple(sorted({*whitespace, *after_pieces, self.unknown_id}))
         self._set_tables()
 
     def _set_tables(self) -> None:
@@ -165,12 +165,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             processor = read_model(model, with_padding=False)
             pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
             pieces += settings["tokens_in_text"][::-1]
-        unused = 0 if vocabulary_size is None else vocabulary_size - len(pieces)
-        if unused < 0:
-            raise ValueError(
-                f"`vocabulary_size` must be at least {len(pieces)}, the pieces in the folder. "
-                f"Received: vocabulary_size={vocabulary_size}"
-            )
+        unused = unused_ids(pieces, vocabulary_size)
         return cls(model, pieces, unused=unused, **{"special_tokens": SPECIAL_TOKENS, **options, **settings})
 
     @property
@@ -204,6 +199,3 @@ class MarianT5Tokenizer(VocabularyTokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
         return tf.strings.regex_replace(texts, self._added, "", replace_global=False)
-
-    def _id_to_piece(self, id_: int) -> str:
-        return self.vocabulary[id_] if id_ < len(self.vocabulary) else ""

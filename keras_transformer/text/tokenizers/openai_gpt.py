@@ -2,18 +2,20 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Self
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.pretokenizers.characters import CodePointTable, shifted
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
-from keras_transformer.text.tokenizers.subword import PairTokenizer
+from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids
+from keras_transformer.text.tokenizers.vocabulary import unused_ids, with_roles, without_defaults
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
+from keras_transformer_options.arguments import check_not_negative
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 _END = "</w>"
@@ -32,6 +34,8 @@ class OpenAIGPTTokenizer(PairTokenizer):
         lowercase: whether to lower-case letters and strip accents.
         special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end".
         special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
+        unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
+            pieces.
 
     Raises:
         TypeError: if a piece is not a str.
@@ -57,20 +61,23 @@ class OpenAIGPTTokenizer(PairTokenizer):
         lowercase: bool = True,
         special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
         special_tokens_in_text: bool = False,
+        unused: int = 0,
     ):
+        check_not_negative(unused=unused)
         settings = {
             "lowercase": lowercase,
             "special_tokens": dict(special_tokens),
             "special_tokens_in_text": special_tokens_in_text,
+            **without_defaults(unused=unused),
         }
         super().__init__(vocabulary, merges, settings)
         known = self._vocabulary
         self._inside, self._last = (
-            CodePointTable(_symbols(known.ids, suffix, self.unknown_id)) for suffix in ("", _END)
+            CodePointTable(character_ids(known.ids, suffix, self.unknown_id)) for suffix in ("", _END)
         )
         self._words = bert_words(True, True, lowercase, lowercase)
         with tf.init_scope(), tf.device("CPU"):
-            self._contents = tf.constant([piece.replace(_END, " ") for piece in known.pieces])
+            self._contents = tf.constant([piece.replace(_END, " ") for piece in known.pieces] + [""] * unused)
 
     @classmethod
     def train(
@@ -123,7 +130,14 @@ class OpenAIGPTTokenizer(PairTokenizer):
         return cls(pieces, [(left, right) for left, right, _ in merges], **settings)
 
     @classmethod
-    def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
+    def from_files(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        special_tokens_in_text: bool = False,
+        vocabulary_size: int | None = None,
+        roles: Mapping[str, int] = MappingProxyType({}),
+    ) -> Self:
         """Read the GPT-1 tokenizer of a folder written by Hugging Face's libraries.
 
         Its only special token, "<unk>", is also the end token; there is no padding token.
@@ -131,20 +145,27 @@ class OpenAIGPTTokenizer(PairTokenizer):
         Args:
             folder: the folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`.
             special_tokens_in_text: whether to recognise special tokens in texts.
+            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
+            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of a different type of tokenizer.
+            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
+                `vocabulary_size`, or lacks a piece of `roles`.
 
         Example:
             >>> OpenAIGPTTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP
             40478
         """
         vocabulary, merges, settings = hugging_face.read_character_pair(folder)
-        return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
+        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
+        unused = unused_ids(vocabulary, vocabulary_size)
+        return cls(
+            vocabulary, merges, special_tokens_in_text=special_tokens_in_text, unused=unused, **settings
+        )
 
     def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         characters = tf.strings.unicode_decode(words, "UTF-8")
@@ -156,12 +177,3 @@ class OpenAIGPTTokenizer(PairTokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
         return tf.strings.regex_replace(texts, r" \z", "", replace_global=False)
-
-
-def _symbols(ids: Mapping[str, int], suffix: str, unknown_id: int) -> np.ndarray:
-    """Return the id of each code point followed by `suffix`."""
-    symbols = np.full(0x110000, unknown_id, np.int32)
-    for piece, id_ in ids.items():
-        if len(piece) == 1 + len(suffix) and piece.endswith(suffix):
-            symbols[ord(piece[0])] = id_
-    return symbols

@@ -4,12 +4,20 @@ import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import tokenize_once
-from keras_transformer.text.tokenizers.base import Compiled, tokenize_around
+from keras_transformer.text.tokenizers.base import Compiled, Parts, split_around, tokenize_around
 from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
-from keras_transformer.text.tokenizers.vocabulary import VocabularyTokenizer, deserialised, serialised
+from keras_transformer.text.tokenizers.vocabulary import (
+    VocabularyTokenizer,
+    deserialised,
+    serialised,
+    without_defaults,
+)
+
+_IN_TEXT = ("tokens_in_text", "lstrip_tokens", "rstrip_tokens", "normalized_tokens")
 
 
 class WordTokenizer(VocabularyTokenizer):
@@ -66,6 +74,8 @@ class WordTokenizer(VocabularyTokenizer):
 class PairTokenizer(WordTokenizer):
     """Base class of byte-pair encoding, which merges adjacent pieces of words.
 
+    Settings with the names of `tokens_in_text` list the tokens that are recognised in texts, and how.
+
     Args:
         vocabulary: the pieces in the order of their ids.
         merges: the pairs of pieces to merge, in order of priority.
@@ -89,7 +99,14 @@ class PairTokenizer(WordTokenizer):
         needs_unknown: bool = True,
     ) -> None:
         super().__init__(vocabulary, settings, needs_unknown=needs_unknown)
-        self._merger = PairMerger(self._vocabulary.ids, [tuple(pair) for pair in merges])
+        known = self._vocabulary
+        for name in _IN_TEXT:
+            if missing := [token for token in settings.get(name, ()) if token not in known.ids]:
+                raise ValueError(
+                    f"`{name}` must be in the vocabulary. Received: {missing[:5]}, which are missing"
+                )
+        self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
+        self._compiled_with_specials = Compiled(lambda texts: self._tokenize_texts(texts, True))
         scalar, seed = tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.int64)
         self._sampler = Compiled(self._sample_texts, scalar, seed)
 
@@ -105,13 +122,87 @@ class PairTokenizer(WordTokenizer):
     def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         """Convert words (W,) to int32 ids (W, None)."""
 
+    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        """Normalise strings (P,)."""
+        return texts
+
+    def _words_of(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
+        """Split normalised parts of texts (P,), of which some start a text (P,), into words, strings (P, None)."""
+        return self._cut(texts)
+
+    def _tokenize_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._compiled_with_specials(texts)
+
+    def _tokenize_texts(self, texts: tf.Tensor, special_tokens: bool = False) -> tf.RaggedTensor:
+        return self._around_tokens(texts, lambda words: tokenize_once(words, self._split), special_tokens)
+
+    def _around_tokens(
+        self,
+        texts: tf.Tensor,
+        tokenize: Callable[[tf.RaggedTensor], tf.RaggedTensor],
+        special_tokens: bool = False,
+    ) -> tf.RaggedTensor:
+        """Convert tokens in texts (B,) to their ids, and tokenise the words, strings (P, None), between them."""
+        outer = self._split_around(texts, False, special_tokens)
+        inner = self._split_around(self._normalize(outer.texts.values), True, special_tokens)
+        starts = inner.starts & tf.gather(outer.starts, inner.texts.value_rowids())
+        return outer.join(inner.join(tokenize(self._words_of(inner.texts.values, starts))))
+
+    def _split_around(self, texts: tf.Tensor, normalized: bool, special_tokens: bool) -> Parts:
+        settings, known = self._settings, self._vocabulary
+        special_tokens |= settings["special_tokens_in_text"]
+        recognized = {*settings.get("tokens_in_text", ()), *(known.special_ids if special_tokens else ())}
+        names = {token: token for token in recognized.intersection(settings.get("normalized_tokens", ()))}
+        if not normalized:
+            names = {token: token for token in recognized if token not in names}
+        elif names:
+            with tf.init_scope():
+                contents = self._normalize(tf.constant(list(names))).numpy()
+            names = {token: content.decode() for token, content in zip(names, contents, strict=True)}
+        return split_around(
+            texts,
+            {name: known.ids[token] for token, name in sorted(names.items())},
+            lstrip={names[token] for token in settings.get("lstrip_tokens", ()) if token in names},
+            rstrip={names[token] for token in settings.get("rstrip_tokens", ()) if token in names},
+        )
+
     def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
         return self._sampler(texts, tf.constant(rate, tf.float32), seed)
 
     def _sample_texts(self, texts: tf.Tensor, rate: tf.Tensor, seed: tf.Tensor) -> tf.RaggedTensor:
-        def cut(texts: tf.Tensor) -> tf.RaggedTensor:
-            words = self._cut(texts)  # equal words may have different samples, so do not tokenise them once
+        def tokenize(words: tf.RaggedTensor) -> tf.RaggedTensor:
+            # Equal words may have different samples, so do not tokenise them once.
             return words.with_values(self._split(words.values, Dropout(rate, seed))).merge_dims(1, 2)
 
-        specials = self._vocabulary.special_ids if self._settings["special_tokens_in_text"] else {}
-        return tokenize_around(texts, specials, cut) if specials else cut(texts)
+        return self._around_tokens(texts, tokenize)
+
+
+def text_settings(
+    tokens: Sequence[str], lstrip: Sequence[str], rstrip: Sequence[str], normalized: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return the settings of tokens that are recognised in texts, without defaults.
+
+    Args:
+        tokens: those recognised in every text; special tokens are only on request.
+        lstrip: those that take the white space before them.
+        rstrip: those that take the white space after them.
+        normalized: those recognised in normalised texts.
+    """
+    return without_defaults(
+        **dict(zip(_IN_TEXT, map(list, (tokens, lstrip, rstrip, normalized)), strict=True))
+    )
+
+
+def character_ids(ids: Mapping[str, int], suffix: str, missing: int) -> np.ndarray:
+    """Return the id of each code point followed by a suffix, int32 (0x110000,).
+
+    Args:
+        ids: the pieces and their ids.
+        suffix: the suffix.
+        missing: the value for code points without a piece.
+    """
+    symbols = np.full(0x110000, missing, np.int32)
+    for piece, id_ in ids.items():
+        if len(piece) == 1 + len(suffix) and piece.endswith(suffix):
+            symbols[ord(piece[0])] = id_
+    return symbols

@@ -98,7 +98,7 @@ class VocabularyTokenizer(Tokenizer):
                 f"`source_prefix` must be in the vocabulary. Received: {missing}, which it lacks"
             )
         self.source_prefix_ids = tuple(known.ids[token] for token in source_prefix)
-        self.vocabulary_size: int = len(known.pieces)
+        self.vocabulary_size: int = len(known.pieces) + settings.get("unused", 0)
         self.empty_ids: tuple[int, ...] = (self.unknown_id,)
 
     @property
@@ -112,7 +112,7 @@ class VocabularyTokenizer(Tokenizer):
         return self._vocabulary.special_ids
 
     def _id_to_piece(self, id_: int) -> str:
-        return self.vocabulary[id_]
+        return self.vocabulary[id_] if id_ < len(self.vocabulary) else ""
 
     def piece_to_id(self, piece: str) -> int:
         """Return the id of a piece, or `unknown_id` if there is no such piece.
@@ -130,13 +130,60 @@ class VocabularyTokenizer(Tokenizer):
         return self._vocabulary.ids.get(piece, self.unknown_id)
 
 
+def unused_ids(pieces: Sequence[str], vocabulary_size: int | None) -> int:
+    """Return the number of ids of a model after those of the pieces in a tokenizer's files.
+
+    Args:
+        pieces: the pieces.
+        vocabulary_size: the number of ids of the model, by default that of the pieces.
+
+    Raises:
+        ValueError: if there are more pieces than ids.
+    """
+    unused = 0 if vocabulary_size is None else vocabulary_size - len(pieces)
+    if unused < 0:
+        raise ValueError(
+            f"`vocabulary_size` must be at least {len(pieces)}, the pieces in the folder. "
+            f"Received: vocabulary_size={vocabulary_size}"
+        )
+    return unused
+
+
+def with_roles(
+    special_tokens: Mapping[str, str], pieces: Sequence[str], roles: Mapping[str, int]
+) -> dict[str, str]:
+    """Return special tokens, of which some get other roles.
+
+    Args:
+        special_tokens: a mapping from roles to tokens.
+        pieces: the pieces in the order of their ids.
+        roles: the ids of the tokens with roles.
+
+    Raises:
+        ValueError: if there is no piece of an id.
+    """
+    if missing := [role for role, id_ in roles.items() if not 0 <= id_ < len(pieces)]:
+        raise ValueError(
+            f"`roles` must be ids of the {len(pieces)} pieces in the folder. "
+            f"Received: {missing[0]!r} of {roles[missing[0]]}"
+        )
+    changed = {role: pieces[id_] for role, id_ in roles.items()}
+    kept = {special_tokens[role]: special_tokens[role] for role in changed if role in special_tokens}
+    kept = {token: token for token in kept if token not in changed.values()}
+    return {**special_tokens, **changed, **kept}
+
+
+def without_defaults(**settings: Any) -> dict[str, Any]:
+    """Return settings without empty ones, the defaults, as in the files of earlier versions."""
+    return {name: value for name, value in settings.items() if value}
+
+
 def row_settings(pair_separators: int, lstrip_mask: bool, source_prefix: Sequence[str]) -> dict[str, Any]:
-    """Return settings of special tokens around texts; defaults are left out, as in the files of earlier versions."""
+    """Return settings of special tokens around texts, without defaults."""
     check_positive_integer(pair_separators=pair_separators)
     return {
         **({"pair_separators": pair_separators} if pair_separators != 1 else {}),
-        **({"lstrip_mask": True} if lstrip_mask else {}),
-        **({"source_prefix": list(source_prefix)} if source_prefix else {}),
+        **without_defaults(lstrip_mask=lstrip_mask, source_prefix=list(source_prefix)),
     }
 
 

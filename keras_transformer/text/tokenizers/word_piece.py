@@ -10,8 +10,10 @@ import tensorflow_text
 from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.subword import WordTokenizer
+from keras_transformer.text.tokenizers.vocabulary import unused_ids, without_defaults
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
+from keras_transformer_options.arguments import check_not_negative
 from keras_transformer_serving.text.subword import following_text
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
@@ -38,6 +40,8 @@ class WordPieceTokenizer(WordTokenizer):
         special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
         special_tokens_in_text: whether to recognise special tokens in texts: "[MASK]" as one token, not three words.
         clean_up: whether `detokenize` removes the spaces before punctuation.
+        unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
+            pieces.
 
     Attributes:
         mask_id: the id of "[MASK]"; -1 if there is none.
@@ -69,7 +73,9 @@ class WordPieceTokenizer(WordTokenizer):
         special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
         special_tokens_in_text: bool = False,
         clean_up: bool = False,
+        unused: int = 0,
     ):
+        check_not_negative(unused=unused)
         strip_accents = lowercase if strip_accents is None else strip_accents
         settings = {
             "lowercase": lowercase,
@@ -79,6 +85,7 @@ class WordPieceTokenizer(WordTokenizer):
             "special_tokens": dict(special_tokens),
             "special_tokens_in_text": special_tokens_in_text,
             "clean_up": clean_up,
+            **without_defaults(unused=unused),
         }
         super().__init__(vocabulary, settings)
         known = self._vocabulary
@@ -88,8 +95,9 @@ class WordPieceTokenizer(WordTokenizer):
             )
         self._words = bert_words(clean_text, isolate_ideographs, strip_accents, lowercase)
         with tf.init_scope(), tf.device("CPU"):
-            self._initial_texts = tf.constant(known.pieces)
-            self._following_texts = tf.constant([following_text(piece, clean_up) for piece in known.pieces])
+            pieces = [*known.pieces, *[""] * unused]
+            self._initial_texts = tf.constant(pieces)
+            self._following_texts = tf.constant([following_text(piece, clean_up) for piece in pieces])
             self._fast = tensorflow_text.FastWordpieceTokenizer(
                 known.pieces,
                 _CONTINUES,
@@ -159,7 +167,12 @@ class WordPieceTokenizer(WordTokenizer):
 
     @classmethod
     def from_files(
-        cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False, lowercase: bool = False
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        special_tokens_in_text: bool = False,
+        lowercase: bool = False,
+        vocabulary_size: int | None = None,
     ) -> Self:
         """Read the tokenizer of a folder written by Hugging Face's libraries.
 
@@ -167,13 +180,15 @@ class WordPieceTokenizer(WordTokenizer):
             folder: the folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
             lowercase: whether to lower-case letters even if the files do not ask for it.
+            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of a different type of tokenizer.
+            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
+                `vocabulary_size`.
 
         Example:
             >>> WordPieceTokenizer.from_files("bert-base-uncased").vocabulary_size  # doctest: +SKIP
@@ -183,7 +198,8 @@ class WordPieceTokenizer(WordTokenizer):
         if settings["strip_accents"] is None:
             settings["strip_accents"] = settings["lowercase"]
         settings["lowercase"] |= lowercase
-        return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, **settings)
+        unused = unused_ids(vocabulary, vocabulary_size)
+        return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, unused=unused, **settings)
 
     def encode_pairs(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
         """Encode pairs of texts as rows "[CLS] first [SEP] second [SEP]", padded to the longest.

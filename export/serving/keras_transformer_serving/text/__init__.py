@@ -6,13 +6,19 @@ from typing import Any
 from keras_transformer_serving.text.base import Tokenizer as Tokenizer
 from keras_transformer_serving.text.byte import ByteTokenizer
 from keras_transformer_serving.text.sentence_piece import MarianT5Tokenizer, SentencePieceTokenizer
-from keras_transformer_serving.text.subword import BytePairTokenizer, OpenAIGPTTokenizer, WordPieceTokenizer
+from keras_transformer_serving.text.subword import (
+    BytePairTokenizer,
+    LlamaTokenizer,
+    OpenAIGPTTokenizer,
+    WordPieceTokenizer,
+)
 
 _CLASSES: dict[str, Callable[[bytes], Tokenizer]] = {
     each.__name__: each
     for each in (
         BytePairTokenizer,
         ByteTokenizer,
+        LlamaTokenizer,
         MarianT5Tokenizer,
         OpenAIGPTTokenizer,
         SentencePieceTokenizer,

@@ -2,11 +2,12 @@
 
 import abc
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 # Unicode's white space, as a class of a regular expression.
 WHITE_SPACE = "[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+_SPACES = f"{WHITE_SPACE}*"
 
 
 class Tokenizer(abc.ABC):
@@ -94,7 +95,7 @@ class VocabularyTokenizer(Tokenizer):
 
     def __init__(self, pieces: Sequence[str], settings: Mapping[str, Any]) -> None:
         roles = settings["special_tokens"]
-        self.pieces = pieces
+        self.pieces = [*pieces, *[""] * settings.get("unused", 0)]
         self._ids = {piece: id_ for id_, piece in enumerate(pieces)}
         self.pad_id = self._ids[roles["pad"]] if "pad" in roles else None
         self.unknown_id, self.start_id, self.end_id, self.mask_id = (
@@ -108,6 +109,42 @@ class VocabularyTokenizer(Tokenizer):
             self._in_text = self.special_token_ids
 
 
+def split_around(
+    text: str,
+    tokens: Mapping[str, int],
+    anywhere: bool = True,
+    *,
+    lstrip: Collection[str] = (),
+    rstrip: Collection[str] = (),
+) -> list[str | int]:
+    """Split a text around the tokens that occur in it, the longest of several at one place.
+
+    Args:
+        text: the text.
+        tokens: the tokens and their ids.
+        anywhere: True to recognise tokens anywhere in a text, False only at its start.
+        lstrip: the tokens that take the white space before them.
+        rstrip: the tokens that take the white space after them.
+
+    Returns:
+        The parts in order: the id of each token, the text between them, which may be empty.
+    """
+    if not tokens:
+        return [text]
+    patterns = (
+        f"{_SPACES if token in lstrip else ''}{re.escape(token)}{_SPACES if token in rstrip else ''}"
+        for token in sorted(tokens, key=len, reverse=True)
+    )
+    start = "" if anywhere else r"\A"
+    parts: list[str | int] = []
+    end = 0
+    for match in re.finditer(f"{start}(?:{'|'.join(patterns)})", text):
+        token = match[0] if match[0] in tokens else re.sub(rf"\A{_SPACES}|{_SPACES}\Z", "", match[0])
+        parts += [text[end : match.start()], tokens[token]]
+        end = match.end()
+    return [*parts, text[end:]]
+
+
 def _around(
     text: str, specials: Mapping[str, int], cut: Callable[[str], list[int]], anywhere: bool = True
 ) -> list[int]:
@@ -119,10 +156,5 @@ def _around(
         cut: a function from text to ids.
         anywhere: True to recognise special tokens anywhere in a text, False only at its start.
     """
-    if not specials:
-        return cut(text)
-    pattern = "|".join(map(re.escape, sorted(specials, key=len, reverse=True)))
-    parts = re.split(f"({pattern})" if anywhere else rf"\A({pattern})", text)
-    return [
-        id_ for part in parts for id_ in ([specials[part]] if part in specials else cut(part) if part else [])
-    ]
+    parts = split_around(text, specials, anywhere)
+    return [id_ for part in parts for id_ in ([part] if isinstance(part, int) else cut(part) if part else [])]

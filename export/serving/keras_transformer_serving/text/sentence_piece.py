@@ -66,7 +66,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         content = json.loads(model)
         settings = content["settings"]
         vocabulary = content["vocabulary"]
-        super().__init__([*vocabulary, *[""] * settings["unused"]], settings)
+        super().__init__(vocabulary, settings)
         sentence_piece_model = base64.b64decode(content["model"])
         processor = sentencepiece.SentencePieceProcessor(model_proto=sentence_piece_model)
         self._processor = processor

@@ -1,0 +1,296 @@
+"""The components of Hugging Face's `tokenizer.json`."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from keras_transformer.text.pretokenizers.llama3 import MAX_DIGITS
+from keras_transformer_serving import files
+
+TOKENIZER_JSON = "tokenizer.json"
+_SPACE = "\u2581"
+# The lists of sequences of components.
+_SEQUENCES = {
+    "normalizer": "normalizers",
+    "pre_tokenizer": "pretokenizers",
+    "post_processor": "processors",
+    "decoder": "decoders",
+}
+
+
+class Template(NamedTuple):
+    """The tokens around texts.
+
+    Attributes:
+        start: the token before a text, None if there is none.
+        end: the token after it.
+        pair_separators: the number of tokens between the texts of a pair.
+    """
+
+    start: str | None = None
+    end: str | None = None
+    pair_separators: int = 1
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The tokens by role."""
+        tokens = {"start": self.start, "end": self.end}
+        return {role: token for role, token in tokens.items() if token is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Components:
+    """The components of a file.
+
+    Attributes:
+        path: the file.
+        content: its content.
+    """
+
+    path: pathlib.Path
+    content: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> "Components":
+        """Read a file.
+
+        Raises:
+            ValueError: if it is damaged.
+        """
+        return cls(path, read_object(path))
+
+    @property
+    def model_type(self) -> str:
+        """The type of the model, "" if there is none."""
+        model = self.content.get("model")
+        if not isinstance(model, dict):
+            return ""
+        # Files written before 2020 have no type for BPE.
+        return str(model.get("type", "BPE" if "merges" in model else "WordPiece"))
+
+    def model(self, model_type: str, **settings: Any) -> dict[str, Any]:
+        """Return the model.
+
+        Args:
+            model_type: its expected type.
+            **settings: settings that it must have; None stands for a setting that is missing, None or "".
+
+        Raises:
+            ValueError: if it is of another type or has other settings.
+        """
+        model: dict[str, Any] = self.content.get("model") or {}
+        if self.model_type != model_type:
+            received = repr(self.model_type) if self.model_type else f"model={str(model)[:50]}"
+            raise ValueError(f"{self.path} must hold a model of type {model_type}. Received: {received}")
+        for name, value in settings.items():
+            found = model.get(name)
+            if (found or None) != (value or None):
+                raise ValueError(
+                    f"{self.path} must have a model `{model_type}` with {name}={value!r}. Received: {name}={found!r}"
+                )
+        return model
+
+    def steps(self, kind: str) -> list[dict[str, Any]]:
+        """Return the components of a kind, such as "normalizer", in the order in which they are applied."""
+
+        def flat(component: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+            if component is None:
+                return []
+            if component.get("type") != "Sequence":
+                return [dict(component)]
+            return [step for each in component.get(_SEQUENCES[kind], ()) for step in flat(each)]
+
+        return flat(self.content.get(kind))
+
+    def only(self, kind: str, step_type: str, **settings: Any) -> dict[str, Any]:
+        """Return the only component of a kind.
+
+        Args:
+            kind: the kind.
+            step_type: its expected type.
+            **settings: settings that it must have, None for one that may be missing.
+
+        Raises:
+            ValueError: if there are others, or it has other settings.
+        """
+        steps = self.steps(kind)
+        if [step.get("type") for step in steps] != [step_type] or any(
+            steps[0].get(name) != value for name, value in settings.items()
+        ):
+            self.unsupported(kind)
+        return steps[0]
+
+    def unsupported(self, kind: str) -> NoReturn:
+        """Raise an error that names the components of a kind."""
+        names = " and ".join(
+            f"`{step.get('type')}`"
+            + "".join(f" {key}={value!r}"[:100] for key, value in step.items() if key != "type")
+            for step in self.steps(kind)
+        )
+        raise ValueError(
+            f"{self.path} must have a {kind} that is supported with model `{self.model_type}`. Received: {kind} "
+            f"{names or 'null'}"
+        )
+
+    @property
+    def template(self) -> Template:
+        """The tokens around texts; those of `post_processor` that have no place in `Template` are errors."""
+        for step in self.steps("post_processor"):
+            match step["type"]:
+                case "TemplateProcessing":
+                    single, pair = (self._tokens_of(step.get(name) or ()) for name in ("single", "pair"))
+                    first, *rest = (place for place, token in enumerate(single) if token is None)
+                    if rest or first > 1 or len(single) - first > 2:
+                        self.unsupported("post_processor")
+                    texts = [place for place, token in enumerate(pair) if token is None]
+                    between = texts[1] - texts[0] - 1 if len(texts) == 2 else 0
+                    return Template(
+                        single[0], single[-1], between if between and single[-1] is not None else 1
+                    )
+                case "RobertaProcessing" | "BertProcessing":
+                    separators = 2 if step["type"] == "RobertaProcessing" else 1
+                    return Template(step["cls"][0], step["sep"][0], separators)
+                case "ByteLevel":  # offsets alone
+                    pass
+                case _:
+                    self.unsupported("post_processor")
+        return Template()
+
+    def _tokens_of(self, template: Sequence[Mapping[str, Any]]) -> list[str | None]:
+        """Return the tokens of a template, None in place of a text."""
+        return [part["SpecialToken"]["id"] if "SpecialToken" in part else None for part in template]
+
+    @property
+    def added_tokens(self) -> Sequence[Mapping[str, Any]]:
+        """The tokens that are recognised in texts."""
+        return self.content.get("added_tokens") or ()
+
+    def pieces(self, vocabulary: Any) -> list[str]:
+        """Return the pieces of a vocabulary and the added tokens in the order of their ids.
+
+        Raises:
+            ValueError: if an id is missing.
+        """
+        if isinstance(vocabulary, dict):
+            vocabulary = {**vocabulary, **{token["content"]: token["id"] for token in self.added_tokens}}
+        return in_order(self.path, vocabulary)
+
+    def text_settings(self, roles: Mapping[str, str]) -> dict[str, Any]:
+        """Return the settings "special_tokens" and those of tokens in texts of byte-pair tokenizers.
+
+        Args:
+            roles: the special tokens with a role.
+
+        Raises:
+            ValueError: if a token is recognised only as a whole word.
+        """
+        tokens = self.added_tokens
+        if words := [token["content"] for token in tokens if token.get("single_word")]:
+            raise ValueError(
+                f"{self.path} must have added_tokens with single_word=False. "
+                f"Received: single_word=True for {words[0]!r}"
+            )
+
+        def named(flag: str) -> list[str]:
+            return [token["content"] for token in tokens if token.get(flag)]
+
+        without_role = [token for token in named("special") if token not in roles.values()]
+        specials = {**roles, **{token: token for token in without_role}}
+        settings = {
+            "tokens_in_text": [token["content"] for token in tokens if not token.get("special")],
+            "lstrip_tokens": named("lstrip"),
+            "rstrip_tokens": named("rstrip"),
+            "normalized_tokens": named("normalized") if self.steps("normalizer") else [],
+        }
+        return {"special_tokens": specials, **{name: value for name, value in settings.items() if value}}
+
+
+def byte_pair_words(components: Components) -> dict[str, Any]:
+    """Return the settings of `BytePairTokenizer` for normaliser and pre-tokenizer.
+
+    Raises:
+        ValueError: if they are not supported.
+    """
+    settings: dict[str, Any] = {}
+    match [step["type"] for step in components.steps("normalizer")]:
+        case []:
+            pass
+        case ["NFC"]:
+            settings["normalization"] = "NFC"
+        case _:
+            components.unsupported("normalizer")
+    match components.steps("pre_tokenizer"):
+        case [{"type": "ByteLevel", **rest}] if rest.get("use_regex", True):
+            settings["add_prefix_space"] = rest.get("add_prefix_space", True)
+        case [
+            {"type": "Digits", "individual_digits": True},
+            {"type": "ByteLevel", "add_prefix_space": False, **rest},
+        ] if rest.get("use_regex", True):
+            settings["individual_digits"] = True
+        case [
+            {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", **rest},
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        ] if pattern in MAX_DIGITS and not rest.get("invert"):
+            settings["pattern"] = pattern
+        case _:
+            components.unsupported("pre_tokenizer")
+    if [step["type"] for step in components.steps("decoder")] not in ([], ["ByteLevel"]):
+        components.unsupported("decoder")
+    return settings
+
+
+def prepend_scheme(components: Components) -> str:
+    """Return where SentencePiece's BPE adds a space before a text, from normaliser, pre-tokenizer and decoder.
+
+    Raises:
+        ValueError: if they are not supported.
+    """
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    normalizer, pre_tokenizer = components.steps("normalizer"), components.steps("pre_tokenizer")
+    if normalizer not in ([], [replace], [{"type": "Prepend", "prepend": _SPACE}, replace]):
+        components.unsupported("normalizer")
+    match pre_tokenizer:
+        case [] if normalizer:
+            scheme = "legacy" if len(normalizer) == 2 else "never"
+        case [{"type": "Split", "pattern": {"String": " "}}] if normalizer == [replace]:
+            scheme = "never"  # there is no space left to split at
+        case [{"type": "Metaspace", "replacement": "\u2581", "split": False, **rest}] if not normalizer:
+            scheme = rest.get("prepend_scheme", "always")
+        case _:
+            components.unsupported("pre_tokenizer")
+    decoder = ["Replace", "ByteFallback", "Fuse", *([] if scheme == "never" else ["Strip"])]
+    if [step["type"] for step in components.steps("decoder")] != decoder:
+        components.unsupported("decoder")
+    return scheme
+
+
+def in_order(path: pathlib.Path, vocabulary: Any) -> list[str]:
+    """Return the pieces in the order of their ids.
+
+    Args:
+        path: the file, for error messages.
+        vocabulary: a mapping from pieces to ids.
+
+    Raises:
+        ValueError: if an id is missing, or there is no such mapping.
+    """
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else None
+    if not ids or not all(isinstance(id_, int) for id_ in ids) or sorted(ids) != list(range(len(ids))):
+        raise ValueError(
+            f"{path} must number its pieces 0, 1, 2, … without a gap. Received: "
+            + (f"{len(ids)} pieces with ids up to {max(ids, key=str)}" if ids else f"{str(vocabulary)[:50]}")
+        )
+    return sorted(vocabulary, key=vocabulary.__getitem__)
+
+
+def read_object(path: pathlib.Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ValueError: if the file is damaged or holds something else.
+    """
+    content = files.read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: {str(content)[:50]}")
+    return content
