@@ -3,8 +3,8 @@
 For each architecture that `pipelines.from_hugging_face` supports, a folder has the tokenizer files of the published
 models, with vocabularies trained here: T5's `spiece.model`, Marian's `source.spm`, `target.spm` and `vocab.json`,
 GPT-1's and GPT-2's `vocab.json` and `merges.txt`, BERT's `vocab.txt`, `sentencepiece.bpe.model` or `tokenizer.json` of
-mBART, mBART-50 and NLLB-200, and M2M-100's `vocab.json` and `sentencepiece.bpe.model`. Ids are compared on lines of real text, and on as
-many lines of characters from all over Unicode; texts are compared for the ids of the real lines.
+mBART, mBART-50 and NLLB-200, and M2M-100's `vocab.json` and `sentencepiece.bpe.model`. Ids are compared on lines of
+real text, and on as many lines of characters from all over Unicode; texts are compared for the ids of the real lines.
 
     .venv-bench/bin/python benchmarks/parity/tokenizers_of_folders.py    # needs KERAS_TRANSFORMER_DATA; --help
 """
@@ -29,6 +29,7 @@ import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import references
+from small_folders import add_languages
 from tokenizers_parity import fuzzed_lines, real_lines
 
 from keras_transformer import text
@@ -123,18 +124,7 @@ def write_nllb(folder: pathlib.Path, lines: list[str]) -> None:
     write_fairseq(folder, lines, "NllbTokenizer", model_type="bpe")
     transformers.NllbTokenizer.from_pretrained(folder).save_pretrained(folder)
     (folder / "sentencepiece.bpe.model").unlink()
-    content = json.loads((folder / "tokenizer.json").read_text())
-    vocabulary = content["model"]["vocab"]
-    *added, mask = content["added_tokens"]
-    codes = ["eng_Latn", "fra_Latn", "spa_Latn", "zho_Hans"]
-    for code in codes:
-        vocabulary[code] = len(vocabulary)
-        added.append({**added[0], "content": code, "id": vocabulary[code]})
-    vocabulary["<mask>"] = mask["id"] = len(vocabulary)
-    content["added_tokens"] = [*added, mask]
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-    config = {"tokenizer_class": "NllbTokenizer", "additional_special_tokens": codes}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    add_languages(folder, ["eng_Latn", "fra_Latn", "spa_Latn", "zho_Hans"])
 
 
 def write_m2m100(folder: pathlib.Path, lines: list[str]) -> None:

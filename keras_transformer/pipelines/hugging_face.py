@@ -3,10 +3,11 @@
 import inspect
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_transformer import interop, text
+from keras_transformer.generation import ForcedPrefix
 from keras_transformer.interop import sentence_transformers
 from keras_transformer.interop.hub import MODULES, local_folder
 from keras_transformer.pipelines.base import Pipeline
@@ -46,7 +47,7 @@ def from_hugging_face(
 
     | folder | pipeline |
     |---|---|
-    | Marian, BART, Pegasus, T5, T5 v1.1, mT5 | `TextToText` |
+    | Marian, BART, Pegasus, T5, T5 v1.1, mT5, mBART, M2M-100, NLLB-200 | `TextToText` |
     | GPT-2, OpenAI GPT | `TextGeneration` |
     | BERT and its relatives for masked language modelling or pre-training | `FillMask` |
     | for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
@@ -54,8 +55,9 @@ def from_hugging_face(
     | BERT with `modules.json` of `sentence-transformers` | `Embedding` |
     | ViT | `ImageClassification` |
 
-    BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. For mBART, M2M-100, ALBERT, ModernBERT and
-    Llama, whose tokenizers cannot be read, pass a `tokenizer`.
+    BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. For ALBERT, ModernBERT and Llama,
+    whose tokenizers cannot be read, pass a `tokenizer`. The languages of mBART, M2M-100 and NLLB-200 are arguments of
+    calls; defaults are read from `forced_bos_token_id` and `tokenizer_config.json`.
 
     Args:
         source: a folder with the tokenizer's files and the files that `interop.from_hugging_face` reads, or the id of a
@@ -100,6 +102,8 @@ def from_hugging_face(
             f"Received: model_type={config['model_type']!r}"
         )
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
+    if getattr(arguments.get("tokenizer"), "languages", {}):
+        arguments |= _languages(folder, **arguments)
     return pipeline(**{**arguments, **settings})
 
 
@@ -109,6 +113,27 @@ def _embedding(folder: pathlib.Path, settings: Mapping[str, Any]) -> Embedding:
         loaded.folder, special_tokens_in_text=True, lowercase=loaded.lowercase
     )
     return Embedding(loaded.model, tokenizer, **{**loaded.settings, **settings})
+
+
+def _languages(
+    folder: pathlib.Path, model: Any, tokenizer: text.Tokenizer, constraints: Sequence[Any], **_: Any
+) -> dict[str, Any]:
+    """Return the default languages of a translation model, and the constraints without that of a language."""
+    names = {id_: name for name, id_ in tokenizer.languages.items()}
+    file = folder / "tokenizer_config.json"
+    config = files.read_json(file) if file.is_file() else {}
+    source, target = (config.get(name) for name in ("src_lang", "tgt_lang"))
+    if tokenizer.language_is_start:
+        target = names.get(model.start_id, target)
+    others = []
+    for constraint in constraints:
+        if isinstance(constraint, ForcedPrefix) and constraint.prefix[0] in names:
+            target = names[constraint.prefix[0]]
+        else:
+            others.append(constraint)
+    chosen = {"source_language": source, "target_language": target}
+    known = {name: language for name, language in chosen.items() if language in tokenizer.languages}
+    return {"constraints": others, **known}
 
 
 def _marian_or_t5(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
@@ -130,7 +155,7 @@ def _camembert(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
 
 # The tokenizer of each model type that reads texts.
 _TOKENIZERS: dict[str, Callable[[pathlib.Path, Any], text.Tokenizer]] = {
-    **dict.fromkeys(("marian", "t5", "mt5", "pegasus"), _marian_or_t5),
+    **dict.fromkeys(("marian", "t5", "mt5", "pegasus", "mbart", "m2m_100"), _marian_or_t5),
     "gpt2": lambda folder, _: text.BytePairTokenizer.from_files(folder),
     "openai-gpt": lambda folder, _: text.OpenAIGPTTokenizer.from_files(folder),
     **dict.fromkeys(("bert", "distilbert"), lambda folder, _: text.WordPieceTokenizer.from_files(folder)),

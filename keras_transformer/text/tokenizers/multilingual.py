@@ -22,14 +22,14 @@ _WHITE_SPACE = [code for code in range(0x3001) if chr(code).isspace() and code n
 
 # The codes of languages in the order of their ids, which the files of older versions do not list.
 _MBART = """ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP
-nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN""".split()
+nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"""
 _MBART50 = """af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE
-sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI""".split()
+sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"""
 _M2M100 = """af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht
 hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru
-sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu""".split()
-_WMT21 = "en ha is ja cs ru zh de".split()
-_CODES = {"MBart": _MBART, "MBart50": [*_MBART, *_MBART50], "Nllb": []}
+sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"""
+_WMT21 = "en ha is ja cs ru zh de"
+_CODES = {"MBart": _MBART, "MBart50": f"{_MBART} {_MBART50}", "Nllb": ""}
 _CODE = re.compile(r"[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")  # as en_XX and eng_Latn
 _MODEL_TYPES = {"mbart": "MBart", "m2m_100": "M2M100"}
 
@@ -64,7 +64,7 @@ def read_multilingual(folder: Folder) -> tuple[bytes, list[str], dict[str, Any]]
         codes = [piece for piece in pieces if _CODE.fullmatch(piece)]
     elif (file := path / _FILE).is_file():
         model = file.read_bytes()
-        codes = _CODES[str(kind)] or _listed_codes(config)
+        codes = _CODES[str(kind)].split() or _listed_codes(config)
         pieces = [
             *_FIRST,
             *[piece.piece for piece in hugging_face._sentence_piece(file).pieces[3:]],
@@ -113,7 +113,7 @@ def _read_m2m100(path: pathlib.Path, config: Mapping[str, Any]) -> tuple[bytes, 
         raise hugging_face._missing(path, f"vocab.json and {_FILE}")
     pieces = hugging_face._in_order(path / "vocab.json", hugging_face._read_object(path / "vocab.json"))
     codes = _WMT21 if config.get("language_codes") == "wmt21" else _M2M100
-    languages = {code: f"__{code}__" for code in codes}
+    languages = {code: f"__{code}__" for code in codes.split()}
     hugging_face._sentence_piece(file)  # check it
     settings = {"special_tokens": _SPECIAL, "languages": languages}
     return file.read_bytes(), [*pieces, *languages.values()], settings
@@ -159,8 +159,8 @@ def _of_pairs(file: pathlib.Path, content: Mapping[str, Any]) -> tuple[bytes, li
 def _white_space_charsmap() -> bytes:
     """Return the character map that replaces each white space by a space, in SentencePiece's format."""
     with tempfile.TemporaryDirectory() as folder:
-        rules = pathlib.Path(folder) / "rules.tsv"
-        rules.write_text(
+        table = pathlib.Path(folder) / "normalization.tsv"
+        table.write_text(
             "".join(f"{code:X}\t20\n" for code in _WHITE_SPACE if code != 0x20), encoding="utf-8"
         )
         model = io.BytesIO()
@@ -170,7 +170,7 @@ def _white_space_charsmap() -> bytes:
             model_type="char",
             vocab_size=5,
             hard_vocab_limit=False,
-            normalization_rule_tsv=str(rules),
+            normalization_rule_tsv=str(table),
             minloglevel=2,
         )
     proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
