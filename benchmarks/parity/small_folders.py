@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -248,24 +249,33 @@ def translations(
 ) -> list[dict[str, object]]:
     """The source ids of texts, and what the model generates, for each pair of languages."""
     cases = []
+    is_language = re.compile("__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]+").fullmatch
+    languages = [token for token in tokenizer.get_vocab() if is_language(token)]
+    languages += list(getattr(tokenizer, "lang_token_to_id", ()))
     for source, target in map(str.split, pairs):
         tokenizer.src_lang = source
         language = tokenizer.get_lang_id(target) if hasattr(tokenizer, "get_lang_id") else None
         language = tokenizer.convert_tokens_to_ids(target) if language is None else language
         is_start = type(tokenizer).__name__ == "MBartTokenizer"
-        first = {"decoder_start_token_id" if is_start else "forced_bos_token_id": language}
+        if is_start:
+            first = {"decoder_start_token_id": language}
+        else:
+            starts = [[model.config.decoder_start_token_id, language]] * len(TEXTS)
+            first = {"decoder_input_ids": torch.tensor(starts)}
+        begin = 1 if is_start else 2
         inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
-        suppressed = {model.config.pad_token_id, *([model.config.decoder_start_token_id] if is_start else [])}
+        suppressed = {*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(languages)}
+        suppressed |= {*range(len(tokenizer), model.config.vocab_size), model.config.pad_token_id}
         options = {
             **inputs,
             **first,
-            "max_new_tokens": NEW_TOKENS + (not is_start),
+            "max_new_tokens": NEW_TOKENS,
             "do_sample": False,
-            "suppress_tokens": sorted(suppressed),
+            "suppress_tokens": sorted(suppressed - {model.config.eos_token_id}),
             "forced_eos_token_id": None,
+            "forced_bos_token_id": None,
         }
         beam = {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"}
-        begin = 1 if is_start else 2
         cases.append(
             {
                 "source_language": source,
@@ -296,6 +306,9 @@ def write_multilingual(folder: pathlib.Path, name: str) -> torch.nn.Module:
     kind = getattr(transformers, class_name)
     model = kind(kind.config_class(**settings)).eval()
     randomise(model)
+    with torch.no_grad():  # so that a token depends on the source more than on the token before it
+        for parameter in (each for each_name, each in model.named_parameters() if "layers" in each_name):
+            parameter.mul_(4)
     model.save_pretrained(folder)
     with torch.no_grad():
         content = {"texts": TEXTS, "cases": translations(model, tokenizer, pairs)}

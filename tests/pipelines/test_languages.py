@@ -29,7 +29,12 @@ def languages_of(case):
 
 def load(name, **settings):
     """Return the pipeline of a folder."""
-    return pipelines.from_hugging_face(FOLDERS / name, **{"max_new_tokens": 8, "constraints": (), **settings})
+    pipeline = pipelines.from_hugging_face(FOLDERS / name, **{"max_new_tokens": 8, **settings})
+    model, tokenizer = pipeline.model, pipeline.tokenizer
+    never = {*tokenizer.special_token_ids.values(), *tokenizer.languages.values()}
+    never |= {*range(len(tokenizer.vocabulary), model.vocabulary_size)}
+    words = [[id_] for id_ in sorted(never - {model.pad_id, model.start_id, model.end_id})]
+    return pipeline.with_settings(constraints=[generation.BannedWords(words)])
 
 
 def without_padding(rows, end_id):
