@@ -624,8 +624,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         model: Any = None,
         constraints: Sequence[Any] | None = None,
         max_new_tokens: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> Self:
-        """Return a copy with other generation settings, or another model; None keeps a setting.
+        """Return a copy with other generation settings, languages or another model; None keeps a setting.
 
         Example:
             >>> both = translator.with_settings("beam", model=Ensemble([translator.model, other.model]))
@@ -638,6 +640,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             "constraints": self.constraints if constraints is None else constraints,
             "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,
         }
+        chosen = self._languages(1, source_language, target_language)
+        settings |= {name: language for name, (language,) in chosen.items()}
         return type(self)(self.model if model is None else model, self.tokenizer, **settings)
 
     def settings(self) -> dict[str, Any]:

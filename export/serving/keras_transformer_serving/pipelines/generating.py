@@ -120,6 +120,12 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         self.config = config
 
     @property
+    def languages(self) -> Sequence[str]:
+        """The languages of a translation model of many languages; none for most models."""
+        known: Sequence[str] = self.config.get("languages", ())
+        return known
+
+    @property
     def _text_tokenizer(self) -> Tokenizer:
         """The tokenizer, or a ValueError if it needs TensorFlow."""
         if self.tokenizer is None:
@@ -338,7 +344,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         """Return the languages of each text and of each output, by option; none if the model has none."""
         given = languages.of_each(
             count,
-            bool(self.config.get("languages")),
+            bool(self.languages),
             source_language=source_language,
             target_language=target_language,
         )

@@ -46,7 +46,7 @@ def of_each(count: int, has_languages: bool, **languages: Any) -> dict[str, list
             )
         is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
         given[name] = values = list(value) if is_list else [value] * count
-        if not all(isinstance(each, str) for each in values or [value]):
+        if not all(isinstance(each, str) for each in (values if is_list else [value])):
             raise TypeError(
                 f"`{name}` must be a string, or one for each text. Received: {name}={shown(value)}"
             )

@@ -92,7 +92,7 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
 def warm_up(pipeline: Generating) -> Iterator[Job]:
     """Yield a job for each bucket of lengths, which generates one token."""
     run = functools.partial(_generate, pipeline)
-    targets = pipeline.target_inputs(next(iter(pipeline.config.get("languages", ())), ""))
+    targets = pipeline.target_inputs(next(iter(pipeline.languages), ""))
     length = 1
     while length < 2 * pipeline.graphs.max_source_tokens:
         ids = [pipeline.graphs.end_id] * min(length, pipeline.graphs.max_source_tokens)
