@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import export, generation, pipelines, text
+from keras_transformer.pipelines.hugging_face_generation import generation_config_of
 from keras_transformer_cli import commands
 
 FOLDERS = pathlib.Path(__file__).parents[1] / "interop" / "folders"
@@ -195,6 +196,9 @@ def test_defaults_are_read_from_the_folder(tmp_path):
     (folder / "generation_config.json").write_text(json.dumps(forced))
     pipeline = pipelines.from_hugging_face(folder)
     assert (pipeline.target_language, list(pipeline.constraints)) == ("eng_Latn", [])
+    assert generation_config_of(pipeline)["forced_bos_token_id"] == english
+    mbart = load("MBart25", target_language="de_DE")
+    assert generation_config_of(mbart)["decoder_start_token_id"] == mbart.languages["de_DE"]
 
 
 @pytest.mark.parametrize("name", ["MBart50", "NLLB"])
