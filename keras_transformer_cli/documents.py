@@ -1,6 +1,7 @@
 """Translation of files: texts, of which lines and paragraphs are kept, and subtitles."""
 
 import dataclasses
+import functools
 import io
 import re
 import sys
@@ -82,16 +83,18 @@ def not_utf8(path: str | None, error: UnicodeDecodeError) -> ValueError:
     return ValueError(f"`--input` must be UTF-8. Received: {name}, {error}{advice}")
 
 
-def translate_text(content: str, pipeline: Any) -> str:
+def translate_text(content: str, pipeline: Any, **chosen: str) -> str:
     """Translate a text, keeping its lines, paragraphs and the spaces between sentences.
 
     Args:
         content: the text.
         pipeline: a `TextToText`, or its export.
+        **chosen: the languages of the text and its translation, if the pipeline needs them.
     """
     mark, text = _split_byte_order_mark(content)
     (split,) = pipeline.split_texts([text])
-    return mark + split.join(list(in_chunks(pipeline, split.parts, _CHUNK, "sentences")))
+    translate = functools.partial(pipeline, **chosen)
+    return mark + split.join(list(in_chunks(translate, split.parts, _CHUNK, "sentences")))
 
 
 def translate_subtitles(content: str, pipeline: Callable[[Sequence[str]], Sequence[str]], path: str) -> str:

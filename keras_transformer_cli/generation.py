@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer_cli import folders
+from keras_transformer_cli import folders, languages
 from keras_transformer_cli.output import flag_of, in_chunks, one_line, say
 from keras_transformer_cli.prediction import generating_export, read_lines
 from keras_transformer_cli.quiet import load_libraries, quiet_start
@@ -62,6 +62,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "source", nargs="?", help="a text; by default lines of a text, a tab and its output on standard input"
     )
     score.add_argument("target", nargs="?", help="its output")
+    languages.add_options(score)
     align = command(
         "align",
         _align,
@@ -70,6 +71,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     align.add_argument("path", help="a pipeline of an encoder-decoder, or its training run")
     align.add_argument("source", help="a text")
     align.add_argument("target", nargs="?", help="an output; by default the pipeline's")
+    languages.add_options(align)
     align.add_argument("--layer", type=int, default=-1, help="the decoder layer; default: the last")
     align.add_argument(
         "--head", type=int, action="append", help="a head; may be repeated; default: the mean of all"
@@ -97,6 +99,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
             {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
         )
         generate.add_argument(flag_of(name), help=text, **option)
+    languages.add_options(generate)
     for name, (metavar, text) in _REPEATED.items():
         generate.add_argument(flag_of(name), action="append", metavar=metavar, help=text)
     for name, text in _SHOWN.items():
@@ -116,8 +119,9 @@ def _generate(options: argparse.Namespace) -> None:
         folders.check_pipelines(name, others)
     pipeline = load(options.path)
     texts = options.texts or read_lines()
+    translation = languages.of(pipeline, options)
     if not chosen:
-        for answer in in_chunks(pipeline, texts):
+        for answer in in_chunks(languages.with_languages(pipeline, options), texts):
             say(one_line(answer))
         return
     if not hasattr(pipeline, "with_settings"):
@@ -131,11 +135,12 @@ def _generate(options: argparse.Namespace) -> None:
     if options.stream:
         for row, text in enumerate(texts):
             prefix, limit = prefixes[row] if prefixes else "", limits[row] if limits else None
-            for piece in pipeline.stream(text, prefix, max_new_tokens=limit):
+            for piece in pipeline.stream(text, prefix, max_new_tokens=limit, **translation):
                 say(" ".join(piece.split("\n")), end="")
             say("")
         return
-    for row, answers in enumerate(pipeline.answers(texts, prefixes=prefixes, max_new_tokens=limits)):
+    rows = pipeline.answers(texts, prefixes=prefixes, max_new_tokens=limits, **translation)
+    for row, answers in enumerate(rows):
         for answer in answers:
             if options.json:
                 say(json.dumps({"row": row, **dataclasses.asdict(answer)}, ensure_ascii=False))
@@ -157,14 +162,15 @@ def _score(options: argparse.Namespace) -> None:
                 f"Received: {len(pair) - 1} tabs in line {number}"
             )
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    for answer in _load_pipeline("path", options.path).score(sources, targets):
+    pipeline = _load_pipeline("path", options.path)
+    for answer in pipeline.score(sources, targets, **languages.of(pipeline, options)):
         say(_number(answer.score) + one_line(answer.text))
 
 
 def _align(options: argparse.Namespace) -> None:
-    alignment = _load_pipeline("path", options.path).align(
-        options.source, options.target, layer=options.layer, head=options.head
-    )
+    pipeline = _load_pipeline("path", options.path)
+    choice = {"layer": options.layer, "head": options.head, **languages.of(pipeline, options)}
+    alignment = pipeline.align(options.source, options.target, **choice)
     target_width = max(map(len, alignment.target), default=0)
     source_width = max(map(len, alignment.source), default=0)
     for piece, row in zip(alignment.target, alignment.weights, strict=True):

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer_cli import documents, folders
+from keras_transformer_cli import documents, folders, languages
 from keras_transformer_cli.output import in_chunks, one_line
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
@@ -80,6 +80,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="for a translator: refuse texts that are too long (an error), or split them into sentences; with split, a "
         "file or standard input is one text whose paragraphs are kept; default: the pipeline's setting",
     )
+    languages.add_options(predict)
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -94,8 +95,9 @@ def _predict(options: argparse.Namespace) -> None:
         return
     lines = options.inputs or read_lines(options.input)
     predictor = load(options.folder)
-    if options.long_texts is not None:
-        predictor = dataclasses.replace(predictor, answer=_with_long_texts(predictor, options))
+    answer = _with_long_texts(predictor, options) if options.long_texts is not None else predictor.answer
+    chosen = languages.of(predictor.answer, options)
+    predictor = dataclasses.replace(predictor, answer=functools.partial(answer, **chosen))
     with open_output(options.output) as output:
         for line, answer in zip(lines, in_chunks(predictor, lines), strict=True):
             if options.format == "jsonl":
@@ -113,11 +115,12 @@ def _translate_file(options: argparse.Namespace) -> None:
 
     content = documents.read(options.input)
     predictor = load(options.folder)
-    pipeline = _with_long_texts(predictor, options)
+    chosen = languages.of(predictor.answer, options)
+    pipeline = functools.partial(_with_long_texts(predictor, options), **chosen)
     if documents.is_subtitles(options.input):
         translation = documents.translate_subtitles(content, pipeline, options.input)
     else:
-        translation = documents.translate_text(content, predictor.answer)
+        translation = documents.translate_text(content, predictor.answer, **chosen)
     if options.output is None:
         sys.stdout.write(translation)
         sys.stdout.flush()
@@ -203,7 +206,24 @@ def _of_export(path: pathlib.Path) -> Predictor:
     return Predictor(name, model, _counts(task, config), text=task.text)
 
 
-def generating_export(export: Any) -> Callable[[Sequence[str]], list[str]]:
+@dataclasses.dataclass(frozen=True)
+class _SavedModelTexts:
+    """The texts that a SavedModel generates.
+
+    Attributes:
+        run: a function from texts and languages to the answers.
+        languages: the model's languages; none for most models.
+    """
+
+    run: Callable[..., list[str]]
+    languages: Sequence[str]
+
+    def __call__(self, texts: Sequence[str], **chosen: str) -> list[str]:
+        """Return the first output of each text."""
+        return self.run(texts, **chosen) if texts else []
+
+
+def generating_export(export: Any) -> Callable[..., list[str]]:
     """Return the ONNX graphs of a generating export, or without them its newest SavedModel, as a function."""
     import keras_transformer_serving as serving
 
@@ -211,13 +231,17 @@ def generating_export(export: Any) -> Callable[[Sequence[str]], list[str]]:
     parts = [part for part in export.parity if (folder / part).is_dir()]
     versions = [folder / part for part in parts if part != serving.bundle.ONNX]
     if not versions or (serving.bundle.ONNX in parts and serving.reads_text(config)):
-        generate: Callable[[Sequence[str]], list[str]] = serving.load(folder)
+        generate: Callable[..., list[str]] = serving.load(folder)
         return generate
     load_libraries()
     from keras_transformer.export.parity import generation
 
     saved_model = generation.SavedModel(max(versions, key=lambda version: int(version.name)), config)
-    return lambda texts: first_answers(saved_model(texts)[generation.SAVED_MODEL][1]) if texts else []
+
+    def run(texts: Sequence[str], **chosen: str) -> list[str]:
+        return first_answers(saved_model(texts, **chosen)[generation.SAVED_MODEL][1])
+
+    return _SavedModelTexts(run, config.get("languages", ()))
 
 
 def first_answers(answers: Sequence[Any]) -> list[str]:

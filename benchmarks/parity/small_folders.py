@@ -2,17 +2,23 @@
 
     .venv-bench/bin/python benchmarks/parity/small_folders.py tests/interop/folders
 
-Where published weights cannot be downloaded, tests read these folders. No two sizes are equal by chance.
+Where published weights cannot be downloaded, tests read these folders. No two sizes are equal by chance. Translation
+models of many languages have their tokenizers and translations, too.
 """
 
 import argparse
+import io
+import json
 import os
 import pathlib
+import re
 import shutil
+import tempfile
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import numpy as np
+import sentencepiece
 import torch
 import transformers
 
@@ -158,21 +164,178 @@ def outputs(model: torch.nn.Module, random: np.random.Generator) -> dict[str, np
     }
 
 
+LINES = [
+    "la casa azul", "el perro come el pan", "where is the station", "the dog eats the bread", "the house is blue",
+    "где дом", "дом и хлеб", "家 犬 青い家", "犬はパンを食べる",
+]  # fmt: skip
+TEXTS = [
+    "la casa azul", "  the   house\tis blue", "где дом 家 犬 👍", "ﬁ el perro\ncome", "unknown: ☃ ☃☃ 12",
+    "a\u200bb \x07 pan",
+]  # fmt: skip
+NORMALIZED = {"\t": " ", "\n": " ", "\x07": "", "\u200b": " ", "ﬁ": "fi", "Ａ": "A"}
+# The class of the model and that of the tokenizer, the pairs of languages, and the type of the SentencePiece model.
+MULTILINGUAL = {
+    "MBart25": ("MBartForConditionalGeneration", "MBartTokenizer", ("en_XX ro_RO", "es_XX de_DE"), "unigram"),
+    "MBart50": (
+        "MBartForConditionalGeneration",
+        "MBart50Tokenizer",
+        ("en_XX sl_SI", "ru_RU es_XX"),
+        "unigram",
+    ),
+    "NLLB": (
+        "M2M100ForConditionalGeneration",
+        "NllbTokenizer",
+        ("spa_Latn eng_Latn", "eng_Latn zho_Hans"),
+        "bpe",
+    ),
+    "M2M100": ("M2M100ForConditionalGeneration", "M2M100Tokenizer", ("es en", "ru zh"), "bpe"),
+}
+
+
+def sentence_piece(model_type: str) -> bytes:
+    """A small SentencePiece model with a small table of normalization."""
+    model = io.BytesIO()
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as table:
+        for characters, replacement in NORMALIZED.items():
+            sides = (" ".join(f"{ord(each):X}" for each in side) for side in (characters, replacement))
+            table.write("\t".join(sides) + "\n")
+        table.flush()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(LINES * 8),
+            model_writer=model,
+            model_type=model_type,
+            vocab_size=90,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=table.name,
+            minloglevel=2,
+        )
+    return model.getvalue()
+
+
+def add_languages(folder: pathlib.Path, codes: list[str]) -> None:
+    """Add NLLB-200's languages to `tokenizer.json` before the mask token, as in the published one."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    *added, mask = content["added_tokens"]
+    for code in codes:
+        vocabulary[code] = len(vocabulary)
+        added.append({**added[0], "content": code, "id": vocabulary[code]})
+    vocabulary["<mask>"] = mask["id"] = len(vocabulary)
+    content["added_tokens"] = [*added, mask]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    config = {"tokenizer_class": "NllbTokenizer", "additional_special_tokens": codes}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def write_tokenizer(folder: pathlib.Path, name: str, pairs: tuple[str, ...], model_type: str) -> object:
+    """Write the files of a tokenizer, and read them."""
+    model = sentence_piece(model_type)
+    (folder / "sentencepiece.bpe.model").write_bytes(model)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    if name == "M2M100Tokenizer":
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        pieces = [processor.id_to_piece(id_) for id_ in range(3, processor.vocab_size())]
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pieces)[:-5]]
+        (folder / "vocab.json").write_text(json.dumps({piece: id_ for id_, piece in enumerate(pieces)}))
+    else:
+        getattr(transformers, name).from_pretrained(folder).save_pretrained(folder)
+        if name == "NllbTokenizer":
+            add_languages(folder, sorted({code for pair in pairs for code in pair.split()} | {"fra_Latn"}))
+    return getattr(transformers, name).from_pretrained(folder)
+
+
+def translations(
+    model: torch.nn.Module, tokenizer: object, pairs: tuple[str, ...]
+) -> list[dict[str, object]]:
+    """The source ids of texts, and what the model generates, for each pair of languages."""
+    cases = []
+    is_language = re.compile("__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]+").fullmatch
+    languages = [token for token in tokenizer.get_vocab() if is_language(token)]
+    languages += list(getattr(tokenizer, "lang_token_to_id", ()))
+    for source, target in map(str.split, pairs):
+        tokenizer.src_lang = source
+        language = tokenizer.get_lang_id(target) if hasattr(tokenizer, "get_lang_id") else None
+        language = tokenizer.convert_tokens_to_ids(target) if language is None else language
+        is_start = type(tokenizer).__name__ == "MBartTokenizer"
+        if is_start:
+            first = {"decoder_start_token_id": language}
+        else:
+            starts = [[model.config.decoder_start_token_id, language]] * len(TEXTS)
+            first = {"decoder_input_ids": torch.tensor(starts)}
+        begin = 1 if is_start else 2
+        inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+        suppressed = {*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(languages)}
+        suppressed |= {*range(len(tokenizer), model.config.vocab_size), model.config.pad_token_id}
+        options = {
+            **inputs,
+            **first,
+            "max_new_tokens": NEW_TOKENS,
+            "do_sample": False,
+            "suppress_tokens": sorted(suppressed - {model.config.eos_token_id}),
+            "forced_eos_token_id": None,
+            "forced_bos_token_id": None,
+        }
+        beam = {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"}
+        cases.append(
+            {
+                "source_language": source,
+                "target_language": target,
+                "source_ids": [tokenizer(text)["input_ids"] for text in TEXTS],
+                "greedy": model.generate(**options, num_beams=1)[:, begin:].tolist(),
+                "beam": model.generate(**options, **beam)[:, begin:].tolist(),
+            }
+        )
+    return cases
+
+
+def write_multilingual(folder: pathlib.Path, name: str) -> torch.nn.Module:
+    """Write a translation model of many languages, its tokenizer and translations."""
+    class_name, tokenizer_name, pairs, model_type = MULTILINGUAL[name]
+    folder.mkdir(parents=True)
+    tokenizer = write_tokenizer(folder, tokenizer_name, pairs, model_type)
+    settings = {
+        **SEQ2SEQ,
+        "vocab_size": len(tokenizer) + 3,
+        "max_position_embeddings": 67,
+        "decoder_start_token_id": 2,
+    }
+    if name == "MBart25":
+        settings["decoder_start_token_id"] = tokenizer.convert_tokens_to_ids(pairs[0].split()[1])
+    if name == "M2M100":
+        settings["vocab_size"] += len(tokenizer.lang_code_to_id)
+    kind = getattr(transformers, class_name)
+    model = kind(kind.config_class(**settings)).eval()
+    randomise(model)
+    with torch.no_grad():  # so that a token depends on the source more than on the token before it
+        for parameter in (each for each_name, each in model.named_parameters() if "layers" in each_name):
+            parameter.mul_(4)
+    model.save_pretrained(folder)
+    with torch.no_grad():
+        content = {"texts": TEXTS, "cases": translations(model, tokenizer, pairs)}
+    (folder / "translations.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return model
+
+
 def main() -> None:
     """Write a folder for each model."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "folder", type=pathlib.Path, help="the folder of the folders; those in it are replaced"
     )
-    folder = parser.parse_args().folder
+    parser.add_argument("names", nargs="*", help="the folders to write, by default all")
+    chosen = parser.parse_args()
+    folder = chosen.folder
     transformers.utils.logging.disable_progress_bar()
-    for name, settings in MODELS.items():
+    for name in chosen.names or (*MODELS, *MULTILINGUAL):
         torch.manual_seed(0)
-        kind = getattr(transformers, name)
-        model = kind(kind.config_class(**settings)).eval()
-        randomise(model)
         shutil.rmtree(folder / name, ignore_errors=True)
-        model.save_pretrained(folder / name)
+        if name in MULTILINGUAL:
+            model = write_multilingual(folder / name, name)
+        else:
+            kind = getattr(transformers, name)
+            model = kind(kind.config_class(**MODELS[name])).eval()
+            randomise(model)
+            model.save_pretrained(folder / name)
         (folder / name / "generation_config.json").unlink(missing_ok=True)
         with torch.no_grad():
             np.savez_compressed(folder / name / "expected.npz", **outputs(model, np.random.default_rng(0)))

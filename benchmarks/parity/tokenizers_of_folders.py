@@ -2,8 +2,9 @@
 
 For each architecture that `pipelines.from_hugging_face` supports, a folder has the tokenizer files of the published
 models, with vocabularies trained here: T5's `spiece.model`, Marian's `source.spm`, `target.spm` and `vocab.json`,
-GPT-1's and GPT-2's `vocab.json` and `merges.txt`, BERT's `vocab.txt`. Ids are compared on lines of real text, and on as
-many lines of characters from all over Unicode; texts are compared for the ids of the real lines.
+GPT-1's and GPT-2's `vocab.json` and `merges.txt`, BERT's `vocab.txt`, `sentencepiece.bpe.model` or `tokenizer.json` of
+mBART, mBART-50 and NLLB-200, and M2M-100's `vocab.json` and `sentencepiece.bpe.model`. Ids are compared on lines of
+real text, and on as many lines of characters from all over Unicode; texts are compared for the ids of the real lines.
 
     .venv-bench/bin/python benchmarks/parity/tokenizers_of_folders.py    # needs KERAS_TRANSFORMER_DATA; --help
 """
@@ -28,12 +29,13 @@ import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import references
+from small_folders import add_languages
 from tokenizers_parity import fuzzed_lines, real_lines
 
 from keras_transformer import text
 
 VOCABULARY = 8000
-SPECIAL = ("<unk>", "</s>", "<pad>")
+SPECIAL = ("<unk>", "</s>", "<pad>", "<s>", "<mask>")
 
 
 def sentence_piece(lines: list[str], **options: Any) -> bytes:
@@ -106,6 +108,34 @@ def write_bert(folder: pathlib.Path, lines: list[str]) -> None:
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
 
 
+def write_fairseq(folder: pathlib.Path, lines: list[str], name: str, **options: Any) -> None:
+    """Write the files of mBART, mBART-50 or NLLB-200, whose ids begin with fairseq's."""
+    (folder / "sentencepiece.bpe.model").write_bytes(sentence_piece(lines, **options))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+
+
+def fairseq_ids(model: Any, lines: list[str]) -> list[list[int]]:
+    """Return the ids of a SentencePiece model by fairseq's numbers."""
+    return [[id_ + 1 if id_ else 3 for id_ in row] for row in model.encode(lines)]
+
+
+def write_nllb(folder: pathlib.Path, lines: list[str]) -> None:
+    """Write NLLB-200's `tokenizer.json`, with languages before the mask token, as in the published one."""
+    write_fairseq(folder, lines, "NllbTokenizer", model_type="bpe")
+    transformers.NllbTokenizer.from_pretrained(folder).save_pretrained(folder)
+    (folder / "sentencepiece.bpe.model").unlink()
+    add_languages(folder, ["eng_Latn", "fra_Latn", "spa_Latn", "zho_Hans"])
+
+
+def write_m2m100(folder: pathlib.Path, lines: list[str]) -> None:
+    """Write the files of M2M-100: a model, and a vocabulary in another order."""
+    model = sentence_piece(lines, model_type="bpe")
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pieces_of(model)[3:])[:-100]]
+    (folder / "sentencepiece.bpe.model").write_bytes(model)
+    (folder / "vocab.json").write_text(json.dumps({piece: id_ for id_, piece in enumerate(pieces)}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "M2M100Tokenizer"}))
+
+
 def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any, Callable[..., Any], Any]]:
     """Yield names, tokenizers of this package, functions from lines to the reference's ids, and references."""
     cases: dict[str, tuple[Any, Any, Any]] = {
@@ -114,6 +144,16 @@ def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any,
         "GPT-1": (write_gpt, text.OpenAIGPTTokenizer, transformers.OpenAIGPTTokenizer),
         "GPT-2": (write_gpt2, text.BytePairTokenizer, transformers.GPT2Tokenizer),
         "BERT": (write_bert, text.WordPieceTokenizer, transformers.BertTokenizer),
+        **{
+            name: (
+                functools.partial(write_fairseq, name=f"{name}Tokenizer"),
+                text.MarianT5Tokenizer,
+                getattr(transformers, f"{name}Tokenizer"),
+            )
+            for name in ("MBart", "MBart50")
+        },
+        "NLLB": (write_nllb, text.MarianT5Tokenizer, transformers.NllbTokenizer),
+        "M2M-100": (write_m2m100, text.MarianT5Tokenizer, transformers.M2M100Tokenizer),
     }
     for name, (write, ours, theirs) in cases.items():
         (base / name).mkdir()
@@ -125,12 +165,18 @@ def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any,
 
         # Read special tokens in texts, as the reference does; T5's and Marian's tokenizers here read them as text.
         special = {} if ours is text.MarianT5Tokenizer else {"special_tokens_in_text": True}
-        yield name, ours.from_files(base / name, **special), ids, reference
-        if name == "T5":
-            (base / "saved").mkdir()
-            reference.save_pretrained(base / "saved")
-            (base / "saved" / "spiece.model").unlink(missing_ok=True)
-            yield "T5, tokenizer.json", ours.from_files(base / "saved"), ids, reference
+        if (
+            name == "MBart"
+        ):  # version 5 of the reference does not normalize texts as the SentencePiece model does
+            model = sentencepiece.SentencePieceProcessor(str(base / name / "sentencepiece.bpe.model"))
+            yield name, ours.from_files(base / name), functools.partial(fairseq_ids, model), reference
+        else:
+            yield name, ours.from_files(base / name, **special), ids, reference
+        if name in ("T5", "MBart", "MBart50", "NLLB"):
+            saved = base / f"{name}, tokenizer.json"
+            reference.save_pretrained(saved)
+            (saved / "spiece.model").unlink(missing_ok=True)
+            yield saved.name, ours.from_files(saved), ids, reference
         if name == "Marian":
             target = ours.from_files(base / name, target=True)
             yield (
@@ -151,8 +197,11 @@ def compare(tokenizer: Any, ids: Callable[..., Any], reference: Any, lines: list
     expected = [row for i in range(0, len(lines), 1000) for row in ids(lines[i : i + 1000])]
     different = [line for line, a, b in zip(lines, actual, expected, strict=True) if a != b]
     forged = [line for line in different if any(token in line for token in SPECIAL)]
+    # The references of mBART-50 and NLLB-200 keep a space at the end of a text, which SentencePiece removes.
+    space = tokenizer.piece_to_id("\u2581")
+    ends = [line for line, a, b in zip(lines, actual, expected, strict=True) if b == [*a, space]]
     # The tokenizers of this package write no special tokens in texts.
-    special = {tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, tokenizer.end_id}
+    special = {tokenizer.unknown_id, *tokenizer.special_token_ids.values()}
     ids_of_text = [row for row in expected if row and not special & set(row)][:2000]
     if isinstance(tokenizer, text.WordPieceTokenizer):
         ids_of_text = []  # BERT does not generate text
@@ -164,7 +213,8 @@ def compare(tokenizer: Any, ids: Callable[..., Any], reference: Any, lines: list
         "lines": len(lines),
         "lines_with_other_ids": len(different),
         "of_these_with_special_tokens": len(forged),
-        "examples": [line for line in different if line not in forged][:5],
+        "of_these_with_a_space_at_the_end": len(ends),
+        "examples": [line for line in different if line not in {*forged, *ends}][:5],
         "ids": sum(map(len, expected)),
         "unknown_ids": sum(row.count(tokenizer.unknown_id) for row in expected),
         "texts": len(ids_of_text),
@@ -187,7 +237,11 @@ def tokenizers_of(count: int) -> dict[str, tuple[Any, Callable[..., Any], Any]]:
         return {name: each for name, *each in contenders(corpora(count)["real"], pathlib.Path(base))}
 
 
-NAMES = ("T5", "T5, tokenizer.json", "Marian", "Marian, target", "GPT-1", "GPT-2", "BERT")
+NAMES = (
+    *("T5", "T5, tokenizer.json", "Marian", "Marian, target", "GPT-1", "GPT-2", "BERT"),
+    *("MBart", "MBart, tokenizer.json", "MBart50", "MBart50, tokenizer.json"),
+    *("NLLB", "NLLB, tokenizer.json", "M2M-100"),
+)
 REFERENCE = references.Reference(
     __file__,
     __doc__,
@@ -195,7 +249,12 @@ REFERENCE = references.Reference(
     lambda run: compare(
         *tokenizers_of(run.options.lines)[run.case[0]], corpora(run.options.lines)[run.case[1]]
     ),
-    measures=("lines_with_other_ids", "of_these_with_special_tokens", "texts_that_differ"),
+    measures=(
+        "lines_with_other_ids",
+        "of_these_with_special_tokens",
+        "of_these_with_a_space_at_the_end",
+        "texts_that_differ",
+    ),
     packages=("transformers", "sentencepiece"),
     name="parity_tokenizers_of_folders",
     add_options=lambda parser: parser.add_argument("--lines", type=int, default=10_000),

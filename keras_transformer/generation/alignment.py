@@ -9,7 +9,12 @@ from keras import ops
 
 from keras_transformer.generation.compilation import ModelFunctions, cached
 from keras_transformer.generation.generative_model import GenerativeModel
-from keras_transformer.generation.validation import check_finite, check_generates, checked_pair
+from keras_transformer.generation.validation import (
+    check_finite,
+    check_generates,
+    checked_pair,
+    checked_start,
+)
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, is_integer
 
@@ -21,6 +26,7 @@ def align(
     *,
     layer: int = -1,
     head: int | Sequence[int] | None = None,
+    start_ids: Any = None,
 ) -> np.ndarray:
     """Return the cross-attention weights of a decoder layer for targets.
 
@@ -30,6 +36,7 @@ def align(
         target_ids: integers (B, T) without a start token, such as `Generation.best`.
         layer: the index of the decoder layer.
         head: the index of a head, or a list of indices to average over; by default all heads.
+        start_ids: integers (B,), the first input of the decoder in each row, by default the model's `start_id`.
 
     Returns:
         float32 (B, T, S): row t has the weights of the step that generates token t. Rows sum to 1, or to 0 for
@@ -55,7 +62,9 @@ def align(
     source_ids, _, target_ids, real = checked_pair(model, source_ids, target_ids)
     if 0 in source_ids.shape or 0 in target_ids.shape:
         return np.zeros((*target_ids.shape, source_ids.shape[1]), np.float32)
-    weights = cached(model, "align", _Aligner).weights(source_ids, target_ids)
+    starts = np.full(len(source_ids), model.start_id) if start_ids is None else start_ids
+    starts = checked_start(model, starts, len(source_ids))
+    weights = cached(model, "align", _Aligner).weights(source_ids, target_ids, starts)
     count = len(weights)
     check(-count <= layer < count, f"be in [{-count}, {count})", layer=layer)
     layer_weights = keras.ops.convert_to_numpy(weights[layer])  # (B, N, T, S)
@@ -78,13 +87,14 @@ class _Aligner(ModelFunctions):
         super().__init__(model)
         self._run = self._compile(self._weights)
 
-    def weights(self, source_ids: np.ndarray, target_ids: np.ndarray) -> list[Tensor]:
+    def weights(self, source_ids: np.ndarray, target_ids: np.ndarray, start_ids: np.ndarray) -> list[Tensor]:
         """Return the weights (B, N, T, S) of each layer, with shapes padded to a bucket."""
-        return self._run(self._padded({"source_ids": source_ids, "target_ids": target_ids}))
+        arrays = {"source_ids": source_ids, "target_ids": target_ids, "start_ids": start_ids}
+        return self._run(self._padded(arrays))
 
     def _weights(self, arrays: dict[str, Tensor]) -> list[Tensor]:
         target_ids = ops.cast(arrays["target_ids"], "int32")
-        start = ops.full_like(target_ids[:, :1], self.model.start_id)
+        start = ops.cast(arrays["start_ids"], "int32")[:, None]
         target_ids = ops.concatenate([start, target_ids[:, :-1]], axis=1)
         model: Any = self.model  # `align` has checked that it has this method
         return model.cross_attention_weights(arrays["source_ids"], target_ids)

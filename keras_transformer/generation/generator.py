@@ -101,6 +101,7 @@ class Generator(ModelFunctions):
         limits: Any = None,
         seed: int | None = None,
         padding_mask: Any = None,
+        start_ids: Any = None,
     ) -> Generation:
         """Generate for a batch of padded sources.
 
@@ -112,6 +113,7 @@ class Generator(ModelFunctions):
             limits: integers (B,) in [1, M], the maximum number of new tokens of each row, by default M.
             seed: an integer in [0, 2³²), in place of the sampler's seed; if both are None, a new one is drawn.
             padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too.
+            start_ids: integers (B,), the first input of the decoder in each row, by default the model's `start_id`.
 
         Returns:
             A `Generation` with L = max(limits) columns; empty for B = 0.
@@ -131,6 +133,7 @@ class Generator(ModelFunctions):
             noise=noise,
             seed=seed,
             padding_mask=padding_mask,
+            start_ids=start_ids,
         )
 
     def generate(self, source_ids: np.ndarray, limits: np.ndarray | None, **options: Any) -> Generation:
@@ -166,6 +169,7 @@ class Generator(ModelFunctions):
         noise: Any = None,
         seed: int | None = None,
         padding_mask: Any = None,
+        start_ids: Any = None,
     ) -> Arrays:
         """Validate the arguments, and return the inputs of the loop."""
         sampler: Any = self.settings.sampler
@@ -174,6 +178,8 @@ class Generator(ModelFunctions):
         inputs = validation.masked(model, source_ids, real)
         if prefix_ids is not None:
             inputs["prefix_ids"] = validation.checked_prefix(model, prefix_ids, batch_size)
+        if start_ids is not None:
+            inputs["start_ids"] = validation.checked_start(model, start_ids, batch_size)
         if limits is not None:
             inputs["limits"] = limits
         prefixes = inputs["prefix_ids"] != model.pad_id if "prefix_ids" in inputs else real[:, :0]
@@ -226,6 +232,7 @@ def generate(
     min_new_tokens: int = 0,
     constraints: Sequence[Constraint] = (),
     prefix_ids: Any = None,
+    start_ids: Any = None,
     padding_mask: Any = None,
     rows: Any = None,
     noise: Any = None,
@@ -247,6 +254,8 @@ def generate(
         min_new_tokens: the minimum number of tokens before an end token.
         constraints: constraints on the output, such as `NoRepeatNGram(3)`.
         prefix_ids: integers (B, Q), the first target tokens of an encoder–decoder, which are not part of the output.
+        start_ids: integers (B,), the first input of an encoder–decoder's decoder in each row, by default the model's
+            `start_id`; mBART starts with the token of the target language.
         padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too. A model
             whose `pad_id` is None, such as GPT-2, needs the mask for padded prompts.
         rows: integers (B,) in [0, 2³¹), the row numbers that seed the sampling noise, by default 0, 1, 2, …
@@ -275,6 +284,7 @@ def generate(
         noise=noise,
         seed=seed,
         padding_mask=padding_mask,
+        start_ids=start_ids,
     )
 
 

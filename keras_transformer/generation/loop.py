@@ -29,6 +29,7 @@ def generate_ids(
     min_new_tokens: int = 0,
     constraints: Sequence[Constraint] = (),
     prefix_ids: Tensor | None = None,
+    start_ids: Tensor | None = None,
     padding_mask: Tensor | None = None,
     rows: Tensor | None = None,
     noise: Tensor | None = None,
@@ -52,6 +53,7 @@ def generate_ids(
         constraints: constraints on the output (see `constraints`).
         prefix_ids: integers (B, Q), the first target tokens of an encoder–decoder, padded on either side; not part of
             the output.
+        start_ids: integers (B,), the first input of the decoder in each row, by default the model's `start_id`.
         padding_mask: booleans (B, S), False for padding in `source_ids`; ids equal to `pad_id` are padding too.
         rows: integers (B,), the row numbers that seed the sampling noise, by default 0, 1, 2, …
         noise: float32 (B, R, M) in [0, 1], uniform noise that replaces `categorical.uniform`, for runtimes without
@@ -78,6 +80,7 @@ def generate_ids(
             kv_cache,
             source_ids,
             prefix_ids=prefix_ids,
+            start_ids=start_ids,
             padding_mask=padding_mask,
             rows=rows,
             noise=noise,
@@ -104,6 +107,12 @@ def new_search(inputs: Inputs, decoder: PromptedModel | None = None) -> Any:
         model: Any = inputs.model
         kernel = model.output_kernel() if hasattr(model, "output_kernel") and not one_row else None
         decoder = PromptedModel.of(
-            inputs.model, inputs.kv_cache, source_ids, inputs.prefix_ids, inputs.padding_mask, kernel
+            inputs.model,
+            inputs.kv_cache,
+            source_ids,
+            inputs.prefix_ids,
+            inputs.padding_mask,
+            kernel,
+            inputs.start_ids,
         )
     return samplers.search_of(sampler)(inputs, decoder)

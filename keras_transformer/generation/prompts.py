@@ -66,9 +66,10 @@ class PromptedModel:
         prefix_ids: Tensor | None = None,
         padding_mask: Tensor | None = None,
         output_kernel: Tensor | None = None,
+        start_ids: Tensor | None = None,
     ) -> "PromptedModel":
         """Encode the source if the model is an encoder–decoder, and prepare the prompt."""
-        prompt = prepare(model, source_ids, prefix_ids, padding_mask)
+        prompt = prepare(model, source_ids, prefix_ids, padding_mask, start_ids)
         last = prompt.positions[:, -1][:, None]  # of static width
         return cls(model, kv_cache, prompt.before, last, prompt.context, output_kernel, prompt)
 
@@ -141,6 +142,7 @@ def prepare(
     source_ids: Tensor,
     prefix_ids: Tensor | None = None,
     padding_mask: Tensor | None = None,
+    start_ids: Tensor | None = None,
 ) -> Prompt:
     """Create the prompt: the source of a decoder-only model, or the start token and target prefix of others."""
     if model.pad_id is None:
@@ -154,7 +156,10 @@ def prepare(
         ids, real = align(source_ids, real)
         return Prompt(ids, real, count_positions(real), empty, None)
     context = model.encode(source_ids)
-    ids = ops.full((ops.shape(source_ids)[0], 1), model.start_id, "int32")
+    if start_ids is None:
+        ids = ops.full((ops.shape(source_ids)[0], 1), model.start_id, "int32")
+    else:
+        ids = ops.cast(start_ids, "int32")[:, None]
     real = ops.ones_like(ids, dtype="bool")  # a start token may equal the padding id
     if prefix_ids is not None:
         real = ops.concatenate([real, ops.not_equal(prefix_ids, model.pad_id)], axis=1)

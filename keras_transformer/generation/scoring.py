@@ -1,6 +1,8 @@
 """Score targets by forced decoding."""
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -37,6 +39,8 @@ def score(
     *,
     padding_mask: Any = None,
     target_padding_mask: Any = None,
+    prefix_ids: Any = None,
+    start_ids: Any = None,
 ) -> Scores:
     """Return the log-probabilities of targets given their sources.
 
@@ -47,6 +51,8 @@ def score(
         padding_mask: booleans (B, S), False for padding of the sources, as in `generate`.
         target_padding_mask: booleans (B, T), False for padding of the targets. By default ids equal to `pad_id` are
             padding; for a model without `pad_id`, trailing end tokens except the first are.
+        prefix_ids: as in `generate`; a prefix is not scored.
+        start_ids: as in `generate`.
 
     Returns:
         The `Scores`.
@@ -64,7 +70,12 @@ def score(
     """
     validation.check_generates("model", model)
     inputs = validation.checked_pair(model, source_ids, target_ids, padding_mask, target_padding_mask)
-    return cached(model, "score", _Scorer).score(*inputs)
+    starts = {}
+    if prefix_ids is not None:
+        starts["prefix_ids"] = validation.checked_prefix(model, prefix_ids, len(inputs[0]))
+    if start_ids is not None:
+        starts["start_ids"] = validation.checked_start(model, start_ids, len(inputs[0]))
+    return cached(model, "score", _Scorer).score(*inputs, starts)
 
 
 class _Scorer(ModelFunctions):
@@ -75,15 +86,25 @@ class _Scorer(ModelFunctions):
         self._run = self._compile(lambda arrays: score_ids(self.model, **arrays))
 
     def score(
-        self, source_ids: np.ndarray, sources: np.ndarray, target_ids: np.ndarray, real: np.ndarray
+        self,
+        source_ids: np.ndarray,
+        sources: np.ndarray,
+        target_ids: np.ndarray,
+        real: np.ndarray,
+        starts: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> Scores:
-        """Return the scores of validated source ids and target ids, each followed by its mask, False for padding."""
-        self._check_max_length(sources, real)
+        """Return the scores of validated source ids and target ids, each followed by its mask, False for padding.
+
+        The `starts` are the validated "prefix_ids" and "start_ids", if there are any.
+        """
+        prefix = starts.get("prefix_ids", target_ids[:, :0])
+        self._check_max_length(sources, real, (prefix != self.model.pad_id).sum(axis=1))
         lengths = real.sum(axis=1).astype(np.int32)
         if 0 in target_ids.shape:
             token_scores = np.zeros(target_ids.shape, np.float32)
         else:
-            inputs = {**validation.masked(self.model, source_ids, sources), "target_ids": target_ids}
+            masked = validation.masked(self.model, source_ids, sources)
+            inputs = {**masked, **starts, "target_ids": target_ids}
             outputs = keras.ops.convert_to_numpy(self._run(self._padded(inputs)))
             token_scores = outputs[: len(target_ids), : target_ids.shape[1]]
             token_scores = np.where(real, token_scores, 0).astype(np.float32)
@@ -91,12 +112,12 @@ class _Scorer(ModelFunctions):
             validation.check_finite(np.where(invalid.any(axis=1), invalid.argmax(axis=1), -1))
         return Scores(token_scores.sum(axis=1), token_scores, lengths)
 
-    def _check_max_length(self, sources: np.ndarray, targets: np.ndarray) -> None:
+    def _check_max_length(self, sources: np.ndarray, targets: np.ndarray, prefixes: np.ndarray) -> None:
         """Raise a ValueError if prompt and target, without its last token, exceed the model's maximum length."""
         limit = getattr(self.model, "max_length", None)
         if limit is None or 0 in targets.shape:
             return
-        prompt = 1 if is_encoder_decoder(self.model) else sources.sum(axis=1)
+        prompt = 1 + prefixes if is_encoder_decoder(self.model) else sources.sum(axis=1)
         lengths = prompt + np.maximum(targets.sum(axis=1), 1) - 1
         if lengths.max() > limit:
             raise ValueError(
@@ -111,9 +132,12 @@ def score_ids(
     target_ids: Tensor,
     padding_mask: Tensor | None = None,
     kv_cache: KVCache = StaticCache(),
+    *,
+    prefix_ids: Tensor | None = None,
+    start_ids: Tensor | None = None,
 ) -> Tensor:
     """Return the log-probability (B, T) of each target token, in one pass over prompt and target."""
-    decoder = PromptedModel.of(model, kv_cache, source_ids, padding_mask=padding_mask)
+    decoder = PromptedModel.of(model, kv_cache, source_ids, prefix_ids, padding_mask, start_ids=start_ids)
     prompt = decoder.prompt
     ids = ops.concatenate([ops.cast(prompt.ids, "int32"), ops.cast(target_ids, "int32")], axis=1)[:, :-1]
     following = prompt.positions[:, -1:] + 1 + ops.arange(ops.shape(target_ids)[1], dtype="int32")

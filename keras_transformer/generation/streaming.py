@@ -31,6 +31,7 @@ def stream(
     min_new_tokens: int = 0,
     constraints: Sequence[Constraint] = (),
     prefix_ids: Any = None,
+    start_ids: Any = None,
     padding_mask: Any = None,
     rows: Any = None,
 ) -> Iterator[np.ndarray]:
@@ -46,6 +47,7 @@ def stream(
         min_new_tokens: the minimum number of tokens before an end token.
         constraints: constraints on the output.
         prefix_ids: integers (B, Q).
+        start_ids: integers (B,).
         padding_mask: booleans (B, S).
         rows: integers (B,).
 
@@ -64,7 +66,13 @@ def stream(
         Streamer, model, source_ids, sampler, max_new_tokens, min_new_tokens, constraints
     )
     tokens = streamer.stream(
-        source_ids, limits, prefix_ids=prefix_ids, rows=rows, seed=seed, padding_mask=padding_mask
+        source_ids,
+        limits,
+        prefix_ids=prefix_ids,
+        start_ids=start_ids,
+        rows=rows,
+        seed=seed,
+        padding_mask=padding_mask,
     )
     return _with_model(model, tokens)
 

@@ -147,6 +147,15 @@ def checked_prefix(model: Any, prefix_ids: Any, batch_size: int) -> np.ndarray:
     return prefix_ids
 
 
+def checked_start(model: Any, start_ids: Any, batch_size: int) -> np.ndarray:
+    """Return validated start tokens of an encoder–decoder."""
+    if not is_encoder_decoder(model):
+        raise ValueError(
+            "`start_ids` must be None for a decoder-only model, whose prompts are its `source_ids`. Received: both"
+        )
+    return checked_integers("start_ids", start_ids, batch_size, 0, model.vocabulary_size - 1)
+
+
 def check_padding(name: str, real: np.ndarray, left_padding: bool = False) -> None:
     """Raise a ValueError if padding, False in (B, T), is between tokens, or before them without `left_padding`."""
     begins = np.diff(real.astype(np.int8), axis=1, prepend=np.int8(not left_padding)) > 0

@@ -112,6 +112,12 @@ def _with_target_vocabulary(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "decoder_vocab_size": config.get("decoder_vocab_size") or config.get("vocab_size")}
 
 
+def _with_start(config: dict[str, Any]) -> dict[str, Any]:
+    """Add the start token of mBART, whose targets begin with the token of a language in its place."""
+    start = config.get("decoder_start_token_id")
+    return {**config, "decoder_start_token_id": config["eos_token_id"] if start is None else start}
+
+
 _FAIRSEQ_IDS = {"pad_token_id": 1, "eos_token_id": 2}
 # Older files have settings of classes that were one class with BART's.
 _PRE_NORM = {"normalize_before": True, "add_final_layer_norm": True}
@@ -154,6 +160,7 @@ ARCHITECTURES = (
         {"normalization": "pre", **_LEARNED},
         {**_FAIRSEQ_IDS, "max_position_embeddings": 1024},
         {"static_position_embeddings": False, "normalize_embedding": True, **_PRE_NORM},
+        complete=_with_start,
     ),
     _sinusoidal(
         "m2m_100",

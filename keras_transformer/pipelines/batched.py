@@ -44,7 +44,10 @@ def generate(
             constraints=pipeline.constraints,
             prefix_ids=prefix_ids[rows] if prefix_ids.size else None,
             rows=np.asarray(numbers)[rows] if samples else None,
-            **{name: values[rows, : max(1, lengths[rows].max())] for name, values in inputs.items()},
+            **{
+                name: values[rows, : max(1, lengths[rows].max())] if values.ndim > 1 else values[rows]
+                for name, values in inputs.items()
+            },
         )
         for rows in row_batches
     ]
@@ -80,9 +83,11 @@ def score(model: Any, inputs: Mapping[str, np.ndarray], batch_size: int) -> tupl
             "target_ids": length,
             "target_padding_mask": length,
         }
-        out = generation.score(
-            model, **{name: inputs[name][rows, :columns] for name, columns in widths.items()}
-        )
+        arrays = {
+            name: values[rows, : widths[name]] if name in widths else values[rows]
+            for name, values in inputs.items()
+        }
+        out = generation.score(model, **arrays)
         scores[rows], token_scores[rows, :length] = out.scores, out.token_scores
     return scores, token_scores
 

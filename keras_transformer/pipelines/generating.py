@@ -4,7 +4,8 @@ import abc
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from keras_transformer.pipelines.hugging_face_generation import settings_from
 from keras_transformer.pipelines.texts import accepted_rows, accepted_texts, first_error, padded, utf8_error
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_truncate
 from keras_transformer_serving.pipelines.generating import GeneratingTask, stream_text
 from keras_transformer_serving.text import splitting
@@ -96,7 +98,9 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         for name in self._shared:
             expected, received = getattr(model, name), getattr(tokenizer, name)
             # A model without a padding id gets masks, so the tokenizer's padding id is irrelevant.
-            if received != expected and not (name == "pad_id" and expected is None):
+            irrelevant = name == "pad_id" and expected is None
+            irrelevant |= name == "start_id" and getattr(tokenizer, "language_is_start", False)
+            if received != expected and not irrelevant:
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}. Received: "
                     f"model.{name}={expected}, tokenizer.{name}={received}"
@@ -115,6 +119,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         *,
         prefixes: str | Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
+        source_language: str | Iterable[str] | None = None,
+        target_language: str | Iterable[str] | None = None,
         long_texts: str | None = None,
         errors: Errors = "raise",
         truncate: bool = False,
@@ -129,6 +135,9 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
                 text is split, its prefix applies to the first part.
             max_new_tokens: the maximum number of new tokens, or one for each text, up to the pipeline's limit; prefixes
                 do not count. If a text is split, it limits each part.
+            source_language: for a model of many languages, the language of the texts, or one for each; by default the
+                pipeline's setting.
+            target_language: the language of the outputs, likewise.
             long_texts: for an encoder–decoder, "refuse" to raise an error for texts of more than `max_source_tokens`
                 tokens, or "split" to split them; by default the pipeline's setting.
             errors: "raise" the error of a text or prefix, or "return" it in place of the output.
@@ -141,8 +150,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         Raises:
             TypeError: if an argument is of another type.
             ValueError: if a text is not valid Unicode or has more than `max_source_tokens` tokens, a limit is out of
-                range, a prefix has special tokens, the numbers of prefixes or limits and texts differ, or `prefixes` or
-                `long_texts` are passed for a decoder-only model.
+                range, a prefix has special tokens, a language is unknown or missing, the numbers of prefixes, limits or
+                languages and texts differ, or `prefixes`, `long_texts` or languages are passed for a model without.
 
         Example:
             >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
@@ -154,19 +163,27 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         """
         if isinstance(texts, str):
             prefixes = [prefixes] if isinstance(prefixes, str) else prefixes
-            options: dict[str, Any] = {"long_texts": long_texts, "errors": errors, "truncate": truncate}
+            options: dict[str, Any] = {
+                "source_language": source_language,
+                "target_language": target_language,
+                "long_texts": long_texts,
+                "errors": errors,
+                "truncate": truncate,
+            }
             return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens, **options)[0]
         texts = arguments.as_list("texts", texts)
+        chosen = self._languages(len(texts), source_language, target_language)
         splits = self._split(texts, long_texts)
         if splits is None:
-            return self._outputs(texts, batch_size, prefixes, max_new_tokens, errors, truncate)
+            return self._outputs(texts, batch_size, prefixes, max_new_tokens, chosen, errors, truncate)
         split = splitting.SplitTexts(splits)
         limits = split.of_each(arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens))
         if prefixes is not None:
             # The call below raises or returns the errors of single prefixes.
             prefixes = arguments.one_for_each("prefixes", prefixes, len(texts), RowErrors("return"))
             prefixes = split.of_first(prefixes, "")
-        return split.join(self._outputs(split.parts, batch_size, prefixes, limits, errors, truncate))
+        chosen = {name: split.of_each(values) for name, values in chosen.items()}
+        return split.join(self._outputs(split.parts, batch_size, prefixes, limits, chosen, errors, truncate))
 
     def _outputs(
         self,
@@ -174,13 +191,14 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         batch_size: int,
         prefixes: Any,
         max_new_tokens: Any,
+        chosen: dict[str, list[str]],
         errors: Errors,
         truncate: bool,
     ) -> list[Any]:
         """Return the output texts, or errors, of texts that are not split."""
         row_errors = RowErrors(errors)
         rows, out, prefix_ids = self._generate(
-            texts, batch_size, prefixes, max_new_tokens, row_errors, truncate
+            texts, batch_size, prefixes, max_new_tokens, chosen, row_errors, truncate
         )
         ids = np.concatenate([prefix_ids, out.best], axis=1)
         decoded = self.decode(ids).numpy() if rows else []
@@ -201,6 +219,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         *,
         prefixes: Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
+        source_language: str | Iterable[str] | None = None,
+        target_language: str | Iterable[str] | None = None,
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> list[Any]:
@@ -211,6 +231,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             batch_size: the number of rows in a batch.
             prefixes: as in a call.
             max_new_tokens: as in a call.
+            source_language: as in a call.
+            target_language: as in a call.
             errors: as in a call.
             truncate: as in a call.
 
@@ -222,9 +244,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             >>> [[answer.text for answer in answers] for answers in translator.answers(["la casa"])]
             [['the house', 'a house']]
         """
-        row_errors = RowErrors(errors)
+        row_errors, texts = RowErrors(errors), arguments.as_list("texts", texts)
+        chosen = self._languages(len(texts), source_language, target_language)
         rows, out, prefix_ids = self._generate(
-            texts, batch_size, prefixes, max_new_tokens, row_errors, truncate
+            texts, batch_size, prefixes, max_new_tokens, chosen, row_errors, truncate
         )
         return row_errors.merge(
             {
@@ -243,6 +266,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         prefix: str = "",
         *,
         max_new_tokens: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
         long_texts: str | None = None,
         truncate: bool = False,
     ) -> Iterator[str]:
@@ -252,6 +277,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             text: one text.
             prefix: the prefix of the output, part of the first piece.
             max_new_tokens: the maximum number of new tokens, at most the pipeline's, which is the default.
+            source_language: as in a call.
+            target_language: as in a call.
             long_texts: as in a call.
             truncate: as in a call.
 
@@ -260,24 +287,35 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             ValueError: if the sampler keeps several parallel hypotheses, or as in a call.
         """
         arguments.check_text("text", text)
+        chosen = self._languages(1, source_language, target_language)
         splits = self._split([text], long_texts)
         if splits is None:
-            return self._stream(text, prefix, max_new_tokens, truncate)
+            return self._stream(text, prefix, max_new_tokens, truncate, chosen)
         (split,) = splits
         first, *others = split.parts
         streams = (
-            self._stream(part, "", max_new_tokens, truncate, row) for row, part in enumerate(others, start=1)
+            self._stream(part, "", max_new_tokens, truncate, chosen, row)
+            for row, part in enumerate(others, start=1)
         )
-        return split.stream(itertools.chain([self._stream(first, prefix, max_new_tokens, truncate)], streams))
+        begin = self._stream(first, prefix, max_new_tokens, truncate, chosen)
+        return split.stream(itertools.chain([begin], streams))
 
     def _stream(
-        self, text: str, prefix: str, max_new_tokens: int | None, truncate: bool, row: int = 0
+        self,
+        text: str,
+        prefix: str,
+        max_new_tokens: int | None,
+        truncate: bool,
+        chosen: dict[str, list[str]],
+        row: int = 0,
     ) -> Iterator[str]:
         """Stream the output text of a row, whose number seeds the sampling noise."""
         arguments.check_text("prefix", prefix)
         (limit,) = arguments.limits_of(max_new_tokens, 1, self.max_new_tokens)
         check_truncate(truncate)
+        inputs = self.prepared(to_string_tensor([text]), chosen, truncate).arrays()
         prefix_ids = self._prefix_ids([prefix] if prefix else None, 1, RowErrors())
+        prefix_ids = np.concatenate([inputs.pop("prefix_ids", prefix_ids[:, :0]), prefix_ids], axis=1)
         tokens = generation.stream(
             self.model,
             sampler=self.sampler,
@@ -285,7 +323,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             constraints=self.constraints,
             prefix_ids=prefix_ids if prefix_ids.size else None,
             rows=np.array([row]) if isinstance(self.sampler, samplers.Sample) else None,
-            **self._inputs([text], truncate),
+            **inputs,
         )
         ids = (int(token[0]) for token in tokens)
         return filter(None, stream_text(ids, self._text, prefix_ids[0].tolist()))
@@ -307,10 +345,14 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         *,
         prefixes: Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
+        source_language: str | Iterable[str] | None = None,
+        target_language: str | Iterable[str] | None = None,
         truncate: bool = False,
     ) -> generation.Generation:
         """Generate ids (excluding prefixes), lengths and scores; see `generation.Generation`."""
-        return self._generate(texts, batch_size, prefixes, max_new_tokens, RowErrors(), truncate)[1]
+        texts = arguments.as_list("texts", texts)
+        chosen = self._languages(len(texts), source_language, target_language)
+        return self._generate(texts, batch_size, prefixes, max_new_tokens, chosen, RowErrors(), truncate)[1]
 
     def _generate(
         self,
@@ -318,6 +360,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         batch_size: int,
         prefixes: Any,
         max_new_tokens: Any,
+        chosen: dict[str, list[str]],
         errors: RowErrors,
         truncate: bool,
     ) -> tuple[list[int], generation.Generation, np.ndarray]:
@@ -328,14 +371,50 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         limits = arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens)
         prefix_ids = self._prefix_ids(prefixes, len(texts), errors)
         (utf8,) = arguments.utf8_columns(errors, texts=texts)
-        rows, inputs = self.preprocess(to_string_tensor(utf8), truncate=truncate).accepted(errors)
+        rows, inputs = self.prepared(to_string_tensor(utf8), chosen, truncate).accepted(errors)
         prefix_ids, limits = prefix_ids[rows], limits[rows]
+        prefix_ids = np.concatenate([inputs.pop("prefix_ids", prefix_ids[:, :0]), prefix_ids], axis=1)
         if rows:
             out = batched.generate(self, inputs, rows, prefix_ids, limits, batch_size)
         else:
             empty = np.zeros((0, 0), np.int32)
             out = generation.generate(self.model, empty, self.sampler, max_new_tokens=self.max_new_tokens)
         return rows, out, prefix_ids
+
+    @property
+    def languages(self) -> Mapping[str, int]:
+        """The languages of a translation model of many languages, and the ids of their tokens."""
+        return {}
+
+    def _languages(self, count: int, source_language: Any, target_language: Any) -> dict[str, list[str]]:
+        """Return the languages of each text and of each output that are not the pipeline's settings, by option."""
+        return languages.of_each(
+            count, bool(self.languages), source_language=source_language, target_language=target_language
+        )
+
+    def prepared(
+        self, texts: Tensor, chosen: Mapping[str, Any] = MappingProxyType({}), truncate: bool = False
+    ) -> Preprocessed:
+        """Convert texts to the inputs of the generation loop, as TensorFlow operations.
+
+        Args:
+            texts: a string tensor (B,).
+            chosen: for a model of many languages, those of the texts and of the outputs, (B,) or (1,), by option; by
+                default the pipeline's settings.
+            truncate: whether to truncate long texts.
+
+        Returns:
+            The inputs of `preprocess` and, for the target language, "prefix_ids" (B, 1) or "start_ids" (B,).
+        """
+        return self.preprocess(texts, truncate=truncate)
+
+    def example_languages(self, count: int) -> dict[str, list[str]]:
+        """Return different languages for each of `count` texts and outputs, by option; none without languages."""
+        known = list(self.languages)
+        return {
+            name: [known[(row + shift) % len(known)] for row in range(count)]
+            for shift, name in enumerate(languages.NAMES if known else ())
+        }
 
     @abc.abstractmethod
     def _prefix_ids(self, prefixes: Any, count: int, errors: RowErrors) -> np.ndarray:
@@ -347,6 +426,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         targets: Iterable[str],
         batch_size: int = 64,
         *,
+        source_language: str | Iterable[str] | None = None,
+        target_language: str | Iterable[str] | None = None,
         errors: Errors = "raise",
     ) -> list[Any]:
         """Score target texts.
@@ -355,6 +436,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             texts: a list of any length.
             targets: the target of each text.
             batch_size: the number of rows in a batch.
+            source_language: as in a call.
+            target_language: as in a call; its token is not scored.
             errors: "raise" the error of a text or target, or "return" it in place of the answer.
 
         Returns:
@@ -374,7 +457,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         row_errors = RowErrors(errors)
         targets = arguments.one_for_each("targets", targets, len(texts), row_errors)
         columns = arguments.utf8_columns(row_errors, texts=texts, targets=targets)
-        batch = self.preprocess_pairs(*map(to_string_tensor, columns))
+        chosen = self._languages(len(texts), source_language, target_language)
+        batch = self.preprocess_pairs(*map(to_string_tensor, columns), chosen)
         rows, inputs = batch.accepted(row_errors)
         if not rows:
             return row_errors.merge({})
@@ -396,7 +480,16 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             }
         )
 
-    def align(self, text: str, target: str | None = None, *, layer: int = -1, head: Any = None) -> Alignment:
+    def align(
+        self,
+        text: str,
+        target: str | None = None,
+        *,
+        layer: int = -1,
+        head: Any = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+    ) -> Alignment:
         """Align a target with its text by the decoder's cross-attention; see `generation.align`.
 
         Args:
@@ -404,6 +497,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             target: the target; by default the output of a call.
             layer: the index of the decoder layer.
             head: the index of a head, or several indices to average; by default all.
+            source_language: as in a call.
+            target_language: as in a call.
 
         Returns:
             The `Alignment`.
@@ -419,12 +514,16 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         """
         arguments.check_text("text", text)
         arguments.check_text("target", target or "")
-        inputs = self.preprocess_pairs(*map(to_string_tensor, ([text], [target or ""]))).arrays()
+        chosen = self._languages(1, source_language, target_language)
+        inputs = self.preprocess_pairs(*map(to_string_tensor, ([text], [target or ""])), chosen).arrays()
         source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
         if target is None:
-            out = self.generate([text])
+            out = self.generate([text], **chosen)
             target_ids = out.best[:, : out.lengths[0, 0]]
-        weights = generation.align(self.model, source_ids, target_ids, layer=layer, head=head)[0]
+        prefix_ids = inputs.get("prefix_ids", target_ids[:, :0])
+        rows = np.concatenate([prefix_ids, target_ids], axis=1)
+        options = {"layer": layer, "head": head, "start_ids": inputs.get("start_ids")}
+        weights = generation.align(self.model, source_ids, rows, **options)[0, prefix_ids.shape[1] :]
         source, generated = (
             [self.tokenizer.id_to_piece(id_) for id_ in ids[0].tolist()] for ids in (source_ids, target_ids)
         )
@@ -434,21 +533,25 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
     def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
         """Return the ids of targets with end tokens (B, None), and errors (B,)."""
 
-    def preprocess_pairs(self, texts: Tensor, targets: Tensor) -> Preprocessed:
+    def preprocess_pairs(
+        self, texts: Tensor, targets: Tensor, chosen: Mapping[str, Any] = MappingProxyType({})
+    ) -> Preprocessed:
         """Convert texts and targets, strings (B,), to the inputs of `generation.score`, as TensorFlow operations.
 
+        The languages are `chosen` as in `prepared`.
+
         Returns:
-            The inputs of `preprocess`, "target_ids", int32 (B, T), and "target_padding_mask", booleans (B, T). Empty
+            The inputs of `prepared`, "target_ids", int32 (B, T), and "target_padding_mask", booleans (B, T). Empty
             texts, and targets that exceed the model's positions, have an error.
         """
-        batch = self.preprocess(texts)
+        batch = self.prepared(texts, chosen)
         rows, error = self._target_rows(texts, targets)
         length, limit = (
             tf.cast(rows.row_lengths(), tf.int32),
             getattr(self.model, "max_length", None) or 2**30,
         )
         sources = tf.reduce_sum(tf.cast(batch.inputs["padding_mask"], tf.int32), axis=1)
-        length += 0 if self._has_encoder else sources - 1
+        length += int("prefix_ids" in batch.inputs) if self._has_encoder else sources - 1
         expected = f"`targets` must fit the model's {limit} positions. Received: "
         too_long = tf.strings.join([expected, tf.strings.as_string(length), " input tokens"])
         error = first_error(
@@ -461,9 +564,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         ids, real = self._padded(accepted_rows(rows, error))
         return Preprocessed({**batch.inputs, "target_ids": ids, "target_padding_mask": real}, error, {})
 
-    def encode(self, texts: list[str]) -> tf.Tensor:
-        """Return the "source_ids" of `preprocess`, or raise a ValueError if a text is invalid."""
-        return tf.constant(self._inputs(texts)["source_ids"])
+    def encode(self, texts: list[str], **options: Any) -> tf.Tensor:
+        """Return the "source_ids" of `preprocess`, or raise a ValueError if a text or an option is invalid."""
+        batch = self.preprocess(to_string_tensor(texts), **options)
+        return tf.constant(batch.arrays()["source_ids"])
 
     def signatures(self) -> dict[str, Graph]:
         """Return the signatures of a SavedModel."""
@@ -484,10 +588,6 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
                 "`pipeline` must not be speculative: export `pipeline.with_settings('greedy')`, whose ids are equal. "
                 f"Received: sampler={self.sampler}"
             )
-
-    def _inputs(self, texts: list[str], truncate: bool = False) -> dict[str, np.ndarray]:
-        """Return the model's inputs, or raise a ValueError if a text is invalid."""
-        return self.preprocess(to_string_tensor(texts), truncate=truncate).arrays()
 
     def _truncated(self, rows: tf.RaggedTensor, begin: int) -> tf.RaggedTensor:
         """Truncate rows to `max_source_tokens` ids by removing ids from index `begin` on."""
@@ -524,8 +624,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         model: Any = None,
         constraints: Sequence[Any] | None = None,
         max_new_tokens: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> Self:
-        """Return a copy with other generation settings, or another model; None keeps a setting.
+        """Return a copy with other generation settings, languages or another model; None keeps a setting.
 
         Example:
             >>> both = translator.with_settings("beam", model=Ensemble([translator.model, other.model]))
@@ -538,6 +640,8 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             "constraints": self.constraints if constraints is None else constraints,
             "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,
         }
+        chosen = self._languages(1, source_language, target_language)
+        settings |= {name: language for name, (language,) in chosen.items()}
         return type(self)(self.model if model is None else model, self.tokenizer, **settings)
 
     def settings(self) -> dict[str, Any]:

@@ -70,6 +70,10 @@ def _loop(pipeline: Any) -> Graph:
             prefixes = tf.broadcast_to(prefixes, [batch_size, tf.shape(prefixes)[1]])
             accepted &= _are_valid(model, prefixes)
             options["prefix_ids"] = tf.cast(tf.where(accepted[:, None], prefixes, model.pad_id), tf.int32)
+        if "start_ids" in values:
+            starts = tf.broadcast_to(values["start_ids"], [batch_size])
+            accepted &= _are_valid(model, starts[:, None])
+            options["start_ids"] = tf.cast(tf.where(accepted, starts, model.start_id), tf.int32)
         mask &= accepted[:, None]  # an empty row generates nothing
         ids = tf.where(mask, ids, padding_value(model))
         out = generate_ids(pipeline, tf.cast(ids, tf.int32), mask, noise=values.get("noise"), **options)
@@ -86,6 +90,8 @@ def _loop(pipeline: Any) -> Graph:
     }
     if is_encoder_decoder(model):
         defaults["prefix_ids"] = np.zeros((1, 0), np.int64)
+    if getattr(pipeline.tokenizer, "language_is_start", False):
+        defaults["start_ids"] = np.array([model.start_id], np.int64)
     inputs += [tf.TensorSpec([None] * value.ndim, value.dtype, name) for name, value in defaults.items()]
     length = "encoder_sequence_length" if is_encoder_decoder(model) else _NEW
     axes = {name: [BATCH] for name in ("noise", "ids", "lengths", "scores")}
@@ -175,7 +181,8 @@ def generate_ids(
     The mask, booleans (B, S), False for padding, is only required for a model without a `pad_id`.
 
     If the sampler returns N > 1 hypotheses, outputs have a second axis of size N. The options are "prefix_ids"
-    (B, Q), "noise" (B, N, M), "limits", "minimums" and "temperatures" (B,) of `generation.generate_ids`.
+    (B, Q), "start_ids" (B,), "noise" (B, N, M), "limits", "minimums" and "temperatures" (B,) of
+    `generation.generate_ids`.
     """
     model = pipeline.model
     batch_size = tf.shape(source_ids)[0]

@@ -15,6 +15,7 @@ from keras_transformer.pipelines.generation_graphs import exportable, generate_i
 from keras_transformer.pipelines.texts import first_error
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import uniform_noise
+from keras_transformer_serving.pipelines import languages
 
 
 class Signatures:
@@ -31,20 +32,24 @@ class Signatures:
         self._pipeline = pipeline
         self._config = pipeline.config
         self._samples = isinstance(pipeline.sampler, generation.Sample)
-        matrix = [tf.TensorSpec([None, None], dtype) for dtype in (tf.int32, tf.bool)]
-        specs = [*matrix, *[tf.TensorSpec([None], tf.int32)] * 2, *map(spec_of, pipeline.noise(self._config))]
-        specs += [tf.TensorSpec([None], tf.float32)] if self._samples else []
+        self._languages = [option.name for option in languages.options(self._config)]
+        specs = {
+            "source_ids": tf.TensorSpec([None, None], tf.int32),
+            "padding_mask": tf.TensorSpec([None, None], tf.bool),
+            "limits": tf.TensorSpec([None], tf.int32),
+            "minimums": tf.TensorSpec([None], tf.int32),
+        }
+        if self._languages and pipeline.tokenizer.language_is_start:
+            specs["start_ids"] = tf.TensorSpec([None], tf.int32)
+        elif self._languages:
+            specs["prefix_ids"] = tf.TensorSpec([None, 1], tf.int32)
+        if self._samples:
+            (noise,) = pipeline.noise(self._config)
+            specs |= {"noise": spec_of(noise), "temperatures": tf.TensorSpec([None], tf.float32)}
+        self._inputs = list(specs)
         self._loop = tf.function(
-            lambda source_ids, padding_mask, limits, minimums, noise=None, temperatures=None: generate_ids(
-                pipeline,
-                source_ids,
-                padding_mask,
-                limits=limits,
-                minimums=minimums,
-                noise=noise,
-                temperatures=temperatures,
-            ),
-            input_signature=specs,
+            lambda *tensors: generate_ids(pipeline, **dict(zip(specs, tensors, strict=True))),
+            input_signature=list(specs.values()),
             autograph=False,
         )
 
@@ -65,7 +70,11 @@ class Signatures:
         sampler, limit = self._pipeline.sampler, self._pipeline.max_new_tokens
         rows, strings = np.arange(len(texts), dtype="int32"), np.array(texts, str)
         defaults = {name: np.repeat(value, len(rows)) for name, value in self._defaults().items()}
-        values = {"text": strings, "target": strings, **defaults, "rows": rows}
+        chosen = {
+            name: np.array(values, str)
+            for name, values in self._pipeline.example_languages(len(texts)).items()
+        }
+        values = {"text": strings, "target": strings, **chosen, **defaults, "rows": rows}
         if self._samples:
             values["seed"] = np.full(len(rows), sampler.seed or 0)  # repeatable
             values["noise"] = uniform_noise(sampler.seed or 0, rows, sampler.num_return, limit)
@@ -74,27 +83,32 @@ class Signatures:
             for name, graph in self.graphs().items()
         }
 
-    def text_to_text(self, texts: Tensor) -> dict[str, Tensor]:
-        """Generate "text"."""
-        out = self.generate_ids(texts)
+    def text_to_text(self, texts: Tensor, *chosen: Tensor) -> dict[str, Tensor]:
+        """Generate "text", of a model of many languages from `chosen` languages of texts and outputs."""
+        out = self.generate_ids(texts, *chosen)
         return {"text": self._decoded(out["ids"]), "error": out["error"]}
 
-    def generate_ids(self, texts: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
+    def generate_ids(self, texts: Tensor, *inputs: Tensor) -> dict[str, Tensor]:
         """Generate "ids" int32 (B, M), "lengths" int32 (B,) and "scores" float32 (B,).
 
-        Sampling uses `noise` (B, N, M), by default drawn from the sampler's seed, or a new seed, for rows 0, 1, 2, …
+        Args:
+            texts: strings (B,).
+            *inputs: the languages of texts and outputs (B,) or (1,), of a model of many languages; and of sampling the
+                noise (B, N, M), by default drawn from the sampler's seed, or a new seed, for rows 0, 1, 2, …
         """
-        return self._run(self._pipeline.preprocess(texts), self._defaults(), noise)
+        chosen, noise = self._split(inputs)
+        return self._run(self._pipeline.prepared(texts, chosen), self._defaults(), *noise)
 
-    def generate(self, texts: Tensor, *options: Tensor) -> dict[str, Tensor]:
+    def generate(self, texts: Tensor, *inputs: Tensor) -> dict[str, Tensor]:
         """Generate "text", "ids", "lengths" and "scores" with options for each text.
 
         Args:
             texts: strings (B,).
-            *options: (B,) or (1,), in the order of `options`.
+            *inputs: (B,) or (1,), the languages as in `generate_ids`, and options in the order of `options`.
         """
         defaults = self._defaults()
-        batch, values_of = self._pipeline.preprocess(texts), dict(zip(defaults, options, strict=True))
+        chosen, options = self._split(inputs)
+        batch, values_of = self._pipeline.prepared(texts, chosen), dict(zip(defaults, options, strict=True))
         ranges = self._pipeline.ranges(self._config)
         error = batch.error
         for name, values in values_of.items():
@@ -111,18 +125,23 @@ class Signatures:
         options = self._pipeline.options(self._config)
         return {option.name: np.array([option.default], option.names.numpy) for option in options}
 
-    def encode(self, texts: Tensor) -> dict[str, Tensor]:
+    def _split(self, inputs: Sequence[Tensor]) -> tuple[dict[str, Tensor], Sequence[Tensor]]:
+        """Return the languages, by option, and the inputs after them."""
+        count = len(self._languages)
+        return dict(zip(self._languages, inputs[:count], strict=True)), inputs[count:]
+
+    def encode(self, texts: Tensor, *source_language: Tensor) -> dict[str, Tensor]:
         """Encode texts to "source_ids" int32 (B, S) and "padding_mask" booleans (B, S)."""
-        batch = self._pipeline.preprocess(texts)
+        batch = self._pipeline.preprocess(texts, False, *source_language)
         return {**batch.inputs, "error": batch.error}
 
-    def score(self, texts: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Score targets (B,) of T tokens.
+    def score(self, texts: Tensor, targets: Tensor, *chosen: Tensor) -> dict[str, Tensor]:
+        """Score targets (B,) of T tokens, of a model of many languages from `chosen` languages of texts and outputs.
 
         Returns:
             "scores" float32 (B,), the summed log-probabilities, "token_scores" float32 (B, T) and "lengths" int32 (B,).
         """
-        batch = self._pipeline.preprocess_pairs(texts, targets)
+        batch = self._pipeline.preprocess_pairs(texts, targets, self._split(chosen)[0])
         inputs = dict(batch.inputs)
         real = inputs.pop("target_padding_mask")
         token_scores = score_ids(exportable(self._pipeline.model), **inputs, kv_cache=ops.GrowingCache())
@@ -142,7 +161,7 @@ class Signatures:
         ids = tf.where(accepted, batch.inputs["source_ids"], padding_value(self._pipeline.model))
         size = tf.shape(ids)[:1]
         row_options = {name: tf.broadcast_to(values, size) for name, values in options.items()}
-        sampled = ()
+        values = {**batch.inputs, "source_ids": ids, "padding_mask": batch.inputs["padding_mask"] & accepted}
         if self._samples:
             if noise is None:
                 rows = tf.where(row_options["rows"] < 0, tf.range(size[0]), row_options["rows"])
@@ -153,12 +172,10 @@ class Signatures:
                 )
                 seeds = tf.where(row_options["seed"] < 0, new, row_options["seed"])
                 noise = uniform(seeds, rows, self._pipeline.sampler.num_return, steps)
-            sampled = (noise, row_options["temperature"])
-        limits = (
-            row_options["max_new_tokens"],
-            tf.minimum(row_options["min_new_tokens"], row_options["max_new_tokens"]),
-        )
-        out = self._loop(ids, batch.inputs["padding_mask"] & accepted, *limits, *sampled)
+            values |= {"noise": noise, "temperatures": row_options["temperature"]}
+        values["limits"] = row_options["max_new_tokens"]
+        values["minimums"] = tf.minimum(row_options["min_new_tokens"], row_options["max_new_tokens"])
+        out = self._loop(*(values[name] for name in self._inputs))
         return {**out, "error": batch.error}
 
     def _decoded(self, ids: Tensor) -> Tensor:

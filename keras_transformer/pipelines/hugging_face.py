@@ -3,10 +3,11 @@
 import inspect
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_transformer import interop, text
+from keras_transformer.generation import ForcedPrefix
 from keras_transformer.interop import sentence_transformers
 from keras_transformer.interop.hub import MODULES, local_folder
 from keras_transformer.pipelines.base import Pipeline
@@ -48,7 +49,7 @@ def from_hugging_face(
 
     | folder | pipeline |
     |---|---|
-    | Marian, BART, Pegasus, T5, T5 v1.1, mT5 | `TextToText` |
+    | Marian, BART, Pegasus, T5, T5 v1.1, mT5, mBART, M2M-100, NLLB-200 | `TextToText` |
     | GPT-2, OpenAI GPT | `TextGeneration` |
     | BERT and its relatives for masked language modelling or pre-training | `FillMask` |
     | for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
@@ -57,7 +58,8 @@ def from_hugging_face(
     | ViT | `ImageClassification` |
 
     BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ALBERT and ModernBERT. The tokenizer is read by
-    `text.from_hugging_face`; for mBART and M2M-100, whose tokenizers cannot be read, pass a `tokenizer`.
+    `text.from_hugging_face`. The languages of mBART, M2M-100 and NLLB-200 are arguments of calls; defaults are read from
+    `forced_bos_token_id` and `tokenizer_config.json`.
 
     Args:
         source: a folder with the tokenizer's files and the files that `interop.from_hugging_face` reads, or the id of a
@@ -97,6 +99,8 @@ def from_hugging_face(
     if "tokenizer" in inspect.signature(pipeline).parameters and "tokenizer" not in settings:
         arguments["tokenizer"] = _tokenizer(folder, config, pipeline, model)
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
+    if getattr(arguments.get("tokenizer"), "languages", {}):
+        arguments |= _languages(folder, **arguments)
     return pipeline(**{**arguments, **settings})
 
 
@@ -110,17 +114,32 @@ def _embedding(folder: pathlib.Path, settings: Mapping[str, Any]) -> Embedding:
 
 def _tokenizer(folder: pathlib.Path, config: Mapping[str, Any], pipeline: Any, model: Any) -> text.Tokenizer:
     """Read the tokenizer of a folder, with as many ids as the model has embeddings."""
-    model_type = config["model_type"]
-    if model_type in _UNREADABLE:
-        raise ValueError(
-            f"`tokenizer` must be passed for the model types {', '.join(_UNREADABLE)}. "
-            f"Received: model_type={model_type!r}"
-        )
-    read, options = _READERS.get(model_type, (text.from_hugging_face, {}))
+    read, options = _READERS.get(config["model_type"], (text.from_hugging_face, {}))
     if pipeline is TextGeneration:  # of several end tokens, the model determines one
         ids = {"end": model.end_id, "pad": model.pad_id}
         options = {"roles": {role: id_ for role, id_ in ids.items() if id_ is not None}}
     return read(folder, vocabulary_size=config.get("vocab_size"), **options)
+
+
+def _languages(
+    folder: pathlib.Path, model: Any, tokenizer: text.Tokenizer, constraints: Sequence[Any], **_: Any
+) -> dict[str, Any]:
+    """Return the default languages of a translation model, and the constraints without that of a language."""
+    names = {id_: name for name, id_ in tokenizer.languages.items()}
+    file = folder / "tokenizer_config.json"
+    config = files.read_json(file) if file.is_file() else {}
+    source, target = (config.get(name) for name in ("src_lang", "tgt_lang"))
+    if tokenizer.language_is_start:
+        target = names.get(model.start_id, target)
+    others = []
+    for constraint in constraints:
+        if isinstance(constraint, ForcedPrefix) and constraint.prefix[0] in names:
+            target = names[constraint.prefix[0]]
+        else:
+            others.append(constraint)
+    chosen = {"source_language": source, "target_language": target}
+    known = {name: language for name, language in chosen.items() if language in tokenizer.languages}
+    return {"constraints": others, **known}
 
 
 def _camembert(folder: pathlib.Path, **options: Any) -> text.MarianT5Tokenizer:
@@ -133,11 +152,11 @@ def _camembert(folder: pathlib.Path, **options: Any) -> text.MarianT5Tokenizer:
     return text.MarianT5Tokenizer.from_files(folder, **options)
 
 
-_UNREADABLE = ("mbart", "m2m_100")
 _ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
 # The function that reads the tokenizer, and its options, of model types whose files leave something open.
 _READERS: dict[str, tuple[Callable[..., text.Tokenizer], dict[str, Any]]] = {
     "bart": (text.from_hugging_face, {"start": "</s>", "source_prefix": ["<s>"]}),
+    **dict.fromkeys(("mbart", "m2m_100"), (text.MarianT5Tokenizer.from_files, {})),
     "roberta": (text.from_hugging_face, _ROBERTA),
     "xlm-roberta": (text.MarianT5Tokenizer.from_files, _ROBERTA),
     "camembert": (_camembert, _ROBERTA),

@@ -104,6 +104,10 @@ def generation_config_of(pipeline: Any) -> dict[str, Any]:
         config["suppress_tokens"] = sorted(never)
     if is_encoder_decoder(model):
         config["decoder_start_token_id"] = model.start_id
+    if language := getattr(pipeline, "target_language", None):
+        is_start = pipeline.tokenizer.language_is_start
+        name = "decoder_start_token_id" if is_start else "forced_bos_token_id"
+        config[name] = pipeline.languages[language]
     config |= _sampler_config(pipeline.sampler)
     for constraint in pipeline.constraints:
         match constraint:

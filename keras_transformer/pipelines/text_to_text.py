@@ -1,6 +1,7 @@
 """Text-to-text generation with an encoder–decoder."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,10 +11,11 @@ from keras_transformer.models import T5, Transformer
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
-from keras_transformer.pipelines.texts import utf8_error
+from keras_transformer.pipelines.texts import first_error, utf8_error, valid_utf8
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check
+from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import RowErrors
 from keras_transformer_serving.text import splitting
 
@@ -33,9 +35,12 @@ class TextToText(GeneratingPipeline):
             is less; see `long_texts`.
         long_texts: "refuse" to raise an error for longer texts, or "split" to split them in calls and streams into
             lines and sentences, whose outputs are joined (see `split_texts`). A SavedModel returns an error for them.
+        source_language: for a tokenizer with `languages`, such as NLLB-200's, the language of texts; None if calls must
+            give it.
+        target_language: the language of outputs, likewise.
 
     Raises:
-        TypeError: if the model is of another type.
+        TypeError: if the model or a language is of another type.
         ValueError: if model and tokenizer do not match, or settings contradict each other.
 
     Example:
@@ -60,6 +65,8 @@ class TextToText(GeneratingPipeline):
         max_new_tokens: int = 64,
         max_source_tokens: int | None = None,
         long_texts: str = "refuse",
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> None:
         splitting.is_split(long_texts)
         super().__init__(
@@ -71,6 +78,18 @@ class TextToText(GeneratingPipeline):
             max_source_tokens=_source_limit(model, max_source_tokens),
         )
         self.long_texts = long_texts
+        known = self.languages
+        chosen = {languages.SOURCE: source_language, languages.TARGET: target_language}
+        for name, language in languages.of_each(1, bool(known), **chosen).items():
+            if language[0] not in known:
+                raise ValueError(f"{languages.expectation(name, known)}{name}={language[0]!r}")
+        self.source_language, self.target_language = source_language, target_language
+
+    @property
+    def languages(self) -> Mapping[str, int]:
+        """The languages of a translation model of many languages, and the ids of their tokens."""
+        known: Mapping[str, int] = getattr(self.tokenizer, "languages", {})
+        return known
 
     def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
         splits = splitting.is_split(self.long_texts if long_texts is None else long_texts)
@@ -88,7 +107,9 @@ class TextToText(GeneratingPipeline):
         """
 
         def count_tokens(parts: Sequence[str]) -> list[int]:
-            return self._source_rows(to_string_tensor(parts)).row_lengths().numpy().tolist()
+            ids = [*self.languages.values()][:1]  # all have one token
+            rows = self._source_rows(to_string_tensor(parts), tf.constant(ids, tf.int32))
+            return rows.row_lengths().numpy().tolist()
 
         texts = arguments.as_list("texts", texts)
         # Invalid UTF-8 becomes lone surrogates, for which calls raise an error.
@@ -99,33 +120,86 @@ class TextToText(GeneratingPipeline):
 
     def generation_config(self) -> dict[str, Any]:
         """Return the generation settings of an export, with defaults resolved."""
-        return {**super().generation_config(), "long_texts": self.long_texts}
+        chosen = {name: getattr(self, name) for name in languages.NAMES}
+        return {
+            **super().generation_config(),
+            "long_texts": self.long_texts,
+            **(chosen if self.languages else {}),
+        }
 
-    def preprocess(self, texts: Tensor, truncate: bool = False) -> Preprocessed:
+    def export_config(self) -> dict[str, Any]:
+        """Return the settings that serving needs to run an export without this package."""
+        known = list(self.languages)
+        return {**super().export_config(), **({"languages": known} if known else {})}
+
+    def preprocess(self, texts: Tensor, truncate: bool = False, source_language: Any = None) -> Preprocessed:
         """Convert texts to the inputs of the model, as TensorFlow operations.
 
         Args:
             texts: a string tensor (B,).
             truncate: whether to truncate long texts to their first tokens and the end token.
+            source_language: for a model of many languages, those of the texts, (B,) or (1,); by default the pipeline's.
 
         Returns:
-            The inputs "source_ids", int32 (B, S): tokens, the end id and padding, or only padding for a text of spaces
-            and unknown characters; and "padding_mask", booleans (B, S), False for padding. Texts that are too long have
-            an error.
+            The inputs "source_ids", int32 (B, S): tokens, the end id, the token of the language and padding, or only
+            padding for a text of spaces and unknown characters; and "padding_mask", booleans (B, S), False for padding.
+            Texts that are too long or of an unknown language have an error.
         """
-        return self._padded_inputs(self._source_rows(texts, truncate), utf8_error(texts=texts))
+        ids, error = self._language_ids(languages.SOURCE, source_language)
+        rows = self._source_rows(texts, ids, truncate)
+        return self._padded_inputs(rows, first_error(utf8_error(texts=texts), error))
 
-    def _source_rows(self, texts: Tensor, truncate: bool = False) -> tf.RaggedTensor:
-        """Return the ids of texts with end ids (B, None), no ids for texts of spaces and unknown characters only."""
+    def prepared(
+        self, texts: Tensor, chosen: Mapping[str, Any] = MappingProxyType({}), truncate: bool = False
+    ) -> Preprocessed:
+        """Convert texts to the inputs of the generation loop, as TensorFlow operations; see the base class."""
+        batch = self.preprocess(texts, truncate, chosen.get(languages.SOURCE))
+        if not self.languages:
+            return batch
+        ids, error = self._language_ids(languages.TARGET, chosen.get(languages.TARGET))
+        is_start = self.tokenizer.language_is_start
+        placeholder = self.model.start_id if is_start else self.model.pad_id
+        ids = tf.broadcast_to(tf.where(error == "", ids, placeholder), tf.shape(batch.error))
+        target = {"start_ids": ids} if is_start else {"prefix_ids": ids[:, None]}
+        return batch._replace(inputs={**batch.inputs, **target}, error=first_error(batch.error, error))
+
+    def _language_ids(self, name: str, chosen: Any) -> tuple[Tensor, Tensor]:
+        """Return the ids of the tokens of languages, int32 (B,) or (1,), by default of the setting, and errors.
+
+        Without languages there are no ids, (0,).
+        """
+        known = self.languages
+        if not known:
+            return tf.zeros([0], tf.int32), tf.constant([""])
+        names = tf.constant([getattr(self, name) or ""]) if chosen is None else to_string_tensor(chosen)
+        is_known = names[:, None] == tf.constant(list(known))  # (B, number of languages)
+        ids = tf.gather(tf.constant(list(known.values())), tf.argmax(tf.cast(is_known, tf.int32), axis=1))
+        received = tf.where(names == "", "none", valid_utf8(names))
+        unknown = tf.strings.join([languages.expectation(name, known), received])
+        return ids, tf.where(tf.reduce_any(is_known, axis=1), "", unknown)
+
+    def _source_rows(self, texts: Tensor, language_ids: Tensor, truncate: bool = False) -> tf.RaggedTensor:
+        """Return the ids of texts with end ids and the ids of their languages (B, None).
+
+        Texts of spaces and unknown characters only have no ids. The ids of languages are (B,), (1,) for all, or (0,).
+        """
         tokenizer = self.tokenizer
         rows = tokenizer.encode_ragged(texts, add_end=True)
         if tokenizer.source_prefix_ids:
             prefix = tf.tile(tf.constant([tokenizer.source_prefix_ids]), [rows.nrows(), 1])
             rows = tf.concat([prefix, rows], axis=1)
+        last = 1
+        if self.languages:
+            column = tf.broadcast_to(language_ids, [rows.nrows()])[:, None]
+            last += tokenizer.language_after_source
+            rows = tf.concat([rows, column] if tokenizer.language_after_source else [column, rows], axis=1)
         if truncate:
-            rows = self._truncated(rows, self.max_source_tokens - 1)
+            rows = self._truncated(rows, self.max_source_tokens - last)
         no_text = tf.constant(
-            [self.model.pad_id, self.model.end_id, *tokenizer.source_prefix_ids, *tokenizer.empty_ids]
+            [
+                *(self.model.pad_id, self.model.end_id, *tokenizer.source_prefix_ids, *tokenizer.empty_ids),
+                *self.languages.values(),
+            ]
         )
         is_text = tf.reduce_all(rows.values[:, None] != no_text, axis=-1)
         has_text = tf.reduce_any(rows.with_values(is_text), axis=1)

@@ -306,7 +306,8 @@ def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
 def accepted_texts(pipeline: Any) -> list[str]:
     """Return texts made from a pipeline's vocabulary that are valid inputs."""
     texts = texts_from_vocabulary(pipeline.tokenizer)
-    errors = pipeline.preprocess(tf.constant(texts)).error.numpy()
+    chosen = pipeline.example_languages(len(texts))
+    errors = pipeline.prepared(tf.constant(texts), chosen).error.numpy()
     return [text for text, error in zip(texts, errors, strict=True) if not error]
 
 

@@ -61,6 +61,25 @@ def test_scores_need_a_target_for_each_row():
         generation.score(model, [[5], [6], [7]], [[5], [6]])
 
 
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("sampler", ["greedy", Beam(3)], ids=repr)
+def test_start_ids_replace_the_start_token(random_transformer, sampler):
+    model, other = (random_transformer(6, start_id=start_id) for start_id in (2, 7))
+    sources = np.random.default_rng(0).integers(8, 40, (4, 6))
+    options = {"constraints": [generation.BannedWords([[2], [7]])], "prefix_ids": [[9], [0], [9], [9]]}
+    options["max_new_tokens"] = 6
+    expected = [generation.generate(each, sources, sampler, **options) for each in (model, other)]
+    found = generation.generate(model, sources, sampler, start_ids=[7, 2, 2, 7], **options)
+    for row, reference in enumerate([1, 0, 0, 1]):
+        np.testing.assert_array_equal(found.ids[row], expected[reference].ids[row])
+    targets, prefix = expected[1].best, np.array(options["prefix_ids"])
+    scores = generation.score(model, sources, targets, prefix_ids=prefix, start_ids=[7] * 4).token_scores
+    reference = generation.score(other, sources, targets, prefix_ids=prefix).token_scores
+    np.testing.assert_allclose(scores, reference, atol=1e-5)
+    without = generation.score(model, sources[1:2], targets[1:2], start_ids=[7]).token_scores
+    np.testing.assert_allclose(without, scores[1:2], atol=1e-5)
+
+
 def test_target_beyond_max_length_is_rejected():
     model = decoder(max_length=8)
     fits = generation.score(model, [[5, 5, 5]], [[4] * 6 + [0] * 3])  # the last token is not read
@@ -83,6 +102,11 @@ def test_invalid_prompts_are_rejected():
     for wrong in ([[5], [5]], [5], [[99]], [[0.5]]):
         with pytest.raises(ValueError, match=r"`prefix_ids` must .*Received: "):
             run(translator(), [[5]], prefix_ids=wrong)
+    with pytest.raises(ValueError, match="`start_ids` must be None for a decoder-only model"):
+        run(model, [[5]], start_ids=[5])
+    for wrong in ([5, 5], [[5]], [99], [0.5]):
+        with pytest.raises(ValueError, match=r"`start_ids` must be .*Received: "):
+            run(translator(), [[5]], start_ids=wrong)
 
 
 @pytest.mark.slow_variants

@@ -60,6 +60,7 @@ class Graphs:
         min_new_tokens: Any = None,
         temperature: Any = None,
         prefix_ids: Any = None,
+        start_ids: Any = None,
     ) -> dict[str, np.ndarray]:
         """Generate with the graph of the generation loop.
 
@@ -76,6 +77,8 @@ class Graphs:
             temperature: the temperature of sampling, a number or numbers (B,), by default the sampler's.
             prefix_ids: for an encoder–decoder, integers (B, Q) or (1, Q), the first target tokens, padded with
                 `pad_id`; not part of the output.
+            start_ids: integers (B,) or (1,), the first input of the decoder, by default `start_id`; for models whose
+                targets begin with the token of a language, such as mBART.
 
         Returns:
             "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if
@@ -126,6 +129,13 @@ class Graphs:
                     f"`prefix_ids` needs an encoder–decoder. Received: prefix_ids={prefix_ids!r}"
                 )
             inputs["prefix_ids"] = self._checked_ids("prefix_ids", prefix_ids)
+        if start_ids is not None:
+            if "start_ids" not in (entry.name for entry in self.session(self._loop).get_inputs()):
+                raise ValueError(
+                    "`start_ids` needs a model whose targets begin with the token of a language. "
+                    f"Received: start_ids={start_ids!r}"
+                )
+            inputs["start_ids"] = self._checked_ids("start_ids", np.asarray(start_ids)[:, None])[:, 0]
         return self.run_loop(input_ids, mask, inputs)
 
     def run_loop(
@@ -152,23 +162,28 @@ class Graphs:
         return secrets.randbits(32) if seed is None else seed
 
     def generate_by_steps(
-        self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None
+        self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None, **targets: np.ndarray
     ) -> np.ndarray:
         """Generate greedily (B, M), one token at a time, with the graphs of a single step.
 
         An example of a generation loop outside the graphs; slower than `generate`. The sampler and the constraints of
-        the export do not apply. The arguments are as for `generate`.
+        the export do not apply. The arguments are as for `generate`; `targets` are `prefix_ids` without padding, and
+        `start_ids`.
         """
         ids = np.full((len(input_ids), self.max_new_tokens), self.padding_value, np.int64)
-        for column, tokens in enumerate(self.steps(input_ids, attention_mask)):
+        for column, tokens in enumerate(self.steps(input_ids, attention_mask, **targets)):
             ids[:, column] = tokens
         return ids
 
-    def steps(self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None) -> Iterator[np.ndarray]:
+    def steps(
+        self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None, **targets: np.ndarray
+    ) -> Iterator[np.ndarray]:
         """Return an iterator of the next ids (B,) of `generate_by_steps`, until all rows have ended."""
         mask = self.padding_mask(input_ids) if attention_mask is None else attention_mask
-        first = self._encoded if self.start_id is not None else self._prompted
-        step = first(input_ids, mask)
+        if self.start_id is None:
+            step = self._prompted(input_ids, mask)
+        else:
+            step = self._encoded(input_ids, mask, self._starts(len(input_ids), **targets))
         ended = ~mask.any(axis=1)
         token = None
         never = [id_ for id_ in (self.pad_id, self.start_id) if id_ not in (None, self.end_id)]
@@ -183,7 +198,11 @@ class Graphs:
             token = best[:, None]
 
     def score(
-        self, input_ids: np.ndarray, target_ids: np.ndarray, attention_mask: np.ndarray | None = None
+        self,
+        input_ids: np.ndarray,
+        target_ids: np.ndarray,
+        attention_mask: np.ndarray | None = None,
+        **targets: np.ndarray,
     ) -> np.ndarray:
         """Return the log-probability of each token of given outputs, with the graphs of a single step.
 
@@ -191,6 +210,7 @@ class Graphs:
             input_ids: integers (B, S) with a token in each row, padded with `pad_id`.
             target_ids: integers (B, T), outputs without a start token, padded on the right.
             attention_mask: integers (B, S), 0 for padding and tokens to hide, by default where ids equal `pad_id`.
+            **targets: as for `generate_by_steps`; a prefix is not scored.
 
         Returns:
             float32 (B, T).
@@ -200,17 +220,27 @@ class Graphs:
         """
         if self.start_id is None:
             raise ValueError(f"`score` needs an encoder–decoder. Received: start_id={self.start_id}")
-        start = np.full((len(target_ids), 1), self.start_id)
+        starts = self._starts(len(target_ids), **targets)
         mask = self.padding_mask(input_ids) if attention_mask is None else attention_mask
-        step = self._encoded(input_ids, mask)
-        logits = step(np.concatenate([start, target_ids[:, :-1]], axis=1)).astype(np.float32)
+        step = self._encoded(input_ids, mask, starts)
+        logits = step(np.concatenate([starts, target_ids[:, :-1]], axis=1)).astype(np.float32)
+        logits = logits[:, starts.shape[1] - 1 :]
         chosen = np.take_along_axis(logits, target_ids[..., None], axis=-1)[..., 0]
         largest = logits.max(axis=-1)
         total = np.exp(logits - largest[..., None]).sum(axis=-1)
         scores: np.ndarray = chosen - largest - np.log(total)
         return scores
 
-    def _encoded(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
+    def _starts(
+        self, rows: int, prefix_ids: np.ndarray | None = None, start_ids: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the first inputs (B, P) of the decoder: the start token and the prefix of each row."""
+        start = np.full((rows, 1), self.start_id) if start_ids is None else start_ids[:, None]
+        return start if prefix_ids is None else np.concatenate([start, prefix_ids], axis=1)
+
+    def _encoded(
+        self, input_ids: np.ndarray, mask: np.ndarray, starts: np.ndarray
+    ) -> Callable[[np.ndarray | None], np.ndarray]:
         """Return a function from the last tokens (B, 1), None at first, to the next tokens' logits, with an encoder."""
         source = {"input_ids": input_ids, "attention_mask": mask}
         memory = self._run(ENCODER, {name: self._value(ENCODER, ids) for name, ids in source.items()})
@@ -221,8 +251,7 @@ class Graphs:
         cache = self._empty(DECODER, len(input_ids))
 
         def step(token: np.ndarray | None) -> np.ndarray:
-            ids = np.full((len(input_ids), 1), self.start_id) if token is None else token
-            return self._step(DECODER, {"input_ids": ids}, constants, cache)
+            return self._step(DECODER, {"input_ids": starts if token is None else token}, constants, cache)
 
         return step
 

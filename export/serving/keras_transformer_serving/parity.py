@@ -13,7 +13,8 @@ from keras_transformer_serving.bundle import ONNX, TOKENIZER_EXAMPLES, Bundle
 from keras_transformer_serving.graph_files import FLOAT32, graph_reader
 from keras_transformer_serving.graphs import Graphs
 from keras_transformer_serving.model import Model
-from keras_transformer_serving.pipelines import generating_pipeline
+from keras_transformer_serving.pipelines import generating_pipeline, languages
+from keras_transformer_serving.pipelines.generating import stacked
 from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.text import Tokenizer, reads_text, tokenizer_of
 
@@ -50,6 +51,7 @@ class Reference:
             without the model, or if its search is not a beam.
         greedy: the greedy outputs, if the sampler or constraints give others: the reference of single-step graphs.
         scores: (B,), the score of the first hypothesis of each text.
+        languages: the languages of each text and of its output, by option; empty for a model without languages.
     """
 
     texts: list[Any]
@@ -59,6 +61,7 @@ class Reference:
     rank: Callable[[int, np.ndarray], np.ndarray] | None = None
     greedy: "Reference | None" = None
     scores: np.ndarray | None = None
+    languages: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def stored(cls, report: dict[str, Any]) -> "Reference":
@@ -67,7 +70,12 @@ class Reference:
         greedy = cls.stored({"examples": examples["greedy"]}) if "greedy" in examples else None
         scores = np.asarray(examples["scores"], "float32") if "scores" in examples else None
         return cls(
-            examples["texts"], np.asarray(examples["ids"]), examples["answers"], greedy=greedy, scores=scores
+            examples["texts"],
+            np.asarray(examples["ids"]),
+            examples["answers"],
+            greedy=greedy,
+            scores=scores,
+            languages=examples.get("languages", {}),
         )
 
 
@@ -95,23 +103,31 @@ class GeneratingGraphs:
         config = seeded(config)
         self._served = generating_pipeline(Graphs(sessions, config), tokenizer, config)
 
-    def __call__(self, texts: Sequence[Any]) -> Answers:
-        """Return the outputs of the graph with the generation loop and, if any, of the graphs of single steps."""
+    def __call__(self, texts: Sequence[Any], **chosen: list[str]) -> Answers:
+        """Return the outputs of the graph with the generation loop and, if any, of the graphs of single steps.
+
+        Args:
+            texts: the inputs.
+            **chosen: the languages of each text and of its output, if the model has languages.
+        """
         served = self._served
-        by_graph = {"onnx_loop": self.generate(texts)["ids"]}
+        by_graph = {"onnx_loop": self.generate(texts, **chosen)["ids"]}
         if self._steps:
             served.graphs.session.release()  # a large model is in memory once
-            rows = served.encode(texts)
+            rows = served.encode(texts, source_language=chosen.get(languages.SOURCE))
+            targets = [served.target_inputs(each) for each in chosen.get(languages.TARGET, [""] * len(rows))]
             parts = [
-                served.graphs.generate_by_steps(*served.padded(rows[begin : begin + _BATCH]))
+                served.graphs.generate_by_steps(
+                    *served.padded(rows[begin : begin + _BATCH]), **stacked(targets[begin : begin + _BATCH])
+                )
                 for begin in range(0, len(rows), _BATCH)
             ]
             by_graph[ONNX_STEPS] = np.concatenate(parts)
         return {name: (ids, self._answers(ids)) for name, ids in by_graph.items()}
 
-    def generate(self, texts: Sequence[Any]) -> Arrays:
+    def generate(self, texts: Sequence[Any], **chosen: Any) -> Arrays:
         """Return the "ids", "lengths" and "scores" of the graph with the generation loop."""
-        return self._served.generate(texts, _BATCH)
+        return self._served.generate(texts, _BATCH, **chosen)
 
     def _answers(self, ids: np.ndarray) -> list[Any]:
         if self._served.tokenizer is None:
@@ -120,12 +136,12 @@ class GeneratingGraphs:
         return [self._served.decode(row) if row.ndim == 1 else self._answers(row) for row in ids]
 
 
-def compare_generated(reference: Reference, exported: Callable[[Sequence[str]], Answers]) -> dict[str, Any]:
+def compare_generated(reference: Reference, exported: Callable[..., Answers]) -> dict[str, Any]:
     """Compare an export with reference outputs.
 
     Args:
         reference: inputs and the model's outputs.
-        exported: a function from input texts to the outputs of each graph.
+        exported: a function from input texts, and their languages by name, to the outputs of each graph.
 
     Returns:
         "texts", the number of inputs; "graphs", for each the number of identical outputs and of those that differ
@@ -136,7 +152,7 @@ def compare_generated(reference: Reference, exported: Callable[[Sequence[str]], 
     """
     near_ties = {
         name: _near_ties((name == ONNX_STEPS and reference.greedy) or reference, name, ids, answers)
-        for name, (ids, answers) in exported(reference.texts).items()
+        for name, (ids, answers) in exported(reference.texts, **reference.languages).items()
     }
     count = len(reference.texts)
     # Near ties are not stored, as they could not be distinguished from errors without the model.
@@ -155,7 +171,9 @@ def compare_generated(reference: Reference, exported: Callable[[Sequence[str]], 
 
 def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
     scores = {} if reference.scores is None else {"scores": reference.scores[rows].tolist()}
+    chosen = {name: [values[row] for row in rows] for name, values in reference.languages.items()}
     return {
+        **({"languages": chosen} if chosen else {}),
         "texts": [reference.texts[row] for row in rows],
         "ids": reference.ids[rows].tolist(),
         "answers": [reference.answers[row] for row in rows],

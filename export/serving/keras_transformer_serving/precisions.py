@@ -90,7 +90,7 @@ def compare(precision: str, expected: Reference | Sequence[Example], graphs: Any
     """
     threshold = THRESHOLDS[precision]
     if isinstance(expected, Reference):
-        row = _compare_ids(expected, graphs.generate(expected.texts))
+        row = _compare_ids(expected, graphs.generate(expected.texts, **expected.languages))
         passed = (
             row["identical_ids"] >= threshold.identical_ids
             and row["score_difference"] <= threshold.score_difference

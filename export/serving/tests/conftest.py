@@ -97,5 +97,5 @@ def small():
 @pytest.fixture(scope="session")
 def exports(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
-    names = ("classifier", "generator", "sampler", "copier")
+    names = ("classifier", "generator", "sampler", "copier", "translator")
     return {name: write_export(small, folder / name, name) for name in names}

@@ -56,6 +56,13 @@ GENERATOR = {
     "max_source_tokens": SOURCE,
 }
 COPIER = {**GENERATOR, "pipeline": "TextToText", "start_id": 3, "empty_ids": []}
+# Languages have tokens, which are shown in texts.
+TRANSLATOR = {**COPIER, "languages": ["en", "es"], "source_language": "en", "target_language": None}
+TRANSLATOR["vocabulary_size"] += 2
+LANGUAGES = {
+    "extra_tokens": ["<en>", "<es>"],
+    "languages": {"en": "<en>", "es": "<es>"},
+}
 TAGGER = {
     **{name: value for name, value in CLASSIFIER.items() if name not in ("problem_type", "threshold")},
     "pipeline": "TokenClassification",
@@ -86,6 +93,14 @@ _GRAPHS = {
             "generate_greedy.onnx": lambda: copy_graph("loop"),
         },
     ),
+    "translator": (
+        TRANSLATOR,
+        {
+            "optimum/encoder_model.onnx": lambda: copy_graph("encoder"),
+            "optimum/decoder_model_merged.onnx": lambda: copy_graph("decoder", TRANSLATOR["vocabulary_size"]),
+            "generate_greedy.onnx": lambda: copy_graph("translator"),
+        },
+    ),
     "tagger": (TAGGER, {"model.onnx": lambda: token_graph("tagger")}),
     "answers": (ANSWERS, {"model.onnx": lambda: token_graph("answers")}),
     "images": (IMAGES, {"model.onnx": lambda: array_graph("images")}),
@@ -96,7 +111,10 @@ _GRAPHS = {
 def write_export(small, folder, name, **changes):
     """Write the export of this name; `changes` replace settings."""
     config, graphs = _GRAPHS[name]
-    tokenizer = ByteTokenizer(TOKENIZER)
+    content = TOKENIZER
+    if "languages" in config:
+        content = json.dumps({"settings": {**json.loads(TOKENIZER)["settings"], **LANGUAGES}}).encode()
+    tokenizer = ByteTokenizer(content)
     texts = ["a", "é"]
     examples = {
         "texts": texts,
@@ -106,7 +124,7 @@ def write_export(small, folder, name, **changes):
 
     def write_shared(new):
         (new / "tokenizer").mkdir()
-        (new / "tokenizer" / "bytes.json").write_bytes(TOKENIZER)
+        (new / "tokenizer" / "bytes.json").write_bytes(content)
         (new / "tokenizer" / "examples.json").write_text(json.dumps(examples))
 
     contents = {file: graph().SerializeToString() for file, graph in graphs.items()}

@@ -157,8 +157,11 @@ def decoder():
     return model(nodes, inputs, outputs, constants)
 
 
-def copy_graph(name):
-    """An encoder–decoder that copies its source: the encoder, a decoder step, or the loop."""
+def copy_graph(name, vocabulary=VOCABULARY):
+    """An encoder–decoder that copies its source: the encoder, a decoder step, or the loop.
+
+    The loop of a translator copies the prefix of the target, too.
+    """
     ids = [helper.make_tensor_value_info("input_ids", INT, ["batch_size", "length"])]
     if name == "encoder":
         mask = helper.make_tensor_value_info("attention_mask", INT, ["batch_size", "length"])
@@ -169,9 +172,12 @@ def copy_graph(name):
         ]
         outputs = [helper.make_tensor_value_info("last_hidden_state", FLOAT, ["batch_size", "length", 1])]
         return model(nodes, [*ids, mask], outputs, {"last": np.array([-1])})
-    if name == "loop":
+    if name in ("loop", "translator"):
+        copied = "input_ids" if name == "loop" else "both"
+        first = [] if name == "loop" else [("Concat", ["prefix_ids", "input_ids"], "both", {"axis": 1})]
         nodes = [
-            ("Pad", ["input_ids", "pads"], "long"),
+            *first,
+            ("Pad", [copied, "pads"], "long"),
             ("Slice", ["long", "zero", "steps", "one"], "whole"),
             ("Max", ["max_new_tokens", "min_new_tokens"], "limits"),
             ("Reshape", ["limits", "column"], "limit"),
@@ -187,6 +193,8 @@ def copy_graph(name):
         constants |= {"index": np.arange(STEPS), "max_new_tokens": np.array([STEPS])}
         constants["min_new_tokens"] = np.array([0])
         options = ("max_new_tokens", "min_new_tokens")
+        if first:
+            ids.append(helper.make_tensor_value_info("prefix_ids", INT, ["batch_size", "prefix_length"]))
         ids += [helper.make_tensor_value_info(name, INT, ["batch_or_1"]) for name in options]
         outputs = [
             helper.make_tensor_value_info("ids", INT, ["batch_size", STEPS]),
@@ -222,7 +230,7 @@ def copy_graph(name):
         "to_cache": np.array([0, 1, -1, 1]),
         "one": np.array([1]),
         "step": np.array(1),
-        "every": np.arange(VOCABULARY),
+        "every": np.arange(vocabulary),
         "nine": np.array(9, "float32"),
     }
     inputs = [
@@ -235,7 +243,7 @@ def copy_graph(name):
         helper.make_tensor_value_info(f"past_key_values.{side}", FLOAT, ["batch_size", 1, None, 1])
         for side in sides
     ]
-    outputs = [helper.make_tensor_value_info("logits", FLOAT, [None, None, VOCABULARY])]
+    outputs = [helper.make_tensor_value_info("logits", FLOAT, [None, None, vocabulary])]
     outputs += [helper.make_tensor_value_info(f"present.{side}", FLOAT, [None, 1, None, 1]) for side in sides]
     return model(nodes, inputs, outputs, constants)
 

@@ -15,6 +15,7 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.pipelines.texts import accepted_texts
 from keras_transformer_serving import parity
 from keras_transformer_serving.parity import Answers
+from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.generating import GeneratingTask
 
 SAVED_MODEL = "saved_model"
@@ -34,7 +35,8 @@ class Reference(parity.Reference):
             texts = texts[:_BATCH]
             if pipeline.sampler.seed is None:
                 pipeline = pipeline.with_settings(dataclasses.replace(pipeline.sampler, seed=parity.SEED))
-        out = pipeline.generate(texts)
+        chosen = pipeline.example_languages(len(texts))
+        out = pipeline.generate(texts, **chosen)
         ids = out.ids if pipeline.sampler.num_return > 1 else out.best
         scores = out.scores[:, 0]
         model = pipeline.model
@@ -43,23 +45,32 @@ class Reference(parity.Reference):
             sampler, generation.Sample | generation.Contrastive
         )
 
+        def inputs_of(row: int) -> dict[str, np.ndarray]:
+            row_languages = {name: values[row : row + 1] for name, values in chosen.items()}
+            return pipeline.prepared(tf.constant([texts[row]]), row_languages).arrays()
+
         def gap(row: int, column: int, id_: int, other: int) -> float:
-            source, before = np.asarray(pipeline.encode([texts[row]])), ids[row : row + 1, :column]
+            row_inputs, before = inputs_of(row), ids[row : row + 1, :column]
+            source = row_inputs["source_ids"]
             if is_encoder_decoder(model):
-                start = np.full((1, 1), model.start_id)
-                inputs = {"source_ids": source, "target_ids": np.concatenate([start, before], axis=1)}
+                start = row_inputs.get("start_ids", np.full(1, model.start_id))[:, None]
+                prefix = row_inputs.get("prefix_ids", before[:, :0])
+                target = np.concatenate([start, prefix, before], axis=1)
+                inputs = {"source_ids": source, "target_ids": target}
             else:
                 inputs = np.concatenate([source, before], axis=1)
             logits = np.asarray(model(inputs))[0, -1]
             return float(abs(logits[id_] - logits[other]))
 
         def rank(row: int, hypotheses: np.ndarray) -> np.ndarray:
-            sources = np.repeat(pipeline.encode([texts[row]]), len(hypotheses), axis=0)
-            scores = generation.score(model, sources, hypotheses)
+            repeated = {
+                name: np.repeat(values, len(hypotheses), axis=0) for name, values in inputs_of(row).items()
+            }
+            scores = generation.score(model, target_ids=hypotheses, **repeated)
             return scores.scores / sampler.penalties(pipeline.max_new_tokens)[scores.lengths]
 
         if as_ids:
-            inputs = pipeline.preprocess(tf.constant(texts)).inputs
+            inputs = pipeline.prepared(tf.constant(texts), chosen).inputs
             model_inputs = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
             answers = ids.tolist()
         else:
@@ -67,10 +78,19 @@ class Reference(parity.Reference):
             decoded = pipeline.decode(ids.reshape(-1, ids.shape[-1])).numpy()
             answers = _strings(decoded.reshape(ids.shape[:-1]))
         if greedy and not pipeline.constraints:
-            return cls(model_inputs, ids, answers, gap, scores=scores)
+            return cls(model_inputs, ids, answers, gap, scores=scores, languages=chosen)
         greedy_reference = cls.of(pipeline.with_settings("greedy", constraints=()), texts, as_ids)
         ranked = rank if isinstance(sampler, generation.Beam) and not greedy else None
-        return cls(model_inputs, ids, answers, gap if greedy else None, ranked, greedy_reference, scores)
+        return cls(
+            model_inputs,
+            ids,
+            answers,
+            gap if greedy else None,
+            ranked,
+            greedy_reference,
+            scores,
+            chosen,
+        )
 
 
 class SavedModel:
@@ -80,29 +100,39 @@ class SavedModel:
         self._signatures = tf.saved_model.load(str(path)).signatures
         self._new_seed = config["generation"].get("seed", parity.SEED) is None
         self._config = parity.seeded(config)
+        self._defaults = {option.name: option.default for option in languages.options(config)}
 
-    def __call__(self, texts: Sequence[str]) -> Answers:
-        """Return the ids and texts that its signatures generate, or raise the first error as a ValueError."""
+    def __call__(self, texts: Sequence[str], **chosen: Any) -> Answers:
+        """Return the ids and texts that its signatures generate, or raise the first error as a ValueError.
+
+        Args:
+            texts: the inputs.
+            **chosen: of a model of many languages, those of the texts and outputs, by default the export's settings.
+        """
         ids, answers = [], []
+        given = languages.of_each(len(texts), bool(self._defaults), **chosen)
+        rows = {name: given.get(name, [default] * len(texts)) for name, default in self._defaults.items()}
         for begin in range(0, len(texts), _BATCH):
             batch = tf.constant(list(texts[begin : begin + _BATCH]), tf.string)
-            ids.append(self._signatures["generate_ids"](text=batch, **self._noise(len(batch)))["ids"].numpy())
-            outputs = self._texts(batch)
+            columns = {name: tf.constant(values[begin : begin + _BATCH]) for name, values in rows.items()}
+            noise = self._noise(len(batch))
+            ids.append(self._signatures["generate_ids"](text=batch, **columns, **noise)["ids"].numpy())
+            outputs = self._texts(batch, columns)
             for index, error in enumerate(_strings(outputs["error"].numpy())):
                 if error:
                     raise ValueError(f"{error} in texts[{begin + index}]")
             answers += _strings(outputs["text"].numpy())
         return {SAVED_MODEL: (np.concatenate(ids), answers)}
 
-    def _texts(self, batch: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _texts(self, batch: tf.Tensor, chosen: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return the outputs of "serving_default", or of "generate" with a fixed seed if the former draws new ones."""
         if not self._new_seed:
-            return self._signatures["serving_default"](text=batch)
+            return self._signatures["serving_default"](text=batch, **chosen)
         options = {
             option.name: tf.constant([option.default], option.dtype)
             for option in GeneratingTask.options(self._config)
         }
-        return self._signatures["generate"](text=batch, **options)
+        return self._signatures["generate"](text=batch, **chosen, **options)
 
     def _noise(self, rows: int) -> dict[str, tf.Tensor]:
         seed, numbers = self._config["generation"].get("seed"), np.arange(rows)

@@ -30,6 +30,7 @@ class Inputs:
         kv_cache: how the cache is stored.
         source_ids: integers (B, S), the sources or prompts.
         prefix_ids: integers (B, Q), the first target tokens of an encoder–decoder, or None.
+        start_ids: integers (B,), the start token of each row of an encoder–decoder, or None for the model's.
         padding_mask: booleans (B, S), False for padding of the sources, or None.
         rows: integers (B,), the row numbers that seed the noise, or None for 0, 1, 2, …
         noise: float32 (B, R, M), uniform noise in place of the seeded noise, or None.
@@ -44,6 +45,7 @@ class Inputs:
     kv_cache: kt_ops.KVCache = kt_ops.StaticCache()
     source_ids: Any = None
     prefix_ids: Tensor | None = None
+    start_ids: Tensor | None = None
     padding_mask: Tensor | None = None
     rows: Tensor | None = None
     noise: Tensor | None = None

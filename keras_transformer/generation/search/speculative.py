@@ -25,7 +25,12 @@ class SpeculativeSearch(SingleSequenceSearch):
         if self.limits is None:
             self.limits = ops.zeros_like(decoder.last_positions[:, 0]) + self.max_new_tokens
         self.draft = PromptedModel.of(
-            self.sampler.draft, inputs.kv_cache, inputs.source_ids, inputs.prefix_ids, inputs.padding_mask
+            self.sampler.draft,
+            inputs.kv_cache,
+            inputs.source_ids,
+            inputs.prefix_ids,
+            inputs.padding_mask,
+            start_ids=inputs.start_ids,
         )
 
     def start(self) -> State:

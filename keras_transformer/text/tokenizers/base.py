@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -37,6 +38,11 @@ class Tokenizer(tf.Module, abc.ABC):
         pair_separators: the number of end tokens between the texts of a pair.
         source_prefix_ids: the ids before each source of an encoder–decoder, which decoded texts are without.
         lstrip_mask: whether a mask token takes the white space before it.
+        languages: the id of each language's token, by the code of the language; empty for most tokenizers.
+        language_after_source: whether a source is followed by the token of its language, after the end token, instead
+            of beginning with it.
+        language_is_start: whether a target begins with the token of its language in place of the start token, instead
+            of after it.
         sampling: "seeded" or "nondeterministic" for the sampler of `sample`; None if the tokenizer cannot sample.
     """
 
@@ -50,6 +56,9 @@ class Tokenizer(tf.Module, abc.ABC):
     pair_separators: int = 1
     lstrip_mask: bool = False
     source_prefix_ids: tuple[int, ...] = ()
+    languages: Mapping[str, int] = MappingProxyType({})
+    language_after_source: bool = False
+    language_is_start: bool = False
     sampling: str | None = None
 
     @abc.abstractmethod

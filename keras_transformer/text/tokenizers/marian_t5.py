@@ -9,12 +9,13 @@ from typing import Any, Self
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers import hugging_face, multilingual
 from keras_transformer.text.tokenizers.base import tokenize_around
 from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,
+    language_settings,
     row_settings,
     serialised,
     unused_ids,
@@ -31,7 +32,7 @@ _PLACES = ("anywhere", "start")
 class MarianT5Tokenizer(VocabularyTokenizer):
     """Convert text to ids and back with a SentencePiece model and a separate vocabulary of its pieces.
 
-    So do XLM-RoBERTa, CamemBERT and the multilingual BARTs, whose ids are not those of the SentencePiece model.
+    So do XLM-RoBERTa, CamemBERT, mBART, NLLB-200 and M2M-100, whose ids are not those of the SentencePiece model.
 
     T5's vocabulary is the model's pieces followed by sentinels, "<extra_id_99>" to "<extra_id_0>", which are recognised
     in texts. Marian shares one vocabulary between two languages, each with its own SentencePiece model; a text may
@@ -48,6 +49,12 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         pair_separators: the number of end tokens between the texts of a pair, such as 2 for XLM-RoBERTa.
         lstrip_mask: whether a mask token takes the white space before it, as in XLM-RoBERTa.
         source_prefix: tokens before each source of an encoder–decoder, which decoded texts are without.
+        languages: for a translation model of many languages, such as NLLB-200, the token of each language, by its
+            code. Decoded texts are without them.
+        language_after_source: whether a source is followed by the token of its language, after the end token, as in
+            mBART, instead of beginning with it.
+        language_is_start: whether a target begins with the token of its language in place of the start token, as in
+            mBART, instead of after it.
 
     Attributes:
         start_id: the id that starts a target; T5 and Marian start with padding.
@@ -85,6 +92,9 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         pair_separators: int = 1,
         lstrip_mask: bool = False,
         source_prefix: Sequence[str] = (),
+        languages: Mapping[str, str] = MappingProxyType({}),
+        language_after_source: bool = False,
+        language_is_start: bool = False,
     ):
         processor = read_model(model, with_padding=False)
         check_not_negative(unused=unused)
@@ -94,6 +104,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             "place_in_text": place_in_text,
             "unused": unused,
             **row_settings(pair_separators, lstrip_mask, source_prefix),
+            **language_settings(languages, language_after_source, language_is_start),
         }
         super().__init__(vocabulary, settings)
         self._processor, self._model, known = processor, model, self._vocabulary
@@ -109,7 +120,8 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         self._set_tables()
 
     def _set_tables(self) -> None:
-        pieces, special = self._vocabulary.pieces, self._vocabulary.special_ids
+        pieces, languages = self._vocabulary.pieces, self.languages.values()
+        special = {**self._vocabulary.special_ids, **{pieces[id_]: id_ for id_ in languages}}
         contents = {id_: piece.replace(_SPACE, " ") for id_, piece in enumerate(pieces)}
         contents |= dict.fromkeys(special.values(), "") | {self.unknown_id: _UNKNOWN}
         contents |= dict.fromkeys(range(len(pieces), self.vocabulary_size), "")
@@ -140,8 +152,8 @@ class MarianT5Tokenizer(VocabularyTokenizer):
 
         Args:
             folder: the folder with T5's `spiece.model`, with a `tokenizer.json` of unigrams, with XLM-RoBERTa's
-                `sentencepiece.bpe.model`, or with Marian's `vocab.json`, `source.spm` and `target.spm`; and,
-                optionally, `tokenizer_config.json`.
+                `sentencepiece.bpe.model`, with Marian's `vocab.json`, `source.spm` and `target.spm`, or with the files
+                of mBART, NLLB-200 or M2M-100; and, optionally, `tokenizer_config.json` and `config.json`.
             vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
             target: whether to read Marian's tokenizer of the target language, for labels. Both tokenizers can
                 detokenise generated ids.
@@ -160,7 +172,10 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             ...     "downloads/t5-small", vocabulary_size=32128
             ... )  # doctest: +SKIP
         """
-        model, pieces, settings = hugging_face.read_sentence_piece(folder, target)
+        if multilingual.is_multilingual(folder):
+            model, pieces, settings = multilingual.read_multilingual(folder)
+        else:
+            model, pieces, settings = hugging_face.read_sentence_piece(folder, target)
         if pieces is None:  # T5's are the model's pieces, in its order, followed by the sentinels
             processor = read_model(model, with_padding=False)
             pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]

@@ -98,6 +98,15 @@ class VocabularyTokenizer(Tokenizer):
                 f"`source_prefix` must be in the vocabulary. Received: {missing}, which it lacks"
             )
         self.source_prefix_ids = tuple(known.ids[token] for token in source_prefix)
+        languages = settings.get("languages", {})
+        if missing := [token for token in languages.values() if token not in known.ids]:
+            raise ValueError(
+                f"`languages` must have tokens in the vocabulary. Received: {missing[:5]}, which it lacks"
+            )
+        # A tf.Module would wrap a dict.
+        self.languages = MappingProxyType({name: known.ids[token] for name, token in languages.items()})
+        self.language_after_source = settings.get("language_after_source", False)
+        self.language_is_start = settings.get("language_is_start", False)
         self.vocabulary_size: int = len(known.pieces) + settings.get("unused", 0)
         self.empty_ids: tuple[int, ...] = (self.unknown_id,)
 
@@ -184,6 +193,19 @@ def row_settings(pair_separators: int, lstrip_mask: bool, source_prefix: Sequenc
     return {
         **({"pair_separators": pair_separators} if pair_separators != 1 else {}),
         **without_defaults(lstrip_mask=lstrip_mask, source_prefix=list(source_prefix)),
+    }
+
+
+def language_settings(
+    languages: Mapping[str, str], language_after_source: bool, language_is_start: bool
+) -> dict[str, Any]:
+    """Return settings of the tokens of languages; defaults are left out, as in the files of earlier versions."""
+    if not languages:
+        return {}
+    return {
+        "languages": dict(languages),
+        **({"language_after_source": True} if language_after_source else {}),
+        **({"language_is_start": True} if language_is_start else {}),
     }
 
 

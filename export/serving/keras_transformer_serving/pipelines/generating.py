@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer_serving.graphs import TEMPERATURES, Graphs
+from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import (
     Errors,
     InvalidInputError,
@@ -32,7 +33,8 @@ class GeneratingTask(Task):
     def tensors(cls, config: dict[str, Any]) -> dict[str, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
         """Return the inputs and the outputs of each signature.
 
-        With N > 1 hypotheses, generated outputs have an axis of N.
+        With N > 1 hypotheses, generated outputs have an axis of N. A model of many languages takes the language of a
+        text and that of its output.
         """
         count, length = config["generation"].get("num_return", 1), config["max_new_tokens"]
         padding_value = config["end_id"] if config["pad_id"] is None else config["pad_id"]
@@ -45,12 +47,14 @@ class GeneratingTask(Task):
         encoded = Tensor("source_ids", "int32", (None,), padding=padding_value)
         token_scores = Tensor("token_scores", "float32", (None,))
         scores = (Tensor("scores", "float32"), token_scores, Tensor("lengths", "int32", empty=0))
+        translated = (TEXT, *languages.options(config))
+        source = translated[:2]  # without the language of the output
         return {
-            DEFAULT: ((TEXT,), (text, ERROR_OUTPUT)),
-            "generate": ((TEXT, *cls.options(config)), (text, *numbers, ERROR_OUTPUT)),
-            "generate_ids": ((TEXT, *cls.noise(config)), (*numbers, ERROR_OUTPUT)),
-            "encode": ((TEXT,), (encoded, Tensor("padding_mask", "bool", (None,)), ERROR_OUTPUT)),
-            "score": ((TEXT, Tensor("target", "string")), (*scores, ERROR_OUTPUT)),
+            DEFAULT: (translated, (text, ERROR_OUTPUT)),
+            "generate": ((*translated, *cls.options(config)), (text, *numbers, ERROR_OUTPUT)),
+            "generate_ids": ((*translated, *cls.noise(config)), (*numbers, ERROR_OUTPUT)),
+            "encode": (source, (encoded, Tensor("padding_mask", "bool", (None,)), ERROR_OUTPUT)),
+            "score": ((TEXT, Tensor("target", "string"), *translated[1:]), (*scores, ERROR_OUTPUT)),
         }
 
     @classmethod
@@ -116,6 +120,12 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         self.config = config
 
     @property
+    def languages(self) -> Sequence[str]:
+        """The languages of a translation model of many languages; none for most models."""
+        known: Sequence[str] = self.config.get("languages", ())
+        return known
+
+    @property
     def _text_tokenizer(self) -> Tokenizer:
         """The tokenizer, or a ValueError if it needs TensorFlow."""
         if self.tokenizer is None:
@@ -123,8 +133,8 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         return self.tokenizer
 
     @abc.abstractmethod
-    def tokenize(self, text: str) -> list[int]:
-        """Return the source ids of a text."""
+    def tokenize(self, text: str, source_language: str = "") -> list[int]:
+        """Return the source ids of a text, which is in a language if the model has languages."""
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -138,6 +148,8 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         max_new_tokens: Any = None,
         min_new_tokens: Any = None,
         temperature: Any = None,
+        source_language: Any = None,
+        target_language: Any = None,
         long_texts: str | None = None,
         errors: Errors = "raise",
         truncate: bool = False,
@@ -151,6 +163,8 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             max_new_tokens: as in `generate`; the options of a text that is split hold for each part.
             min_new_tokens: as in `generate`.
             temperature: as in `generate`.
+            source_language: as in `generate`.
+            target_language: as in `generate`.
             long_texts: of an encoder–decoder, "refuse", an error, for texts of more than `max_source_tokens` tokens, or
                 "split" them into lines and sentences, whose outputs are joined; by default the export's setting.
             errors: "raise" the error of a text, or "return" it in place of the output.
@@ -162,8 +176,8 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
 
         Raises:
             TypeError: if a text is not a string.
-            ValueError: if a text is not valid Unicode or too long, an option is out of range, there is no tokenizer, or
-                a decoder-only model is given `long_texts`.
+            ValueError: if a text is not valid Unicode or too long, an option is out of range, a language is unknown or
+                missing, there is no tokenizer, or a decoder-only model is given `long_texts`.
 
         Example:
             >>> translate(["la casa", "el perro"], max_new_tokens=[4, 8])
@@ -176,6 +190,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         if self.tokenizer is None:
             raise ValueError(_NO_TEXT)
         options = _numbers(len(rows), max_new_tokens, min_new_tokens, temperature)
+        chosen = self._languages(len(rows), source_language, target_language)
         splits, split = self._split(rows, long_texts), None
         if splits is not None:
             split = splitting.SplitTexts(splits)
@@ -183,11 +198,12 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             options = {
                 name: values[split.owners] if values.ndim else values for name, values in options.items()
             }
+            chosen = {name: split.of_each(values) for name, values in chosen.items()}
         row_errors = RowErrors(errors)
         for row, text in enumerate(rows):
             with row_errors.of(row):
                 check_string("texts", row, text)
-        ids = self._generate(rows, batch_size, row_errors, truncate, options)["ids"]
+        ids = self._generate(rows, batch_size, row_errors, truncate, options, chosen)["ids"]
         first = ids if ids.ndim == 2 else ids[:, 0]
         outputs = row_errors.merge({row: self.decode(first[row]) for row in row_errors.accepted(len(rows))})
         outputs = outputs if split is None else split.join(outputs)
@@ -209,6 +225,8 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         max_new_tokens: Any = None,
         min_new_tokens: Any = None,
         temperature: Any = None,
+        source_language: Any = None,
+        target_language: Any = None,
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> dict[str, Any]:
@@ -220,6 +238,9 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             max_new_tokens: the maximum number of new tokens, or one for each text, at most the export's.
             min_new_tokens: the minimum number of tokens before an end token, or one for each text, by default 0.
             temperature: the temperature of sampling, or one for each text, by default the sampler's.
+            source_language: for a model of many languages, the language of the texts, or one for each; by default that
+                of the export. Lists of ids have it already.
+            target_language: the language of the outputs, likewise.
             errors: "raise" the error of a text, or "return" it in "error", with empty values in its row.
             truncate: as in a call; lists of ids are truncated, too.
 
@@ -232,8 +253,9 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             ValueError: as for a call, or if ids are out of range.
         """
         options = _numbers(len(texts), max_new_tokens, min_new_tokens, temperature)
+        chosen = self._languages(len(texts), source_language, target_language)
         row_errors = RowErrors(errors)
-        outputs = self._generate(texts, batch_size, row_errors, truncate, options)
+        outputs = self._generate(texts, batch_size, row_errors, truncate, options, chosen)
         if errors == "raise":
             return outputs
         return {**outputs, "error": row_errors.merge(dict.fromkeys(range(len(texts))))}
@@ -245,25 +267,31 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         errors: RowErrors,
         truncate: bool,
         options: dict[str, np.ndarray],
+        chosen: dict[str, list[str]],
     ) -> dict[str, np.ndarray]:
         """Generate the outputs of `generate`; the outputs of texts with an error are empty."""
         check_batch_size(batch_size)
         if isinstance(texts, str):
             raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
-        rows = self._encoded(texts, errors, truncate)
-        order = sorted(rows, key=lambda row: len(rows[row]))  # batches of similar lengths
+        rows = self._encoded(texts, errors, truncate, chosen.get(languages.SOURCE))
+        targets: dict[int, dict[str, Any]] = {}
+        for row in rows:
+            with errors.of(row):
+                targets[row] = self.target_inputs(chosen[languages.TARGET][row] if chosen else "")
+        order = sorted(targets, key=lambda row: len(rows[row]))  # batches of similar lengths
         count = self.graphs.num_return
         shape = (len(texts), count) if count > 1 else (len(texts),)
         ids = np.full((*shape, self.graphs.max_new_tokens), self.graphs.padding_value, np.int64)
         lengths, scores = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         for begin in range(0, len(order), batch_size):
-            chosen = order[begin : begin + batch_size]
-            input_ids, mask = self.padded([rows[row] for row in chosen])
+            batch = order[begin : begin + batch_size]
+            input_ids, mask = self.padded([rows[row] for row in batch])
             batch_options = {
-                name: values[chosen] if values.ndim else values for name, values in options.items()
+                name: values[batch] if values.ndim else values for name, values in options.items()
             }
-            part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask, **batch_options)
-            ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
+            batch_options |= stacked([targets[row] for row in batch])
+            part = self.graphs.generate(input_ids, np.array(batch), attention_mask=mask, **batch_options)
+            ids[batch], lengths[batch], scores[batch] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
     def run(self, input_ids: np.ndarray, **arrays: Any) -> dict[str, np.ndarray]:
@@ -281,41 +309,67 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         """
         return self.graphs.generate(input_ids, **arrays)
 
-    def encode(self, texts: Sequence[Any], truncate: bool = False) -> list[list[int]]:
+    def encode(
+        self, texts: Sequence[Any], truncate: bool = False, *, source_language: Any = None
+    ) -> list[list[int]]:
         """Return the source ids of each text or list of ids."""
-        return list(self._encoded(texts, RowErrors(), truncate).values())
+        chosen = self._languages(len(texts), source_language, None)
+        return list(self._encoded(texts, RowErrors(), truncate, chosen.get(languages.SOURCE)).values())
 
-    def preprocess(self, text: str, truncate: bool = False) -> list[int]:
+    def preprocess(self, text: str, truncate: bool = False, source_language: str = "") -> list[int]:
         """Return the source ids of a text.
 
         Args:
             text: the text.
             truncate: whether to truncate it if it has too many tokens.
+            source_language: its language, if the model has languages.
 
         Raises:
-            InvalidInputError: if it has too many tokens, or is a prompt without tokens.
+            InvalidInputError: if it has too many tokens, is a prompt without tokens, or the language is unknown.
         """
-        ids = self.tokenize(text)
+        ids = self.tokenize(text, source_language)
         if self.graphs.start_id is None and not ids:
             raise InvalidInputError("texts", "`texts` must each have a token. Received: none")
         return self._limited(ids, truncate)
 
-    def _encoded(self, texts: Sequence[Any], errors: RowErrors, truncate: bool) -> dict[int, list[int]]:
+    def target_inputs(self, language: str = "") -> dict[str, Any]:
+        """Return the inputs of the generation loop for a row in a target language, "" for none.
+
+        Raises:
+            InvalidInputError: if the model has languages, and this is none of them.
+        """
+        return {}
+
+    def _languages(self, count: int, source_language: Any, target_language: Any) -> dict[str, list[str]]:
+        """Return the languages of each text and of each output, by option; none if the model has none."""
+        given = languages.of_each(
+            count,
+            bool(self.languages),
+            source_language=source_language,
+            target_language=target_language,
+        )
+        defaults = {option.name: [option.default] * count for option in languages.options(self.config)}
+        return {**defaults, **given}
+
+    def _encoded(
+        self, texts: Sequence[Any], errors: RowErrors, truncate: bool, source_languages: list[str] | None
+    ) -> dict[int, list[int]]:
         """Return the source ids of the texts or lists of ids that have no error, by index."""
         check_truncate(truncate)
         rows = {}
         for row in errors.accepted(len(texts)):
             with errors.of(row):
-                rows[row] = self._ids(texts[row], row, truncate)
+                language = source_languages[row] if source_languages else ""
+                rows[row] = self._ids(texts[row], row, truncate, language)
         return rows
 
-    def _ids(self, text: Any, row: int, truncate: bool) -> list[int]:
+    def _ids(self, text: Any, row: int, truncate: bool, language: str) -> list[int]:
         ids = None
         if isinstance(text, list | tuple | np.ndarray):
             ids = np.asarray(text, None if len(text) else np.int64)
         if ids is None or ids.dtype.kind not in "iu":
             check_string("texts", row, text)
-            return self.preprocess(text, truncate)
+            return self.preprocess(text, truncate, language)
         if ids.ndim != 1 or not ((ids >= 0) & (ids < self.graphs.vocabulary_size)).all():
             raise ValueError(
                 f"`texts` must have ids from 0 to {self.graphs.vocabulary_size - 1}. Received: texts[{row}]={text!r}"
@@ -364,22 +418,50 @@ class TextToText(Generating):
 
     def split_texts(self, texts: Iterable[str]) -> list[splitting.Split]:
         """Split texts into parts that fit `max_source_tokens`; see `text.splitting.split_texts`."""
+        any_language = next(iter(self._text_tokenizer.languages), "")  # all have one token
         return splitting.split_texts(
             list(texts),
-            lambda parts: [len(self.tokenize(part)) for part in parts],
+            lambda parts: [len(self.tokenize(part, any_language)) for part in parts],
             self.graphs.max_source_tokens,
         )
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the source ids of a text and the end id; none for only spaces and unknown characters."""
-        ids = self._text_tokenizer.tokenize(text)
+    def tokenize(self, text: str, source_language: str = "") -> list[int]:
+        """Return the source ids of a text, the end id and its language's; none for only spaces and unknown characters.
+
+        Raises:
+            InvalidInputError: if the model has languages, and this is none of them.
+        """
+        tokenizer = self._text_tokenizer
+        language = self._language_ids(languages.SOURCE, source_language)
+        ids = tokenizer.tokenize(text)
         no_text = {self.graphs.pad_id, self.graphs.end_id, *self.config["empty_ids"]}
         if no_text.issuperset(ids):
             return []
-        return [*self._text_tokenizer.source_prefix_ids, *ids, self.graphs.end_id]
+        ids = [*tokenizer.source_prefix_ids, *ids, self.graphs.end_id]
+        return [*ids, *language] if tokenizer.language_after_source else [*language, *ids]
+
+    def target_inputs(self, language: str = "") -> dict[str, Any]:
+        """Return the inputs of the generation loop for a row in a target language.
+
+        Raises:
+            InvalidInputError: if the model has languages, and this is none of them.
+        """
+        ids = self._language_ids(languages.TARGET, language)
+        if not ids:
+            return {}
+        return {"start_ids": ids[0]} if self._text_tokenizer.language_is_start else {"prefix_ids": ids}
+
+    def _language_ids(self, name: str, language: str) -> list[int]:
+        """Return the id of a language's token, [] if the model has no languages."""
+        known = {} if self.tokenizer is None else self.tokenizer.languages
+        if known and language not in known:
+            received = language if language else "none"
+            raise InvalidInputError(name, languages.expectation(name, known) + received)
+        return [known[language]] if known else []
 
     def _truncated(self, ids: list[int], limit: int) -> list[int]:
-        return [*ids[: limit - 1], ids[-1]]
+        last = 2 if self.tokenizer and self.tokenizer.language_after_source else 1
+        return [*ids[: limit - last], *ids[-last:]]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
@@ -389,7 +471,7 @@ class TextToText(Generating):
 class TextGeneration(Generating):
     """An exported decoder-only model, from prompts to their continuations; `load` creates it."""
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(self, text: str, source_language: str = "") -> list[int]:
         """Return the source ids of a prompt."""
         ids = self._text_tokenizer.tokenize(text, self.config["special_tokens"])
         return [self._text_tokenizer.start_id, *ids] if self.config["add_start"] else ids
@@ -433,6 +515,11 @@ def stream_text(
         yield text[len(emitted) :] if complete else ""
         emitted = text if complete else emitted
     yield decode(ids)[len(emitted) :] if ids else ""
+
+
+def stacked(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the inputs of B ≥ 1 rows, of `target_inputs`, as arrays (B, …)."""
+    return {name: np.array([row[name] for row in rows], np.int64) for name in rows[0]}
 
 
 def _numbers(count: int, *values: Any) -> dict[str, np.ndarray]:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer_serving.graphs import DECODER, ENCODER, uniform_noise
+from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError
-from keras_transformer_serving.pipelines.generating import NEW_SEED, Generating, stream_text
+from keras_transformer_serving.pipelines.generating import NEW_SEED, Generating, stacked, stream_text
 from keras_transformer_serving.server import long_texts
 from keras_transformer_serving.server.signatures import (
     TRUNCATE,
@@ -34,6 +35,7 @@ class _Values(NamedTuple):
     ids: list[int]
     options: Row
     noise: np.ndarray | None  # (1, N, M)
+    targets: Row  # of `target_inputs`
 
 
 def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, Signature]:
@@ -82,7 +84,7 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
         )
         run_alignment = functools.partial(_align, pipeline)
         result["align"] = Signature(
-            (TEXT,), aligned, functools.partial(_prepare_alignment, pipeline, run_alignment)
+            declared[DEFAULT][0], aligned, functools.partial(_prepare_alignment, pipeline, run_alignment)
         )
     return result
 
@@ -90,10 +92,11 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
 def warm_up(pipeline: Generating) -> Iterator[Job]:
     """Yield a job for each bucket of lengths, which generates one token."""
     run = functools.partial(_generate, pipeline)
+    targets = pipeline.target_inputs(next(iter(pipeline.languages), ""))
     length = 1
     while length < 2 * pipeline.graphs.max_source_tokens:
         ids = [pipeline.graphs.end_id] * min(length, pipeline.graphs.max_source_tokens)
-        values = _Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0))
+        values = _Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
         yield Job(run, length, values, lambda found: found)
         length *= 2
 
@@ -127,6 +130,7 @@ def pieces(
     max_new_tokens: int | None = None,
     truncate: bool = False,
     setting: str | None = None,
+    chosen: Row | None = None,
 ) -> Iterator[str]:
     """Return an iterator of the pieces of a text while it is generated; joined, they are the text.
 
@@ -136,25 +140,32 @@ def pieces(
         max_new_tokens: the maximum number of new tokens, by default that of the export.
         truncate: whether to cut a text that is too long.
         setting: of an encoder–decoder, "refuse" or "split" long texts, by default the export's setting.
+        chosen: of a model of many languages, those of the text and of the output, by option.
 
     Raises:
-        InvalidInputError: if the text is invalid.
+        InvalidInputError: if the text is invalid, or a language is unknown.
     """
+    row = {**_default_languages(pipeline), **(chosen or {})}
     split = long_texts.split(pipeline, text, setting)
-    rows = [pipeline.preprocess(part, truncate) for part in split.parts]
-    return split.stream(pieces_of_ids(pipeline, ids, max_new_tokens) for ids in rows)
+    rows = [pipeline.preprocess(part, truncate, _source_language(row)) for part in split.parts]
+    targets = _target_inputs(pipeline, row)
+    return split.stream(pieces_of_ids(pipeline, ids, max_new_tokens, targets) for ids in rows)
 
 
-def pieces_of_ids(pipeline: Generating, ids: list[int], max_new_tokens: int | None = None) -> Iterator[str]:
+def pieces_of_ids(
+    pipeline: Generating, ids: list[int], max_new_tokens: int | None = None, targets: Row | None = None
+) -> Iterator[str]:
     """Return an iterator of the pieces of a text, "" for a token without any, as `pieces`, for source ids."""
     limit = pipeline.graphs.max_new_tokens if max_new_tokens is None else max_new_tokens
-    steps = itertools.islice(pipeline.graphs.steps(*pipeline.padded([ids])), limit)
+    first = stacked([targets or {}])
+    steps = itertools.islice(pipeline.graphs.steps(*pipeline.padded([ids]), **first), limit)
     return stream_text((int(tokens[0]) for tokens in steps), pipeline.decode)
 
 
 def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
     """Return the inputs of a stream."""
-    return (TEXT, Tensor("max_new_tokens", "int32", optional=True), *long_texts.option(pipeline))
+    limit = Tensor("max_new_tokens", "int32", optional=True)
+    return (TEXT, *languages.options(pipeline.config), limit, *long_texts.option(pipeline))
 
 
 def check_options(pipeline: Generating, given: Row) -> None:
@@ -176,7 +187,8 @@ def _prepare(
     else:
         # In signatures without the option, long texts are errors.
         split = long_texts.split(pipeline, text_of(row, "text", "texts"), row.get(long_texts.NAME, "refuse"))
-        rows = [pipeline.preprocess(part, TRUNCATE in row) for part in split.parts]
+        rows = [pipeline.preprocess(part, TRUNCATE in row, _source_language(row)) for part in split.parts]
+    targets = _target_inputs(pipeline, row)
     check_options(pipeline, row)
     options: Row = {
         name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row
@@ -186,7 +198,7 @@ def _prepare(
     finish = functools.partial(_finish, pipeline, [tensor.name for tensor in outputs])
     jobs = []
     for part, ids in enumerate(rows):
-        values = _Values(ids, options, _noise(pipeline, row, index, part))
+        values = _Values(ids, options, _noise(pipeline, row, index, part), targets)
         jobs.append(Job(run, bucket(max(len(ids), _SHORT)), values, finish))
     if split is None or split.is_whole:
         return jobs[0]
@@ -194,7 +206,21 @@ def _prepare(
 
 
 def _source_ids(pipeline: Generating, row: Row) -> list[int]:
-    return pipeline.preprocess(text_of(row, "text", "texts"), TRUNCATE in row)
+    return pipeline.preprocess(text_of(row, "text", "texts"), TRUNCATE in row, _source_language(row))
+
+
+def _source_language(row: Row) -> str:
+    """Return the language of the text of a row, "" without languages."""
+    return text_of(row, languages.SOURCE) if languages.SOURCE in row else ""
+
+
+def _target_inputs(pipeline: Generating, row: Row) -> Row:
+    """Return the inputs of the generation loop for the language of the output of a row."""
+    return pipeline.target_inputs(text_of(row, languages.TARGET)) if languages.TARGET in row else {}
+
+
+def _default_languages(pipeline: Generating) -> Row:
+    return {option.name: option.default for option in languages.options(pipeline.config)}
 
 
 def _noise(pipeline: Generating, row: Row, index: int, part: int = 0) -> np.ndarray | None:
@@ -242,14 +268,16 @@ def _prepare_scoring(pipeline: Generating, run: Any, row: Row, index: int) -> Jo
             f"`targets` must have at most {pipeline.graphs.max_new_tokens} tokens each (max_new_tokens). "
             f"Received: {len(target)} tokens",
         )
-    return Job(run, bucket(max(len(ids), _SHORT)), (ids, target), lambda found: found)
+    values = (ids, target, _target_inputs(pipeline, row))
+    return Job(run, bucket(max(len(ids), _SHORT)), values, lambda found: found)
 
 
-def _score(pipeline: Generating, batch: Sequence[tuple[list[int], list[int]]]) -> list[Row]:
-    """Return the scores of the target ids of a batch of source ids and target ids."""
-    sources, targets = (pipeline.padded(rows)[0] for rows in zip(*batch, strict=True))
-    token_scores = pipeline.graphs.score(sources, targets)
-    rows = [scores[: len(target)] for scores, (_, target) in zip(token_scores, batch, strict=True)]
+def _score(pipeline: Generating, batch: Sequence[tuple[list[int], list[int], Row]]) -> list[Row]:
+    """Return the scores of the target ids of a batch of source ids, target ids and inputs of target languages."""
+    source_rows, target_rows, first = zip(*batch, strict=True)
+    sources, targets = (pipeline.padded(rows)[0] for rows in (source_rows, target_rows))
+    token_scores = pipeline.graphs.score(sources, targets, **stacked(first))
+    rows = [scores[: len(target)] for scores, target in zip(token_scores, target_rows, strict=True)]
     return [{"scores": float(row.sum()), "token_scores": row, "lengths": len(row), ERROR: ""} for row in rows]
 
 
@@ -260,7 +288,7 @@ def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> 
             "texts",
             f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {len(ids)} tokens",
         )
-    values = _Values(ids, {}, _noise(pipeline, {}, index))
+    values = _Values(ids, {}, _noise(pipeline, {}, index), _target_inputs(pipeline, row))
     return Job(run, _MOST_ALIGNED, values, lambda found: found)
 
 
@@ -281,7 +309,8 @@ def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
         target = ids[: int(np.ravel(generated["lengths"])[0])]
         mask = 1 - np.eye(len(values.ids) + 1, len(values.ids), -1, dtype=np.int64)
         source = np.tile(np.array(values.ids, np.int64), (len(mask), 1))
-        scores = pipeline.graphs.score(source, np.tile(target, (len(mask), 1)), mask)
+        first = stacked([values.targets] * len(mask))
+        scores = pipeline.graphs.score(source, np.tile(target, (len(mask), 1)), mask, **first)
         decreases = np.maximum(scores[0] - scores[1:], 0).T  # (T, S)
         sums = decreases.sum(axis=1, keepdims=True)
         rows.append(
@@ -308,6 +337,7 @@ def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, 
         if any(name in values.options for values in batch):
             options = [values.options.get(name, default) for values in batch]
             inputs[name] = np.array(options, default.dtype)
+    inputs |= stacked([values.targets for values in batch])
     outputs = graphs.run_loop(ids, mask, inputs)
     return [{name: values[row] for name, values in outputs.items()} for row in range(len(batch))]
 

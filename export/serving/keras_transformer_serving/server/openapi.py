@@ -41,6 +41,7 @@ def _listed(tensors: Iterable[Tensor]) -> list[Json]:
             "shape": list(tensor.shape),
             "default": tensor.default,
             "required": tensor.required,
+            "choices": list(tensor.choices),
         }
         for tensor in tensors
     ]
@@ -185,7 +186,8 @@ def _schema(tensor: Tensor) -> Json:
             schema |= {"minItems": size, "maxItems": size}
     if tensor.choices:
         schema["enum"] = list(tensor.choices)
-    return schema if tensor.default is None else {**schema, "default": tensor.default}
+    has_default = tensor.default in tensor.choices if tensor.choices else tensor.default is not None
+    return {**schema, "default": tensor.default} if has_default else schema
 
 
 def _infer(signatures: Mapping[str, Signature]) -> Json:

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.server import generating
 from keras_transformer_serving.server.batching import Batcher, Limits
@@ -40,7 +41,7 @@ async def response(
     metrics: Metrics,
     name: str,
 ) -> StreamingResponse:
-    """Return the response to a request {"text": …, "max_new_tokens": …, "long_texts": …}.
+    """Return the response to a request {"text": …, "max_new_tokens": …, "long_texts": …} and languages.
 
     Each event has a piece of the text, {"text": …}. The last one, of the type "done", has the complete text, which the
     pieces make up. An event of the type "error" ends a stream that failed.
@@ -86,7 +87,10 @@ async def response(
         generating.check_options(pipeline, options)
         text, limit = text_of(options, "text"), options.get("max_new_tokens")
         setting = options.get("long_texts")
-        pieces = await batcher.step(lambda: generating.pieces(pipeline, text, limit, truncate, setting))
+        chosen = {name: options[name] for name in languages.NAMES if name in options}
+        pieces = await batcher.step(
+            lambda: generating.pieces(pipeline, text, limit, truncate, setting, chosen)
+        )
     except InvalidInputError as error:
         raise RequestError(400, str(error)) from None
     first = metrics.first_token_seconds.labels(name)

@@ -26,6 +26,9 @@ class Tokenizer(abc.ABC):
         pair_separators: the number of end tokens between the texts of a pair.
         source_prefix_ids: the ids before each source of an encoder–decoder, which decoded texts are without.
         lstrip_mask: whether a mask token takes the white space before it.
+        languages: the id of each language's token, by the code of the language.
+        language_after_source: whether a source is followed by the token of its language, instead of beginning with it.
+        language_is_start: whether a target begins with the token of its language in place of the start token.
         _in_text: the special tokens that are recognised in every text, and their ids.
         _anywhere: whether they are recognised anywhere in a text, or only at its start.
     """
@@ -40,6 +43,9 @@ class Tokenizer(abc.ABC):
     pair_separators: int = 1
     lstrip_mask: bool = False
     source_prefix_ids: Sequence[int] = ()
+    languages: Mapping[str, int] = {}
+    language_after_source: bool = False
+    language_is_start: bool = False
     _in_text: Mapping[str, int] = {}
     _anywhere: bool = True
 
@@ -105,6 +111,9 @@ class VocabularyTokenizer(Tokenizer):
         self.pair_separators = settings.get("pair_separators", 1)
         self.lstrip_mask = settings.get("lstrip_mask", False)
         self.source_prefix_ids = [self._ids[token] for token in settings.get("source_prefix", ())]
+        self.languages = {name: self._ids[token] for name, token in settings.get("languages", {}).items()}
+        self.language_after_source = settings.get("language_after_source", False)
+        self.language_is_start = settings.get("language_is_start", False)
         if settings.get("special_tokens_in_text"):
             self._in_text = self.special_token_ids
 

@@ -74,11 +74,10 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         self._keeps_spaces = keeps_spaces(processor)
         self._in_text = {token: self._ids[token] for token in settings["tokens_in_text"]}
         self._anywhere = settings["place_in_text"] == "anywhere"
-        self._ids_of_pieces = {
-            piece: id_ for id_, piece in enumerate(vocabulary) if piece not in self.special_token_ids
-        }
+        special_ids = {*self.special_token_ids.values(), *self.languages.values()}
+        self._ids_of_pieces = {piece: id_ for id_, piece in enumerate(vocabulary) if id_ not in special_ids}
         self._contents = [piece.replace(_SPACE, " ") for piece in self.pieces]
-        for id_ in self.special_token_ids.values():
+        for id_ in special_ids:
             self._contents[id_] = ""
         self._contents[self.unknown_id] = _UNKNOWN
 

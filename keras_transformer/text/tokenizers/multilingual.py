@@ -1,0 +1,178 @@
+"""Reading of the tokenizers of translation models of many languages: mBART, mBART-50, NLLB-200 and M2M-100."""
+
+import functools
+import io
+import pathlib
+import re
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers.hugging_face import Folder
+
+_SPECIAL = {"start": "</s>", "pad": "<pad>", "end": "</s>", "unknown": "<unk>", "bos": "<s>"}
+_FIRST = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first four ids
+_MASK = "<mask>"
+_FILE = "sentencepiece.bpe.model"
+_WHITE_SPACE = [code for code in range(0x3001) if chr(code).isspace() and code not in range(0x1C, 0x20)]
+
+# The codes of languages in the order of their ids, which the files of older versions do not list.
+_MBART = """ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP
+nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"""
+_MBART50 = """af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE
+sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"""
+_M2M100 = """af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht
+hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru
+sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"""
+_WMT21 = "en ha is ja cs ru zh de"
+_CODES = {"MBart": _MBART, "MBart50": f"{_MBART} {_MBART50}", "Nllb": ""}
+_CODE = re.compile(r"[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")  # as en_XX and eng_Latn
+_MODEL_TYPES = {"mbart": "MBart", "m2m_100": "M2M100"}
+
+
+def is_multilingual(folder: Folder) -> bool:
+    """Return whether a folder has the tokenizer of a translation model of many languages."""
+    return _kind(pathlib.Path(folder)) is not None
+
+
+def read_multilingual(folder: Folder) -> tuple[bytes, list[str], dict[str, Any]]:
+    """Read a tokenizer of mBART, mBART-50, NLLB-200 or M2M-100.
+
+    The files are `tokenizer.json` or `sentencepiece.bpe.model`, those of M2M-100 `vocab.json` and
+    `sentencepiece.bpe.model`.
+
+    Args:
+        folder: the folder, for which `is_multilingual` is True.
+
+    Returns:
+        The SentencePiece model, the vocabulary, and the settings of `MarianT5Tokenizer`.
+
+    Raises:
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged, of a different type of tokenizer, or has no languages.
+    """
+    path = pathlib.Path(folder)
+    kind, config = _kind(path), hugging_face._config(path)
+    if kind == "M2M100":
+        return _read_m2m100(path, config)
+    if (file := path / "tokenizer.json").is_file():
+        model, pieces = _of_json(file)
+        codes = [piece for piece in pieces if _CODE.fullmatch(piece)]
+    elif (file := path / _FILE).is_file():
+        model = file.read_bytes()
+        codes = _CODES[str(kind)].split() or _listed_codes(config)
+        pieces = [
+            *_FIRST,
+            *[piece.piece for piece in hugging_face._sentence_piece(file).pieces[3:]],
+            *codes,
+            _MASK,
+        ]
+    else:
+        raise hugging_face._missing(path, f"tokenizer.json or {_FILE}")
+    if not codes:
+        raise ValueError(
+            f"{path} must list the codes of its languages, in tokenizer.json or as additional_special_tokens in "
+            "tokenizer_config.json. Received: none"
+        )
+    mask = {"mask": _MASK} if _MASK in pieces else {}
+    settings: dict[str, Any] = {
+        "special_tokens": {**_SPECIAL, **mask},
+        "languages": {code: code for code in codes},
+        "lstrip_mask": bool(mask),
+        "language_after_source": kind == "MBart" or config.get("legacy_behaviour", False),
+        "language_is_start": kind == "MBart",
+    }
+    return model, pieces, settings
+
+
+def _kind(path: pathlib.Path) -> str | None:
+    """Return the name of the class of the tokenizer without "Tokenizer", None for another than those of this module."""
+    config = path / "config.json"
+    model = hugging_face._read_object(config) if config.is_file() else {}
+    name = hugging_face._config(path).get("tokenizer_class") or model.get("tokenizer_class")
+    kind = (
+        re.sub("Tokenizer(Fast)?$", "", str(name)) if name else _MODEL_TYPES.get(model.get("model_type", ""))
+    )
+    return kind if kind in (*_CODES, "M2M100") else None
+
+
+def _listed_codes(config: Mapping[str, Any]) -> list[str]:
+    """Return the codes of languages among the special tokens of the configuration."""
+    tokens = config.get("additional_special_tokens") or config.get("extra_special_tokens") or ()
+    contents = (token["content"] if isinstance(token, dict) else token for token in tokens)
+    return [content for content in contents if _CODE.fullmatch(content)]
+
+
+def _read_m2m100(path: pathlib.Path, config: Mapping[str, Any]) -> tuple[bytes, list[str], dict[str, Any]]:
+    file = path / _FILE
+    if not file.is_file() or not (path / "vocab.json").is_file():
+        raise hugging_face._missing(path, f"vocab.json and {_FILE}")
+    pieces = hugging_face._in_order(path / "vocab.json", hugging_face._read_object(path / "vocab.json"))
+    codes = _WMT21 if config.get("language_codes") == "wmt21" else _M2M100
+    languages = {code: f"__{code}__" for code in codes.split()}
+    hugging_face._sentence_piece(file)  # check it
+    settings = {"special_tokens": _SPECIAL, "languages": languages}
+    return file.read_bytes(), [*pieces, *languages.values()], settings
+
+
+def _of_json(file: pathlib.Path) -> tuple[bytes, list[str]]:
+    """Return an equivalent SentencePiece model, and all pieces, of a `tokenizer.json` of unigrams or of merges."""
+    content = hugging_face._read_object(file)
+    is_pairs = (content.get("model") or {}).get("type") == "BPE"
+    if is_pairs:
+        model, pieces = _of_pairs(file, content)
+    else:
+        model, pieces = hugging_face._unigram(file, content)
+    splitter = content.get("pre_tokenizer") or {}
+    steps = [step.get("type") for step in splitter.get("pretokenizers", [splitter])]
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    if "WhitespaceSplit" in steps and not proto.normalizer_spec.precompiled_charsmap:
+        proto.normalizer_spec.precompiled_charsmap = _white_space_charsmap()
+        model = proto.SerializeToString()
+    return model, pieces
+
+
+def _of_pairs(file: pathlib.Path, content: Mapping[str, Any]) -> tuple[bytes, list[str]]:
+    """Return a SentencePiece model that merges in the order of the merges of `tokenizer.json`, and all pieces."""
+    model = hugging_face._model(file, content, "BPE")
+    unset = {"dropout": None, "ignore_merges": False, "byte_fallback": False, "fuse_unk": True}
+    hugging_face._check(file, {**unset, **model}, unset)
+    pieces = hugging_face._in_order(file, hugging_face._with_added(content, model.get("vocab")))
+    merges = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", []))
+    ranks: dict[str, int] = {}
+    for rank, pair in enumerate(merges):
+        ranks.setdefault("".join(pair), rank)
+    special = [token["content"] for token in content.get("added_tokens") or ()]
+    scores = [(piece, -float(ranks.get(piece, len(ranks) + id_))) for id_, piece in enumerate(pieces)]
+    unknown_id = pieces.index(model.get("unk_token") or "<unk>")
+    made = hugging_face.sentence_piece_model(scores, unknown_id, special, content.get("normalizer"))
+    proto = sentencepiece_model_pb2.ModelProto.FromString(made)
+    proto.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.BPE
+    return proto.SerializeToString(), pieces
+
+
+@functools.cache
+def _white_space_charsmap() -> bytes:
+    """Return the character map that replaces each white space by a space, in SentencePiece's format."""
+    with tempfile.TemporaryDirectory() as folder:
+        table = pathlib.Path(folder) / "normalization.tsv"
+        table.write_text(
+            "".join(f"{code:X}\t20\n" for code in _WHITE_SPACE if code != 0x20), encoding="utf-8"
+        )
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["a"]),
+            model_writer=model,
+            model_type="char",
+            vocab_size=5,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=str(table),
+            minloglevel=2,
+        )
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+    charsmap: bytes = proto.normalizer_spec.precompiled_charsmap
+    return charsmap

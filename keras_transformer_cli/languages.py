@@ -1,0 +1,50 @@
+"""The options for the languages of translation models."""
+
+import argparse
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from keras_transformer_cli.output import flag_of
+
+_HELP = {
+    "source_language": "the language of texts, for a translation model of many languages, such as eng_Latn",
+    "target_language": "the language of outputs, likewise",
+}
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add the options to a command."""
+    for name, text in _HELP.items():
+        default = "; default: the pipeline's"
+        command.add_argument(flag_of(name), metavar="CODE", help=text + default)
+
+
+def of(pipeline: Any, options: argparse.Namespace) -> dict[str, str]:
+    """Return the languages of the command line, as arguments of calls.
+
+    Args:
+        pipeline: the pipeline, or the function of an export.
+        options: the options of the command line.
+
+    Raises:
+        ValueError: if the model has no languages, or a language is none of them.
+    """
+    from keras_transformer_serving.pipelines import languages
+
+    chosen = {name: getattr(options, name) for name in _HELP if getattr(options, name) is not None}
+    known = getattr(pipeline, "languages", ())
+    for name, language in chosen.items():
+        if not known:
+            raise ValueError(
+                f"`{flag_of(name)}` needs a translation model of many languages. Received: {language}"
+            )
+        if language not in known:
+            raise ValueError(languages.expectation(flag_of(name), known) + language)
+    return chosen
+
+
+def with_languages(answer: Callable[..., Any], options: argparse.Namespace) -> Callable[..., Any]:
+    """Return a function of texts with the languages of the command line."""
+    chosen = of(answer, options)
+    return functools.partial(answer, **chosen) if chosen else answer
