@@ -137,6 +137,53 @@ def t5(version: dict[str, Any], **base: Any) -> Case:
     )
 
 
+# No two sizes are equal by chance.
+LLAMA = {
+    "vocab_size": 300,
+    "hidden_size": 60,
+    "intermediate_size": 100,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 14,
+    "eos_token_id": 2,
+}
+QWEN = {**LLAMA, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+GEMMA = {**LLAMA, "num_hidden_layers": 4, "sliding_window": 5, "query_pre_attn_scalar": 18}
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.5, 2.0],
+    "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0],
+    "original_max_position_embeddings": 64,
+}
+
+
+def family(name: str, small: dict[str, Any]) -> Case:
+    """Return the case of a family with Llama's settings."""
+    return decoder(
+        getattr(transformers, f"{name}Config" if name != "Gemma3" else "Gemma3TextConfig"),
+        getattr(transformers, f"{name}ForCausalLM"),
+        small,
+        None,
+        prompts=lambda random, size, pad: rows(random, size, pad, (7, 4, 9)),
+    )
+
+
 MARIAN = {
     "vocab_size": 300,
     "d_model": 64,
@@ -167,23 +214,6 @@ CASES: dict[str, Case] = {
         {"eos_token_id": 2},
         # OpenAI GPT counts positions from the first column, including padding, so all prompts have one length.
         prompts=lambda random, size, pad: rows(random, size, pad, (7, 7, 7)),
-    ),
-    "llama": decoder(
-        transformers.LlamaConfig,
-        transformers.LlamaForCausalLM,
-        {
-            "vocab_size": 300,
-            "hidden_size": 60,
-            "intermediate_size": 100,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "head_dim": 14,
-            "pad_token_id": 0,
-            "eos_token_id": 2,
-        },
-        None,
-        prompts=lambda random, size, pad: rows(random, size, pad, (7, 4, 9)),
     ),
     "marian": Case(
         transformers.MarianConfig,
@@ -217,10 +247,36 @@ CASES: dict[str, Case] = {
 }
 
 
+CASES |= {
+    "llama": family("Llama", LLAMA),
+    "llama, tied": family("Llama", {**LLAMA, "tie_word_embeddings": True, "rope_theta": 500.0}),
+    "llama 3": family("Llama", {**LLAMA, "rope_parameters": LLAMA_3}),
+    "llama, linear": family("Llama", {**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+    "llama, dynamic": family("Llama", {**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+    "mistral": family("Mistral", {**LLAMA, "sliding_window": 5}),
+    "qwen 2": family("Qwen2", QWEN),
+    "qwen 2, YaRN": family("Qwen2", {**LLAMA, "rope_parameters": YARN, "tie_word_embeddings": True}),
+    "qwen 3": family("Qwen3", QWEN),
+    "smollm 3": family("SmolLM3", {**LLAMA, "no_rope_layer_interval": 2, "rope_theta": 500.0}),
+    "phi 3": family("Phi3", {**LLAMA, "sliding_window": 5}),
+    "phi 3, LongRoPE": family(
+        "Phi3",
+        {
+            **LLAMA,
+            "rope_parameters": LONGROPE,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 64,
+            "max_position_embeddings": 256,
+        },
+    ),
+    "gemma": family("Gemma", LLAMA),
+    "gemma 2": family("Gemma2", {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma 3": family(
+        "Gemma3",
+        {**GEMMA, "sliding_window_pattern": 3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    ),
+}
 # Further configurations, only in small sizes.
-CASES["llama, tied"] = dataclasses.replace(
-    CASES["llama"], small={**CASES["llama"].small, "tie_word_embeddings": True, "rope_theta": 500.0}
-)
 CASES["marian, fewer decoder layers"] = dataclasses.replace(
     CASES["marian"],
     small={**MARIAN, "decoder_layers": 1, "attention_dropout": 0.2, "activation_dropout": 0.3},
@@ -308,7 +364,8 @@ def compare_step(
         if reference is None:  # a buffer: ours can be trained
             continue
         parts = tuple(gradient_of[id(weight)] for weight in parameter.weights)
-        results, reference = dataclasses.replace(parameter, weights=parts).write(), reference.numpy()
+        results = dataclasses.replace(parameter, weights=parts, added=0.0).write()
+        reference = reference.numpy()
         if reference.shape[0] == converted.vocabulary_size:  # PyTorch's embedding gives padding no gradient
             results, reference = np.delete(results, pad_id, axis=0), np.delete(reference, pad_id, axis=0)
         smooth = nearest.get(architecture.prefix + name, np.ones(len(reference))) > KINK
@@ -374,7 +431,8 @@ def compare(case: Case, settings: dict[str, Any], seed: int) -> references.Figur
         arrays = case.inputs(random, vocabulary_size, pad_id)
         result = compare_step(case, reference_model, converted, architecture, arrays, pad_id)
         with tempfile.TemporaryDirectory() as other:
-            interop.to_hugging_face(converted, pathlib.Path(other) / "model")
+            model_type = reference_model.config.model_type
+            interop.to_hugging_face(converted, pathlib.Path(other) / "model", model_type)
             again = case.model.from_pretrained(pathlib.Path(other) / "model").eval()
             with torch.no_grad():
                 arguments = case.reference_inputs(arrays, pad_id)

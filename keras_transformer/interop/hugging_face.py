@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.interop import bart, bert, gpt, llama, modernbert, t5, vit
+from keras_transformer.interop import bart, bert, gemma, gpt, llama, modernbert, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.hub import CONFIG, local_folder
 from keras_transformer.interop.tensors import SAFETENSORS, StoredTensor, import_safetensors, tensors_of
@@ -18,7 +18,8 @@ from keras_transformer_serving import files
 ALL = (
     gpt.GPT2,
     gpt.OPENAI_GPT,
-    llama.LLAMA,
+    *llama.ARCHITECTURES,
+    *gemma.ARCHITECTURES,
     *bart.ARCHITECTURES,
     *bert.ARCHITECTURES,
     *modernbert.ARCHITECTURES,
@@ -79,7 +80,7 @@ def from_hugging_face(
     present = {argument: name in tensors for argument, name in architecture.present.items()}
     model = (architecture.make or architecture.model)(**{**present, **arguments})
     parameters = _named(architecture, model)
-    if config.get("tie_word_embeddings", True):
+    if config.get("tie_word_embeddings", architecture.defaults.get("tie_word_embeddings", True)):
         copies = {
             name: other
             for name, other in architecture.tied.items()
