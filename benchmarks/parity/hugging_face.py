@@ -59,6 +59,7 @@ class Case:
         model_inputs: (arrays) → the inputs of the model of this package.
         labels: (arrays) → integers, one for each position of the logits; padding is ignored.
         prompts: (random, vocabulary size, pad id) → prompts, or None for a model that does not generate.
+        pad_id: the padding id.
     """
 
     config: type
@@ -70,6 +71,7 @@ class Case:
     model_inputs: Callable[[Arrays], Any]
     labels: Callable[[Arrays], np.ndarray]
     prompts: Callable[..., np.ndarray] | None = None
+    pad_id: int = 0
 
 
 def rows(
@@ -105,23 +107,23 @@ def decoder(
     )
 
 
-# The start token is padding's id.
-ENCODER_DECODER: dict[str, Any] = {
-    "inputs": lambda random, size, pad: {
-        "source": rows(random, size, pad, (11, 6, 15)),
-        "target": np.concatenate(
-            [np.zeros((3, 1), int), rows(random, size, pad, (9, 12, 5))], axis=1
-        ),  # from the start token, which is padding's id
-    },
-    "reference_inputs": lambda arrays, pad: {
-        "input_ids": torch.tensor(arrays["source"]),
-        "attention_mask": torch.tensor((arrays["source"] != pad).astype("int64")),
-        "decoder_input_ids": torch.tensor(arrays["target"]),
-    },
-    "model_inputs": lambda arrays: {"source_ids": arrays["source"], "target_ids": arrays["target"]},
-    "labels": lambda arrays: following(arrays["target"], 0),
-    "prompts": lambda random, size, pad: rows(random, size, pad, (11, 6, 15)),
-}
+def encoder_decoder(start: int = 0) -> dict[str, Any]:
+    """Return arguments of the case of an encoder–decoder, with the id of the start token."""
+    return {
+        "inputs": lambda random, size, pad: {
+            "source": rows(random, size, pad, (11, 6, 15)),
+            "target": np.concatenate([np.full((3, 1), start), rows(random, size, pad, (9, 12, 5))], axis=1),
+            "pad": np.array(pad),
+        },
+        "reference_inputs": lambda arrays, pad: {
+            "input_ids": torch.tensor(arrays["source"]),
+            "attention_mask": torch.tensor((arrays["source"] != pad).astype("int64")),
+            "decoder_input_ids": torch.tensor(arrays["target"]),
+        },
+        "model_inputs": lambda arrays: {"source_ids": arrays["source"], "target_ids": arrays["target"]},
+        "labels": lambda arrays: following(arrays["target"], int(arrays["pad"])),
+        "prompts": lambda random, size, pad: rows(random, size, pad, (11, 6, 15)),
+    }
 
 
 def t5(version: dict[str, Any], **base: Any) -> Case:
@@ -133,7 +135,7 @@ def t5(version: dict[str, Any], **base: Any) -> Case:
         transformers.T5ForConditionalGeneration,
         {**small, **buckets, **version, "decoder_start_token_id": 0},
         {**base, **version, "decoder_start_token_id": 0},
-        **ENCODER_DECODER,
+        **encoder_decoder(),
     )
 
 
@@ -234,7 +236,7 @@ CASES: dict[str, Case] = {
             "eos_token_id": 2,
             "forced_eos_token_id": None,
         },
-        **ENCODER_DECODER,
+        **encoder_decoder(),
     ),
     "t5": t5({}, d_model=768, d_ff=3072, num_layers=12, num_heads=12),
     "t5-v1.1": t5(
@@ -247,7 +249,38 @@ CASES: dict[str, Case] = {
 }
 
 
+SEQ2SEQ = {
+    **{
+        name: value
+        for name, value in MARIAN.items()
+        if name not in ("activation_function", "scale_embedding")
+    },
+    "max_position_embeddings": 40,
+    "forced_bos_token_id": None,
+    "eos_token_id": 2,
+}
+
+
+def seq2seq(name: str, start: int, pad_id: int = 1, **changes: Any) -> Case:
+    """Return the case of a relative of BART."""
+    return Case(
+        getattr(transformers, f"{name}Config"),
+        getattr(transformers, f"{name}ForConditionalGeneration"),
+        {**SEQ2SEQ, "decoder_start_token_id": start, **changes},
+        None,
+        **encoder_decoder(start),
+        pad_id=pad_id,
+    )
+
+
 CASES |= {
+    "bart": seq2seq("Bart", 2),
+    "mbart": seq2seq("MBart", 2, scale_embedding=True),
+    "m2m-100": seq2seq("M2M100", 2, scale_embedding=True, activation_function="gelu"),
+    "pegasus": seq2seq("Pegasus", 0, 0, scale_embedding=True),
+    "mt5": dataclasses.replace(
+        t5({}), config=transformers.MT5Config, model=transformers.MT5ForConditionalGeneration, base=None
+    ),
     "llama": family("Llama", LLAMA),
     "llama, tied": family("Llama", {**LLAMA, "tie_word_embeddings": True, "rope_theta": 500.0}),
     "llama 3": family("Llama", {**LLAMA, "rope_parameters": LLAMA_3}),
@@ -419,7 +452,7 @@ def compare_generation(
 def compare(case: Case, settings: dict[str, Any], seed: int) -> references.Figures:
     """Compare one architecture."""
     random = np.random.default_rng(seed)
-    reference_model = case.model(case.config(**settings, pad_token_id=0)).eval()
+    reference_model = case.model(case.config(**settings, pad_token_id=case.pad_id)).eval()
     if getattr(reference_model.config, "scale_decoder_outputs", None) is False:
         # Published weights of T5 v1.1 have two matrices; a new model of `transformers` has one, without the factor.
         reference_model.lm_head.weight = torch.nn.Parameter(reference_model.lm_head.weight.detach().clone())
@@ -429,7 +462,7 @@ def compare(case: Case, settings: dict[str, Any], seed: int) -> references.Figur
         architecture = ARCHITECTURES[reference_model.config.model_type]
         without = {name: 0.0 for name in architecture.settings if name.endswith("dropout")}
         converted = interop.from_hugging_face(folder, **without)
-        vocabulary_size, pad_id = reference_model.config.vocab_size, 0
+        vocabulary_size, pad_id = reference_model.config.vocab_size, case.pad_id
         arrays = case.inputs(random, vocabulary_size, pad_id)
         result = compare_step(case, reference_model, converted, architecture, arrays, pad_id)
         with tempfile.TemporaryDirectory() as other:

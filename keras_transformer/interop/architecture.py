@@ -254,7 +254,7 @@ class Architecture:
         """
         described, config = self.describe(model), self._settings_of(model)
         config = {**self.required, **config}
-        differing = {name: described[name] for name, value in self.fixed.items() if described[name] != value}
+        differing = self.fixed_differences(model)
         if not differing:  # find arguments that a round trip changes
             restored = self.arguments(config)
             followed = {
@@ -275,6 +275,11 @@ class Architecture:
             "dtype": "float32",
             "model_type": self.model_type,
         }
+
+    def fixed_differences(self, model: keras.Model) -> dict[str, Any]:
+        """Return the arguments of a model that differ from those that all models of the architecture have."""
+        described = self.describe(model)
+        return {name: described[name] for name, value in self.fixed.items() if described[name] != value}
 
     def interface(self, model: keras.Model) -> dict[str, Any]:
         """Return a `config.json` with the sizes and ids of a model that `transformers` may not be able to run."""

@@ -54,8 +54,9 @@ def from_hugging_face(
         **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
-        A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama`, a `models.Transformer` for Marian, a `models.T5` or a
-        `models.ViT`; for BERT the model for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
+        A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama` for Llama, Mistral, Qwen, SmolLM and Phi-3, a
+        `models.Gemma`, a `models.Transformer` for Marian, a `models.T5` or a `models.ViT`; for BERT the model for its
+        class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
         FileNotFoundError: if there is no such folder or model, or a file is missing.
@@ -170,8 +171,8 @@ def _supporting(model: keras.Model, model_type: str | None = None) -> tuple[Arch
         try:
             return architecture, architecture.config(model)
         except ValueError as error:
-            reasons.append(error)
-    raise min(reasons, key=lambda reason: len(str(reason)))
+            reasons.append((len(architecture.fixed_differences(model)), len(str(error)), error))
+    raise min(reasons, key=lambda reason: reason[:2])[-1]
 
 
 def _read_config(folder: pathlib.Path) -> dict[str, Any]:
@@ -197,7 +198,14 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
         if architecture.model_type == config["model_type"]
     }
     if len(candidates) == 1:
-        return next(iter(candidates.values()))
+        ((name, architecture),) = candidates.items()
+        heads = [other.partition("For")[2] for other in config.get("architectures") or ()]
+        if heads and all(head not in ("", name.partition("For")[2]) for head in heads):
+            raise ValueError(
+                f"`{folder / CONFIG}` must have architectures with {name!r}. "
+                f"Received: architectures={config['architectures']!r}"
+            )
+        return architecture
     names = [name for name in config.get("architectures") or () if name in candidates]
     if not names:
         raise ValueError(

@@ -6,7 +6,10 @@ import pytest
 from keras import ops
 
 from keras_transformer.layers import (
+    DynamicNTKScaling,
     LinearScaling,
+    Llama3Scaling,
+    LongRoPEScaling,
     NTKScaling,
     RotaryPositions,
     YaRNScaling,
@@ -18,7 +21,14 @@ neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
 YARN = {"factor": 8.0, "original_length": 2048}
-SCALINGS = {"linear": LinearScaling(4.0), "ntk": NTKScaling(4.0), "yarn": YaRNScaling(**YARN)}
+SCALINGS = {
+    "linear": LinearScaling(4.0),
+    "ntk": NTKScaling(4.0),
+    "yarn": YaRNScaling(**YARN),
+    "llama3": Llama3Scaling(8.0, 2048),
+    "dynamic": DynamicNTKScaling(8.0, 2048),
+    "longrope": LongRoPEScaling(8.0, 2048, [1.0] * 32, [4.0] * 32),
+}
 LAYOUTS = ("halves", "interleaved")
 
 
@@ -139,6 +149,29 @@ class TestScalings:
     def test_the_temperature_of_yarn_can_be_set(self):
         assert YaRNScaling(**YARN).magnitude() == pytest.approx(0.1 * math.log(8) + 1)
         assert YaRNScaling(**YARN, attention_factor=1.0).magnitude() == 1.0
+
+    def test_llama3_keeps_high_frequencies_and_divides_low_ones(self):
+        plain, scaled = RotaryPositions().frequencies(128), Llama3Scaling(8.0, 2048).frequencies(10000.0, 128)
+        rotations = 2048 * plain / (2 * math.pi)
+        ratios = plain / scaled
+        np.testing.assert_allclose(ratios[rotations > 4], 1)
+        np.testing.assert_allclose(ratios[rotations < 1], 8)
+        assert (np.diff(ratios) >= -1e-9).all()
+        assert ((ratios > 1.1) & (ratios < 7.9)).any()
+
+    def test_longrope_divides_each_frequency_by_its_factor(self):
+        scaling = LongRoPEScaling(4.0, 16, (1.0, 2.0, 5.0), (3.0, 4.0, 9.0))
+        plain = RotaryPositions().frequencies(6)
+        np.testing.assert_allclose(scaling.frequencies(10000.0, 6), plain / [1, 2, 5])
+        assert scaling.magnitude() == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
+        assert LongRoPEScaling(4.0, 16, (1.0,), (1.0,), attention_factor=1.2).magnitude() == 1.2
+
+    @pytest.mark.parametrize("scaling", [DynamicNTKScaling(2.0, 3), LongRoPEScaling(2.0, 3, [1.0], [2.0])])
+    def test_sequences_longer_than_the_scaling_applies_to_raise_an_error(self, scaling):
+        layer = RotaryPositions(scaling=scaling)
+        assert layer(normal(1, 3, 2, 2)).shape == (1, 3, 2, 2)
+        with pytest.raises(ValueError, match="at most 3 positions with a .*Scaling. Received: 4 positions"):
+            layer(normal(1, 4, 2, 2))
 
     @pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
     def test_scaling_by_one_changes_nothing(self, scaling):
