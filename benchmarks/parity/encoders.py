@@ -248,7 +248,9 @@ def _worst_gradient(
 ) -> dict[str, Any]:
     """Return the largest relative difference of a parameter's gradient, and the parameter's name."""
     expected_gradients = {
-        _in_file(name): each.grad for name, each in reference.named_parameters() if each.grad is not None
+        _in_file(name): each.grad
+        for name, each in reference.named_parameters(remove_duplicate=False)
+        if each.grad is not None and name not in architecture.tied
     }
     compared = []
     for name, parameter in architecture.parameters(model):
