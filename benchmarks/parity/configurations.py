@@ -18,16 +18,24 @@ CONFIGS = {
     "bert": "BertConfig",
     "camembert": "CamembertConfig",
     "distilbert": "DistilBertConfig",
+    "gemma": "GemmaConfig",
+    "gemma2": "Gemma2Config",
+    "gemma3_text": "Gemma3TextConfig",
     "gpt2": "GPT2Config",
     "llama": "LlamaConfig",
     "m2m_100": "M2M100Config",
     "marian": "MarianConfig",
     "mbart": "MBartConfig",
+    "mistral": "MistralConfig",
     "modernbert": "ModernBertConfig",
     "mt5": "MT5Config",
     "openai-gpt": "OpenAIGPTConfig",
     "pegasus": "PegasusConfig",
+    "phi3": "Phi3Config",
+    "qwen2": "Qwen2Config",
+    "qwen3": "Qwen3Config",
     "roberta": "RobertaConfig",
+    "smollm3": "SmolLM3Config",
     "t5": "T5Config",
     "vit": "ViTConfig",
     "xlm-roberta": "XLMRobertaConfig",
@@ -37,7 +45,6 @@ DERIVING = {
     **dict.fromkeys(
         ("albert", "bert", "camembert", "distilbert", "roberta", "xlm-roberta"), ("id2label", "architectures")
     ),
-    "llama": ("rope_parameters",),
     "modernbert": ("id2label", "architectures", "layer_types", "rope_parameters"),
     "vit": ("id2label",),
     "t5": ("scale_decoder_outputs",),
@@ -54,6 +61,10 @@ def table(model_type: str) -> str:
         for key, value in architecture.required.items():
             absent = "may be absent" if _may_be_absent(architecture, key) else "must be there"
             rows.setdefault(key, f"| `{key}` | {_shown(value)} alone; {absent} |")
+        for key in (key for derived in architecture.derived for key in derived.settings):
+            default = architecture.defaults.get(key)
+            absent = "may be absent" if default is None else f"{_shown(default)} where absent"
+            rows.setdefault(key, f"| `{key}` | see above; {absent} |")
     return "\n".join(["| key | accepted |", "|---|---|", *(rows[key] for key in sorted(rows))])
 
 
@@ -65,6 +76,7 @@ def ignored(model_type: str) -> list[str]:
     for architecture in _of_type(model_type):
         known |= {key for theirs in architecture.settings.values() for key in _names(theirs)}
         known |= architecture.required.keys()
+        known |= {key for derived in architecture.derived for key in derived.settings}
     config = getattr(transformers, CONFIGS[model_type])()
     return sorted(key for key in config.to_dict().keys() - known if not key.startswith("_"))
 

@@ -1,7 +1,7 @@
-"""Compare encoders in `transformers` and in this package, with the same weights: BERT with each of its heads, and ViT.
+"""Compare encoders in `transformers` and in this package, with the same weights: BERT, its relatives, and ViT.
 
-Outputs, and the loss and gradients of a step, are compared. Models of `transformers` with random weights are saved by
-`save_pretrained`, read by `interop.from_hugging_face`, and written back.
+Outputs of models with each head, and the loss and gradients of a step, are compared. Models of `transformers` with
+random weights are saved by `save_pretrained`, read by `interop.from_hugging_face`, and written back.
 
     .venv-bench/bin/python benchmarks/parity/encoders.py            # --help lists the options
 """
@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import references
 
 from keras_transformer import interop, pipelines
-from keras_transformer.interop import bert, vit
+from keras_transformer.interop import bert, modernbert, vit
 
 BERT_SIZES = {
     "small": {
@@ -35,6 +35,29 @@ BERT_SIZES = {
         "max_position_embeddings": 64,
     },
     "base": {},
+}
+DISTILBERT = {
+    "vocab_size": 300,
+    "dim": 64,
+    "n_layers": 3,
+    "n_heads": 4,
+    "hidden_dim": 128,
+    "max_position_embeddings": 64,
+}
+# The settings of small models of BERT's relatives.
+RELATIVES: dict[str, dict[str, Any]] = {
+    **{
+        name: {**BERT_SIZES["small"], "type_vocab_size": 1} for name in ("Roberta", "XLMRoberta", "Camembert")
+    },
+    "DistilBert": DISTILBERT,
+    "Albert": {**BERT_SIZES["small"], "embedding_size": 40},
+    "ModernBert": {
+        **BERT_SIZES["small"],
+        "num_hidden_layers": 4,
+        "local_attention": 6,
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id"), 0),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+    },
 }
 VIT_SIZES = {
     "small": {
@@ -57,6 +80,13 @@ OUTPUTS = {
     "ViTForImageClassification": ("logits",),
     "BertModel": ("last_hidden_state",),
 }
+HEADS = {
+    "ForMaskedLM": ("logits",),
+    "ForSequenceClassification": ("logits",),
+    "ForTokenClassification": ("logits",),
+    "ForQuestionAnswering": ("start_logits", "end_logits"),
+}
+OUTPUTS_OF_RELATIVES = {name + head: outputs for name in RELATIVES for head, outputs in HEADS.items()}
 LABELS = {"num_labels": 5, "problem_type": "multi_label_classification"}
 # Further configurations, only in small sizes: the class, its settings, and arguments of its constructor.
 VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -92,19 +122,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 ARCHITECTURES = {
     architecture.class_name: architecture
-    for architecture in (*bert.ARCHITECTURES, vit.VIT)
-    if architecture.class_name in OUTPUTS
+    for architecture in (*bert.ARCHITECTURES, *modernbert.ARCHITECTURES, vit.VIT)
 }
 
 
-def texts(vocabulary_size: int, random: np.random.Generator) -> tuple[Any, dict[str, Any], np.ndarray]:
-    """Return inputs with two segments and padding for this package and for `transformers`, and the padding mask."""
-    ids = random.integers(1, vocabulary_size, (3, 20))
+def texts(config: Any, random: np.random.Generator) -> tuple[Any, dict[str, Any], np.ndarray]:
+    """Return inputs with padding for this package and for `transformers`, and the padding mask."""
+    ids = random.integers(2, config.vocab_size, (3, 20))
     valid = np.arange(20) < np.array([[20], [13], [7]])
-    ids, segments = np.where(valid, ids, 0), np.where(valid, np.arange(20) > 5, 0)
-    reference_inputs = {"input_ids": ids, "attention_mask": valid, "token_type_ids": segments}
+    ids = np.where(valid, ids, config.pad_token_id)
+    inputs, reference_inputs = {"token_ids": ids}, {"input_ids": ids, "attention_mask": valid}
+    if getattr(config, "type_vocab_size", 1) > 1:
+        segments = np.where(valid, np.arange(20) > 5, 0)
+        inputs, reference_inputs["token_type_ids"] = {**inputs, "segment_ids": segments}, segments
     tensors = {name: torch.tensor(array.astype("int64")) for name, array in reference_inputs.items()}
-    return {"token_ids": ids, "segment_ids": segments}, tensors, valid
+    return inputs, tensors, valid
 
 
 def images(size: int, random: np.random.Generator) -> tuple[Any, dict[str, Any], None]:
@@ -124,30 +156,30 @@ def compare(name: str, size: str, seed: int) -> dict[str, Any]:
     """Compare one class."""
     name, changes, options = VARIANTS.get(name, (name, {}, {}))
     architecture, random = ARCHITECTURES[name], np.random.default_rng(seed)
-    of_texts = name.startswith("Bert")
-    config = transformers.BertConfig if of_texts else transformers.ViTConfig
-    settings = {**(BERT_SIZES if of_texts else VIT_SIZES)[size], **changes}
-    reference = getattr(transformers, name)(config(**settings), **options).eval()
+    family, of_texts = name.partition("For")[0].removesuffix("Model"), not name.startswith("ViT")
+    sizes = {"Bert": BERT_SIZES, "ViT": VIT_SIZES}
+    settings = {**(sizes[family][size] if family in sizes else RELATIVES[family]), **changes}
+    kind = getattr(transformers, name)
+    reference = kind(kind.config_class(**settings), **options).eval()
     randomise(reference, seed)
-    samples = (
-        texts(reference.config.vocab_size, random)
-        if of_texts
-        else images(reference.config.image_size, random)
-    )
+    samples = texts(reference.config, random) if of_texts else images(reference.config.image_size, random)
     inputs, their_inputs, valid = samples
     with tempfile.TemporaryDirectory() as folder:
         reference.save_pretrained(folder)
-        model = interop.from_hugging_face(folder, dropout=0.0, attention_dropout=0.0)
-        interop.to_hugging_face(model, pathlib.Path(folder) / "back")
-        back = getattr(transformers, name).from_pretrained(pathlib.Path(folder) / "back", **options).eval()
+        without = {each: 0.0 for each in architecture.settings if each.endswith("dropout")}
+        model = interop.from_hugging_face(folder, **without)
+        interop.to_hugging_face(model, pathlib.Path(folder) / "back", architecture.model_type)
+        back = kind.from_pretrained(pathlib.Path(folder) / "back", **options).eval()
         answers = (
             compare_answers(reference, pathlib.Path(folder)) if "problem_type" in changes and of_texts else {}
         )
-    expected = [getattr(reference(**their_inputs), output) for output in OUTPUTS[name]]
+    outputs = {**OUTPUTS, **OUTPUTS_OF_RELATIVES}[name]
+    expected = [getattr(reference(**their_inputs), output) for output in outputs]
     with torch.no_grad():
-        again = [getattr(back(**their_inputs), output) for output in OUTPUTS[name]]
+        again = [getattr(back(**their_inputs), output) for output in outputs]
     # Several names of one activation are written as one name, whose implementation rounds differently.
-    renamed = back.config.hidden_act != reference.config.hidden_act
+    activation = str(architecture.settings["activation"])
+    renamed = getattr(back.config, activation) != getattr(reference.config, activation)
     same = functools.partial(torch.allclose, rtol=0, atol=1e-5) if renamed else torch.equal
     weights = model.trainable_weights
     with tf.GradientTape() as tape:
@@ -216,15 +248,19 @@ def _worst_gradient(
 ) -> dict[str, Any]:
     """Return the largest relative difference of a parameter's gradient, and the parameter's name."""
     expected_gradients = {
-        _in_file(name): each.grad for name, each in reference.named_parameters() if each.grad is not None
+        _in_file(name): each.grad
+        for name, each in reference.named_parameters(remove_duplicate=False)
+        if each.grad is not None and name not in architecture.tied
     }
     compared = []
     for name, parameter in architecture.parameters(model):
         parts = tuple(tf.convert_to_tensor(gradient_of[id(weight)]) for weight in parameter.weights)
         actual = dataclasses.replace(parameter, weights=parts).write()
         expected = expected_gradients.pop(name).numpy()
-        if name.endswith("word_embeddings.weight"):  # PyTorch's embedding gives padding no gradient
-            actual, expected = actual[1:], expected[1:]
+        if name.endswith(("word_embeddings.weight", "tok_embeddings.weight")):
+            # PyTorch's embedding gives padding no gradient.
+            pad_id = reference.config.pad_token_id
+            actual, expected = np.delete(actual, pad_id, axis=0), np.delete(expected, pad_id, axis=0)
         compared.append((name, actual, expected))
     if expected_gradients:
         raise ValueError(f"not compared: {sorted(expected_gradients)}")
@@ -252,9 +288,9 @@ REFERENCE = references.Reference(
     __doc__,
     {
         f"{name}, {size}": {"name": name, "size": size}
-        for name in (*OUTPUTS, *VARIANTS)
+        for name in (*OUTPUTS, *VARIANTS, *OUTPUTS_OF_RELATIVES)
         for size in ("small", "base")
-        if name != "BertModel" and (size == "small" or name not in VARIANTS)
+        if name != "BertModel" and (size == "small" or (name in OUTPUTS and name not in VARIANTS))
     },
     lambda run: compare(**run.case, seed=run.seed),
     limits={"outputs": 1e-4, "loss": 1e-3, "gradients": 1e-3, "scores of texts": 1e-4},

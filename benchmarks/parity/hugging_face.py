@@ -59,6 +59,7 @@ class Case:
         model_inputs: (arrays) → the inputs of the model of this package.
         labels: (arrays) → integers, one for each position of the logits; padding is ignored.
         prompts: (random, vocabulary size, pad id) → prompts, or None for a model that does not generate.
+        pad_id: the padding id.
     """
 
     config: type
@@ -70,6 +71,7 @@ class Case:
     model_inputs: Callable[[Arrays], Any]
     labels: Callable[[Arrays], np.ndarray]
     prompts: Callable[..., np.ndarray] | None = None
+    pad_id: int = 0
 
 
 def rows(
@@ -105,23 +107,23 @@ def decoder(
     )
 
 
-# The start token is padding's id.
-ENCODER_DECODER: dict[str, Any] = {
-    "inputs": lambda random, size, pad: {
-        "source": rows(random, size, pad, (11, 6, 15)),
-        "target": np.concatenate(
-            [np.zeros((3, 1), int), rows(random, size, pad, (9, 12, 5))], axis=1
-        ),  # from the start token, which is padding's id
-    },
-    "reference_inputs": lambda arrays, pad: {
-        "input_ids": torch.tensor(arrays["source"]),
-        "attention_mask": torch.tensor((arrays["source"] != pad).astype("int64")),
-        "decoder_input_ids": torch.tensor(arrays["target"]),
-    },
-    "model_inputs": lambda arrays: {"source_ids": arrays["source"], "target_ids": arrays["target"]},
-    "labels": lambda arrays: following(arrays["target"], 0),
-    "prompts": lambda random, size, pad: rows(random, size, pad, (11, 6, 15)),
-}
+def encoder_decoder(start: int = 0) -> dict[str, Any]:
+    """Return arguments of the case of an encoder–decoder, with the id of the start token."""
+    return {
+        "inputs": lambda random, size, pad: {
+            "source": rows(random, size, pad, (11, 6, 15)),
+            "target": np.concatenate([np.full((3, 1), start), rows(random, size, pad, (9, 12, 5))], axis=1),
+            "pad": np.array(pad),
+        },
+        "reference_inputs": lambda arrays, pad: {
+            "input_ids": torch.tensor(arrays["source"]),
+            "attention_mask": torch.tensor((arrays["source"] != pad).astype("int64")),
+            "decoder_input_ids": torch.tensor(arrays["target"]),
+        },
+        "model_inputs": lambda arrays: {"source_ids": arrays["source"], "target_ids": arrays["target"]},
+        "labels": lambda arrays: following(arrays["target"], int(arrays["pad"])),
+        "prompts": lambda random, size, pad: rows(random, size, pad, (11, 6, 15)),
+    }
 
 
 def t5(version: dict[str, Any], **base: Any) -> Case:
@@ -133,7 +135,54 @@ def t5(version: dict[str, Any], **base: Any) -> Case:
         transformers.T5ForConditionalGeneration,
         {**small, **buckets, **version, "decoder_start_token_id": 0},
         {**base, **version, "decoder_start_token_id": 0},
-        **ENCODER_DECODER,
+        **encoder_decoder(),
+    )
+
+
+# No two sizes are equal by chance.
+LLAMA = {
+    "vocab_size": 300,
+    "hidden_size": 60,
+    "intermediate_size": 100,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 14,
+    "eos_token_id": 2,
+}
+QWEN = {**LLAMA, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+GEMMA = {**LLAMA, "num_hidden_layers": 4, "sliding_window": 5, "query_pre_attn_scalar": 18}
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "short_factor": [1.0, 1.2, 2.0],
+    "long_factor": [1.0, 2.0, 5.0],
+    "original_max_position_embeddings": 64,
+}
+
+
+def family(name: str, small: dict[str, Any]) -> Case:
+    """Return the case of a family with Llama's settings."""
+    return decoder(
+        getattr(transformers, f"{name}Config" if name != "Gemma3" else "Gemma3TextConfig"),
+        getattr(transformers, f"{name}ForCausalLM"),
+        small,
+        None,
+        prompts=lambda random, size, pad: rows(random, size, pad, (7, 4, 9)),
     )
 
 
@@ -168,23 +217,6 @@ CASES: dict[str, Case] = {
         # OpenAI GPT counts positions from the first column, including padding, so all prompts have one length.
         prompts=lambda random, size, pad: rows(random, size, pad, (7, 7, 7)),
     ),
-    "llama": decoder(
-        transformers.LlamaConfig,
-        transformers.LlamaForCausalLM,
-        {
-            "vocab_size": 300,
-            "hidden_size": 60,
-            "intermediate_size": 100,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "head_dim": 14,
-            "pad_token_id": 0,
-            "eos_token_id": 2,
-        },
-        None,
-        prompts=lambda random, size, pad: rows(random, size, pad, (7, 4, 9)),
-    ),
     "marian": Case(
         transformers.MarianConfig,
         transformers.MarianMTModel,
@@ -204,7 +236,7 @@ CASES: dict[str, Case] = {
             "eos_token_id": 2,
             "forced_eos_token_id": None,
         },
-        **ENCODER_DECODER,
+        **encoder_decoder(),
     ),
     "t5": t5({}, d_model=768, d_ff=3072, num_layers=12, num_heads=12),
     "t5-v1.1": t5(
@@ -217,10 +249,67 @@ CASES: dict[str, Case] = {
 }
 
 
+SEQ2SEQ = {
+    **{
+        name: value
+        for name, value in MARIAN.items()
+        if name not in ("activation_function", "scale_embedding")
+    },
+    "max_position_embeddings": 40,
+    "forced_bos_token_id": None,
+    "eos_token_id": 2,
+}
+
+
+def seq2seq(name: str, start: int, pad_id: int = 1, **changes: Any) -> Case:
+    """Return the case of a relative of BART."""
+    return Case(
+        getattr(transformers, f"{name}Config"),
+        getattr(transformers, f"{name}ForConditionalGeneration"),
+        {**SEQ2SEQ, "decoder_start_token_id": start, **changes},
+        None,
+        **encoder_decoder(start),
+        pad_id=pad_id,
+    )
+
+
+CASES |= {
+    "bart": seq2seq("Bart", 2),
+    "mbart": seq2seq("MBart", 2, scale_embedding=True),
+    "m2m-100": seq2seq("M2M100", 2, scale_embedding=True, activation_function="gelu"),
+    "pegasus": seq2seq("Pegasus", 0, 0, scale_embedding=True),
+    "mt5": dataclasses.replace(
+        t5({}), config=transformers.MT5Config, model=transformers.MT5ForConditionalGeneration, base=None
+    ),
+    "llama": family("Llama", LLAMA),
+    "llama, tied": family("Llama", {**LLAMA, "tie_word_embeddings": True, "rope_theta": 500.0}),
+    "llama 3": family("Llama", {**LLAMA, "rope_parameters": LLAMA_3}),
+    "llama, linear": family("Llama", {**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+    "llama, dynamic": family("Llama", {**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+    "mistral": family("Mistral", {**LLAMA, "sliding_window": 5}),
+    "qwen 2": family("Qwen2", QWEN),
+    "qwen 2, YaRN": family("Qwen2", {**LLAMA, "rope_parameters": YARN, "tie_word_embeddings": True}),
+    "qwen 3": family("Qwen3", QWEN),
+    "smollm 3": family("SmolLM3", {**LLAMA, "no_rope_layer_interval": 2, "rope_theta": 500.0}),
+    "phi 3": family("Phi3", {**LLAMA, "sliding_window": 5}),
+    "phi 3, LongRoPE": family(
+        "Phi3",
+        {
+            **{name: value for name, value in LLAMA.items() if name != "head_dim"},
+            "rope_parameters": LONGROPE,
+            "partial_rotary_factor": 0.6,
+            "original_max_position_embeddings": 64,
+            "max_position_embeddings": 256,
+        },
+    ),
+    "gemma": family("Gemma", LLAMA),
+    "gemma 2": family("Gemma2", {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma 3": family(
+        "Gemma3",
+        {**GEMMA, "sliding_window_pattern": 3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    ),
+}
 # Further configurations, only in small sizes.
-CASES["llama, tied"] = dataclasses.replace(
-    CASES["llama"], small={**CASES["llama"].small, "tie_word_embeddings": True, "rope_theta": 500.0}
-)
 CASES["marian, fewer decoder layers"] = dataclasses.replace(
     CASES["marian"],
     small={**MARIAN, "decoder_layers": 1, "attention_dropout": 0.2, "activation_dropout": 0.3},
@@ -308,7 +397,8 @@ def compare_step(
         if reference is None:  # a buffer: ours can be trained
             continue
         parts = tuple(gradient_of[id(weight)] for weight in parameter.weights)
-        results, reference = dataclasses.replace(parameter, weights=parts).write(), reference.numpy()
+        results = dataclasses.replace(parameter, weights=parts, added=0.0).write()
+        reference = reference.numpy()
         if reference.shape[0] == converted.vocabulary_size:  # PyTorch's embedding gives padding no gradient
             results, reference = np.delete(results, pad_id, axis=0), np.delete(reference, pad_id, axis=0)
         smooth = nearest.get(architecture.prefix + name, np.ones(len(reference))) > KINK
@@ -352,6 +442,8 @@ def compare_generation(
             ),
         ).numpy()[:, prompt_ids.shape[1] if decoder_only else 1 :]
         expected = np.pad(out, [(0, 0), (0, NEW_TOKENS - out.shape[1])], constant_values=pad_id)
+        ended = np.cumsum(expected == converted.end_id, axis=1) - (expected == converted.end_id) > 0
+        expected = np.where(ended, pad_id, expected)  # beam search may pad with the end token
         best = generation.generate(converted, prompts, sampler, max_new_tokens=NEW_TOKENS).best
         results[f"ids, {name}"] = bool(np.array_equal(best, expected))
     return results
@@ -360,7 +452,7 @@ def compare_generation(
 def compare(case: Case, settings: dict[str, Any], seed: int) -> references.Figures:
     """Compare one architecture."""
     random = np.random.default_rng(seed)
-    reference_model = case.model(case.config(**settings, pad_token_id=0)).eval()
+    reference_model = case.model(case.config(**settings, pad_token_id=case.pad_id)).eval()
     if getattr(reference_model.config, "scale_decoder_outputs", None) is False:
         # Published weights of T5 v1.1 have two matrices; a new model of `transformers` has one, without the factor.
         reference_model.lm_head.weight = torch.nn.Parameter(reference_model.lm_head.weight.detach().clone())
@@ -370,11 +462,12 @@ def compare(case: Case, settings: dict[str, Any], seed: int) -> references.Figur
         architecture = ARCHITECTURES[reference_model.config.model_type]
         without = {name: 0.0 for name in architecture.settings if name.endswith("dropout")}
         converted = interop.from_hugging_face(folder, **without)
-        vocabulary_size, pad_id = reference_model.config.vocab_size, 0
+        vocabulary_size, pad_id = reference_model.config.vocab_size, case.pad_id
         arrays = case.inputs(random, vocabulary_size, pad_id)
         result = compare_step(case, reference_model, converted, architecture, arrays, pad_id)
         with tempfile.TemporaryDirectory() as other:
-            interop.to_hugging_face(converted, pathlib.Path(other) / "model")
+            model_type = reference_model.config.model_type
+            interop.to_hugging_face(converted, pathlib.Path(other) / "model", model_type)
             again = case.model.from_pretrained(pathlib.Path(other) / "model").eval()
             with torch.no_grad():
                 arguments = case.reference_inputs(arrays, pad_id)

@@ -73,6 +73,21 @@ MODERNBERT = {
     "sep_token_id": 2,
     "classifier_pooling": "mean",
 }
+DECODER = {
+    "vocab_size": 41,
+    "hidden_size": 12,
+    "intermediate_size": 14,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+QWEN = {**DECODER, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+GEMMA = {**DECODER, "sliding_window": 4, "query_pre_attn_scalar": 18}
 HEADS = {
     "Model": {},
     "ForMaskedLM": {},
@@ -106,6 +121,52 @@ MODELS = {
         )
         for head, options in HEADS.items()
     },
+    "LlamaForCausalLM": {
+        **DECODER,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 50.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    },
+    "MistralForCausalLM": {**DECODER, "sliding_window": 4},
+    "Qwen2ForCausalLM": {
+        **QWEN,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 50.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "Qwen3ForCausalLM": QWEN,
+    "SmolLM3ForCausalLM": {**DECODER, "no_rope_layer_interval": 2},
+    "Phi3ForCausalLM": {
+        **{name: value for name, value in DECODER.items() if name != "head_dim"},
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "sliding_window": 4,
+        "partial_rotary_factor": 0.7,
+        "original_max_position_embeddings": 32,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 50.0,
+            "short_factor": [1.0, 1.5],
+            "long_factor": [2.0, 3.0],
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "GemmaForCausalLM": DECODER,
+    "Gemma2ForCausalLM": {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "Gemma3ForCausalLM": {
+        **GEMMA,
+        "sliding_window_pattern": 3,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
     "BertForMaskedLM": ENCODER,
     "XLMRobertaForMaskedLM": {**ENCODER, "type_vocab_size": 1},
     "CamembertForMaskedLM": {**ENCODER, "type_vocab_size": 1},
@@ -137,30 +198,37 @@ def outputs(model: torch.nn.Module, random: np.random.Generator) -> dict[str, np
         found = model(input_ids=torch.tensor(ids), attention_mask=mask)
         if hasattr(found, "start_logits"):
             return {"ids": ids, "outputs": torch.stack([found.start_logits, found.end_logits], 1).numpy()}
+        if type(model).__name__.endswith("ForCausalLM"):
+            # `transformers` continues prompts that are padded on the left.
+            prompts = np.stack([np.roll(row, (row == config.pad_token_id).sum()) for row in ids])
+            return {"ids": ids, "outputs": found[0].numpy(), **generated(model, prompts, prompts.shape[1])}
         return {"ids": ids, "outputs": found[0].numpy()}
     starts = np.full((3, 1), config.decoder_start_token_id)
     target = np.concatenate([starts, rows(random, config.pad_token_id, (7, 7, 7))], axis=1)
     found = model(input_ids=torch.tensor(ids), attention_mask=mask, decoder_input_ids=torch.tensor(target))
+    return {"ids": ids, "target": target, "outputs": found.logits.numpy(), **generated(model, ids, 1)}
+
+
+def generated(model: torch.nn.Module, ids: np.ndarray, start: int) -> dict[str, np.ndarray]:
+    """The ids that greedy and beam search generate from index `start` on."""
+    config = model.config
+    never = {config.pad_token_id, getattr(config, "decoder_start_token_id", None)} - {
+        config.eos_token_id,
+        None,
+    }
     options = {
-        "attention_mask": mask,
+        "attention_mask": torch.tensor((ids != config.pad_token_id).astype("int64")),
         "max_new_tokens": NEW_TOKENS,
         "do_sample": False,
         "forced_eos_token_id": None,
         "forced_bos_token_id": None,
-        # Padding and the start token are never generated here.
-        "suppress_tokens": sorted(
-            {config.pad_token_id, config.decoder_start_token_id} - {config.eos_token_id}
-        ),
+        "suppress_tokens": sorted(never),  # padding and the start token are never generated here
     }
-    greedy = model.generate(torch.tensor(ids), num_beams=1, **options)[:, 1:]
     beam = {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"}
-    beams = model.generate(torch.tensor(ids), **beam, **options)[:, 1:]
+    searches = {"greedy": {"num_beams": 1}, "beam": beam}
     return {
-        "ids": ids,
-        "target": target,
-        "outputs": found.logits.numpy(),
-        "greedy": greedy.numpy(),
-        "beam": beams.numpy(),
+        name: model.generate(torch.tensor(ids), **search, **options)[:, start:].numpy()
+        for name, search in searches.items()
     }
 
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.configuration import serialized
 from keras_transformer.relations import Causal, Full
 from keras_transformer_options.arguments import is_integer, is_number
 
@@ -76,12 +77,14 @@ class Parameter:
         transposed: whether the axes are reversed in the file, as in PyTorch's `Linear`.
         shape: the shape of the tensor in the file, if its axes differ from the weight's.
         unused_rows: the number of unused rows before the weight's rows.
+        added: a number that the model of `transformers` adds to the tensor.
     """
 
     weights: tuple[Any, ...]
     transposed: bool = False
     shape: Any = None
     unused_rows: int = 0
+    added: float = 0.0
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -97,6 +100,8 @@ class Parameter:
         values = values[self.unused_rows :]
         if self.shape is not None:
             values = values.reshape(self.weights[0].shape)
+        if self.added:
+            values = np.asarray(values, "float32") + self.added
         arrays = np.split(values.T if self.transposed else values, ends, axis=-1)
         for weight, array in zip(self.weights, arrays, strict=True):
             _assign(weight, array)
@@ -105,6 +110,8 @@ class Parameter:
         """Return the weights as the values of a tensor in a file."""
         arrays = [ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in self.weights]
         joined = np.concatenate(arrays, axis=-1)
+        if self.added:
+            joined = joined - self.added
         if self.unused_rows:
             joined = np.concatenate([np.zeros((self.unused_rows, *joined.shape[1:]), joined.dtype), joined])
         return np.ascontiguousarray(joined.T if self.transposed else joined).reshape(self.file_shape)
@@ -130,6 +137,23 @@ Parameters = Iterator[tuple[str, Parameter]]
 
 
 @dataclasses.dataclass(frozen=True)
+class Derived:
+    """Constructor's arguments that are computed from several settings of `config.json`, and the inverse.
+
+    Attributes:
+        settings: the names of the settings.
+        read: a function of a `config.json` that returns the arguments; it raises a ValueError for settings that the
+            model does not support.
+        write: a function of a model that returns the settings. They need not restore all arguments:
+            `Architecture.config` raises an error for arguments that differ.
+    """
+
+    settings: tuple[str, ...]
+    read: Callable[[Mapping[str, Any]], dict[str, Any]]
+    write: Callable[[Any], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Architecture:
     """The mapping between a model class of `transformers` and a Keras model.
 
@@ -141,7 +165,7 @@ class Architecture:
             names, their values must be equal.
         fixed: arguments with the same value for all models of the architecture, as in `get_config`.
         defaults: default values of settings in `config.json`.
-        required: settings that must have these values if `config.json` or `defaults` has them.
+        required: settings that must have these values if `config.json` or `defaults` has them; null is False.
         parameters: a function of a model that yields the name and the `Parameter` of each tensor.
         prefix: the prefix of parameter names in the class with a head, which files may omit.
         ignored: a regular expression for names in files that are not parameters.
@@ -156,6 +180,7 @@ class Architecture:
         rename: a function that maps legacy parameter names to current ones.
         offsets: the differences between settings and arguments, by argument.
         encoder: the class of the encoder of a model with a head, or of the model itself; None for any.
+        derived: arguments that are computed from several settings.
     """
 
     model_type: str
@@ -178,6 +203,7 @@ class Architecture:
     rename: Callable[[str], str] = str
     offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     encoder: type[keras.Model] | None = None
+    derived: tuple[Derived, ...] = ()
 
     def arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the constructor's arguments for a `config.json`.
@@ -188,7 +214,8 @@ class Architecture:
         config = {**self.defaults, **config}
         self._check_types(config)
         for name, value in self.required.items():
-            if name in config and config[name] != value:
+            is_false = value is False and config.get(name) is None
+            if name in config and config[name] != value and not is_false:
                 raise ValueError(
                     f"`config.json` of a {self.model_type} must have {name}={value!r}, as in "
                     f"{self.model.__name__}. Received: {name}={config[name]!r}"
@@ -210,6 +237,8 @@ class Architecture:
             arguments[argument] = self._activation(str(setting), first) if argument == "activation" else first
             if argument in self.offsets:
                 arguments[argument] -= self.offsets[argument]
+        for derived in self.derived:
+            arguments |= serialized(derived.read(config))
         following = {
             name: None
             for name, other in FOLLOWING.items()
@@ -225,7 +254,7 @@ class Architecture:
         """
         described, config = self.describe(model), self._settings_of(model)
         config = {**self.required, **config}
-        differing = {name: described[name] for name, value in self.fixed.items() if described[name] != value}
+        differing = self.fixed_differences(model)
         if not differing:  # find arguments that a round trip changes
             restored = self.arguments(config)
             followed = {
@@ -247,6 +276,11 @@ class Architecture:
             "model_type": self.model_type,
         }
 
+    def fixed_differences(self, model: keras.Model) -> dict[str, Any]:
+        """Return the arguments of a model that differ from those that all models of the architecture have."""
+        described = self.describe(model)
+        return {name: described[name] for name, value in self.fixed.items() if described[name] != value}
+
     def interface(self, model: keras.Model) -> dict[str, Any]:
         """Return a `config.json` with the sizes and ids of a model that `transformers` may not be able to run."""
         return {**self._settings_of(model), "model_type": self.model_type}
@@ -260,9 +294,12 @@ class Architecture:
             "activation": activations.get(arguments.get("activation", ""), next(iter(self.activations))),
             **{argument: arguments[argument] + offset for argument, offset in self.offsets.items()},
         }
-        return {
+        settings = {
             name: values[argument] for argument, setting in self.settings.items() for name in _names(setting)
         }
+        for derived in self.derived:
+            settings |= derived.write(model)
+        return settings
 
     def _check_types(self, config: Mapping[str, Any]) -> None:
         """Raise a ValueError if a setting has a wrong type."""

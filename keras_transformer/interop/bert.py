@@ -21,7 +21,7 @@ from keras_transformer.models import (
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.relations import Full
 
-_OF_HEAD = ("num_classes", "problem_type", "pooling", "head_activation", "head_epsilon")
+_OF_HEAD = ("num_classes", "problem_type", "pooling", "head_activation", "head_epsilon", "prediction_head")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,16 +155,18 @@ _MODELS: dict[str, tuple[type[keras.Model], Any]] = {
 }
 
 
-def _make(model: type[keras.Model], **arguments: Any) -> keras.Model:
-    """Create an encoder and the model around it, with the same dtype."""
+def make_with_head(encoder: type[keras.Model], model: type[keras.Model], **arguments: Any) -> keras.Model:
+    """Create an encoder and the model around it, if it is not the encoder itself, with the same dtype."""
     of_head = {name: arguments.pop(name) for name in _OF_HEAD if name in arguments}
     dtype = {name: arguments[name] for name in ("dtype",) if name in arguments}
-    return model(BERT(**arguments), **of_head, **dtype)
+    made = encoder(**arguments)
+    return made if model is encoder else model(made, **of_head, **dtype)
 
 
-def _describe(model: Any) -> dict[str, Any]:
+def describe_with_head(model: Any) -> dict[str, Any]:
+    """Return the arguments of an encoder and of the model around it."""
     of_head = {name: getattr(model, name) for name in _OF_HEAD if hasattr(model, name)}
-    return {**model.encoder.get_config(), **of_head}
+    return {**getattr(model, "encoder", model).get_config(), **of_head}
 
 
 def count_labels(config: dict[str, Any]) -> dict[str, Any]:
@@ -242,6 +244,7 @@ def _family(
                 **({"pooler": False} if bare and not has_pooler else {}),
                 # `transformers` takes them from the encoder.
                 **({"head_activation": None, "head_epsilon": None} if model is MaskedLanguageModel else {}),
+                **({"prediction_head": False} if model in (TokenClassifier, SpanClassifier) else {}),
             },
             defaults=defaults,
             required={"tie_word_embeddings": True, **required},
@@ -250,8 +253,8 @@ def _family(
             tied=names.tied if model in (MaskedLanguageModel, Pretraining) else {},
             complete=complete_classifier if is_classifier else count_labels if labels else dict,
             present={"pooler": f"{names.pooler}.weight"} if bare and has_pooler else {},
-            make=None if bare else functools.partial(_make, model),
-            describe=(lambda model: model.get_config()) if bare else _describe,
+            make=functools.partial(make_with_head, BERT, model),
+            describe=describe_with_head,
             rename=_rename,
             offsets=offsets,
             encoder=BERT,

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.interop import bart, bert, gpt, llama, modernbert, t5, vit
+from keras_transformer.interop import bart, bert, gemma, gpt, llama, modernbert, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.hub import CONFIG, local_folder
 from keras_transformer.interop.tensors import SAFETENSORS, StoredTensor, import_safetensors, tensors_of
@@ -18,7 +18,8 @@ from keras_transformer_serving import files
 ALL = (
     gpt.GPT2,
     gpt.OPENAI_GPT,
-    llama.LLAMA,
+    *llama.ARCHITECTURES,
+    *gemma.ARCHITECTURES,
     *bart.ARCHITECTURES,
     *bert.ARCHITECTURES,
     *modernbert.ARCHITECTURES,
@@ -53,8 +54,9 @@ def from_hugging_face(
         **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
-        A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama`, a `models.Transformer` for Marian, a `models.T5` or a
-        `models.ViT`; for BERT the model for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
+        A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama` for Llama, Mistral, Qwen, SmolLM and Phi-3, a
+        `models.Gemma`, a `models.Transformer` for Marian, a `models.T5` or a `models.ViT`; for BERT the model for its
+        class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
         FileNotFoundError: if there is no such folder or model, or a file is missing.
@@ -79,7 +81,7 @@ def from_hugging_face(
     present = {argument: name in tensors for argument, name in architecture.present.items()}
     model = (architecture.make or architecture.model)(**{**present, **arguments})
     parameters = _named(architecture, model)
-    if config.get("tie_word_embeddings", True):
+    if config.get("tie_word_embeddings", architecture.defaults.get("tie_word_embeddings", True)):
         copies = {
             name: other
             for name, other in architecture.tied.items()
@@ -169,8 +171,8 @@ def _supporting(model: keras.Model, model_type: str | None = None) -> tuple[Arch
         try:
             return architecture, architecture.config(model)
         except ValueError as error:
-            reasons.append(error)
-    raise min(reasons, key=lambda reason: len(str(reason)))
+            reasons.append((len(architecture.fixed_differences(model)), len(str(error)), error))
+    raise min(reasons, key=lambda reason: reason[:2])[-1]
 
 
 def _read_config(folder: pathlib.Path) -> dict[str, Any]:
@@ -196,7 +198,14 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
         if architecture.model_type == config["model_type"]
     }
     if len(candidates) == 1:
-        return next(iter(candidates.values()))
+        ((name, architecture),) = candidates.items()
+        heads = [other.partition("For")[2] for other in config.get("architectures") or ()]
+        if heads and all(head not in ("", name.partition("For")[2]) for head in heads):
+            raise ValueError(
+                f"`{folder / CONFIG}` must have architectures with {name!r}. "
+                f"Received: architectures={config['architectures']!r}"
+            )
+        return architecture
     names = [name for name in config.get("architectures") or () if name in candidates]
     if not names:
         raise ValueError(

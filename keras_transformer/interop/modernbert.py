@@ -7,7 +7,12 @@ from typing import Any
 import keras
 
 from keras_transformer.interop.architecture import Architecture, Parameter, Parameters, dense
-from keras_transformer.interop.bert import complete_classifier, count_labels
+from keras_transformer.interop.bert import (
+    complete_classifier,
+    count_labels,
+    describe_with_head,
+    make_with_head,
+)
 from keras_transformer.models import (
     MaskedLanguageModel,
     ModernBERT,
@@ -15,8 +20,6 @@ from keras_transformer.models import (
     SpanClassifier,
     TokenClassifier,
 )
-
-_OF_HEAD = ("num_classes", "problem_type", "pooling", "head_activation", "head_epsilon", "prediction_head")
 
 
 def _norm(name: str, layer: Any) -> Parameters:
@@ -95,17 +98,13 @@ def _complete(labels: Callable[[dict[str, Any]], dict[str, Any]], config: dict[s
 
 
 def _make(model: type[keras.Model], **arguments: Any) -> keras.Model:
-    """Create an encoder and the model around it, with the same dtype."""
-    arguments["pooler_input"] = _POOLINGS[arguments["pooler_input"]]
-    of_head = {name: arguments.pop(name) for name in _OF_HEAD if name in arguments}
-    dtype = {name: arguments[name] for name in ("dtype",) if name in arguments}
-    encoder = ModernBERT(**arguments)
-    return encoder if model is ModernBERT else model(encoder, **of_head, **dtype)
+    """Create an encoder and the model around it, with the setting of `transformers` as `pooler_input`."""
+    pooler_input = _POOLINGS[arguments.pop("pooler_input")]
+    return make_with_head(ModernBERT, model, **arguments, pooler_input=pooler_input)
 
 
 def _describe(model: Any) -> dict[str, Any]:
-    of_head = {name: getattr(model, name) for name in _OF_HEAD if hasattr(model, name)}
-    described = {**getattr(model, "encoder", model).get_config(), **of_head}
+    described = describe_with_head(model)
     pooling = {ours: theirs for theirs, ours in _POOLINGS.items()}
     return {**described, "pooler_input": pooling[described["pooler_input"]]}
 

@@ -18,7 +18,10 @@ from keras_transformer.layers.positions.biases import ALiBi as ALiBi
 from keras_transformer.layers.positions.biases import BiasLayer as BiasLayer
 from keras_transformer.layers.positions.biases import RelativeBias as RelativeBias
 from keras_transformer.layers.positions.rotary import RotaryPositions as RotaryPositions
+from keras_transformer.layers.positions.rotary_scaling import DynamicNTKScaling as DynamicNTKScaling
 from keras_transformer.layers.positions.rotary_scaling import LinearScaling as LinearScaling
+from keras_transformer.layers.positions.rotary_scaling import Llama3Scaling as Llama3Scaling
+from keras_transformer.layers.positions.rotary_scaling import LongRoPEScaling as LongRoPEScaling
 from keras_transformer.layers.positions.rotary_scaling import NTKScaling as NTKScaling
 from keras_transformer.layers.positions.rotary_scaling import YaRNScaling as YaRNScaling
 from keras_transformer.layers.positions.two_dimensional import Positions2D as Positions2D
@@ -37,12 +40,15 @@ __all__ = [
     "BilinearScore",
     "DecoderBlock",
     "Dropout",
+    "DynamicNTKScaling",
     "EncoderBlock",
     "FeedForward",
     "GATScore",
     "GraphAttention",
     "LearnedPositions",
     "LinearScaling",
+    "Llama3Scaling",
+    "LongRoPEScaling",
     "Mamba2",
     "Mixer",
     "MultiHeadAttention",

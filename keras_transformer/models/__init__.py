@@ -8,6 +8,7 @@ from keras_transformer.models.bert_heads import SpanClassifier as SpanClassifier
 from keras_transformer.models.bert_heads import TokenClassifier as TokenClassifier
 from keras_transformer.models.causal_language_model import CausalLanguageModel as CausalLanguageModel
 from keras_transformer.models.gat import GAT as GAT
+from keras_transformer.models.gemma import Gemma as Gemma
 from keras_transformer.models.gpt import GPT as GPT
 from keras_transformer.models.gpt_heads import GPTClassifier as GPTClassifier
 from keras_transformer.models.gpt_heads import GPTMultipleChoice as GPTMultipleChoice
@@ -27,6 +28,7 @@ __all__ = [
     "CausalLanguageModel",
     "GPTClassifier",
     "GPTMultipleChoice",
+    "Gemma",
     "Llama",
     "MaskedLanguageModel",
     "ModernBERT",

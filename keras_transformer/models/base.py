@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
@@ -11,12 +11,13 @@ import numpy as np
 
 from keras_transformer import processes, relations, xla
 from keras_transformer.configuration import Configured
+from keras_transformer.layers.positions.rotary_scaling import RotaryScaling
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
 from keras_transformer.models.strategies import check_strategy, with_integers
 from keras_transformer.processes import check_agreement
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_one_of
+from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 
 def _with_arguments_of_keras(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -304,6 +305,32 @@ def causal_relation(identifier: Any, name: str = "relation") -> relations.Relati
     if relation.bandwidth()[1] != 0:
         raise ValueError(f"`{name}` must not relate a token to a later one. Received: {name}={relation!r}")
     return relation
+
+
+def per_block(num_layers: int, **argument: Any) -> list[Any]:
+    """Return an argument for each block, given one for all blocks or a list with one for each."""
+    ((name, value),) = argument.items()
+    if not isinstance(value, list | tuple):
+        return [value] * num_layers
+    if len(value) != num_layers:
+        raise ValueError(
+            f"`{name}` must be one for all blocks, or a list with one for each of {num_layers}. "
+            f"Received: {name}={value!r}"
+        )
+    return list(value)
+
+
+def one_if_equal(values: Sequence[Any]) -> Any:
+    """Return the values of blocks as a tuple, or one value for all if they are equal."""
+    return values[0] if all(value == values[0] for value in values) else tuple(values)
+
+
+def max_length_of(max_length: int | None, scalings: Iterable[RotaryScaling | None]) -> int | None:
+    """Return the maximum length of a text, as given and as limited by scalings of rotary positions."""
+    if max_length is not None:
+        check_positive_integer(max_length=max_length)
+    limits = [max_length, *(scaling.max_length for scaling in scalings if scaling is not None)]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def relation_positions(attention: Any, positions: Tensor | None) -> Tensor | None:

@@ -58,8 +58,8 @@ def from_hugging_face(
     | ViT | `ImageClassification` |
 
     BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ALBERT and ModernBERT. The tokenizer is read by
-    `text.from_hugging_face`. The languages of mBART, M2M-100 and NLLB-200 are arguments of calls; defaults are read from
-    `forced_bos_token_id` and `tokenizer_config.json`.
+    `text.from_hugging_face`. The languages of mBART, M2M-100 and NLLB-200 are arguments of calls; defaults are read
+    from `forced_bos_token_id` and `tokenizer_config.json`.
 
     Args:
         source: a folder with the tokenizer's files and the files that `interop.from_hugging_face` reads, or the id of a

@@ -11,7 +11,8 @@ import keras_transformer_serving as serving
 from keras_transformer import export, generation, relations, text
 from keras_transformer.export import bundle_writer
 from keras_transformer.generation import Beam, Contrastive, Greedy, NoRepeatNGram, Sample, Speculative
-from keras_transformer.models import GPT, Unlimiformer
+from keras_transformer.models import GPT, Gemma, Llama, Unlimiformer
+from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.pipelines import TextGeneration, TextToText, generation_graphs
 
 SENTENCES = ["to be, or not to be: that is the question", "whether 'tis nobler in the mind", "ñandú ☃"]
@@ -262,3 +263,66 @@ def test_unlimiformer_is_exported_as_a_loop_only(random_transformer, pipeline, t
     assert set(export.verify(folder)["onnx"]["graphs"]) == {"onnx_loop"}
     assert [path.name for path in (folder / "onnx").iterdir()] == ["generate_greedy.onnx"]
     assert serving.load(folder)(texts) == long(texts)
+
+
+def windowed(kind, **options):
+    """A pipeline of a model with grouped heads, in whose first block a token attends to three."""
+    tokenizer = text.ByteTokenizer()
+    sizes = {
+        "num_layers": 2,
+        "num_heads": 4,
+        "model_dim": 8,
+        "hidden_dim": 6,
+        "num_kv_heads": 2,
+        "key_dim": 6,
+    }
+    model = kind(
+        tokenizer.vocabulary_size,
+        **sizes,
+        pad_id=tokenizer.pad_id,
+        end_id=tokenizer.end_id,
+        relation=[relations.SlidingWindow(2), "causal"],
+        **options,
+    )
+    random = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.7)
+    return TextGeneration(model, tokenizer, "greedy", max_new_tokens=8, max_source_tokens=30)
+
+
+GEMMA_3 = {
+    "max_wavelength": [10.0, 100.0],
+    "score": ScaledDotProduct(0.3, 5.0),
+    "soft_cap": 9.0,
+    "normalization": "sandwich",
+    "head_norm": True,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kind", "options"), [(Llama, {"max_wavelength": [50.0, None], "qkv_bias": True}), (Gemma, GEMMA_3)]
+)
+def test_exports_of_grouped_heads_and_windows_equal_the_pipeline(kind, options, tmp_path):
+    pipeline = windowed(kind, **options)
+    export.bundle(pipeline, tmp_path / "it", texts=PROMPTS)
+    assert export.verify(tmp_path / "it")
+    assert serving.load(tmp_path / "it")(PROMPTS) == pipeline(PROMPTS)
+
+
+def test_the_loop_of_grouped_heads_and_windows_equals_a_loop_without_cache():
+    pipeline = windowed(Gemma, **GEMMA_3)
+    spec = tf.TensorSpec([None, None], tf.int32)
+    run = tf.function(lambda ids: generation_graphs.generate_ids(pipeline, ids), [spec], autograph=False)
+    prompts = np.array([[8, 9, 20, 30, 40], [7, 12, 13, 0, 0]])
+    found = run(tf.constant(prompts, tf.int32))["ids"].numpy()
+    for prompt, row in zip(prompts, found, strict=True):
+        ids = prompt[prompt > 0].tolist()
+        for token in row:
+            logits = np.array(pipeline.model(np.array([ids])))[0, -1]
+            logits[pipeline.model.pad_id] = -np.inf
+            assert token == logits.argmax()
+            ids.append(int(token))
+            if token == pipeline.model.end_id:
+                break

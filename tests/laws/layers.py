@@ -13,6 +13,7 @@ from keras_transformer.layers import (
     GraphAttention,
     LearnedPositions,
     LinearScaling,
+    Llama3Scaling,
     Mamba2,
     MultiHeadAttention,
     NTKScaling,
@@ -74,7 +75,12 @@ BLOCKS = {
     "gatv2, relative bias": {"position_encoding": "relative_bias", "score": "gatv2", "value_dim": 5},
     "rematerialized": {"rematerialize": True, "dropout": 0.1},
 }
-SCALINGS = {"linear": LinearScaling(4.0), "ntk": NTKScaling(4.0), "yarn": YaRNScaling(8.0, 2048)}
+SCALINGS = {
+    "linear": LinearScaling(4.0),
+    "ntk": NTKScaling(4.0),
+    "yarn": YaRNScaling(8.0, 2048),
+    "llama3": Llama3Scaling(8.0, 2048),
+}
 
 LAYERS = {
     **cases(
@@ -239,6 +245,7 @@ LAYERS = {
             "defaults": {},
             "linear": {"scaling": SCALINGS["linear"]},
             "ntk": {"scaling": SCALINGS["ntk"], "max_wavelength": 100.0},
+            "llama3": {"scaling": SCALINGS["llama3"], "max_wavelength": 100.0},
         },
     ),
     **cases(

@@ -4,7 +4,9 @@ import keras
 import numpy as np
 
 from keras_transformer import models
-from keras_transformer.models import BERT, GAT, GPT, T5, Llama, Transformer, Unlimiformer, ViT
+from keras_transformer.layers import DynamicNTKScaling, LinearScaling
+from keras_transformer.models import BERT, GAT, GPT, T5, Gemma, Llama, Transformer, Unlimiformer, ViT
+from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.relations import Causal, GlobalTokens, SlidingWindow, Strided
 
 from .cases import cases, normal
@@ -85,7 +87,51 @@ MODELS = {
         everyday=False,
     ),
     **cases(
-        Llama, WORDS, SEQUENCE, {"grouped": {"num_kv_heads": 1, "key_dim": 6, "pad_id": 0}}, everyday=False
+        Llama,
+        {**WORDS, "num_kv_heads": 1, "key_dim": 6, "pad_id": 0},
+        SEQUENCE,
+        {
+            "grouped": {},
+            "everything": {
+                "num_layers": 2,
+                "max_wavelength": [100.0, None],
+                "relation": [SlidingWindow(2), Causal()],
+                "scaling": DynamicNTKScaling(2.0, 8),
+                "rotary_dim": 4,
+                "qkv_bias": True,
+                "head_norm": True,
+                "tied": True,
+                "max_length": 7,
+            },
+        },
+        everyday=False,
+    ),
+    **cases(
+        Gemma,
+        {**WORDS, "num_kv_heads": 1, "key_dim": 6},
+        SEQUENCE,
+        {
+            "gemma 1": {},
+            "gemma 2": {
+                "num_layers": 2,
+                "relation": [SlidingWindow(2), Causal()],
+                "score": ScaledDotProduct(0.3, 2.0),
+                "soft_cap": 3.0,
+                "normalization": "sandwich",
+            },
+            "gemma 3": {
+                "num_layers": 2,
+                "relation": [SlidingWindow(2), Causal()],
+                "max_wavelength": [10.0, 100.0],
+                "scaling": [None, LinearScaling(8.0)],
+                "normalization": "sandwich",
+                "head_norm": True,
+                "epsilon": 1e-3,
+                "dropout": 0.1,
+                **IDENTIFIERS,
+            },
+        },
+        everyday=False,
     ),
     **cases(
         Transformer,
@@ -252,6 +298,7 @@ DIFFERENT = {
         "GPT-gpt2",
         "GPT-rotary",
         "Llama-grouped",
+        "Gemma-gemma 3",
         "Transformer-pre",
         "T5-original",
         "T5-v1.1",

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.models import GPT, T5, Llama, Transformer
+from keras_transformer.configuration import serialized
+from keras_transformer.models import GPT, T5, Gemma, Llama, Transformer
 from keras_transformer.models.base import flatten_layers
 from keras_transformer.ops import GrowingCache, StaticCache
 
@@ -25,7 +26,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 each_model = over(MODELS)
 each_dropping = over(MODELS, lambda case: case.options.get("dropout"))
 each_on_tokens = over(MODELS, words)
-each_decoder = over(MODELS, lambda case: case.make in (GPT, Llama, Transformer, T5, unlimiformer))
+each_decoder = over(MODELS, lambda case: case.make in (GPT, Llama, Gemma, Transformer, T5, unlimiformer))
 
 
 def tiny(case, **options):
@@ -55,7 +56,7 @@ def test_config_has_every_argument_and_creates_an_equal_model(case):
     assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
     for name, value in case.options.items():
         if not isinstance(config.get(name, {}), dict):  # of an object
-            assert np.array_equal(config[name], value), name  # a tuple may be a list
+            assert np.array_equal(config[name], serialized(value)), name
 
 
 @each_model

@@ -6,7 +6,10 @@ import pytest
 from keras import ops
 
 from keras_transformer.layers import (
+    DynamicNTKScaling,
     LinearScaling,
+    Llama3Scaling,
+    LongRoPEScaling,
     NTKScaling,
     RotaryPositions,
     YaRNScaling,
@@ -18,7 +21,14 @@ neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
 YARN = {"factor": 8.0, "original_length": 2048}
-SCALINGS = {"linear": LinearScaling(4.0), "ntk": NTKScaling(4.0), "yarn": YaRNScaling(**YARN)}
+SCALINGS = {
+    "linear": LinearScaling(4.0),
+    "ntk": NTKScaling(4.0),
+    "yarn": YaRNScaling(**YARN),
+    "llama3": Llama3Scaling(8.0, 2048),
+    "dynamic": DynamicNTKScaling(8.0, 2048),
+    "longrope": LongRoPEScaling(8.0, 2048, [1.0] * 8, [4.0] * 8),
+}
 LAYOUTS = ("halves", "interleaved")
 
 
@@ -73,10 +83,11 @@ def test_scores_depend_only_on_the_distance(layout, scaling):
 
 
 @pytest.mark.parametrize("scaling", [None, *SCALINGS], ids=str)
-def test_norms_are_preserved_up_to_the_temperature_of_yarn(scaling):
+def test_norms_are_preserved_up_to_the_magnitude_of_the_scaling(scaling):
     x = normal(2, 50, 3, 16)
     found = RotaryPositions(scaling=SCALINGS.get(scaling))(x)
-    factor = 0.1 * math.log(8) + 1 if scaling == "yarn" else 1
+    factors = {"yarn": 0.1 * math.log(8) + 1, "longrope": math.sqrt(1 + math.log(8) / math.log(2048))}
+    factor = factors.get(scaling, 1)
     np.testing.assert_allclose(np.linalg.norm(found, axis=-1), factor * np.linalg.norm(x, axis=-1), rtol=1e-5)
 
 
@@ -140,10 +151,33 @@ class TestScalings:
         assert YaRNScaling(**YARN).magnitude() == pytest.approx(0.1 * math.log(8) + 1)
         assert YaRNScaling(**YARN, attention_factor=1.0).magnitude() == 1.0
 
+    def test_llama3_keeps_high_frequencies_and_divides_low_ones(self):
+        plain, scaled = RotaryPositions().frequencies(128), Llama3Scaling(8.0, 2048).frequencies(10000.0, 128)
+        rotations = 2048 * plain / (2 * math.pi)
+        ratios = plain / scaled
+        np.testing.assert_allclose(ratios[rotations > 4], 1)
+        np.testing.assert_allclose(ratios[rotations < 1], 8)
+        assert (np.diff(ratios) >= -1e-9).all()
+        assert ((ratios > 1.1) & (ratios < 7.9)).any()
+
+    def test_longrope_divides_each_frequency_by_its_factor(self):
+        scaling = LongRoPEScaling(4.0, 16, (1.0, 2.0, 5.0), (3.0, 4.0, 9.0))
+        plain = RotaryPositions().frequencies(6)
+        np.testing.assert_allclose(scaling.frequencies(10000.0, 6), plain / [1, 2, 5])
+        assert scaling.magnitude() == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
+        assert LongRoPEScaling(4.0, 16, (1.0,), (1.0,), attention_factor=1.2).magnitude() == 1.2
+
+    @pytest.mark.parametrize("scaling", [DynamicNTKScaling(2.0, 3), LongRoPEScaling(2.0, 3, [1.0], [2.0])])
+    def test_sequences_longer_than_the_scaling_applies_to_raise_an_error(self, scaling):
+        layer = RotaryPositions(scaling=scaling)
+        assert layer(normal(1, 3, 2, 2)).shape == (1, 3, 2, 2)
+        with pytest.raises(ValueError, match="at most 3 positions with a .*Scaling. Received: 4 positions"):
+            layer(normal(1, 4, 2, 2))
+
     @pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
     def test_scaling_by_one_changes_nothing(self, scaling):
         scaling = type(scaling)(**{**scaling.get_config(), "factor": 1.0})
-        np.testing.assert_allclose(scaling.frequencies(10000.0, 64), RotaryPositions().frequencies(64))
+        np.testing.assert_allclose(scaling.frequencies(10000.0, 16), RotaryPositions().frequencies(16))
         assert scaling.magnitude() == 1.0
 
     @pytest.mark.parametrize("length", [1, 5, 10**9])

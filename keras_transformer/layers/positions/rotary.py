@@ -31,7 +31,8 @@ class RotaryPositions(PositionEncoding):
     Args:
         max_wavelength: λ.
         scaling: for sequences longer than in training: `LinearScaling(factor)`, `NTKScaling(factor)`,
-            `YaRNScaling(factor, original_length)`, or a dict such as {"name": "linear", "factor": 4.0}.
+            `YaRNScaling(factor, original_length)`, `Llama3Scaling(factor, original_length)`, or a dict such as
+            {"name": "linear", "factor": 4.0}.
         layout: which features form a pair: "halves" (i and i + R/2, as in GPT-NeoX and LLaMA) or "interleaved" (2i and
             2i + 1, as in RoFormer and GPT-J).
         rotary_dim: R, the number of features of a head that are rotated, from the first; by default all.
@@ -45,7 +46,8 @@ class RotaryPositions(PositionEncoding):
         input and output: (B, T, N, H), R ≤ H even
 
     Raises:
-        ValueError: if the number of rotated features is odd or more than H.
+        ValueError: if the number of rotated features is odd or more than H, or T is more than the `max_length` of the
+            scaling.
 
     Example:
         >>> RotaryPositions()(keras.ops.ones((2, 5, 4, 8))).shape
@@ -99,7 +101,9 @@ class RotaryPositions(PositionEncoding):
 
     def call(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
         """Rotate heads by `positions`, by default 0, 1, 2, …"""
-        positions = ops.arange(ops.shape(heads)[1]) if positions is None else positions
+        if positions is None:
+            self._check_length(heads.shape[1])
+            positions = ops.arange(ops.shape(heads)[1])
         size = self.rotary_dim or heads.shape[-1]
         sines, cosines = waves(positions, self.frequencies(size))
         magnitude = 1.0 if self.scaling is None else self.scaling.magnitude()
@@ -126,6 +130,14 @@ class RotaryPositions(PositionEncoding):
     def compute_output_shape(self, heads_shape: tuple[int | None, ...], **_: Any) -> tuple[int | None, ...]:
         """Return the shape of the inputs."""
         return heads_shape
+
+    def _check_length(self, length: int | None) -> None:
+        limit = None if self.scaling is None else self.scaling.max_length
+        if limit is not None and length is not None and length > limit:
+            raise ValueError(
+                f"`heads` must have at most {limit} positions with a {type(self.scaling).__name__}. "
+                f"Received: {length} positions"
+            )
 
     def _rotate(self, heads: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:
         half = heads.shape[-1] // 2

@@ -35,6 +35,11 @@ class RotaryScaling(ConfiguredValue, abc.ABC):
         """Return the factor by which rotated vectors are multiplied, by default 1."""
         return 1.0
 
+    @property
+    def max_length(self) -> int | None:
+        """The length of the longest sequence to which the frequencies apply, None for any."""
+        return None
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
@@ -134,12 +139,143 @@ class YaRNScaling(RotaryScaling):
         return 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
 
 
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class Llama3Scaling(RotaryScaling):
+    r"""Llama 3.1: interpolate low frequencies, keep high ones, with a ramp in the number of rotations between them.
+
+    $$\omega'_i = (1 - \gamma_i)\, \omega_i / s + \gamma_i\, \omega_i, \qquad
+    \gamma_i = \mathrm{clip}\left(\frac{L \omega_i / 2\pi - \alpha}{\beta - \alpha}, 0, 1\right)$$
+
+    Args:
+        factor: s.
+        original_length: L, the sequence length in training.
+        low_frequency_factor: α, the number of rotations within L up to which a frequency is divided by s.
+        high_frequency_factor: β, the number of rotations from which on a frequency is unchanged.
+
+    References:
+        Grattafiori et al., "The Llama 3 Herd of Models" (2024), and the code published with Llama 3.1; the ramp is that
+        of Peng et al., "YaRN" (2023), section 3.2.
+    """
+
+    original_length: int
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(original_length=self.original_length)
+        if not 0 < self.low_frequency_factor < self.high_frequency_factor:
+            raise ValueError(
+                "`low_frequency_factor` must be positive and less than `high_frequency_factor`. "
+                f"Received: low_frequency_factor={self.low_frequency_factor}, "
+                f"high_frequency_factor={self.high_frequency_factor}"
+            )
+
+    def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
+        """Return high frequencies unchanged and low frequencies divided by s, with a ramp between them."""
+        frequencies = geometric(max_wavelength, size)
+        rotations = self.original_length * frequencies / (2 * math.pi)
+        width = self.high_frequency_factor - self.low_frequency_factor
+        kept = np.clip((rotations - self.low_frequency_factor) / width, 0, 1)
+        return frequencies / self.factor * (1 - kept) + frequencies * kept
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class DynamicNTKScaling(RotaryScaling):
+    """Dynamic NTK-aware interpolation, within the sequence length in training, where frequencies are unchanged.
+
+    Longer sequences, whose frequencies would depend on their length and hence change while a text is generated, raise
+    an error.
+
+    Args:
+        factor: s.
+        original_length: the sequence length in training.
+
+    References:
+        emozilla, "Dynamically Scaled RoPE" (2023), as in Peng et al., "YaRN" (2023), section 3.3.
+    """
+
+    original_length: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(original_length=self.original_length)
+
+    def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
+        """Return the frequencies unchanged."""
+        return geometric(max_wavelength, size)
+
+    @property
+    def max_length(self) -> int:
+        """The sequence length in training."""
+        return self.original_length
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class LongRoPEScaling(RotaryScaling):
+    r"""LongRoPE, within the sequence length in training: each frequency is divided by a factor found by a search.
+
+    $$\omega'_i = \omega_i / s_i, \qquad q', k' = \sqrt{1 + \ln s / \ln L}\; (q, k)$$
+
+    Longer sequences, whose frequencies are divided by the long factors from the first token on, raise an error.
+
+    Args:
+        factor: s.
+        original_length: L, the sequence length in training.
+        short_factors: s_i, one for each frequency.
+        long_factors: the factors for sequences longer than L, which are not used.
+        attention_factor: the factor of rotated vectors, by default √(1 + ln s / ln L).
+
+    References:
+        Ding et al., "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens" (2024), sections 3.1 and 3.3.
+    """
+
+    original_length: int
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
+    attention_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(2, original_length=self.original_length)
+        for name in ("short_factors", "long_factors"):
+            factors = tuple(getattr(self, name))
+            for factor in factors:
+                check_positive(**{name: factor})
+            object.__setattr__(self, name, factors)
+        if self.attention_factor is not None:
+            check_positive(attention_factor=self.attention_factor)
+
+    def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
+        """Return the frequencies divided by the short factors."""
+        if len(self.short_factors) != size // 2:
+            raise ValueError(
+                f"`short_factors` must have one factor for each of {size // 2} frequencies. "
+                f"Received: {len(self.short_factors)} factors"
+            )
+        return geometric(max_wavelength, size) / np.asarray(self.short_factors, "float64")
+
+    def magnitude(self) -> float:
+        """Return the factor of rotated vectors."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_length))
+
+    @property
+    def max_length(self) -> int:
+        """The sequence length in training."""
+        return self.original_length
+
+
 def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | None:
     """Retrieve a scaling, as `keras.initializers.get` retrieves an initializer.
 
     Args:
         identifier: a scaling; its serialised config; a dict of its constructor's arguments and a "name", "linear",
-            "ntk" or "yarn"; or None for no scaling.
+            "ntk", "yarn", "llama3", "dynamic" or "longrope"; or None for no scaling.
 
     Returns:
         A scaling or None.
@@ -165,4 +301,11 @@ def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | No
     )
 
 
-_NAMES: dict[str, type[RotaryScaling]] = {"linear": LinearScaling, "ntk": NTKScaling, "yarn": YaRNScaling}
+_NAMES: dict[str, type[RotaryScaling]] = {
+    "linear": LinearScaling,
+    "ntk": NTKScaling,
+    "yarn": YaRNScaling,
+    "llama3": Llama3Scaling,
+    "dynamic": DynamicNTKScaling,
+    "longrope": LongRoPEScaling,
+}

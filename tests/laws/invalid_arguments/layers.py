@@ -12,11 +12,14 @@ from keras_transformer.layers import (
     ALiBi,
     DecoderBlock,
     Dropout,
+    DynamicNTKScaling,
     EncoderBlock,
     FeedForward,
     GATScore,
     GraphAttention,
     LearnedPositions,
+    Llama3Scaling,
+    LongRoPEScaling,
     Mamba2,
     MultiHeadAttention,
     Positions2D,
@@ -275,6 +278,29 @@ invalid(
     {"factor": 8.0, "original_length": 2048},
     must("be", factor=0.5, original_length=0, beta_slow=0, attention_factor=0),
     ({"beta_fast": 0.5}, "`beta_slow` must be … Received: beta_slow="),
+)
+invalid(
+    Llama3Scaling,
+    {"factor": 8.0, "original_length": 2048},
+    must("be", factor=0.5, original_length=0, low_frequency_factor=0),
+)
+invalid(
+    DynamicNTKScaling, {"factor": 8.0, "original_length": 2048}, must("be", factor=0.5, original_length=0)
+)
+invalid(
+    LongRoPEScaling,
+    {"factor": 8.0, "original_length": 16, "short_factors": [1.0], "long_factors": [1.0]},
+    must("be", factor=0.5, original_length=1, attention_factor=0),
+    ({"short_factors": [1.0, 0]}, "`short_factors` must be positive. Received: short_factors=0"),
+)
+invalid(
+    lambda **options: RotaryPositions(scaling=options)(zeros(2, 3, 4, 8)),
+    {"name": "longrope", "factor": 8.0, "original_length": 16, "long_factors": [1.0]},
+    (
+        {"short_factors": [1.0] * 3},
+        "`short_factors` must have one factor for each of 4 frequencies. Received: 3 factors",
+    ),
+    name="RotaryPositions with LongRoPE",
 )
 for identifier in ("luong", 3, {"name": "gat"}):
     message = f"`score` must be …'additive'…'rbf'… Received: score=…{identifier!r}"

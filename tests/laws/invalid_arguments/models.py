@@ -10,8 +10,10 @@ from keras_transformer.models import (
     GAT,
     GPT,
     T5,
+    Gemma,
     GPTClassifier,
     GPTMultipleChoice,
+    Llama,
     MaskedLanguageModel,
     Pretraining,
     SentenceEncoder,
@@ -58,6 +60,21 @@ invalid(
         "`key_dim` must be even for rotary positions. Received: key_dim=5",
     ),
 )
+for decoder_only in (Llama, Gemma):
+    invalid(
+        decoder_only,
+        {**SIZES, "num_layers": 2, "hidden_dim": 6, "num_kv_heads": 2, "key_dim": 4},
+        must(POSITIVE, num_layers=0, max_length=0),
+        must("divide `num_heads`", num_kv_heads=3),
+        must(RATE, dropout=1.5),
+        must("be in [0, 12)", pad_id=12),
+        must("not relate a token to a later one", relation=SlidingWindow(2, 1)),
+        must(
+            "be one for all blocks, or a list with one for each of 2", relation=["causal"] * 3, scaling=[None]
+        ),
+        must("be one for all blocks, or a list with one for each of 2", max_wavelength=[10.0]),
+        must("be", scaling="yarn"),
+    )
 invalid(GPT.from_size, {}, must("be one of", name="gpt5"), name="GPT.from_size")
 invalid(
     Transformer,
