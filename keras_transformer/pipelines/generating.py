@@ -538,7 +538,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             "constraints": self.constraints if constraints is None else constraints,
             "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,
         }
-        return type(self)(self.model if model is None else model, self.tokenizer, **settings)
+        pipeline = type(self)(self.model if model is None else model, self.tokenizer, **settings)
+        if model is None:
+            pipeline.source = self.source
+        return pipeline
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""

@@ -264,6 +264,7 @@ def new_parts(
     write_shared: Callable[[pathlib.Path], None] = lambda _: None,
     signature_key: bytes | None = None,
     write_derived: Callable[[pathlib.Path, dict[str, Any]], None] = lambda *_: None,
+    source: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, tuple[pathlib.Path, dict[str, Any]]]]:
     """Write several parts of an export in one commit: all of them if the block ends without an error, or nothing.
 
@@ -276,6 +277,7 @@ def new_parts(
         signature_key: the key to sign the manifest with.
         write_derived: writes `README.md` and `serving/` into the folder of new files, given the reports of all parts,
             to which it may add. Files of `serving/` that it does not write stay as they are.
+        source: the published model from which the weights come, for the manifest.
 
     Yields:
         For each part a temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
@@ -309,7 +311,7 @@ def new_parts(
             write_derived(new, reports)
             files.write_json(new / PARITY, reports)
             old = current.manifest["files"] if current else {}
-            _commit(folder, work, old, versions, signature_key)
+            _commit(folder, work, old, versions, signature_key, source)
         finally:
             with contextlib.suppress(OSError):  # left for the next export
                 _roll_back(folder, work)
@@ -321,6 +323,7 @@ def _commit(
     old: Mapping[str, Any],
     versions: Mapping[str, str | None],
     signature_key: bytes | None,
+    source: Mapping[str, Any] | None,
 ) -> None:
     """Add the files in the working folder to an export with these `old` files, some of which they may replace."""
     staged, replaced = work / _STAGED, work / _REPLACED
@@ -331,7 +334,7 @@ def _commit(
         (replaced / name).parent.mkdir(parents=True, exist_ok=True)
         (replaced / name).write_bytes((folder / name).read_bytes())
     files.sync_tree(replaced)
-    files.write_json(work / MANIFEST, manifest.sealed(versions, {**old, **entries}, signature_key))
+    files.write_json(work / MANIFEST, manifest.sealed(versions, {**old, **entries}, signature_key, source))
     for name in [*_topmost(entries, old), *common]:
         files.move(staged / name, folder / name)
     files.move(work / MANIFEST, folder / MANIFEST)
