@@ -310,11 +310,12 @@ def _commit(name: str, revision: str | None, token: str | None) -> str | None:
         import huggingface_hub
     except ImportError:
         return None
+    revision = revision or "main"
     try:
         commit: str | None = huggingface_hub.HfApi(token=token).model_info(name, revision=revision).sha
         return commit
     except Exception:  # the conversion raises it again, with an explanation, unless the cache has the model
-        cached = huggingface_hub.try_to_load_from_cache(name, "config.json", revision=revision or "main")
+        cached = huggingface_hub.try_to_load_from_cache(name, "config.json", revision=revision)
         return pathlib.Path(cached).parent.name if isinstance(cached, str) else None
 
 

@@ -285,13 +285,14 @@ def new_parts(
     Raises:
         BlockingIOError: if another process is writing to the export.
         FileExistsError: if a part exists.
+        OSError: if the disk is full; the error names `folder`.
         ValueError: if `folder` is not an export, or one with other settings, or signed with another key.
     """
     folder = pathlib.Path(folder)
     manifest.check_key(signature_key)
     check_free(folder, parts)
     files.nearest_folder(folder)
-    with files.locked_folder(folder / WORK) as work:
+    with files.full_disk_named(folder), files.locked_folder(folder / WORK) as work:
         _roll_back(folder, work)
         try:
             check_free(folder, parts)
