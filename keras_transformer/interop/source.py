@@ -10,7 +10,7 @@ from typing import Any, Self
 from keras_transformer.interop.hub import CARD, MAIN
 
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.*?\n)---\s*(\n|\Z)", re.DOTALL)
-_ENTRY = re.compile(r"(\w+):\s*(.*)")
+_ENTRY = re.compile(r"([\w-]+):\s*(.*)")
 _ITEM = re.compile(r"\s*-\s+(.*)")
 _OTHER = "other"  # the licence of models whose `license_name` is not in the hub's list
 _MAX_BYTES = 2**16  # of a model card that are read
