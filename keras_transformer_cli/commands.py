@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer_cli import folders, generation, prediction, training
+from keras_transformer_cli import conversion, folders, generation, prediction, training
 from keras_transformer_cli.output import error_text, one_line, options_of, say, warnings_on_stderr
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check_positive_integer
@@ -115,11 +115,11 @@ def _export(options: argparse.Namespace) -> None:
             f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only "
             "a version, or choose a different folder"
         )
-    formats = set(options.formats or ("saved_model", "onnx"))
-    if options.precisions and "onnx" not in formats:
+    formats, precisions = set(options.formats or ("saved_model", "onnx")), conversion.precisions_of(options)
+    if precisions and "onnx" not in formats:
         raise ValueError(
             "`--precisions` requires the format onnx. "
-            f"Received: --precisions {' '.join(options.precisions)}, --formats {' '.join(formats)}"
+            f"Received: --precisions {' '.join(precisions)}, --formats {' '.join(formats)}"
         )
     parts = [bundle.ONNX] if "onnx" in formats else []
     if "saved_model" in formats:
@@ -132,7 +132,7 @@ def _export(options: argparse.Namespace) -> None:
     pipeline = pipelines.load(options.path)
     arguments: dict[str, Any] = {"signature_key": key}
     if "onnx" in formats:
-        arguments["precisions"] = options.precisions or ["float32"]
+        arguments["precisions"] = precisions or ["float32"]
     if "saved_model" in formats:
         arguments |= {"name": options.name, "version": options.version}
     write = export.bundle if len(formats) == 2 else getattr(export, *formats)
@@ -149,12 +149,6 @@ def _verify(options: argparse.Namespace) -> None:
 
     pipeline = pipelines.load(options.pipeline) if options.pipeline else None
     say(json.dumps(export.verify(options.folder, pipeline, signature_key=key), indent=2))
-
-
-def _serve(options: argparse.Namespace) -> None:
-    from keras_transformer_serving import command_line
-
-    command_line.run(options)
 
 
 def _signature_key(options: argparse.Namespace) -> bytes | None:
@@ -221,23 +215,22 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     export.add_argument("path", help="a pipeline, or a training run")
     export.add_argument("folder", help="the folder of the export")
     export.add_argument("--formats", nargs="+", choices=["saved_model", "onnx"], help="default: both")
-    export.add_argument(
-        "--precisions",
-        nargs="+",
-        choices=["float32", "float16", "int8"],
-        help="precisions of ONNX graphs: float32, and float16 for GPUs or int8 for CPUs; default: float32",
-    )
+    conversion.add_precisions(export)
     export.add_argument("--name", help="the model's name in TensorFlow Serving; default: the folder's name")
     export.add_argument(
         "--version", type=int, default=1, help="the version in TensorFlow Serving; default: %(default)s"
     )
     key_file = "--signature-key-file"
     export.add_argument(key_file, metavar="FILE", help="a file with the key to sign the manifest with")
-    serve = command("serve", _serve, "serve exports over HTTP with ONNX Runtime")
+    conversion.add_command(command)
+    serve = command(
+        "serve", conversion.serve, "serve exports and published models over HTTP with ONNX Runtime"
+    )
     if chosen in ("serve", None):
         from keras_transformer_serving import command_line
 
         command_line.add_arguments(serve)
+        conversion.add_serve_options(serve)
     verify = command("verify", _verify, "verify an export's files and outputs")
     verify.add_argument("folder", help="an export")
     verify.add_argument("--pipeline", help="compare with this pipeline instead of the stored outputs")

@@ -1,10 +1,13 @@
 """Checks of folders and files of a command, before it imports TensorFlow."""
 
+import json
 import os
 import pathlib
 from collections.abc import Iterable
 
-_CONFIG, _EXPORT = "config.json", "manifest.json"
+from keras_transformer_options.files import is_hub_id
+
+_CONFIG, _EXPORT, _MODULES = "config.json", "manifest.json", "modules.json"
 
 
 def check_pipelines(argument: str, folders: Iterable[str | None], exports: bool = False) -> None:
@@ -41,6 +44,56 @@ def check_export(argument: str, folder: str) -> None:
     if not os.path.isfile(os.path.join(folder, _EXPORT)):
         received = f"which has no {_EXPORT}" if os.path.isdir(folder) else "which is not a folder"
         raise FileNotFoundError(f"`{argument}` must be an export. Received: {folder}, {received}")
+
+
+def is_published(source: str) -> bool:
+    """Return whether a path may be the id of a model of the hub, or is a folder of `transformers`."""
+    if not os.path.isdir(source):
+        return is_hub_id(source)
+    path = pathlib.Path(source)
+    has_model = (path / _CONFIG).is_file() or (path / _MODULES).is_file()
+    return has_model and not (path / _EXPORT).is_file() and not _is_pipeline(path)
+
+
+def check_published(argument: str, source: str) -> None:
+    """Check that a path is a folder of `transformers`, by its files, or may be the id of a model of the hub.
+
+    Raises:
+        FileNotFoundError: if it is neither.
+    """
+    if is_published(source):
+        return
+    path = pathlib.Path(source)
+    reason = f"which has no {_CONFIG}"
+    if not path.is_dir():
+        reason = "which is neither a folder nor an id"
+    elif (path / _EXPORT).is_file():
+        reason = "an export"
+    elif any(map(_is_pipeline, (path, path / "pipeline"))):
+        reason = "a saved pipeline, which `keras-transformer export` writes"
+    raise FileNotFoundError(
+        f"`{argument}` must be the id of a model of the Hugging Face Hub, or a folder of `transformers` or "
+        f"`sentence-transformers`. Received: {source}, {reason}"
+    )
+
+
+def check_outside(argument: str, path: str | os.PathLike[str], folder: str) -> None:
+    """Check that a path to write to is not in a folder that is read.
+
+    Raises:
+        ValueError: if it is.
+    """
+    if pathlib.Path(path).resolve().is_relative_to(pathlib.Path(folder).resolve()) and os.path.isdir(folder):
+        raise ValueError(f"`{argument}` must be outside of {folder}, which is read. Received: {path}")
+
+
+def _is_pipeline(path: pathlib.Path) -> bool:
+    """Return whether a folder is a saved pipeline, by its `config.json`."""
+    try:
+        config = json.loads((path / _CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "pipeline" in config
 
 
 def check_new(argument: str, path: str | None) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def error_text(error: Exception, options: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def warnings_on_stderr(options: Mapping[str, str]) -> Iterator[None]:
-    """Print warnings of the package on standard error, with options in place of arguments."""
+    """Print warnings of the package on standard error, each on one line, with options in place of arguments."""
 
     class _Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -57,11 +58,19 @@ def warnings_on_stderr(options: Mapping[str, str]) -> Iterator[None]:
             message = content.shown(options) if isinstance(content, Message) else record.getMessage()
             sys.stderr.write(f"keras-transformer: {record.levelname.lower()}: {message}\n")
 
+    def show(message: Warning | str, category: type[Warning], *details: Any, **more: Any) -> None:
+        if category is UserWarning:
+            sys.stderr.write(f"keras-transformer: warning: {one_line(str(message))}\n")
+        else:
+            default(message, category, *details, **more)
+
     logger, handler = logging.getLogger("keras_transformer"), _Handler(logging.WARNING)
     logger.addHandler(handler)
+    default, warnings.showwarning = warnings.showwarning, show
     try:
         yield
     finally:
+        warnings.showwarning = default
         logger.removeHandler(handler)
 
 

@@ -22,7 +22,7 @@ from keras_transformer_options.arguments import (
 )
 from keras_transformer_options.columns import ColumnPicker
 from keras_transformer_options.examples import ADVICE, FORMAT_NAMES, FileFormat, file_examples
-from keras_transformer_options.files import check_encoding, checked_paths, file_lines
+from keras_transformer_options.files import check_encoding, checked_paths, file_lines, is_hub_id
 from keras_transformer_options.malformed import Malformed
 
 _FILES: dict[str, Any] = {"nargs": "+", "metavar": "FILE", "type": pathlib.Path}
@@ -82,8 +82,12 @@ class TaskOptions:
     )
     from_: str | os.PathLike[str] | None = option(
         None,
-        "The folder of a saved pipeline, a run or `transformers`, to start from its weights and tokenizer.",
-        metavar="FOLDER",
+        "The folder of a saved pipeline, a run, `transformers` or `sentence-transformers`, or the id of a model of the "
+        "Hugging Face Hub, to start from its weights and tokenizer.",
+        metavar="FOLDER|ID",
+    )
+    revision: str | None = option(
+        None, "The branch, tag or commit of a model of the hub in {from_}, by default its main branch."
     )
     tokenizer: str | os.PathLike[str] | None = option(
         None,
@@ -177,6 +181,7 @@ class TaskOptions:
         if isinstance(self.validation, int | float):
             check_fraction(validation=self.validation)
         if self.from_ is None:
+            check(self.revision is None, "be None without {from_}", revision=self.revision)
             check_one_of(sorted(self.model_sizes), model_size=self.model_size or "tiny")
         else:
             names = ("model_size", "layers", "heads", "model_dim", "hidden_dim", "dropout")
@@ -191,11 +196,11 @@ class TaskOptions:
             FileNotFoundError: if a folder or file does not exist.
             ValueError: if the first rows of a file do not match the options.
         """
-        if self.from_ is not None and not os.path.isdir(self.from_):
+        if self.from_ is not None and not os.path.isdir(self.from_) and not is_hub_id(self.from_):
             raise FileNotFoundError(
                 Message(
-                    "{from_} must be the folder of a saved pipeline, a run or `transformers`. "
-                    "Received: {folder!r}, which is not a folder",
+                    "{from_} must be the folder of a saved pipeline, a run or `transformers`, or the id of a model of "
+                    "the Hugging Face Hub. Received: {folder!r}, which is not a folder",
                     folder=os.fspath(self.from_),
                 )
             )

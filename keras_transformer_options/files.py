@@ -20,6 +20,7 @@ Paths = Path | Iterable[Path]
 # The format of a file by its suffix, without ".gz".
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".txt": "text"}
 
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 # UTF-32 first: its byte order mark begins with that of UTF-16.
 _ENCODINGS = {
@@ -68,6 +69,11 @@ def checked_file(path: Path, argument: str) -> pathlib.Path:
     if not path.exists():
         raise FileNotFoundError(other_file(argument, path, "files that exist"))
     return path
+
+
+def is_hub_id(source: Path) -> bool:
+    """Return whether a path that does not exist may be the id of a model of the Hugging Face Hub."""
+    return _HUB_ID.fullmatch(os.fspath(source)) is not None and not os.path.exists(source)
 
 
 def check_quickstart(folder: Path, argument: str = "folder") -> None:

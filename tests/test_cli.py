@@ -194,7 +194,7 @@ def test_help_names_every_command(capsys):
         commands.main(["--help"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    names = "quickstart train predict evaluate generate score align average export serve verify"
+    names = "quickstart train predict evaluate generate score align average export convert serve verify"
     assert all(f"\n    {name}" in printed for name in names.split())
 
 
@@ -445,7 +445,8 @@ INVALID = {
     "train translate --data pairs.tsv --columns en es": "`--columns` must be columns of the files",
     "train translate --data third.tsv": "`--columns` must name the columns of sources and targets",
     "train translate --data pairs.tsv --test third.tsv --columns 0 1": "third.tsv, line 2: 1 column",
-    "train translate --data pairs.tsv --from absent": "`--from` must be the folder of a saved pipeline",
+    "train translate --data pairs.tsv --from ./absent": "`--from` must be the folder of a saved pipeline",
+    "train translate --data pairs.tsv --revision v1": "`--revision` must be None without `--from`",
     "train translate --data pairs.tsv --tokenizer absent": "`--tokenizer` must be a folder or one of",
     "train translate --data pairs.tsv --layers 0": "`--layers` must be a positive integer",
     "train translate --data pairs.tsv --dropout 1": "`--dropout` must be in [0, 1)",
@@ -471,6 +472,15 @@ INVALID = {
     "export saved pairs.tsv": "`folder` must be new, empty or an export",
     "export saved new --version 0": "`--version` must be a positive integer",
     "export saved new --name a/b": "`--name` must be a plain folder name",
+    "convert ./absent --output new": "`source` must be the id of a model of the Hugging Face Hub, or a folder",
+    "convert a/b/c --output new": "Received: a/b/c, which is neither a folder nor an id",
+    "convert empty --output new": "Received: empty, which has no config.json",
+    "convert saved --output new": "Received: saved, a saved pipeline, which `keras-transformer export` writes",
+    "convert published --output published/new": "`--output` must be outside of published, which is read",
+    "convert published --output pairs.tsv": "`folder` must be new, empty or an export",
+    "convert published --output new --max-new-tokens 0": "`--max-new-tokens` must be a positive integer",
+    "serve export --revision v1": "`--revision` must be None for exports",
+    "serve published --revision v1": "`--revision` must be None for a folder",
     "verify absent": "`folder` must be an export",
     "align absent text": "`path` must be a saved pipeline",
     "score absent text text": "`path` must be a saved pipeline",
@@ -488,7 +498,11 @@ def test_invalid_options_and_files_are_rejected_before_importing_libraries(tmp_p
     (tmp_path / "gzip.conll").write_bytes(b"\x1f\x8b and more")
     (tmp_path / "empty").mkdir()
     (tmp_path / "saved").mkdir()
-    (tmp_path / "saved" / "config.json").write_text("{}")
+    (tmp_path / "saved" / "config.json").write_text('{"pipeline": "TextToText"}')
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "manifest.json").write_text("{}")
     before = sorted(tmp_path.iterdir())
     program = (
         "import shlex, sys\nfrom keras_transformer_cli import commands\n"

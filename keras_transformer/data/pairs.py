@@ -16,7 +16,12 @@ from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.sampling import SampledRows, check_sampling, nondeterministic_tokenizer, seeded
 from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStore
 from keras_transformer.data.texts import Tokenizer, check_special_ids, tokenized
-from keras_transformer_options.arguments import ArgumentError, check_positive, check_positive_integer
+from keras_transformer_options.arguments import (
+    ArgumentError,
+    check_ids,
+    check_positive,
+    check_positive_integer,
+)
 from keras_transformer_options.columns import Columns
 
 _LOGGER = logging.getLogger("keras_transformer")
@@ -31,6 +36,7 @@ def translation_pairs(
     reverse: bool = False,
     on_error: str = "raise",
     target_tokenizer: Tokenizer | None = None,
+    target_prefix: Sequence[int] = (),
     batch_tokens: int | None = None,
     max_length: int = 128,
     length_buckets: LengthBuckets = 8,
@@ -62,6 +68,8 @@ def translation_pairs(
         reverse: whether to swap sources and targets.
         on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
         target_tokenizer: the tokenizer of the targets.
+        target_prefix: ids before each target, which generation forces, such as that of BART's `<s>`. Ids before each
+            source, `source_prefix_ids`, are of the tokenizer.
         batch_tokens: the maximum number of positions of each side of a batch, including padding, instead of
             `batch_size`: a batch has `max(1, batch_tokens // max(S, T))` rows.
         max_length: the maximum number of ids of source and target, including special ids. Longer pairs are
@@ -121,6 +129,7 @@ def translation_pairs(
         (tokenizer, target_tokenizer or tokenizer),
         shapes,
         Shard.of(shard),
+        target_prefix=target_prefix,
         packed=packed,
         sampling=sampling,
         shuffle=shuffle,
@@ -237,6 +246,7 @@ def _batches(
     shard: Shard,
     mixture: Callable[[np.ndarray], np.ndarray] | None = None,
     *,
+    target_prefix: Sequence[int] = (),
     packed: bool = False,
     sampling: float,
     shuffle: bool,
@@ -253,7 +263,16 @@ def _batches(
             "`sampling` must be 0 for packed rows, whose lengths are fixed. "
             f"Received: sampling={sampling}, packed=True"
         )
-    arrays = _stored(tasks, reader, tokenizers, cache_dir, keep_texts=is_sampled)
+    prefix_ids = (*getattr(tokenizers[0], "source_prefix_ids", ()),), (*target_prefix,)
+    if is_sampled and any(prefix_ids):
+        raise ValueError(
+            "`sampling` must be 0 with ids before each source or target. "
+            f"Received: sampling={sampling}, the ids {prefix_ids[0]} and {prefix_ids[1]}"
+        )
+    check_ids(
+        tokenizers[1].vocabulary_size, **{f"target_prefix[{i}]": id_ for i, id_ in enumerate(target_prefix)}
+    )
+    arrays = _stored(tasks, reader, tokenizers, prefix_ids, cache_dir, keep_texts=is_sampled)
     sides: Sequence[RaggedRows | SampledRows] = arrays.rows("sources"), arrays.rows("targets")
     lengths, ends = _row_lengths(*sides), arrays["ends"]
     counts = _count_lengths(
@@ -295,6 +314,7 @@ def _stored(
     tasks: Mapping[str, Pairs],
     reader: PairReader,
     tokenizers: tuple[Tokenizer, Tokenizer],
+    prefix_ids: tuple[tuple[int, ...], tuple[int, ...]],
     cache_dir: str | os.PathLike[str] | None,
     keep_texts: bool,
 ) -> Arrays:
@@ -312,8 +332,10 @@ def _stored(
             task_of, sources, targets = zip(*chunk, strict=True)
             sources = [prefixes[task] + source for task, source in zip(task_of, sources, strict=True)]
             yield {
-                "sources": RowsToStore.of_ragged(tokenized(sources, tokenizers[0])),
-                "targets": RowsToStore.of_ragged(tokenized(targets, tokenizers[1])),
+                name: RowsToStore.of_ragged(_after(prefix, tokenized(texts, tokenizer)))
+                for name, texts, tokenizer, prefix in zip(
+                    ("sources", "targets"), (sources, targets), tokenizers, prefix_ids, strict=True
+                )
             }
             if keep_texts:
                 texts = {"source_texts": sources, "target_texts": targets}
@@ -330,7 +352,13 @@ def _stored(
         task="pairs with texts" if keep_texts else "pairs",
         prefixes=list(tasks),
         reverse=reader.reverse,
+        **({"prefix_ids": prefix_ids} if any(prefix_ids) else {}),
     )
+
+
+def _after(prefix: tuple[int, ...], rows: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Return rows (n, None) of ids after a prefix."""
+    return tf.concat([tf.tile([prefix], [rows.nrows(), 1]), rows], axis=1) if prefix else rows
 
 
 def _row_lengths(*sides: RaggedRows | SampledRows) -> RowLengths:

@@ -4,8 +4,10 @@ import contextlib
 import importlib.metadata
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from keras_transformer.export import model_card, serving_files
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
@@ -59,7 +61,22 @@ def new_parts(
         files.write_bytes(new / bundle.CARD, card.encode())
 
     versions = {name: _version(name) for name in _PACKAGES}
-    return bundle.new_parts(folder, parts, config, versions, write_shared, signature_key, write_derived)
+    source = None if pipeline.source is None else pipeline.source.as_json()
+    return bundle.new_parts(
+        folder, parts, config, versions, write_shared, signature_key, write_derived, source
+    )
+
+
+@contextlib.contextmanager
+def without_tensorflow_warnings() -> Iterator[None]:
+    """Hide TensorFlow's warnings about lookup tables and temporary folders."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def config_of(pipeline: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from keras_transformer.export.serving_files import (
     request_file,
 )
 from keras_transformer.export.tensorflow_serving import warmup
+from keras_transformer.interop.source import Source
 from keras_transformer.pipelines.base import BATCH, DEFAULT
 from keras_transformer_serving import triton
 from keras_transformer_serving.bundle import ONNX
@@ -70,12 +71,44 @@ def _head(name: str, pipeline: Any) -> Iterator[str]:
     yield f"# {name}\n"
     description = f"a `{type(model).__name__}` with {count:,} parameters"
     yield f"A `{config['pipeline']}` of keras_transformer: {description} that computes in {dtype}.\n"
+    if pipeline.source is not None:
+        yield f"{_provenance(pipeline.source)}\n"
     yield "| setting | value |\n|---|---|"
     for key, value in config.items():
         if key not in _NOT_SETTINGS:
             shown = json.dumps(value, ensure_ascii=False).replace("|", "\\|")
             yield f"| {key} | {shown if len(shown) <= _MAX_LENGTH else 'see config.json'} |"
     yield ""
+
+
+def _provenance(source: Source) -> str:
+    """Return where the weights come from, and their licence."""
+    verb = "Fine-tuned" if source.fine_tuned else "Converted"
+    if source.commit is None:
+        sentences = [f"{verb} from the folder {_code(source.name)}."]
+    else:
+        revision = "" if source.revision in (None, source.commit) else f" (revision {_code(source.revision)})"
+        address = f"https://huggingface.co/{source.name}/tree/{source.commit}"
+        sentences = [
+            f"{verb} from [{_code(source.name)}]({address}) at the commit {_code(source.commit)}{revision}."
+        ]
+    if source.conversion is not None:
+        sentences.append(
+            f"The weights are those of the hub's conversion to safetensors, a pull request with the commit "
+            f"{_code(source.conversion)}."
+        )
+    if source.base_models:
+        sentences.append(f"It is derived from {', '.join(map(_code, source.base_models))}.")
+    if source.license is None:
+        sentences.append("Its model card names no licence.")
+    else:
+        sentences.append(f"Its licence is {_code(source.license)}.")
+    return " ".join(sentences)
+
+
+def _code(text: str) -> str:
+    """Return a string from outside as code in Markdown."""
+    return f"`{text.replace('`', '')[:_MAX_LENGTH]}`"
 
 
 def _saved_models(reports: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_pipeline, new_parts
+from keras_transformer.export.bundle_writer import check_pipeline, new_parts, without_tensorflow_warnings
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import operations, warmup
@@ -131,12 +131,7 @@ def write_signatures(signatures: dict[str, Graph], resources: Sequence[Any], pat
     archive.track(module)
     for name, graph in signatures.items():
         archive.add_endpoint(name, _with_defaults(graph), input_signature=graph.inputs)
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")  # it would log the temporary folder
-    try:
+    with without_tensorflow_warnings():
         archive.write_out(path, verbose=False)
         debug = tf.saved_model.SaveOptions(save_debug_info=True)
         operations.check(path, lambda folder: archive.write_out(folder, debug, verbose=False))
-    finally:
-        logger.setLevel(level)

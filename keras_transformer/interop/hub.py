@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keras_transformer.interop.tensors import INDEX, PYTORCH, SAFETENSORS, shards_of
+from keras_transformer_options.arguments import ArgumentError, Message
+from keras_transformer_options.files import is_hub_id
 from keras_transformer_serving import files
 
-_MAIN = "main"
+MAIN = "main"
+CARD = "README.md"
 _CONVERSION = "Adding `safetensors` variant of this model"  # the title of the hub's pull request
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 CONFIG = "config.json"
 MODULES = "modules.json"
@@ -49,15 +51,20 @@ def local_folder(
     folder = pathlib.Path(source)
     if str(source) and folder.is_dir():
         if revision is not None:
-            raise ValueError(
-                f"`revision` must be None for a folder. Received: revision={revision!r} for {str(source)!r}"
+            raise ArgumentError(
+                "{revision} must be None for a folder. Received: {revision=} for {folder!r}",
+                revision=revision,
+                folder=str(source),
             )
         return folder
-    if not _HUB_ID.fullmatch(str(source)) or folder.exists():
+    if not is_hub_id(source):
         raise FileNotFoundError(
-            f"`source` must be a folder, or the id of a model of the Hugging Face Hub. Received: {str(source)!r}"
+            Message(
+                "{source} must be a folder, or the id of a model of the Hugging Face Hub. Received: {name!r}",
+                name=str(source),
+            )
         )
-    return _Repository(str(source), token, cache_dir).snapshot(names, revision or _MAIN)
+    return _Repository(str(source), token, cache_dir).snapshot(names, revision or MAIN)
 
 
 class _Repository:
@@ -71,7 +78,7 @@ class _Repository:
 
     def __init__(self, name: str, token: str | bool | None, cache_dir: str | os.PathLike[str] | None) -> None:
         self.name = name
-        self._hub = _import_hub()
+        self._hub = _import_hub(name)
         self._token, self._cache_dir = token, cache_dir
 
     def snapshot(self, names: Sequence[str], revision: str) -> pathlib.Path:
@@ -86,7 +93,7 @@ class _Repository:
                     raise
                 return self._cached(revision, error)
             listed = _names(info)
-            if revision == _MAIN and not _weights(SAFETENSORS, listed) and _weights(PYTORCH, listed):
+            if revision == MAIN and not _weights(SAFETENSORS, listed) and _weights(PYTORCH, listed):
                 converted = self._conversion(api, info.sha)
                 if converted is not None:
                     self._download(CONFIG, revision)  # the cache stores the commit, for use without network
@@ -100,8 +107,13 @@ class _Repository:
         )
         if first is None:
             raise FileNotFoundError(
-                f"`source` must be a model of the Hugging Face Hub with {CONFIG}. Received: {self.name!r}, which has "
-                f"{', '.join(sorted(listed)[:_SHOWN]) or 'no files'} at revision {revision!r}"
+                Message(
+                    f"{{source}} must be a model of the Hugging Face Hub with {CONFIG}. Received: {{name!r}}, which "
+                    "has {listed!s} at revision {requested!r}",
+                    name=self.name,
+                    listed=", ".join(sorted(listed)[:_SHOWN]) or "no files",
+                    requested=revision,
+                )
             )
         folder = self._download(first, revision).parent
         commit = folder.name
@@ -163,10 +175,15 @@ class _Repository:
         ]
         if not found:
             raise FileNotFoundError(
-                f"`source` must be a model in the cache where the Hugging Face Hub is not reached. Received: "
-                f"{self.name!r} at revision {revision!r} ({reason})"
+                Message(
+                    "{source} must be a folder, or a model in the cache where the Hugging Face Hub is not reached. "
+                    "Received: {name!r} at revision {requested!r} ({reason!s})",
+                    name=self.name,
+                    requested=revision,
+                    reason=_first_line(reason),
+                )
             ) from reason
-        if revision == _MAIN and not any(found[0].rglob("*.safetensors")):
+        if revision == MAIN and not any(found[0].rglob("*.safetensors")):
             snapshots, references = found[0].parent, found[0].parents[1] / "refs"
             for reference in sorted(references.glob("refs/pr/*")):
                 if any((snapshots / reference.read_text()).glob("*.safetensors")):
@@ -185,17 +202,27 @@ class _Repository:
             yield
         except errors.GatedRepoError as error:
             raise PermissionError(
-                f"`token` must be of a user who has accepted the conditions of {self.name} on the Hugging Face Hub. "
-                f"Received: {_shown(self._token)}"
+                Message(
+                    "{token} must be of a user who has accepted the conditions of {name!s} on the Hugging Face Hub. "
+                    "Received: {shown!s}",
+                    name=self.name,
+                    shown=_shown(self._token),
+                )
             ) from error
         except errors.RepositoryNotFoundError as error:
             raise FileNotFoundError(
-                f"`source` must be a folder, or a model of the Hugging Face Hub that `token` may read. "
-                f"Received: {self.name!r} with {_shown(self._token)}"
+                Message(
+                    "{source} must be a folder, or a model of the Hugging Face Hub that {token} may read. "
+                    "Received: {name!r} with {shown!s}",
+                    name=self.name,
+                    shown=_shown(self._token),
+                )
             ) from error
         except errors.RevisionNotFoundError as error:
-            raise ValueError(
-                f"`revision` must be a branch, a tag or a commit of {self.name}. Received: revision={revision!r}"
+            raise ArgumentError(
+                "{revision} must be a branch, a tag or a commit of {name!s}. Received: {revision=}",
+                name=self.name,
+                revision=revision,
             ) from error
         except errors.HfHubHTTPError as error:
             kind = PermissionError if error.response.status_code in (401, 403) else OSError
@@ -239,20 +266,21 @@ def _weights(name: str, listed: set[str]) -> str | None:
 
 
 def _shown(token: str | bool | None) -> str:
-    return "a token" if isinstance(token, str) else f"token={token}"
+    return "a token" if isinstance(token, str) else "no token" if token is None else f"token={token}"
 
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _import_hub() -> Any:
-    """Return the module `huggingface_hub`, or raise an ImportError that says how to install it."""
+def _import_hub(name: str) -> Any:
+    """Return the module `huggingface_hub`, or raise an ImportError that says how to install it for a model."""
     try:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
         raise ImportError(
-            "models of the Hugging Face Hub require huggingface_hub: pip install 'keras-transformer-kit[hf]'"
+            f"{name!r} is not a folder, and models of the Hugging Face Hub require huggingface_hub: "
+            "pip install 'keras-transformer-kit[hf]'"
         ) from error
     return huggingface_hub

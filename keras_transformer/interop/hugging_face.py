@@ -31,6 +31,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture for architecture in reversed(ALL)
 }
 
+_ADAPTER = "adapter_config.json"  # `transformers` adds its weights to the model's
 _SHOWN = 5
 
 
@@ -69,7 +70,12 @@ def from_hugging_face(
     Example:
         >>> model = from_hugging_face("openai-community/gpt2")  # doctest: +SKIP
     """
-    folder = local_folder(source, revision=revision, token=token, cache_dir=cache_dir)
+    folder = local_folder(source, [_ADAPTER], revision=revision, token=token, cache_dir=cache_dir)
+    if (folder / _ADAPTER).is_file():
+        raise ValueError(
+            f"`{folder}` must hold the weights of a model without an adapter; merge the adapter first. "
+            f"Received: {_ADAPTER}"
+        )
     config = _read_config(folder)
     architecture = _architecture(folder, config)
     arguments = {**architecture.arguments(config), **kwargs}

@@ -19,7 +19,6 @@ from keras_transformer_serving import files
 _OF_TRANSFORMER = "sentence_bert_config.json"
 _OF_MODEL = "config_sentence_transformers.json"
 _OF_TOKENIZER = "tokenizer_config.json"
-_ADAPTER = "adapter_config.json"
 _PACKAGE = "sentence_transformers."
 _INPUTS = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
 _POOLINGS = {
@@ -190,11 +189,6 @@ def _model_settings(folder: pathlib.Path) -> dict[str, Any]:
 
 def _transformer_settings(folder: pathlib.Path) -> tuple[bool, int | None]:
     """Return whether texts are lower-cased, and the maximum number of tokens, None for the model's."""
-    if (folder / _ADAPTER).is_file():
-        raise ValueError(
-            f"`{folder}` must hold the weights of a model without an adapter; merge the adapter first. "
-            f"Received: {_ADAPTER}"
-        )
     config = _settings(
         folder / _OF_TRANSFORMER,
         {

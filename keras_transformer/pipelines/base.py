@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import text
+from keras_transformer.interop.source import Source
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import bundle, files, tasks
 from keras_transformer_serving.pipelines.errors import RowErrors
@@ -108,6 +109,8 @@ class Pipeline(tasks.Task, abc.ABC):
     the SavedModel's signatures, the ONNX graphs and the parity check of an export all use them.
 
     Attributes:
+        source: the published model from which the weights come, if any; it is saved with the pipeline, and named by
+            its exports.
         generates: whether the pipeline generates in a loop rather than running its model once.
         classes: all subclasses, by name.
         model_classes: the classes of models for which `from_hugging_face` and `from_keras_hub` create this pipeline.
@@ -115,6 +118,7 @@ class Pipeline(tasks.Task, abc.ABC):
 
     model: Any
     tokenizer: Any = None
+    source: Source | None = None
     generates: ClassVar[bool] = False
     classes: ClassVar[dict[str, type["Pipeline"]]] = {}
     model_classes: ClassVar[tuple[type, ...]] = ()
@@ -261,6 +265,8 @@ class Pipeline(tasks.Task, abc.ABC):
             if self.tokenizer is not None:
                 self.tokenizer.save(new / "tokenizer")
                 config["tokenizer_sha256"] = self.tokenizer.sha256
+            if self.source is not None:
+                config["source"] = self.source.as_json()
             files.write_json(new / CONFIG, config)
 
     @classmethod
@@ -283,11 +289,13 @@ class Pipeline(tasks.Task, abc.ABC):
         model = keras.saving.load_model(folder / "model.keras")
         settings = files.read_json(folder / cls._settings_file)
         try:
-            return cls(model, *tokenizers, **settings)
+            pipeline = cls(model, *tokenizers, **settings)
         except TypeError as error:
             raise ValueError(
                 f"`{folder / cls._settings_file}` must hold a pipeline's settings. Received: {settings!r}"
             ) from error
+        pipeline.source = Source.of_json(config.get("source"))
+        return pipeline
 
 
 def is_pipeline(folder: str | os.PathLike[str]) -> bool:

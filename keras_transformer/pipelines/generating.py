@@ -642,7 +642,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         }
         chosen = self._languages(1, source_language, target_language)
         settings |= {name: language for name, (language,) in chosen.items()}
-        return type(self)(self.model if model is None else model, self.tokenizer, **settings)
+        pipeline = type(self)(self.model if model is None else model, self.tokenizer, **settings)
+        if model is None:
+            pipeline.source = self.source
+        return pipeline
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""

@@ -10,9 +10,11 @@ from keras_transformer import interop, text
 from keras_transformer.generation import ForcedPrefix
 from keras_transformer.interop import sentence_transformers
 from keras_transformer.interop.hub import MODULES, local_folder
+from keras_transformer.interop.source import Source
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer.pipelines.text_generation import TextGeneration
+from keras_transformer_options.arguments import check
 from keras_transformer_serving import files
 
 # Files of the hub that pipelines read in addition to the model's.
@@ -89,12 +91,39 @@ def from_hugging_face(
     Example:
         >>> writer = from_hugging_face("openai-community/gpt2", max_new_tokens=32)  # doctest: +SKIP
     """
-    folder = local_folder(source, _FILES, revision=revision, token=token, cache_dir=cache_dir)
+    return read(download(source, revision, token, cache_dir), revision, settings)
+
+
+def download(
+    source: str | os.PathLike[str],
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> pathlib.Path:
+    """Return a folder, or the folder in the cache of a model of the hub; see `from_hugging_face`."""
+    return local_folder(source, _FILES, revision=revision, token=token, cache_dir=cache_dir)
+
+
+def read(folder: pathlib.Path, revision: str | None, settings: Mapping[str, Any]) -> Any:
+    """Load a pipeline from a folder of `download`.
+
+    Args:
+        folder: the folder.
+        revision: the revision that was requested of the hub.
+        settings: arguments of the pipeline, see `from_hugging_face`.
+    """
+    pipeline = _read(folder, settings)
+    pipeline.source = Source.of_folder(folder, revision)
+    return pipeline
+
+
+def _read(folder: pathlib.Path, settings: Mapping[str, Any]) -> Any:
     if sentence_transformers.has_modules(folder):
         return _embedding(folder, settings)
     model = interop.from_hugging_face(folder)
     config = files.read_json(folder / "config.json")
     pipeline = Pipeline.of_model(model)
+    _check_settings(pipeline, settings)
     arguments = {"model": model}
     if "tokenizer" in inspect.signature(pipeline).parameters and "tokenizer" not in settings:
         arguments["tokenizer"] = _tokenizer(folder, config, pipeline, model)
@@ -104,7 +133,15 @@ def from_hugging_face(
     return pipeline(**{**arguments, **settings})
 
 
+def _check_settings(pipeline: type[Pipeline], settings: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless a pipeline takes the arguments of the caller."""
+    parameters = inspect.signature(pipeline).parameters
+    for name, value in settings.items():
+        check(name in parameters, f"not be passed for a {pipeline.__name__}", **{name: value})
+
+
 def _embedding(folder: pathlib.Path, settings: Mapping[str, Any]) -> Embedding:
+    _check_settings(Embedding, settings)
     loaded = sentence_transformers.from_sentence_transformers(folder)
     tokenizer = text.WordPieceTokenizer.from_files(
         loaded.folder, special_tokens_in_text=True, lowercase=loaded.lowercase

@@ -154,7 +154,7 @@ def _warn(path: pathlib.Path, settings: Mapping[str, Mapping[str, Any]]) -> None
     if messages:
         warnings.warn(
             f"`{path}` has generation settings that are not fully supported. {'; '.join(messages)}",
-            stacklevel=5,
+            stacklevel=7,  # of the caller of `from_hugging_face`
         )
 
 

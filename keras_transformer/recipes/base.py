@@ -12,7 +12,7 @@ import keras
 from keras_transformer import data, processes, text, training
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.accumulation import weighted_by_labels
-from keras_transformer.recipes.pretrained import load_pipeline, with_precision
+from keras_transformer.recipes.pretrained import fine_tuned_source, load_pipeline, with_precision
 from keras_transformer.recipes.tokenizers import TRAINERS
 from keras_transformer.training.progress import EpochsWithoutTotal
 from keras_transformer_options.arguments import ArgumentError, renamed
@@ -95,7 +95,10 @@ class Recipe(TaskOptions, abc.ABC):
         keras.utils.set_random_seed(self.seed)
         splits = self.splits
         with around_steps(), _examples_are("data"):
-            return self.new_pipeline(splits.train)
+            pipeline = self.new_pipeline(splits.train)
+            if self.from_ is not None:
+                pipeline.source = fine_tuned_source(self.from_, self.revision)
+            return pipeline
 
     def train(
         self,
@@ -230,8 +233,8 @@ class Recipe(TaskOptions, abc.ABC):
 
     def pretrained(self) -> Any:
         """Load the pipeline of `from_`, in the precision of training."""
-        with renamed(folder="from_"):
-            return with_precision(load_pipeline(self.from_), self.precision)
+        with renamed(folder="from_", source="from_"):
+            return with_precision(load_pipeline(self.from_, self.revision), self.precision)
 
     def batching(self, shuffle: bool) -> dict[str, Any]:
         """Return the arguments of `data` functions that all recipes share.

@@ -1,21 +1,45 @@
 """Pretrained pipelines as the start of a training run."""
 
+import dataclasses
 import os
-import pathlib
 from typing import Any
 
 import keras
 
 from keras_transformer import models, pipelines
-from keras_transformer.pipelines.base import folder_of, is_pipeline
+from keras_transformer.interop.hub import CARD, local_folder
+from keras_transformer.interop.source import Source
+from keras_transformer.pipelines.base import CONFIG, folder_of, is_pipeline
 from keras_transformer_options.arguments import ArgumentError
+from keras_transformer_serving import files
 
 
-def load_pipeline(folder: str | os.PathLike[str]) -> Any:
-    """Load a pipeline from its folder, the folder of a training run, or a folder of `transformers`."""
-    if is_pipeline(folder_of(folder)) or not pathlib.Path(folder).is_dir():
-        return pipelines.load(folder)
-    return pipelines.from_hugging_face(folder)
+def load_pipeline(source: str | os.PathLike[str], revision: str | None = None) -> Any:
+    """Load a pipeline.
+
+    Args:
+        source: the folder of a pipeline or of a training run, a folder of `transformers` or `sentence-transformers`, or
+            the id of a model of the Hugging Face Hub.
+        revision: a branch, a tag or a commit of the hub.
+    """
+    if is_pipeline(folder_of(source)):
+        return pipelines.load(source)
+    return pipelines.from_hugging_face(source, revision)
+
+
+def fine_tuned_source(source: str | os.PathLike[str], revision: str | None = None) -> Source | None:
+    """Return the published model from which training starts, None if it starts from a pipeline of none.
+
+    Args:
+        source: as for `load_pipeline`.
+        revision: as for `load_pipeline`.
+    """
+    folder = folder_of(source)
+    if is_pipeline(folder):
+        found = Source.of_json(files.read_json(folder / CONFIG).get("source"))
+    else:
+        found = Source.of_folder(local_folder(source, [CARD], revision=revision), revision)
+    return found and dataclasses.replace(found, fine_tuned=True)
 
 
 def with_precision(pipeline: Any, precision: str) -> Any:
@@ -33,7 +57,9 @@ def copied(pipeline: Any, precision: str | None = None) -> Any:
     )
     converted.set_weights(model.get_weights())
     tokenizers = [] if pipeline.tokenizer is None else [pipeline.tokenizer]
-    return type(pipeline)(converted, *tokenizers, **pipeline.settings())
+    copy = type(pipeline)(converted, *tokenizers, **pipeline.settings())
+    copy.source = pipeline.source
+    return copy
 
 
 def encoder_of(pipeline: Any) -> Any:

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from keras_transformer import data, models, pipelines, training
+from keras_transformer import data, generation, models, pipelines, text, training
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
+from keras_transformer.pipelines import hugging_face
+from keras_transformer.pipelines.base import folder_of, is_pipeline
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.pretrained import check_pipeline
@@ -48,13 +50,26 @@ class Translate(TranslateOptions, Recipe):
     def batches(self, examples: Pairs, pipeline: Any, shuffle: bool) -> Any:
         """Return batches for teacher forcing."""
         tokens = self.batch_tokens or (2048 if self.batch_size is None else None)
+        forced = (each.prefix for each in pipeline.constraints if isinstance(each, generation.ForcedPrefix))
         return data.translation_pairs(
             examples,
             pipeline.tokenizer,
+            target_tokenizer=self._target_tokenizer(pipeline),
+            target_prefix=next(forced, ()),
             batch_tokens=distributed.per_process(tokens),
             max_length=self.max_length,
             **self.batching(shuffle),
         )
+
+    def _target_tokenizer(self, pipeline: Any) -> Any:
+        """Return the tokenizer of a published Marian's targets, which has pieces of its own; None for others."""
+        if self.from_ is None or is_pipeline(folder_of(self.from_)):
+            return None
+        folder = hugging_face.download(self.from_, self.revision)
+        if not (folder / "target.spm").is_file():
+            return None
+        size = pipeline.model.vocabulary_size
+        return text.MarianT5Tokenizer.from_files(folder, target=True, vocabulary_size=size)
 
     def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
         """Return label-smoothed cross-entropy and token accuracy."""

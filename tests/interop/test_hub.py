@@ -132,7 +132,8 @@ def test_a_model_that_is_not_cached_raises_an_error_offline(hub, saved, monkeypa
     hub.add(NAME, saved)
     offline(monkeypatch)
     with pytest.raises(
-        FileNotFoundError, match=r"`source` must be a model in the cache .*Received: 'someone/small"
+        FileNotFoundError,
+        match=r"`source` must be a folder, or a model in the cache .*Received: 'someone/small",
     ):
         local_folder(NAME)
 
@@ -164,7 +165,7 @@ INVALID = {
         {"token": "secret"},
         {},
         FileNotFoundError,
-        r"that `token` may read. Received: .* with token=None",
+        r"that `token` may read. Received: .* with no token",
     ),
     "gated": (
         {"token": "secret", "is_gated": True},

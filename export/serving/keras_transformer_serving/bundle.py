@@ -264,6 +264,7 @@ def new_parts(
     write_shared: Callable[[pathlib.Path], None] = lambda _: None,
     signature_key: bytes | None = None,
     write_derived: Callable[[pathlib.Path, dict[str, Any]], None] = lambda *_: None,
+    source: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, tuple[pathlib.Path, dict[str, Any]]]]:
     """Write several parts of an export in one commit: all of them if the block ends without an error, or nothing.
 
@@ -276,6 +277,7 @@ def new_parts(
         signature_key: the key to sign the manifest with.
         write_derived: writes `README.md` and `serving/` into the folder of new files, given the reports of all parts,
             to which it may add. Files of `serving/` that it does not write stay as they are.
+        source: the published model from which the weights come, for the manifest.
 
     Yields:
         For each part a temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
@@ -283,13 +285,14 @@ def new_parts(
     Raises:
         BlockingIOError: if another process is writing to the export.
         FileExistsError: if a part exists.
+        OSError: if the disk is full; the error names `folder`.
         ValueError: if `folder` is not an export, or one with other settings, or signed with another key.
     """
     folder = pathlib.Path(folder)
     manifest.check_key(signature_key)
     check_free(folder, parts)
     files.nearest_folder(folder)
-    with files.locked_folder(folder / WORK) as work:
+    with files.full_disk_named(folder), files.locked_folder(folder / WORK) as work:
         _roll_back(folder, work)
         try:
             check_free(folder, parts)
@@ -309,7 +312,7 @@ def new_parts(
             write_derived(new, reports)
             files.write_json(new / PARITY, reports)
             old = current.manifest["files"] if current else {}
-            _commit(folder, work, old, versions, signature_key)
+            _commit(folder, work, old, versions, signature_key, source)
         finally:
             with contextlib.suppress(OSError):  # left for the next export
                 _roll_back(folder, work)
@@ -321,6 +324,7 @@ def _commit(
     old: Mapping[str, Any],
     versions: Mapping[str, str | None],
     signature_key: bytes | None,
+    source: Mapping[str, Any] | None,
 ) -> None:
     """Add the files in the working folder to an export with these `old` files, some of which they may replace."""
     staged, replaced = work / _STAGED, work / _REPLACED
@@ -331,7 +335,7 @@ def _commit(
         (replaced / name).parent.mkdir(parents=True, exist_ok=True)
         (replaced / name).write_bytes((folder / name).read_bytes())
     files.sync_tree(replaced)
-    files.write_json(work / MANIFEST, manifest.sealed(versions, {**old, **entries}, signature_key))
+    files.write_json(work / MANIFEST, manifest.sealed(versions, {**old, **entries}, signature_key, source))
     for name in [*_topmost(entries, old), *common]:
         files.move(staged / name, folder / name)
     files.move(work / MANIFEST, folder / MANIFEST)

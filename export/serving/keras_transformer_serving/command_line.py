@@ -92,6 +92,14 @@ def run(options: argparse.Namespace) -> None:
         OSError: if the address is in use.
         ValueError: if an argument is wrong, or a model cannot be loaded.
     """
+    check_requirements()
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    logging.getLogger("keras_transformer_serving").setLevel(logging.INFO)
+    asyncio.run(_serve(options))
+
+
+def check_requirements() -> None:
+    """Raise an ImportError unless the extra `server` is installed."""
     try:
         import uvicorn  # noqa: F401
 
@@ -101,9 +109,6 @@ def run(options: argparse.Namespace) -> None:
             "The server needs Starlette, uvicorn and prometheus-client: "
             f"pip install 'keras-transformer-serving[cpu,server]'. Received: {error}"
         ) from error
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
-    logging.getLogger("keras_transformer_serving").setLevel(logging.INFO)
-    asyncio.run(_serve(options))
 
 
 async def _serve(options: argparse.Namespace) -> None:

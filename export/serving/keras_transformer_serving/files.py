@@ -55,12 +55,13 @@ def full_disk_named(path: str | os.PathLike[str]) -> Iterator[None]:
     """Name a file or folder in the error of a full disk, which has no name if it comes from writing to an open file.
 
     Raises:
-        OSError: if the disk is full. h5py's error has no number.
+        OSError: if the disk is full. h5py's error has no number, TensorFlow's is of another class.
     """
     try:
         yield
-    except OSError as error:
-        number = next((one for one in _FULL if error.errno == one or os.strerror(one) in str(error)), None)
+    except Exception as error:
+        of_system = getattr(error, "errno", None)
+        number = next((one for one in _FULL if of_system == one or os.strerror(one) in str(error)), None)
         if number is None:
             raise
         message = f"{os.strerror(number)}; the previous content is kept"

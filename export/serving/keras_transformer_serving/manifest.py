@@ -1,10 +1,10 @@
 """The manifest of an export: the size and SHA-256 digest of each file, its own digest, an optional signature.
 
     {"format": 1, "versions": {package: version}, "files": {name: {"size": bytes, "sha256": digest}},
-     "digest": SHA-256, "signature": HMAC-SHA256}
+     "source": {"name": id, "commit": commit, …}, "digest": SHA-256, "signature": HMAC-SHA256}
 
-Names are relative to the export, with forward slashes. `digest` and `signature` are of the canonical JSON of the other
-entries: sorted keys, no spaces, ASCII.
+Names are relative to the export, with forward slashes. `source` is that of a published model. `digest` and `signature`
+are of the canonical JSON of the other entries: sorted keys, no spaces, ASCII.
 """
 
 import hashlib
@@ -31,7 +31,10 @@ def entry_of(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def sealed(
-    versions: Mapping[str, str | None], entries: Mapping[str, Any], signature_key: bytes | None
+    versions: Mapping[str, str | None],
+    entries: Mapping[str, Any],
+    signature_key: bytes | None,
+    source: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return a manifest with its digest and, with a key, its signature.
 
@@ -39,8 +42,15 @@ def sealed(
         versions: of the packages that wrote the export, by name.
         entries: size and digest of each file, by name.
         signature_key: the key of the signature.
+        source: the published model of the export.
     """
-    content = {"format": FORMAT, "versions": dict(versions), "files": dict(sorted(entries.items()))}
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "versions": dict(versions),
+        "files": dict(sorted(entries.items())),
+    }
+    if source is not None:
+        content["source"] = dict(source)
     canonical = _canonical(content)
     content["digest"] = hashlib.sha256(canonical).hexdigest()
     if signature_key is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_pipeline, new_parts
+from keras_transformer.export.bundle_writer import check_pipeline, new_parts, without_tensorflow_warnings
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers, weights
@@ -239,9 +239,10 @@ def convert(
     traced = tf.function(matrices.arguments_of(function), input_signature=signature, autograph=False)
     traced_model = traced.get_concrete_function()
     try:
-        model, _ = tf2onnx.convert.from_function(
-            traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
-        )
+        with without_tensorflow_warnings():
+            model, _ = tf2onnx.convert.from_function(
+                traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
+            )
     except Exception as error:  # of any class: TensorFlow's, Protocol Buffers', its own
         raise ValueError(
             f"`model` must consist of operations that ONNX supports. Received: {error}"
