@@ -9,6 +9,7 @@ from typing import Any
 from keras_transformer import interop, text
 from keras_transformer.interop import sentence_transformers
 from keras_transformer.interop.hub import MODULES, local_folder
+from keras_transformer.interop.hugging_face import INT8, quantize_weights
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer_serving import files
@@ -40,6 +41,7 @@ def from_hugging_face(
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    precision: str | None = None,
     **settings: Any,
 ) -> Any:
     """Load a pipeline from a folder, or a model of the Hub, of `transformers` or `sentence-transformers`.
@@ -65,6 +67,8 @@ def from_hugging_face(
         revision: a branch, a tag or a commit of the hub, by default the main branch.
         token: a token of the hub, by default the one that `huggingface_hub` has stored.
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
+        precision: "float32", "float16", "bfloat16" or "int8", as for `interop.from_hugging_face`; for
+            `sentence-transformers` the precision of the encoder.
         **settings: arguments of the pipeline, such as `generation` and `max_new_tokens`. Labels are read from
             `config.json`; `generation`, `constraints` and `max_new_tokens` by default from `generation_config.json` or,
             without that file, `config.json`. Unsupported settings are listed in a `UserWarning`. For a folder with
@@ -87,8 +91,9 @@ def from_hugging_face(
     """
     folder = local_folder(source, _FILES, revision=revision, token=token, cache_dir=cache_dir)
     if sentence_transformers.has_modules(folder):
-        return _embedding(folder, settings)
-    model = interop.from_hugging_face(folder)
+        return _embedding(folder, precision, settings)
+    # The mean of images becomes part of weights in float.
+    model = interop.from_hugging_face(folder, precision=None if precision == INT8 else precision)
     config = files.read_json(folder / "config.json")
     pipeline = Pipeline.of_model(model)
     arguments = {"model": model}
@@ -100,11 +105,13 @@ def from_hugging_face(
             f"Received: model_type={config['model_type']!r}"
         )
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
+    if precision == INT8:
+        quantize_weights(model)
     return pipeline(**{**arguments, **settings})
 
 
-def _embedding(folder: pathlib.Path, settings: Mapping[str, Any]) -> Embedding:
-    loaded = sentence_transformers.from_sentence_transformers(folder)
+def _embedding(folder: pathlib.Path, precision: str | None, settings: Mapping[str, Any]) -> Embedding:
+    loaded = sentence_transformers.from_sentence_transformers(folder, precision)
     tokenizer = text.WordPieceTokenizer.from_files(
         loaded.folder, special_tokens_in_text=True, lowercase=loaded.lowercase
     )
