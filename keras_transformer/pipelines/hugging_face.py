@@ -12,13 +12,18 @@ from keras_transformer.interop.hub import MODULES, local_folder
 from keras_transformer.interop.hugging_face import INT8, quantize_weights
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
+from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TOOL_USE
 from keras_transformer_serving import files
+from keras_transformer_serving.text import chat
 
 # Files of the hub that pipelines read in addition to the model's.
 _FILES = (
     MODULES,
+    TOOL_USE,
     "README.md",
     "adapter_config.json",
+    chat.FILE,
+    PROCESSOR_TEMPLATE,
     "config_sentence_transformers.json",
     "generation_config.json",
     "merges.txt",
