@@ -1,10 +1,12 @@
 """The peak of memory of `interop.from_hugging_face`, as a multiple of the model's weights.
 
 A model of about 1 GB is saved as `model.safetensors`, as shards of it and as `pytorch_model.bin`, and each is loaded in
-a fresh process, on the backends that are installed. The file of PyTorch needs PyTorch. `--help` lists the options.
+a fresh process, on the backends that are installed. The file of PyTorch needs PyTorch. A file in bfloat16 is loaded in
+each precision. `--help` lists the options.
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -18,10 +20,12 @@ import measuring
 
 MODEL = {"vocabulary_size": 32000, "num_layers": 20, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096}
 SHARDS = 4
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 
 def save(folder: pathlib.Path, layers: int) -> None:
     """Save the model in each format, in a folder each."""
+    import ml_dtypes
     import safetensors.numpy
 
     from keras_transformer import interop
@@ -32,6 +36,10 @@ def save(folder: pathlib.Path, layers: int) -> None:
     )
     tensors = safetensors.numpy.load_file(whole / "model.safetensors")
     config = (whole / "config.json").read_text()
+    (folder / "bfloat16").mkdir()
+    (folder / "bfloat16" / "config.json").write_text(config)
+    halves = {name: values.astype(ml_dtypes.bfloat16) for name, values in tensors.items()}
+    safetensors.numpy.save_file(halves, folder / "bfloat16" / "model.safetensors")
     (folder / "shards").mkdir()
     (folder / "shards" / "config.json").write_text(config)
     index: dict[str, str] = {}
@@ -56,13 +64,15 @@ def peak_mib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
-def load(folder: pathlib.Path) -> dict[str, float]:
+def load(folder: pathlib.Path, precision: str) -> dict[str, float]:
     """Load a model, and return the size of its weights and the growth of memory, in MiB."""
+    from keras import ops
+
     from keras_transformer import interop
 
     before = peak_mib()
-    model = interop.from_hugging_face(folder)
-    size = model.count_params() * 4 / 2**20
+    model = interop.from_hugging_face(folder, precision=precision)
+    size = sum(ops.size(weight) * BYTES[str(weight.dtype)] for weight in model.weights) / 2**20
     return {"weights_mib": size, "peak_mib": peak_mib() - before}
 
 
@@ -73,25 +83,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--layers", type=int, default=MODEL["num_layers"], help="(default: 20, about 1.06 GB)"
     )
     parser.add_argument("--load", type=pathlib.Path, help="load this folder only, and print the figures")
+    parser.add_argument("--precision", default="float32", choices=BYTES, help="for --load")
     options = parser.parse_args(arguments)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     if options.load is not None:
-        print(json.dumps(load(options.load)))
+        print(json.dumps(load(options.load, options.precision)))
         return
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         save(pathlib.Path(temporary), options.layers)
         for folder in sorted(pathlib.Path(temporary).iterdir()):
-            for backend in filter(importlib.util.find_spec, ("tensorflow", "jax")):
-                measuring.progress(f"{folder.name} on {backend}")
-                command = [sys.executable, __file__, "--load", str(folder)]
+            precisions = BYTES if folder.name == "bfloat16" else ("float32",)
+            backends = filter(importlib.util.find_spec, ("tensorflow", "jax"))
+            for precision, backend in itertools.product(precisions, backends):
+                measuring.progress(f"{folder.name} in {precision} on {backend}")
+                command = [sys.executable, __file__, "--load", str(folder), "--precision", precision]
                 environment = {**os.environ, "KERAS_BACKEND": backend}
                 output = subprocess.run(
                     command, env=environment, check=True, capture_output=True, text=True
                 ).stdout
                 figures = json.loads(output.splitlines()[-1])
                 ratio = figures["peak_mib"] / figures["weights_mib"]
-                rows.append({"format": folder.name, "backend": backend, **figures, "peak_of_weights": ratio})
+                case = {"format": folder.name, "precision": precision, "backend": backend}
+                rows.append({**case, **figures, "peak_of_weights": ratio})
     result = {"machine": measuring.machine(), "results": rows}
     measuring.write_result(options.name, result, options.output)
     shown = [

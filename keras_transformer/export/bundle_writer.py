@@ -13,7 +13,7 @@ from keras_transformer.export import model_card, serving_files
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer_serving import bundle, files
-from keras_transformer_serving.text import reads_text
+from keras_transformer_serving.text import chat, reads_text
 
 _PACKAGES = (
     "keras",
@@ -49,6 +49,9 @@ def new_parts(
             pipeline.tokenizer.save(new / bundle.TOKENIZER)
         if reads_text(config):
             files.write_json(new / bundle.TOKENIZER_EXAMPLES, tokenizer_examples(pipeline.tokenizer))
+        if getattr(pipeline, "chat_template", None) is not None:
+            # For other programs: `config.json` has it, too.
+            files.write_bytes(new / chat.FILE, pipeline.chat_template.default.encode())
         if pipeline.generates:
             files.write_json(new / "generation_config.json", pipeline.generation_config())
 

@@ -125,7 +125,7 @@ def _assign(weight: Any, values: np.ndarray) -> None:
         or values.nbytes <= _BLOCK
         or type(variable).__name__ != _VARIABLE
     ):
-        weight.assign(np.ascontiguousarray(values, "float32"))
+        weight.assign(np.ascontiguousarray(values, weight.dtype))
         return
     rows = max(1, _BLOCK * len(values) // values.nbytes)
     for start in range(0, len(values), rows):

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -12,7 +13,8 @@ from keras_transformer.interop import bart, bert, gemma, gpt, llama, modernbert,
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.hub import CONFIG, local_folder
 from keras_transformer.interop.tensors import SAFETENSORS, StoredTensor, import_safetensors, tensors_of
-from keras_transformer_options.arguments import Message, check_one_of
+from keras_transformer.models.base import flatten_layers
+from keras_transformer_options.arguments import Message, check, check_one_of
 from keras_transformer_serving import files
 
 ALL = (
@@ -32,6 +34,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 _ADAPTER = "adapter_config.json"  # `transformers` adds its weights to the model's
+INT8 = "int8"
+PRECISIONS = ("float32", "float16", "bfloat16", INT8)
+
 _SHOWN = 5
 
 
@@ -40,6 +45,7 @@ def from_hugging_face(
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    precision: str | None = None,
     **kwargs: Any,
 ) -> keras.Model:
     """Load a model that `transformers` has saved, from a folder or from the Hugging Face Hub.
@@ -52,6 +58,9 @@ def from_hugging_face(
         revision: a branch, a tag or a commit of the hub, by default the main branch.
         token: a token of the hub, by default the one that `huggingface_hub` has stored.
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
+        precision: "float32", "float16" or "bfloat16", in which weights are stored and the model computes; or "int8", in
+            which matrices are stored, each column with a scale, while the model computes in floats (`dtype`). By
+            default Keras' dtype policy, float32 unless it was set, whatever the precision of the file.
         **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
@@ -65,11 +74,13 @@ def from_hugging_face(
         OSError: if a download fails.
         PermissionError: if the model of the hub requires a token.
         ValueError: if a file is damaged, the architecture is not supported, or the weights do not match `config.json`.
-            In the last case the error lists missing names, unknown names and wrong shapes.
+            In the last case the error lists missing names, unknown names and wrong shapes. Also if `precision` is
+            unknown, or a float precision is given with a `dtype`.
 
     Example:
-        >>> model = from_hugging_face("openai-community/gpt2")  # doctest: +SKIP
+        >>> model = from_hugging_face("openai-community/gpt2", precision="bfloat16")  # doctest: +SKIP
     """
+    kwargs |= _dtype(precision, kwargs)
     folder = local_folder(source, [_ADAPTER], revision=revision, token=token, cache_dir=cache_dir)
     if (folder / _ADAPTER).is_file():
         raise ValueError(
@@ -97,7 +108,20 @@ def from_hugging_face(
     _check(folder, architecture, parameters, tensors)
     for name, parameter in parameters.items():
         parameter.read(tensors[name].read())
+    if precision == INT8:
+        quantize_weights(model)
     return model
+
+
+def quantize_weights(model: keras.Model) -> None:
+    """Quantize the matrices of a model to int8; activations stay floats.
+
+    `keras.Model.quantize` also warns of each layer without matrices.
+    """
+    config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    for layer in flatten_layers(model):
+        if isinstance(layer, keras.layers.Dense | keras.layers.Embedding):
+            layer.quantize(INT8, config=config)
 
 
 def to_hugging_face(
@@ -154,6 +178,22 @@ def config_of(model: keras.Model) -> dict[str, Any] | None:
         return _supporting(model)[1]
     except ValueError:
         return candidates[0].interface(model)
+
+
+def _dtype(precision: str | None, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the argument `dtype` of a model for a precision, if it determines it."""
+    if precision is None:
+        return {}
+    check_one_of(PRECISIONS, precision=precision)
+    if precision == INT8:
+        return {}
+    check(
+        "dtype" not in arguments,
+        "be None or 'int8' if {dtype} is given",
+        precision=precision,
+        dtype=arguments.get("dtype"),
+    )
+    return {"dtype": precision}
 
 
 def _candidates(model: keras.Model) -> list[Architecture]:

@@ -76,11 +76,14 @@ def has_modules(folder: pathlib.Path) -> bool:
     return any((folder / path).is_file() for path in (MODULES, f"1_Pooling/{CONFIG}"))
 
 
-def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransformer:
+def from_sentence_transformers(
+    folder: str | os.PathLike[str], precision: str | None = None
+) -> SentenceTransformer:
     """Read a folder that the `sentence-transformers` library has saved.
 
     Args:
         folder: a folder with `modules.json`.
+        precision: of the encoder, as for `hugging_face.from_hugging_face`.
 
     Returns:
         The model and its settings. Texts that are too long are truncated, as in `sentence-transformers`.
@@ -94,7 +97,7 @@ def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransf
     settings = _model_settings(folder)
     transformer, pooling, *others = _modules(folder)
     lowercase, max_length = _transformer_settings(transformer.folder)
-    encoder = hugging_face.from_hugging_face(transformer.folder)
+    encoder = hugging_face.from_hugging_face(transformer.folder, precision=precision)
     encoder = getattr(encoder, "encoder", encoder)  # without a head, as in `sentence-transformers`
     if not isinstance(encoder, BERT):
         raise ValueError(

@@ -101,7 +101,9 @@ class TokenEmbedding(ConfiguredLayer):
     def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Return hidden · W in float32; `kernel` is the precomputed output of `output_kernel`, if any."""
         if kernel is None:
-            return self.embedding(hidden, reverse=True)
+            return ops.cast(
+                self.embedding(hidden, reverse=True), "float32"
+            )  # quantized, it has its own dtype
         logits = ops.matmul(ops.cast(hidden, kernel.dtype), kernel)
         return logits if self.soft_cap is None else ops.tanh(logits / self.soft_cap) * self.soft_cap
 

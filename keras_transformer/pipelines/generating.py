@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_transformer import generation
 from keras_transformer.generation import samplers
+from keras_transformer.generation.constraints import EndTokens
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.settings import Settings
@@ -615,7 +616,21 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
 
     def decode(self, ids: Any) -> Tensor:
         """Decode generated ids (B, M) to texts, strings (B,), as TensorFlow operations."""
-        return self.tokenizer.detokenize(ids)
+        return self.tokenizer.detokenize(self._with_one_end(ids))
+
+    def _with_one_end(self, ids: Any) -> Tensor:
+        """Replace other end tokens by the model's, after which the tokenizer stops."""
+        ids = tf.convert_to_tensor(ids)
+        others = [
+            id_
+            for constraint in self.constraints
+            if isinstance(constraint, EndTokens)
+            for id_ in constraint.ids()
+        ]
+        if not others:
+            return ids
+        is_other = tf.reduce_any(ids[..., None] == tf.constant(others, ids.dtype), axis=-1)
+        return tf.where(is_other, tf.cast(self.model.end_id, ids.dtype), ids)
 
     def with_settings(
         self,

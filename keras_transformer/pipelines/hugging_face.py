@@ -10,18 +10,24 @@ from keras_transformer import interop, text
 from keras_transformer.generation import ForcedPrefix
 from keras_transformer.interop import sentence_transformers
 from keras_transformer.interop.hub import MODULES, local_folder
+from keras_transformer.interop.hugging_face import INT8, quantize_weights
 from keras_transformer.interop.source import Source
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
+from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TOOL_USE
 from keras_transformer.pipelines.text_generation import TextGeneration
 from keras_transformer_options.arguments import check
 from keras_transformer_serving import files
+from keras_transformer_serving.text import chat
 
 # Files of the hub that pipelines read in addition to the model's.
 _FILES = (
     MODULES,
+    TOOL_USE,
     "README.md",
     "adapter_config.json",
+    chat.FILE,
+    PROCESSOR_TEMPLATE,
     "config_sentence_transformers.json",
     "generation_config.json",
     "merges.txt",
@@ -45,6 +51,7 @@ def from_hugging_face(
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    precision: str | None = None,
     **settings: Any,
 ) -> Any:
     """Load a pipeline from a folder, or a model of the Hub, of `transformers` or `sentence-transformers`.
@@ -71,6 +78,8 @@ def from_hugging_face(
         revision: a branch, a tag or a commit of the hub, by default the main branch.
         token: a token of the hub, by default the one that `huggingface_hub` has stored.
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
+        precision: "float32", "float16", "bfloat16" or "int8", as for `interop.from_hugging_face`; for
+            `sentence-transformers` the precision of the encoder.
         **settings: arguments of the pipeline, such as `generation` and `max_new_tokens`. Labels are read from
             `config.json`; `generation`, `constraints` and `max_new_tokens` by default from `generation_config.json` or,
             without that file, `config.json`. Unsupported settings are listed in a `UserWarning`. For a folder with
@@ -91,7 +100,7 @@ def from_hugging_face(
     Example:
         >>> writer = from_hugging_face("openai-community/gpt2", max_new_tokens=32)  # doctest: +SKIP
     """
-    return read(download(source, revision, token, cache_dir), revision, settings)
+    return read(download(source, revision, token, cache_dir), revision, settings, precision)
 
 
 def download(
@@ -104,23 +113,27 @@ def download(
     return local_folder(source, _FILES, revision=revision, token=token, cache_dir=cache_dir)
 
 
-def read(folder: pathlib.Path, revision: str | None, settings: Mapping[str, Any]) -> Any:
+def read(
+    folder: pathlib.Path, revision: str | None, settings: Mapping[str, Any], precision: str | None = None
+) -> Any:
     """Load a pipeline from a folder of `download`.
 
     Args:
         folder: the folder.
         revision: the revision that was requested of the hub.
         settings: arguments of the pipeline, see `from_hugging_face`.
+        precision: see `from_hugging_face`.
     """
-    pipeline = _read(folder, settings)
+    pipeline = _read(folder, precision, settings)
     pipeline.source = Source.of_folder(folder, revision)
     return pipeline
 
 
-def _read(folder: pathlib.Path, settings: Mapping[str, Any]) -> Any:
+def _read(folder: pathlib.Path, precision: str | None, settings: Mapping[str, Any]) -> Any:
     if sentence_transformers.has_modules(folder):
-        return _embedding(folder, settings)
-    model = interop.from_hugging_face(folder)
+        return _embedding(folder, precision, settings)
+    # The mean of images becomes part of weights in float.
+    model = interop.from_hugging_face(folder, precision=None if precision == INT8 else precision)
     config = files.read_json(folder / "config.json")
     pipeline = Pipeline.of_model(model)
     _check_settings(pipeline, settings)
@@ -130,6 +143,8 @@ def _read(folder: pathlib.Path, settings: Mapping[str, Any]) -> Any:
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
     if getattr(arguments.get("tokenizer"), "languages", {}):
         arguments |= _languages(folder, **arguments)
+    if precision == INT8:
+        quantize_weights(model)
     return pipeline(**{**arguments, **settings})
 
 
@@ -140,9 +155,9 @@ def _check_settings(pipeline: type[Pipeline], settings: Mapping[str, Any]) -> No
         check(name in parameters, f"not be passed for a {pipeline.__name__}", **{name: value})
 
 
-def _embedding(folder: pathlib.Path, settings: Mapping[str, Any]) -> Embedding:
+def _embedding(folder: pathlib.Path, precision: str | None, settings: Mapping[str, Any]) -> Embedding:
     _check_settings(Embedding, settings)
-    loaded = sentence_transformers.from_sentence_transformers(folder)
+    loaded = sentence_transformers.from_sentence_transformers(folder, precision)
     tokenizer = text.WordPieceTokenizer.from_files(
         loaded.folder, special_tokens_in_text=True, lowercase=loaded.lowercase
     )

@@ -1,27 +1,36 @@
 """Text generation with a decoder-only model."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.generation import Generation
 from keras_transformer.models import GPT
+from keras_transformer.pipelines.arguments import as_list
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
+from keras_transformer.pipelines.hugging_face_chat import read_chat_template, special_tokens_of
 from keras_transformer.pipelines.texts import first_error, first_ids, utf8_error
 from keras_transformer.text.tokenizers.hugging_face import adds_start
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import ArgumentError, check
 from keras_transformer_serving.pipelines.errors import RowErrors
+from keras_transformer_serving.text.chat import Chat, ChatTemplate, is_conversation
 
 _PROMPT = 512
 
 
-class TextGeneration(GeneratingPipeline):
+class TextGeneration(Chat, GeneratingPipeline):
     """A pipeline of a language model, its tokenizer and generation settings, from prompts to their continuations.
 
     The text is the concatenation of prompt and output: a space between them belongs to the output.
+
+    With a chat template, a prompt may be a conversation: a list of messages, or a mapping with "messages" and other
+    arguments of `apply_chat_template`, such as "tools". Its output is the model's next message or, if the last message
+    is the model's ("assistant"), the rest of it.
 
     Args:
         model: a decoder-only model such as `models.GPT`, or an `Ensemble` of some, which cannot be saved.
@@ -34,7 +43,8 @@ class TextGeneration(GeneratingPipeline):
         add_start: whether to begin every prompt with the tokenizer's start id, which in GPT-2 equals the end id.
             Required for empty prompts.
         special_tokens: whether to recognise special tokens in prompts, such as "<|endoftext|>" between documents, as
-            one token.
+            one token. They always are in conversations, which do not get a start token besides.
+        chat_template: the template of conversations in Jinja, or a `ChatTemplate`; None for none.
 
     Raises:
         TypeError: if the model is of another type.
@@ -44,6 +54,8 @@ class TextGeneration(GeneratingPipeline):
         >>> writer = TextGeneration(model, tokenizer, generation.Sample(top_p=0.9), max_new_tokens=5)
         >>> writer(["To be, or not"])
         [' to be: that']
+        >>> chat([{"role": "user", "content": "To be, or not?"}])  # doctest: +SKIP
+        'To be.'
     """
 
     model_classes: ClassVar[tuple[type, ...]] = (GPT,)
@@ -62,6 +74,7 @@ class TextGeneration(GeneratingPipeline):
         max_source_tokens: int | None = None,
         add_start: bool = False,
         special_tokens: bool = False,
+        chat_template: Any = None,
     ) -> None:
         super().__init__(
             model,
@@ -92,6 +105,48 @@ class TextGeneration(GeneratingPipeline):
         self.special_tokens = special_tokens
         self._source_tokens_argument = max_source_tokens
         self._anchor = _anchor(tokenizer, model)
+        self.chat_template = ChatTemplate.of(chat_template, special_tokens_of(tokenizer))
+
+    def __call__(self, texts: Any, *args: Any, **options: Any) -> Any:
+        """Generate the continuations of prompts, or the answers to conversations; see `GeneratingPipeline`."""
+        if is_conversation(texts):
+            return super().__call__([texts], *args, **options)[0]
+        return super().__call__(texts, *args, **options)
+
+    def stream(self, text: Any, *args: Any, **options: Any) -> Iterator[str]:
+        """Stream the continuation of a prompt, or the answer to a conversation; see `GeneratingPipeline`."""
+        if is_conversation(text):
+            return self._for_conversations().stream(self._text_of(text), *args, **options)
+        return super().stream(text, *args, **options)
+
+    def _generate(
+        self,
+        texts: Any,
+        batch_size: int,
+        prefixes: Any,
+        max_new_tokens: Any,
+        errors: RowErrors,
+        truncate: bool,
+    ) -> tuple[list[int], Generation, np.ndarray]:
+        texts = as_list("texts", texts)
+        options = (batch_size, prefixes, max_new_tokens, errors, truncate)
+        if not any(isinstance(text, list | tuple | Mapping) for text in texts):
+            return super()._generate(texts, *options)
+        rendered = list(texts)
+        for row, conversation in enumerate(texts):
+            with errors.of(row):
+                if isinstance(conversation, str):
+                    raise TypeError(
+                        f"`texts` must be all strings, or all conversations. Received: texts[{row}]={conversation!r}"
+                    )
+                rendered[row] = self._text_of(conversation)
+        return GeneratingPipeline._generate(self._for_conversations(), rendered, *options)
+
+    def _for_conversations(self) -> Self:
+        """Return a copy that takes special tokens, also the start token, from the text."""
+        pipeline = copy.copy(self)
+        pipeline.add_start, pipeline.special_tokens = False, True
+        return pipeline
 
     def preprocess(self, texts: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert prompts to the inputs of the model, as TensorFlow operations.
@@ -115,7 +170,7 @@ class TextGeneration(GeneratingPipeline):
     def decode(self, ids: Any) -> Tensor:
         """Decode generated ids (B, M) to texts, strings (B,), including the space after the prompt."""
         # Without an anchor token before them, tokenizers such as SentencePiece would strip the leading space.
-        ids = tf.convert_to_tensor(ids)
+        ids = self._with_one_end(ids)
         anchor = tf.fill([tf.shape(ids)[0], 1], tf.cast(self._anchor[0], ids.dtype))
         return tf.strings.substr(
             self.tokenizer.detokenize(tf.concat([anchor, ids], axis=1)), len(self._anchor[1]), -1
@@ -158,9 +213,13 @@ class TextGeneration(GeneratingPipeline):
 
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
-        """Return the generation settings, and whether prompts begin with the start token."""
+        """Return the generation settings, whether prompts begin with the start token, and the chat template."""
         arguments = super().hugging_face_arguments(folder, config, model, settings)
-        return arguments if "tokenizer" in settings else {**arguments, "add_start": adds_start(folder)}
+        if "tokenizer" not in settings:
+            arguments["add_start"] = adds_start(folder)
+        if "chat_template" not in settings:
+            arguments["chat_template"] = read_chat_template(folder)
+        return arguments
 
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
@@ -169,7 +228,11 @@ class TextGeneration(GeneratingPipeline):
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
-        return {**super().settings(), "max_source_tokens": self._source_tokens_argument}
+        return {
+            **super().settings(),
+            "max_source_tokens": self._source_tokens_argument,
+            "chat_template": None if self.chat_template is None else self.chat_template.get_config(),
+        }
 
     def generation_config(self) -> dict[str, Any]:
         """Return the generation settings of an export, with defaults resolved."""
@@ -181,7 +244,8 @@ class TextGeneration(GeneratingPipeline):
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
-        return {**super().export_config(), "anchor_id": self._anchor[0]}
+        config = {**super().export_config(), "anchor_id": self._anchor[0]}
+        return {name: value for name, value in config.items() if name != "chat_template" or value is not None}
 
 
 def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:

@@ -1,6 +1,7 @@
 """Exported pipelines that generate: texts in, texts out."""
 
 import abc
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from keras_transformer_serving.pipelines.errors import (
 )
 from keras_transformer_serving.tasks import DEFAULT, ERROR_OUTPUT, TEXT, ExportedPipeline, Task, Tensor
 from keras_transformer_serving.text import Tokenizer, splitting
+from keras_transformer_serving.text.chat import Chat, ChatTemplate, is_conversation
 
 NEW_SEED = -1  # draws a new seed
 _NO_TEXT = (
@@ -118,6 +120,10 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         self.graphs = graphs
         self.tokenizer = tokenizer
         self.config = config
+        constraints = config.get("constraints", [])
+        self._other_ends = {
+            id_ for each in constraints if each["constraint"] == "EndTokens" for id_ in each["end_ids"]
+        }
 
     @property
     def languages(self) -> Sequence[str]:
@@ -139,6 +145,10 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
+
+    def _until_end(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids before the first of the other end tokens; the tokenizer finds the model's own."""
+        return [*itertools.takewhile(lambda id_: id_ not in self._other_ends, ids)]
 
     def __call__(
         self,
@@ -185,7 +195,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             >>> translate("La casa.\n\nEl perro.", long_texts="split")
             'The house.\n\nThe dog.'
         """
-        one = isinstance(texts, str)
+        one = self._is_one(texts)
         rows = [texts] if one else list(texts)
         if self.tokenizer is None:
             raise ValueError(_NO_TEXT)
@@ -202,12 +212,20 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         row_errors = RowErrors(errors)
         for row, text in enumerate(rows):
             with row_errors.of(row):
-                check_string("texts", row, text)
+                self._check_text(row, text)
         ids = self._generate(rows, batch_size, row_errors, truncate, options, chosen)["ids"]
         first = ids if ids.ndim == 2 else ids[:, 0]
         outputs = row_errors.merge({row: self.decode(first[row]) for row in row_errors.accepted(len(rows))})
         outputs = outputs if split is None else split.join(outputs)
         return outputs[0] if one else outputs
+
+    def _is_one(self, texts: Any) -> bool:
+        """Return whether the argument of a call is one text."""
+        return isinstance(texts, str)
+
+    def _check_text(self, row: int, text: Any) -> None:
+        """Raise a TypeError or ValueError unless the item of a call at index `row` is a text."""
+        check_string("texts", row, text)
 
     def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
         """Return each text as parts that fit `max_source_tokens`; None if long texts are errors."""
@@ -465,11 +483,31 @@ class TextToText(Generating):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
-        return self._text_tokenizer.detokenize(ids)
+        return self._text_tokenizer.detokenize(self._until_end(ids))
 
 
-class TextGeneration(Generating):
-    """An exported decoder-only model, from prompts to their continuations; `load` creates it."""
+class TextGeneration(Chat, Generating):
+    """An exported decoder-only model, from prompts to their continuations; `load` creates it.
+
+    With a chat template, a prompt may be a conversation: a list of messages, or a mapping with "messages" and other
+    arguments of `apply_chat_template`.
+    """
+
+    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
+        super().__init__(graphs, tokenizer, config)
+        self.chat_template = ChatTemplate.of(config.get("chat_template"), {})
+
+    def _is_one(self, texts: Any) -> bool:
+        return isinstance(texts, str) or is_conversation(texts)
+
+    def _check_text(self, row: int, text: Any) -> None:
+        if not is_conversation(text):
+            super()._check_text(row, text)
+
+    def _ids(self, text: Any, row: int, truncate: bool, language: str) -> list[int]:
+        if is_conversation(text):  # its special tokens are in the template
+            return self._limited(self._text_tokenizer.tokenize(self._text_of(text), True), truncate)
+        return super()._ids(text, row, truncate, language)
 
     def tokenize(self, text: str, source_language: str = "") -> list[int]:
         """Return the source ids of a prompt."""
@@ -483,7 +521,7 @@ class TextGeneration(Generating):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids, including the space after the prompt."""
         # As in the pipeline: without an ordinary token before them, the leading space would be stripped.
-        anchor = self.config["anchor_id"]
+        anchor, ids = self.config["anchor_id"], self._until_end(ids)
         text, prefix = (self._text_tokenizer.detokenize(each) for each in ([anchor, *ids], [anchor]))
         return text.removeprefix(prefix)
 

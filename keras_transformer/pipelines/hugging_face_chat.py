@@ -1,0 +1,89 @@
+"""Chat templates from a folder of Hugging Face's `transformers`."""
+
+import pathlib
+from typing import Any
+
+from keras_transformer_serving import files
+from keras_transformer_serving.text.chat import FILE, ChatTemplate
+
+TOOL_USE = "additional_chat_templates/tool_use.jinja"
+PROCESSOR_TEMPLATE = "chat_template.json"
+_CONFIG = "tokenizer_config.json"
+_MAP = "special_tokens_map.json"
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_ROLES = {
+    "start": "bos_token",
+    "end": "eos_token",
+    "unknown": "unk_token",
+    "pad": "pad_token",
+    "mask": "mask_token",
+}
+
+
+def read_chat_template(folder: pathlib.Path) -> ChatTemplate | None:
+    """Return the chat template of a folder, as `transformers` chooses it, or None if it has none.
+
+    A file `chat_template.jinja` precedes `chat_template.json`, and that `tokenizer_config.json`, whose "chat_template"
+    is a template or a list of named ones, among them "default".
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        ValueError: if a file is damaged, or no template is the default.
+    """
+    config = _read(folder / _CONFIG)
+    templates = _templates(folder, config)
+    if not templates:
+        return None
+    if "default" not in templates:
+        raise ValueError(
+            f"`{folder}` must have a chat template named 'default'. Received: {sorted(templates)}"
+        )
+    tokens = {**_read(folder / _MAP), **config}
+    return ChatTemplate(
+        templates["default"],
+        templates.get("tool_use"),
+        {name: text for name in _TOKENS if (text := _text(tokens.get(name))) is not None},
+    )
+
+
+def special_tokens_of(tokenizer: Any) -> dict[str, str]:
+    """Return a tokenizer's special tokens by the names that chat templates use."""
+    ids = {role: getattr(tokenizer, f"{role}_id", None) for role in _ROLES}
+    return {
+        _ROLES[role]: tokenizer.id_to_piece(id_)
+        for role, id_ in ids.items()
+        if id_ is not None and 0 <= id_ < tokenizer.vocabulary_size
+    }
+
+
+def _templates(folder: pathlib.Path, config: dict[str, Any]) -> dict[str, str]:
+    """Return the templates of a folder by name."""
+    if (folder / FILE).is_file():
+        named = {"default": folder / FILE, "tool_use": folder / TOOL_USE}
+        return {name: path.read_text(encoding="utf-8") for name, path in named.items() if path.is_file()}
+    template = _read(folder / PROCESSOR_TEMPLATE).get("chat_template") or config.get("chat_template")
+    if not template:
+        return {}
+    if isinstance(template, str):
+        return {"default": template}
+    try:
+        return {each["name"]: str(each["template"]) for each in template}
+    except (KeyError, TypeError):
+        raise ValueError(
+            f"`{folder / _CONFIG}` must have a template, or a list of named ones, as chat_template. "
+            f"Received: chat_template={template!r}"
+        ) from None
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    """Return the content of a JSON file, empty if there is none."""
+    content = files.read_json(path) if path.is_file() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _text(token: Any) -> str | None:
+    """Return the text of a token, which files describe by a text or an object."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None

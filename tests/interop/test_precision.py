@@ -1,0 +1,121 @@
+"""The precision of published weights: float32, float16, bfloat16, and int8 matrices."""
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation, interop
+from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer.interop import hugging_face
+from keras_transformer.models import BERT, GPT, T5, Llama, MaskedLanguageModel, Transformer
+
+safetensors = pytest.importorskip("safetensors.numpy")
+
+IDS = np.random.default_rng(0).integers(4, 60, (2, 9)).astype("int32")
+SIZES = {"num_layers": 2, "num_heads": 2, "model_dim": 64, "hidden_dim": 128}
+MODELS = {
+    "gpt": lambda: GPT(300, **SIZES, max_length=32, end_id=3),
+    "llama": lambda: Llama(300, **SIZES, num_kv_heads=1, end_id=3),
+    "t5": lambda: T5(300, **SIZES, dropout=0.0),
+    "transformer": lambda: Transformer(300, **SIZES, dropout=0.0),
+    "bert": lambda: MaskedLanguageModel(BERT(300, **SIZES, max_length=32)),
+}
+FLOATS = ("float32", "float16", "bfloat16")
+slow = pytest.mark.slow_variants
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A Llama as it is published: its weights in bfloat16."""
+    keras.utils.set_random_seed(0)
+    folder = interop.to_hugging_face(MODELS["llama"](), tmp_path / "llama")
+    tensors = safetensors.load_file(folder / "model.safetensors")
+    halves = {name: values.astype(ml_dtypes.bfloat16) for name, values in tensors.items()}
+    safetensors.save_file(halves, folder / "model.safetensors")
+    return folder
+
+
+def logits(model):
+    inputs = {"source_ids": IDS, "target_ids": IDS} if is_encoder_decoder(model) else IDS
+    return ops.convert_to_numpy(ops.cast(model(inputs), "float32"))
+
+
+def cosine(found, expected):
+    """Return the lowest cosine of two vectors of logits at the same position."""
+    norms = np.linalg.norm(found, axis=-1) * np.linalg.norm(expected, axis=-1)
+    return ((found * expected).sum(-1) / norms).min()
+
+
+def weight_bytes(model):
+    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+    return sum(int(ops.size(weight)) * sizes[str(weight.dtype)] for weight in model.weights)
+
+
+@pytest.mark.parametrize("precision", FLOATS)
+def test_weights_are_stored_and_computed_in_the_precision(folder, precision):
+    model = interop.from_hugging_face(folder, precision=precision)
+    assert {str(weight.dtype) for weight in model.weights} == {precision}
+    assert model.compute_dtype == precision
+    assert cosine(logits(model), logits(interop.from_hugging_face(folder))) > 0.999
+
+
+@pytest.mark.parametrize("precision", FLOATS)
+def test_large_tensors_are_read_in_blocks_without_change(folder, precision, monkeypatch):
+    monkeypatch.setattr("keras_transformer.interop.architecture._BLOCK", 1000)
+    in_blocks = interop.from_hugging_face(folder, precision=precision)
+    monkeypatch.undo()
+    whole = interop.from_hugging_face(folder, precision=precision)
+    for found, expected in zip(in_blocks.weights, whole.weights, strict=True):
+        np.testing.assert_array_equal(ops.convert_to_numpy(found), ops.convert_to_numpy(expected))
+
+
+@slow
+@pytest.mark.parametrize("precision", ["int8", "bfloat16", "float16"])
+def test_models_generate_and_are_saved_in_a_precision(folder, precision, tmp_path):
+    model = interop.from_hugging_face(folder, precision=precision)
+    for sampler in ("greedy", generation.Beam(2)):
+        out = generation.generate(model, IDS, sampler, max_new_tokens=3)
+        assert out.ids.shape == (2, 1, 3)
+        assert np.isfinite(out.scores).all()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert [weight.dtype for weight in loaded.weights] == [weight.dtype for weight in model.weights]
+    np.testing.assert_array_equal(logits(loaded), logits(model))
+
+
+def test_logits_are_float32_in_every_precision(folder):
+    for options in ({"precision": "bfloat16"}, {"precision": "int8", "dtype": "bfloat16"}):
+        assert interop.from_hugging_face(folder, **options)(IDS).dtype == "float32"
+
+
+@slow
+@pytest.mark.parametrize("name", MODELS)
+def test_int8_weights_are_a_quarter_and_logits_close(name):
+    keras.utils.set_random_seed(0)
+    model = MODELS[name]()
+    expected, size = logits(model), weight_bytes(model)
+    hugging_face.quantize_weights(model)
+    assert weight_bytes(model) < 0.32 * size  # matrices of 64 rows have a scale for each column
+    assert cosine(logits(model), expected) > 0.999
+    matrices = [weight for weight in model.weights if len(weight.shape) == 2]
+    assert {str(weight.dtype) for weight in matrices if min(weight.shape) >= 64} == {"int8"}
+
+
+@slow
+def test_int8_is_the_quantization_of_keras(folder):
+    """Only its weights: by default Keras quantizes activations too."""
+    found, expected = interop.from_hugging_face(folder, precision="int8"), interop.from_hugging_face(folder)
+    config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    expected.quantize("int8", config=config, filters="embedding|query|key|value|output|hidden|gate")
+    np.testing.assert_array_equal(logits(found), logits(expected))
+
+
+def test_invalid_precisions_raise_errors(folder):
+    with pytest.raises(ValueError, match=r"`precision` must be one of .*Received: precision='int4'"):
+        interop.from_hugging_face(folder, precision="int4")
+    with pytest.raises(
+        ValueError, match="`precision` must be None or 'int8' if `dtype` is given.*Received: "
+    ):
+        interop.from_hugging_face(folder, precision="float16", dtype="float32")
