@@ -92,7 +92,7 @@ class _HeadedDecoder(Model):
     def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
         rows = ops.reshape(ids, (-1, ops.shape(ids)[-1]))
         index = ops.arange(ops.shape(rows)[1], dtype="int32")
-        last = ops.max(ops.where(ops.equal(rows, self.special_ids[-1]), index, 0), axis=1)
+        last = ops.max(ops.where(ops.equal(rows, self.special_ids[-1]), index, 0), axis=1, initial=0)
         ends = ops.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # (rows, D)
         ends = ops.reshape(ends, (*ops.shape(ids)[:-1], self.decoder.model_dim))
         return self._logits(ends, training)

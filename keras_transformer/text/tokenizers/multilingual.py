@@ -1,24 +1,21 @@
 """Reading of the tokenizers of translation models of many languages: mBART, mBART-50, NLLB-200 and M2M-100."""
 
-import functools
-import io
 import pathlib
 import re
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers.character_map import character_map
+from keras_transformer.text.tokenizers.components import Components, in_order, read_object
 from keras_transformer.text.tokenizers.hugging_face import Folder
 
 _SPECIAL = {"start": "</s>", "pad": "<pad>", "end": "</s>", "unknown": "<unk>", "bos": "<s>"}
 _FIRST = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first four ids
 _MASK = "<mask>"
 _FILE = "sentencepiece.bpe.model"
-_WHITE_SPACE = [code for code in range(0x3001) if chr(code).isspace() and code not in range(0x1C, 0x20)]
 
 # The codes of languages in the order of their ids, which the files of older versions do not list.
 _MBART = """ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP
@@ -92,7 +89,7 @@ def read_multilingual(folder: Folder) -> tuple[bytes, list[str], dict[str, Any]]
 def _kind(path: pathlib.Path) -> str | None:
     """Return the name of the class of the tokenizer without "Tokenizer", None for another than those of this module."""
     config = path / "config.json"
-    model = hugging_face._read_object(config) if config.is_file() else {}
+    model = read_object(config) if config.is_file() else {}
     name = hugging_face._config(path).get("tokenizer_class") or model.get("tokenizer_class")
     kind = (
         re.sub("Tokenizer(Fast)?$", "", str(name)) if name else _MODEL_TYPES.get(model.get("model_type", ""))
@@ -111,7 +108,7 @@ def _read_m2m100(path: pathlib.Path, config: Mapping[str, Any]) -> tuple[bytes, 
     file = path / _FILE
     if not file.is_file() or not (path / "vocab.json").is_file():
         raise hugging_face._missing(path, f"vocab.json and {_FILE}")
-    pieces = hugging_face._in_order(path / "vocab.json", hugging_face._read_object(path / "vocab.json"))
+    pieces = in_order(path / "vocab.json", read_object(path / "vocab.json"))
     codes = _WMT21 if config.get("language_codes") == "wmt21" else _M2M100
     languages = {code: f"__{code}__" for code in codes.split()}
     hugging_face._sentence_piece(file)  # check it
@@ -121,58 +118,28 @@ def _read_m2m100(path: pathlib.Path, config: Mapping[str, Any]) -> tuple[bytes, 
 
 def _of_json(file: pathlib.Path) -> tuple[bytes, list[str]]:
     """Return an equivalent SentencePiece model, and all pieces, of a `tokenizer.json` of unigrams or of merges."""
-    content = hugging_face._read_object(file)
-    is_pairs = (content.get("model") or {}).get("type") == "BPE"
-    if is_pairs:
-        model, pieces = _of_pairs(file, content)
-    else:
-        model, pieces = hugging_face._unigram(file, content)
-    splitter = content.get("pre_tokenizer") or {}
-    steps = [step.get("type") for step in splitter.get("pretokenizers", [splitter])]
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    if "WhitespaceSplit" in steps and not proto.normalizer_spec.precompiled_charsmap:
-        proto.normalizer_spec.precompiled_charsmap = _white_space_charsmap()
-        model = proto.SerializeToString()
-    return model, pieces
+    components = Components.read(file)
+    if components.model_type == "BPE":
+        return _of_pairs(components)
+    return hugging_face._unigram(components)
 
 
-def _of_pairs(file: pathlib.Path, content: Mapping[str, Any]) -> tuple[bytes, list[str]]:
+def _of_pairs(components: Components) -> tuple[bytes, list[str]]:
     """Return a SentencePiece model that merges in the order of the merges of `tokenizer.json`, and all pieces."""
-    model = hugging_face._model(file, content, "BPE")
-    unset = {"dropout": None, "ignore_merges": False, "byte_fallback": False, "fuse_unk": True}
-    hugging_face._check(file, {**unset, **model}, unset)
-    pieces = hugging_face._in_order(file, hugging_face._with_added(content, model.get("vocab")))
+    model = components.model("BPE", dropout=None, ignore_merges=None, byte_fallback=None, fuse_unk=True)
+    pieces = components.pieces(model.get("vocab"))
     merges = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", []))
     ranks: dict[str, int] = {}
     for rank, pair in enumerate(merges):
         ranks.setdefault("".join(pair), rank)
-    special = [token["content"] for token in content.get("added_tokens") or ()]
+    special = [token["content"] for token in components.added_tokens]
     scores = [(piece, -float(ranks.get(piece, len(ranks) + id_))) for id_, piece in enumerate(pieces)]
     unknown_id = pieces.index(model.get("unk_token") or "<unk>")
-    made = hugging_face.sentence_piece_model(scores, unknown_id, special, content.get("normalizer"))
+    splits = [step["type"] for step in components.steps("pre_tokenizer")]
+    normalization = character_map(components.steps("normalizer"), "WhitespaceSplit" in splits)
+    if normalization is None:
+        components.unsupported("normalizer")
+    made = hugging_face.sentence_piece_model(scores, unknown_id, special, normalization)
     proto = sentencepiece_model_pb2.ModelProto.FromString(made)
     proto.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.BPE
     return proto.SerializeToString(), pieces
-
-
-@functools.cache
-def _white_space_charsmap() -> bytes:
-    """Return the character map that replaces each white space by a space, in SentencePiece's format."""
-    with tempfile.TemporaryDirectory() as folder:
-        table = pathlib.Path(folder) / "normalization.tsv"
-        table.write_text(
-            "".join(f"{code:X}\t20\n" for code in _WHITE_SPACE if code != 0x20), encoding="utf-8"
-        )
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["a"]),
-            model_writer=model,
-            model_type="char",
-            vocab_size=5,
-            hard_vocab_limit=False,
-            normalization_rule_tsv=str(table),
-            minloglevel=2,
-        )
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
-    charsmap: bytes = proto.normalizer_spec.precompiled_charsmap
-    return charsmap
