@@ -6,6 +6,10 @@ GPT-1's and GPT-2's `vocab.json` and `merges.txt`, BERT's `vocab.txt`, `sentence
 mBART, mBART-50 and NLLB-200, and M2M-100's `vocab.json` and `sentencepiece.bpe.model`. Ids are compared on lines of
 real text, and on as many lines of characters from all over Unicode; texts are compared for the ids of the real lines.
 
+`published_tokenizers.py` writes a `tokenizer.json` with the components of Llama, Qwen, SmolLM, Gemma, Phi-3, Mistral,
+ALBERT and ModernBERT. Their ids, with and without special tokens in texts, and their texts are compared on hard lines
+and on real ones, in the graph and without TensorFlow; where there is a `tokenizer.model`, with SentencePiece's, too.
+
     .venv-bench/bin/python benchmarks/parity/tokenizers_of_folders.py    # needs KERAS_TRANSFORMER_DATA; --help
 """
 
@@ -28,14 +32,27 @@ import sentencepiece
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import numpy as np
+import published_tokenizers
 import references
 from small_folders import add_languages
 from tokenizers_parity import fuzzed_lines, real_lines
 
+import keras_transformer_serving as serving
 from keras_transformer import text
 
 VOCABULARY = 8000
 SPECIAL = ("<unk>", "</s>", "<pad>", "<s>", "<mask>")
+HARD_LINES = 1000
+TRAINING_LINES = 20_000
+DIFFERENCES = (
+    "lines_with_other_ids",
+    "of_these_with_special_tokens",
+    "of_these_equally_probable",
+    "lines_that_differ_in_serving",
+    "texts_that_differ",
+    "lines_that_differ_in_sentencepiece",
+)
 
 
 def sentence_piece(lines: list[str], **options: Any) -> bytes:
@@ -237,6 +254,61 @@ def tokenizers_of(count: int) -> dict[str, tuple[Any, Callable[..., Any], Any]]:
         return {name: each for name, *each in contenders(corpora(count)["real"], pathlib.Path(base))}
 
 
+def compare_published(name: str, count: int) -> dict[str, Any]:
+    """Return the numbers of lines and texts that differ for a type of `tokenizer.json`."""
+    real = corpora(count)["real"]
+    training = [*real_lines(TRAINING_LINES), *published_tokenizers.hard_lines(HARD_LINES, [], 1)]
+    with tempfile.TemporaryDirectory() as base:
+        folder = pathlib.Path(base)
+        published_tokenizers.WRITERS[name](folder, training, VOCABULARY)
+        tokenizer = text.from_hugging_face(folder)
+        reference = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+        tokens = [token for token in published_tokenizers.tokens_of(folder) if token.strip()]
+        model = folder / "tokenizer.model"
+        processor = sentencepiece.SentencePieceProcessor(str(model)) if model.is_file() else None
+    served = serving.tokenizer_of(tokenizer.model_bytes, {"tokenizer_class": type(tokenizer).__name__})
+    hard = published_tokenizers.hard_lines(HARD_LINES, tokens[:12])
+    figures: dict[str, Any] = {"hard_lines": len(hard), "real_lines": len(real), "examples": []}
+    figures |= dict.fromkeys(DIFFERENCES, 0)
+    special_ids = {*tokenizer.special_token_ids.values()}
+    for lines, special in ((hard, False), (hard, True), (real, True)):
+        ids = [
+            row
+            for i in range(0, len(lines), 1000)
+            for row in tokenizer.tokenize(lines[i : i + 1000], special_tokens=special).to_list()
+        ]
+        expected = reference(lines, add_special_tokens=False, split_special_tokens=not special)["input_ids"]
+        for line, found, other in zip(lines, ids, expected, strict=True):
+            figures["lines_that_differ_in_serving"] += served.tokenize(line, special) != found
+            if found == other:
+                continue
+            figures["lines_with_other_ids"] += 1
+            if not special and special_ids.intersection(other) - {tokenizer.unknown_id}:
+                figures["of_these_with_special_tokens"] += 1  # pieces of ALBERT's model in `tokenizers`
+            elif are_equally_probable(reference, found, other):
+                figures["of_these_equally_probable"] += 1
+            else:
+                figures["examples"] = [*figures["examples"], line[:100]][:5]
+        if processor is not None and not special:
+            figures["lines_that_differ_in_sentencepiece"] = sum(
+                processor.encode(line) != row for line, row in zip(lines, expected, strict=True)
+            )
+        rows = [row for row in expected if not special_ids.intersection(row)]
+        texts = [each.decode() for each in tokenizer.detokenize(rows).numpy()]
+        pairs = zip(texts, reference.batch_decode(rows), strict=True)
+        figures["texts_that_differ"] += sum(ours != theirs for ours, theirs in pairs)
+    return figures
+
+
+def are_equally_probable(reference: Any, found: list[int], other: list[int]) -> bool:
+    """Return whether two segmentations of a unigram model have one probability, so that rounding decides."""
+    model = json.loads(reference.backend_tokenizer.to_str())["model"]
+    if model["type"] != "Unigram":
+        return False
+    scores = np.array([score for _, score in model["vocab"]])
+    return bool(np.isclose(scores[found].sum(), scores[other].sum(), rtol=1e-6))
+
+
 NAMES = (
     *("T5", "T5, tokenizer.json", "Marian", "Marian, target", "GPT-1", "GPT-2", "BERT"),
     *("MBart", "MBart, tokenizer.json", "MBart50", "MBart50, tokenizer.json"),
@@ -245,9 +317,14 @@ NAMES = (
 REFERENCE = references.Reference(
     __file__,
     __doc__,
-    {f"{name}, {kind}": (name, kind) for name in NAMES for kind in ("real", "fuzzed")},
-    lambda run: compare(
-        *tokenizers_of(run.options.lines)[run.case[0]], corpora(run.options.lines)[run.case[1]]
+    {
+        **{f"{name}, {kind}": (name, kind) for name in NAMES for kind in ("real", "fuzzed")},
+        **{f"{name}, tokenizer.json of the published": (name, None) for name in published_tokenizers.WRITERS},
+    },
+    lambda run: (
+        compare_published(run.case[0], run.options.lines)
+        if run.case[1] is None
+        else compare(*tokenizers_of(run.options.lines)[run.case[0]], corpora(run.options.lines)[run.case[1]])
     ),
     measures=(
         "lines_with_other_ids",
@@ -255,7 +332,7 @@ REFERENCE = references.Reference(
         "of_these_with_a_space_at_the_end",
         "texts_that_differ",
     ),
-    packages=("transformers", "sentencepiece"),
+    packages=("transformers", "tokenizers", "sentencepiece"),
     name="parity_tokenizers_of_folders",
     add_options=lambda parser: parser.add_argument("--lines", type=int, default=10_000),
 )

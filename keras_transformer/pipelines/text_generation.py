@@ -125,11 +125,12 @@ class TextGeneration(Chat, GeneratingPipeline):
         batch_size: int,
         prefixes: Any,
         max_new_tokens: Any,
+        chosen: dict[str, list[str]],
         errors: RowErrors,
         truncate: bool,
     ) -> tuple[list[int], Generation, np.ndarray]:
         texts = as_list("texts", texts)
-        options = (batch_size, prefixes, max_new_tokens, errors, truncate)
+        options = (batch_size, prefixes, max_new_tokens, chosen, errors, truncate)
         if not any(isinstance(text, list | tuple | Mapping) for text in texts):
             return super()._generate(texts, *options)
         rendered = list(texts)

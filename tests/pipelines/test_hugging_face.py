@@ -167,7 +167,7 @@ def test_gpt_continues_a_text(cls, roles, token, options, tmp_path):
     expected = pipelines.TextGeneration(model, tokenizer, max_new_tokens=4)(TEXTS[:3])
     assert found(TEXTS[:3]) == expected
     (tmp_path / "it" / "merges.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="must hold tokenizer.json, or vocab.json and merges.txt"):
+    with pytest.raises(FileNotFoundError, match="must hold tokenizer.json, .* or vocab.json and merges.txt"):
         pipelines.from_hugging_face(tmp_path / "it")
 
 
@@ -214,7 +214,7 @@ def test_the_head_of_bert_determines_the_pipeline(name, tmp_path):
 def test_a_vocabulary_of_the_wrong_size_is_rejected(tmp_path):
     write_bert(tmp_path / "bert", pieces=[*PIECES, "more"])
     with pytest.raises(
-        ValueError, match="`model` and `tokenizer` must have the same vocabulary_size. Received: 15 and 16"
+        ValueError, match="`vocabulary_size` must be at least 16, .* Received: vocabulary_size=15"
     ):
         pipelines.from_hugging_face(tmp_path / "bert")
 

@@ -62,6 +62,56 @@ def test_byte_pair_tokenization_matches_gpt2(prefix, ids):
     assert (it.pad_id, it.padding_value, it.mask_id) == (None, 0, -1)
 
 
+def test_byte_pair_tokenization_recognizes_tokens_and_keeps_whole_words():
+    pieces = ["<|end|>", *BYTE_CHARACTERS, "<a>", "  ", "12", "abc", "Ġabc"]
+    settings = {
+        "special_tokens": {"end": "<|end|>"},
+        "special_tokens_in_text": False,
+        "add_prefix_space": False,
+        "pattern": r" ?\p{L}+|\p{N}{1,2}|.",
+        "normalization": "NFC",
+        "ignore_merges": True,
+        "tokens_in_text": ["<a>", "  "],
+        "rstrip_tokens": ["<a>", "<|end|>"],
+        "lstrip_tokens": ["<|end|>"],
+        "normalized_tokens": ["  "],
+        "unused": 2,
+    }
+    it = tokenizer("BytePairTokenizer", vocabulary=pieces, merges=[], settings=settings)
+    names = [it.pieces[id_] for id_ in it.tokenize("abc abc123 <a> \n  e")]
+    assert names == ["abc", "Ġabc", "12", "3", "Ġ", "<a>", "e"]
+    assert [it.pieces[id_] for id_ in it.tokenize("a   b")] == ["a", "  ", "Ġ", "b"]
+    assert it.tokenize("a\t<|end|> b", special_tokens=True) == [1 + ord("a"), 0, 1 + ord("b")]
+    assert it.tokenize("e\u0301") == [1 + byte for byte in "é".encode()]
+    assert len(it.pieces) == len(pieces) + 2
+    assert it.detokenize([1 + ord("a"), len(pieces) + 1]) == "a"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        ("legacy", [["_", "_", "a", "_", "b"], ["_", "a"], ["<s>", "_", "a"], []]),
+        ("always", [["_", "a", "_", "b"], ["_", "a"], ["<s>", "_", "a"], []]),
+        ("first", [["_", "a", "_", "b"], ["_", "a"], ["<s>", "a"], []]),
+        ("never", [["_", "a", "_", "b"], ["a"], ["<s>", "a"], []]),
+    ],
+)
+def test_llama_tokenization_adds_spaces_and_falls_back_to_bytes(scheme, expected):
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b"]
+    settings = {
+        "special_tokens": {"unknown": "<unk>", "start": "<s>", "end": "</s>"},
+        "special_tokens_in_text": False,
+        "prepend_scheme": scheme,
+    }
+    it = tokenizer("LlamaTokenizer", vocabulary=pieces, merges=[], settings=settings)
+    found = [it.tokenize(text, special_tokens=True) for text in (" a b", "a", "<s>a", "")]
+    assert [[it.pieces[id_].replace("\u2581", "_") for id_ in ids] for ids in found] == expected
+    bytes_ = [3 + byte for byte in "é".encode()]
+    assert it.tokenize("aéa")[-4:] == [260, *bytes_, 260]
+    text = it.detokenize([1, 259, 260, *bytes_, 260, 3 + 0xC3, 3 + 0xFF, 260])
+    assert text == f"{' ' if scheme == 'never' else ''}aéa\ufffd\ufffda"
+
+
 def test_openai_gpt_tokenization_is_as_specified():
     settings = {
         "special_tokens": dict.fromkeys(("unknown", "end"), "<unk>"),
@@ -168,7 +218,7 @@ def test_errors_name_the_missing_library(monkeypatch):
         return importer(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    for name in ("BytePairTokenizer", "OpenAIGPTTokenizer", "WordPieceTokenizer"):
+    for name in ("BytePairTokenizer", "LlamaTokenizer", "OpenAIGPTTokenizer", "WordPieceTokenizer"):
         with pytest.raises(ImportError, match=r"pip install 'keras-transformer-serving\[tokenizers\]'"):
             tokenizer(name)
     assert tokenizer(

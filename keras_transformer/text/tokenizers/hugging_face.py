@@ -81,7 +81,8 @@ def tokenizer_class(folder: Folder) -> str:
     if all((path / name).is_file() for name in ("vocab.json", "merges.txt")):
         ends = (piece.endswith("</w>") for piece in read_object(path / "vocab.json"))
         return "OpenAIGPTTokenizer" if any(ends) else "BytePairTokenizer"
-    raise _missing(path, f"{TOKENIZER_JSON}, or the files of another tokenizer")
+    others = "vocab.json and source.spm, or vocab.json and merges.txt"
+    raise _missing(path, f"{TOKENIZER_JSON}, vocab.txt, spiece.model, {_LLAMA_FILE}, {others}")
 
 
 def adds_start(folder: Folder) -> bool:

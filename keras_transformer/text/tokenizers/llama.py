@@ -27,7 +27,7 @@ class LlamaTokenizer(PairTokenizer):
     So do Llama 1 and 2, Mistral, Phi-3 and Gemma, whose files were trained by SentencePiece. Spaces are written as
     U+2581, of which one may be added before a text; adjacent characters and pieces are merged in the order of `merges`;
     a character without a piece becomes the pieces of its UTF-8 bytes, such as "<0xE2>". The ids equal those of the
-    `tokenizers` library, which differ from SentencePiece's where several pairs form one piece.
+    `tokenizers` library. A text is split only where no merge joins two characters, so a word may be long.
 
     Args:
         vocabulary: the pieces in the order of their ids.

@@ -106,7 +106,7 @@ class PairTokenizer(WordTokenizer):
                     f"`{name}` must be in the vocabulary. Received: {missing[:5]}, which are missing"
                 )
         self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
-        self._compiled_with_specials = Compiled(lambda texts: self._tokenize_texts(texts, True))
+        self._compiled_with_specials = Compiled(self._tokenize_texts_with_specials)
         scalar, seed = tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.int64)
         self._sampler = Compiled(self._sample_texts, scalar, seed)
 
@@ -133,8 +133,14 @@ class PairTokenizer(WordTokenizer):
     def _tokenize_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._compiled_with_specials(texts)
 
-    def _tokenize_texts(self, texts: tf.Tensor, special_tokens: bool = False) -> tf.RaggedTensor:
-        return self._around_tokens(texts, lambda words: tokenize_once(words, self._split), special_tokens)
+    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._around_tokens(texts, self._tokenize_once)
+
+    def _tokenize_texts_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._around_tokens(texts, self._tokenize_once, special_tokens=True)
+
+    def _tokenize_once(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
+        return tokenize_once(words, self._split)
 
     def _around_tokens(
         self,

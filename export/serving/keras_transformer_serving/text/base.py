@@ -151,7 +151,8 @@ def split_around(
         token = match[0] if match[0] in tokens else re.sub(rf"\A{_SPACES}|{_SPACES}\Z", "", match[0])
         parts += [text[end : match.start()], tokens[token]]
         end = match.end()
-    return [*parts, text[end:]]
+    rest = text[end:]  # after a token at the start, it may be one itself
+    return [*parts, tokens.get(rest, rest)]
 
 
 def _around(
