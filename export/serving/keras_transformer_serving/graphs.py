@@ -130,7 +130,9 @@ class Graphs:
                 )
             inputs["prefix_ids"] = self._checked_ids("prefix_ids", prefix_ids)
         if start_ids is not None:
-            if "start_ids" not in (entry.name for entry in self.session(self._loop).get_inputs()):
+            # An input with a default is an initializer that can be replaced.
+            replaceable = self.session(self._loop).get_overridable_initializers()
+            if "start_ids" not in (entry.name for entry in replaceable):
                 raise ValueError(
                     "`start_ids` needs a model whose targets begin with the token of a language. "
                     f"Received: start_ids={start_ids!r}"

@@ -149,3 +149,9 @@ def test_the_openapi_document_and_the_page_list_languages(exports):
         assert {each["name"]: each["choices"] for each in inputs}["target_language"] == ["en", "es"]
 
     run(exports, test, "translator")
+
+
+def test_start_ids_need_a_graph_that_takes_them(exports):
+    translate = serving.load(exports["copier"])
+    with pytest.raises(ValueError, match="`start_ids` needs a model whose targets begin with the token of a"):
+        translate.run(np.array([[9]]), start_ids=[3])
