@@ -109,10 +109,9 @@ class RotaryPositions(PositionEncoding):
         magnitude = 1.0 if self.scaling is None else self.scaling.magnitude()
         # A head axis for the angles: (T, 1, R/2) or (B, T, 1, R/2).
         sines, cosines = (ops.expand_dims(wave * magnitude, -2) for wave in (sines, cosines))
-        # Splits are converted to ONNX whether the shape is known or not.
-        rotated, *rest = [heads] if size == heads.shape[-1] else ops.split(heads, [size], axis=-1)
-        rotated = ops.cast(self._rotate(ops.cast(rotated, "float32"), sines, cosines), heads.dtype)
-        return ops.concatenate([rotated, *rest], axis=-1) if rest else rotated
+        rotated = self._rotate(ops.cast(heads[..., :size], "float32"), sines, cosines)
+        rotated = ops.cast(rotated, heads.dtype)
+        return rotated if size == heads.shape[-1] else ops.concatenate([rotated, heads[..., size:]], axis=-1)
 
     def queries(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
         """Rotate queries."""
@@ -141,8 +140,9 @@ class RotaryPositions(PositionEncoding):
             )
 
     def _rotate(self, heads: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:
+        half = heads.shape[-1] // 2
         if self.layout == "halves":
-            first, second = ops.split(heads, 2, axis=-1)
+            first, second = heads[..., :half], heads[..., half:]
         else:
             first, second = heads[..., ::2], heads[..., 1::2]
         return pair_up(
