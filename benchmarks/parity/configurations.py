@@ -62,9 +62,7 @@ def table(model_type: str) -> str:
             absent = "may be absent" if _may_be_absent(architecture, key) else "must be there"
             rows.setdefault(key, f"| `{key}` | {_shown(value)} alone; {absent} |")
         for key in (key for derived in architecture.derived for key in derived.settings):
-            default = architecture.defaults.get(key)
-            absent = "may be absent" if default is None else f"{_shown(default)} where absent"
-            rows.setdefault(key, f"| `{key}` | see above; {absent} |")
+            rows.setdefault(key, f"| `{key}` | see above; {_where_absent(architecture, key)} |")
     return "\n".join(["| key | accepted |", "|---|---|", *(rows[key] for key in sorted(rows))])
 
 
@@ -87,8 +85,8 @@ def classes(model_type: str) -> list[str]:
 
 
 def sample(architecture: Architecture) -> dict[str, Any]:
-    """Return a `config.json` with all keys that are read."""
-    config = dict(architecture.required)
+    """Return a `config.json` with all keys that are read into one argument each."""
+    config = {**architecture.required, "eos_token_id": 8}
     for ours, theirs in architecture.settings.items():
         for key in _names(theirs):
             candidates = (8, 0.5, True, next(iter(architecture.activations)), "cls")
@@ -110,14 +108,18 @@ def _accepted(architecture: Architecture, ours: str, theirs: Any, key: str) -> s
     others = [f"`{other}`" for other in _names(theirs) if other != key]
     if others:
         text += f", the same as {' and '.join(others)}"
+    return f"{text}; {_where_absent(architecture, key)}"
+
+
+def _where_absent(architecture: Architecture, key: str) -> str:
     if key in architecture.defaults:
-        return f"{text}; {_shown(architecture.defaults[key])} where absent"
-    return f"{text}; may be absent" if _may_be_absent(architecture, key) else f"{text}; must be there"
+        return f"{_shown(architecture.defaults[key])} where absent"
+    return "may be absent" if _may_be_absent(architecture, key) else "must be there"
 
 
 def _may_be_absent(architecture: Architecture, key: str) -> bool:
     config = sample(architecture)
-    del config[key]
+    config.pop(key, None)
     try:
         architecture.arguments(config)
     except ValueError:

@@ -279,7 +279,10 @@ CASES |= {
     "m2m-100": seq2seq("M2M100", 2, scale_embedding=True, activation_function="gelu"),
     "pegasus": seq2seq("Pegasus", 0, 0, scale_embedding=True),
     "mt5": dataclasses.replace(
-        t5({}), config=transformers.MT5Config, model=transformers.MT5ForConditionalGeneration, base=None
+        t5({"feed_forward_proj": "gated-gelu"}),
+        config=transformers.MT5Config,
+        model=transformers.MT5ForConditionalGeneration,
+        base=None,
     ),
     "llama": family("Llama", LLAMA),
     "llama, tied": family("Llama", {**LLAMA, "tie_word_embeddings": True, "rope_theta": 500.0}),
@@ -453,8 +456,9 @@ def compare(case: Case, settings: dict[str, Any], seed: int) -> references.Figur
     """Compare one architecture."""
     random = np.random.default_rng(seed)
     reference_model = case.model(case.config(**settings, pad_token_id=case.pad_id)).eval()
-    if getattr(reference_model.config, "scale_decoder_outputs", None) is False:
-        # Published weights of T5 v1.1 have two matrices; a new model of `transformers` has one, without the factor.
+    of_t5 = reference_model.config
+    if getattr(of_t5, "scale_decoder_outputs", None) is False or of_t5.model_type == "mt5":
+        # Published weights of T5 v1.1 and mT5 have two matrices; a new model of `transformers` has one.
         reference_model.lm_head.weight = torch.nn.Parameter(reference_model.lm_head.weight.detach().clone())
     randomise(reference_model, seed)
     with tempfile.TemporaryDirectory() as folder:

@@ -235,8 +235,9 @@ def rotary(
         raise expected(config, f"no other settings of rope_type={rope_type!r}", **unknown)
     length: Any = config.get(LENGTH)
     original = config.get(ORIGINAL_LENGTH) or rope.get(ORIGINAL_LENGTH) or length
-    ratio = {"factor": max(length / original, 1.0)} if is_integer(length) and is_integer(original) else {}
-    values = {**ratio, **given, LENGTH: length, ORIGINAL_LENGTH: original}
+    values = {LENGTH: length, **given, ORIGINAL_LENGTH: original}
+    if rope_type == "longrope" and is_integer(length) and is_integer(original):
+        values.setdefault("factor", max(length / original, 1.0))
     try:
         return base, scaling(**{ours: values[theirs] for ours, theirs in names.items() if theirs in values})
     except (TypeError, ValueError) as error:

@@ -82,12 +82,7 @@ SETTINGS = {
     "epsilon": "rms_norm_eps",
 }
 # Those that are the same for most families.
-DEFAULTS = {
-    "attention_dropout": 0.0,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "eos_token_id": 2,
-}
+DEFAULTS = {"attention_dropout": 0.0, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
 IGNORED = r"rotary_emb\.inv_freq$"
 TIED = {"lm_head.weight": "model.embed_tokens.weight"}
 
@@ -172,20 +167,22 @@ def _written_positions(model: Llama) -> dict[str, list[int]]:
 
 _NO_BIASES = {"attention_bias": False, "mlp_bias": False}
 _QWEN_WINDOWS = windows(_is_windowed_qwen, "max_window_layers", has_switch=True)
-_QWEN_DEFAULTS = {
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-    "eos_token_id": 151645,
-}
+_QWEN_DEFAULTS = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
 ARCHITECTURES = (
-    _family("llama", "LlamaForCausalLM", NO_WINDOWS, ROTARY, required=_NO_BIASES),
+    _family(
+        "llama",
+        "LlamaForCausalLM",
+        NO_WINDOWS,
+        ROTARY,
+        defaults={"eos_token_id": 2},
+        required=_NO_BIASES,
+    ),
     _family(
         "mistral",
         "MistralForCausalLM",
         windows(_is_windowed, has_types=False),
         ROTARY,
-        defaults={"sliding_window": 4096},
+        defaults={"eos_token_id": 2, "sliding_window": 4096},
     ),
     _family(
         "qwen2",

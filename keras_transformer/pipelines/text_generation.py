@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.generation import Generation
-from keras_transformer.models import GPT
+from keras_transformer.models import GPT, Gemma, Llama
 from keras_transformer.pipelines.arguments import as_list
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
@@ -58,7 +58,7 @@ class TextGeneration(Chat, GeneratingPipeline):
         'To be.'
     """
 
-    model_classes: ClassVar[tuple[type, ...]] = (GPT,)
+    model_classes: ClassVar[tuple[type, ...]] = (GPT, Llama, Gemma)
     _model_description: ClassVar[str] = "a decoder-only model such as `models.GPT`"
     _has_encoder: ClassVar[bool] = False
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "end_id")
