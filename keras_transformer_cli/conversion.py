@@ -19,7 +19,7 @@ from typing import Any
 from keras_transformer_cli import folders
 from keras_transformer_cli.output import say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.arguments import ArgumentError, check_positive_integer
+from keras_transformer_options.arguments import check, check_positive_integer
 from keras_transformer_options.files import checked_model_name
 
 PRECISIONS = ("float32", "float16", "int8")
@@ -119,13 +119,13 @@ def _convert(options: argparse.Namespace) -> None:
         check_positive_integer(max_new_tokens=options.max_new_tokens)
     name = checked_model_name(folder, None, 1)
     bundle.check_free(folder, [bundle.ONNX, bundle.new_version(folder, name, 1)])
+    say(f"Reading {options.source}")
     load_libraries()
     from keras_transformer import export
     from keras_transformer.pipelines import hugging_face
 
     precisions = precisions_of(options) or ["float32"]
     settings = {} if options.max_new_tokens is None else {"max_new_tokens": options.max_new_tokens}
-    say(f"Reading {options.source}")
     files = hugging_face.download(options.source, options.revision, options.token, options.cache_dir)
     with quiet_start():
         pipeline = hugging_face.read(files, options.revision, settings)
@@ -181,9 +181,9 @@ def serve(options: argparse.Namespace) -> int:
         if status := conversion.run():
             return status
         served.append(f"{name or conversion.name}={conversion.folder}")
-    for argument in ("revision", "token", "max_new_tokens", "cache_dir"):
-        if not are_published and getattr(options, argument) is not None:
-            raise ArgumentError(f"{{{argument}}} must be None for exports", **{argument: "a value"})
+    for argument in () if are_published else ("revision", "max_new_tokens", "cache_dir"):
+        value = getattr(options, argument)
+        check(value is None, "be None for exports", **{argument: value})
     options.folders = served
     command_line.run(options)
     return 0
@@ -218,8 +218,7 @@ class Conversion:
     def of(cls, source: str, options: argparse.Namespace) -> "Conversion":
         """Return the conversion of the requested revision, or of the files of a folder."""
         if os.path.isdir(source):
-            if options.revision is not None:
-                raise ArgumentError("{revision} must be None for a folder", revision=options.revision)
+            check(options.revision is None, "be None for a folder", revision=options.revision)
             return cls(source, _digest(pathlib.Path(source)), options)
         return cls(source, _commit(source, options.revision, options.token), options)
 

@@ -7,11 +7,15 @@ import doctest
 import importlib
 import io
 import json
+import os
 import pathlib
 import pkgutil
 import re
 import runpy
+import shlex
+import subprocess
 import sys
+import urllib.request
 
 import pytest
 import sentencepiece
@@ -90,8 +94,17 @@ def write_hugging_face_folders(folder):
     write("gpt2", gpt2, vocab_json=vocabulary, merges_txt=merges)
 
 
+PUBLISHED = "Helsinki-NLP/opus-mt-es-en"
+
+
+def publish(hub, downloads):
+    """Add the translator of the pages to the stub of the hub."""
+    folder = downloads / PUBLISHED.partition("/")[2]
+    hub.add(PUBLISHED, {path.name: path.read_bytes() for path in folder.iterdir()})
+
+
 @pytest.mark.slow
-def test_python_blocks_run_in_order(tmp_path, monkeypatch):
+def test_python_blocks_run_in_order(tmp_path, monkeypatch, hub):
     """Train on few sentences, as the score does not matter."""
     train, validation, test = phrasebook.load_data(3000, num_validation=50, num_test=50)
     monkeypatch.setattr(phrasebook, "load_data", lambda: (train[:300], validation, test))
@@ -99,6 +112,7 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch):
     lines = ["\t".join(pair) for pair in train]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     write_hugging_face_folders(tmp_path / "downloads")
+    publish(hub, tmp_path / "downloads")
     readme = {}
     for page in PAGES[:-1]:  # export/README.md serves the quickstart's export
         names = readme if page is PAGES[0] else {**readme}
@@ -106,6 +120,37 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch):
             with contextlib.redirect_stdout(sys.stderr):
                 exec(compile(block, f"{page.name}, block {number}", "exec"), names)
     assert (tmp_path / "export" / "es-en" / "manifest.json").is_file()
+
+
+@pytest.mark.slow
+def test_a_published_model_is_converted_and_served_as_the_page_says(tmp_path, hub):
+    page = ROOT / "docs" / "from_transformers.md"
+    convert, serve, curl = map(shlex.split, blocks(page, "sh")[0].splitlines())
+    assert (convert[:3], serve[:2]) == (
+        ["keras-transformer", "convert", PUBLISHED],
+        ["keras-transformer", "serve"],
+    )
+    write_hugging_face_folders(tmp_path / "downloads")
+    publish(hub, tmp_path / "downloads")
+    paths = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "hub"),
+        "PYTHONPATH": paths,
+    }
+    options = {"cwd": tmp_path, "env": environment, "stdout": subprocess.PIPE, "text": True}
+    program = [sys.executable, "-m", "keras_transformer_cli"]
+    subprocess.run([*program, *convert[1:], "--max-new-tokens", "8"], check=True, **options)
+    with subprocess.Popen([*program, *serve[1:], "--port", "0"], **options) as process:
+        try:
+            address = next(line.rstrip() for line in process.stdout if line.startswith("http://"))
+            url = curl[-1].replace("localhost:8501", address)
+            with urllib.request.urlopen(url, curl[curl.index("-d") + 1].encode(), timeout=60) as response:
+                (prediction,) = json.load(response)["predictions"]
+        finally:
+            process.terminate()
+    assert prediction["error"] == ""
 
 
 def names_of(source):
