@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_transformer.export import to_saved_model
 from keras_transformer.export.parity import outputs
 from keras_transformer.export.tensorflow_process import on_tensorflow
-from keras_transformer.export.to_onnx import conversion
+from keras_transformer.export.to_onnx import conversion, weights
 from keras_transformer.models.base import Model, flatten_layers
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
 from keras_transformer.typing import Tensor
@@ -80,12 +80,12 @@ def onnx_model(
     specs = _specs(model, input_signature, sample_inputs)
     graph = _graph(model, specs)
     examples = _examples(graph, specs, sample_inputs, file.stem)
-    converted = conversion.convert(
-        re.sub(r"\W", "_", model.name), graph.function, graph.inputs, _axes(graph, examples), model.weights
-    )
+    detached: dict[str, weights.Reader] = {}
+    name, axes = re.sub(r"\W", "_", model.name), _axes(graph, examples)
+    converted = conversion.convert(name, graph.function, graph.inputs, axes, model.weights, detached)
     with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=files.nearest_folder(file)) as temporary:
         new = pathlib.Path(temporary) / file.name
-        conversion.save(converted, {}, new)
+        conversion.save(converted, {}, new, detached)
         parity.compare_tensors(examples, _onnx_runner(new), outputs.tolerance(model))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)  # before its weights are replaced

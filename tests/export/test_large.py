@@ -80,11 +80,71 @@ def test_a_tied_embedding_is_stored_once(random_transformer, precision):
     assert len([each for each in converted.graph.initializer if 260 in each.dims]) == 1
 
 
-@pytest.mark.parametrize("write", [export.onnx, export.bundle])
-def test_models_with_large_weights_are_exported_in_float32_only(small_files, classifier, tmp_path, write):
-    with pytest.raises(ValueError, match=r"`precisions` must be \('float32',\) for .* GB of weights.*int8"):
-        write(classifier, tmp_path / "it", precisions=("float32", "int8"))
-    assert not (tmp_path / "it").exists()
+@pytest.fixture(scope="module")
+def writer():
+    """A language model, whose tied embedding is transposed and gathered."""
+    tokenizer = text.ByteTokenizer()
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 32, "hidden_dim": 64, "max_length": 32}
+    model = models.GPT(tokenizer.vocabulary_size, **sizes, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
+    random = np.random.default_rng(0)
+    for weight in model.weights:  # some beyond the range of float16
+        weight.assign(random.normal(size=weight.shape) * np.exp(random.normal(size=weight.shape) * 3))
+    return pipelines.TextGeneration(model, tokenizer, max_new_tokens=4)
+
+
+def saved(model, precision, readers, path):
+    """Convert a graph to a precision, save it, and return it with its weights."""
+    readers = dict(readers)
+    converted = precisions.CONVERTERS[precision](model, readers) if precision != "float32" else copied(model)
+    conversion.save(converted, {}, path / precision / "it.onnx", readers)
+    loaded = onnx.load(path / precision / "it.onnx")
+    for tensor in loaded.graph.initializer:
+        tensor.ClearField("data_location")
+    return loaded.SerializeToString()
+
+
+def copied(model):
+    return onnx.ModelProto.FromString(model.SerializeToString())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["generate_greedy", "model"])
+def test_weights_outside_the_graph_give_the_same_bits(writer, name, tmp_path, monkeypatch):
+    graph, detached = writer.onnx_graphs()[name], {}
+    outside = conversion.convert(
+        name, graph.function, graph.inputs, graph.axes, writer.model.weights, detached
+    )
+    inside = copied(outside)
+    weights.attach(inside.graph, detached)
+    assert outside.ByteSize() < inside.ByteSize() - 4 * 8_000
+    for precision in ("float16", "int8", "float32"):
+        folders = [tmp_path / each for each in ("small", "large")]
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        small = saved(inside, precision, {}, folders[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(weights, "MAX_BYTES", 2**12)
+            large = saved(outside, precision, detached, folders[1])
+        assert large == small
+        assert [path.name for path in (folders[1] / precision).iterdir() if path.suffix != ".onnx"] == [
+            "it.onnx_data"
+        ]
+
+
+@pytest.mark.slow
+def test_large_weights_are_exported_in_every_precision(small_files, classifier, tmp_path):
+    folder = tmp_path / "it"
+    export.onnx(classifier, folder, precisions=("float32", "float16", "int8"))
+    files = {path.relative_to(folder / "onnx").as_posix() for path in folder.rglob("*.onnx_data")}
+    assert {"optimum/model.onnx_data", "float16/model.onnx_data", "int8/model.onnx_data"} == files
+    sizes = {file.split("/")[0]: (folder / "onnx" / file).stat().st_size for file in files}
+    assert sizes["optimum"] > sizes["float16"] > sizes["int8"]
+    expected = classifier.scores(["to be", "that question"])
+    for precision in ("float16", "int8"):
+        found = serving.load(folder, precision=precision).scores(["to be", "that question"])
+        for row, other in zip(found, expected, strict=True):
+            assert row == pytest.approx(other, abs=0.05)
+    assert serving.verify(folder)
 
 
 LARGE = """

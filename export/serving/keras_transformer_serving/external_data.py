@@ -22,7 +22,12 @@ _INITIALIZER = ("Model", 7, "Graph", 5, "Tensor")
 _DIMS, _TYPE, _NAME, _EXTERNAL_DATA = 1, 2, 8, 13  # fields of a TensorProto
 _KEY, _VALUE = 1, 2  # fields of an entry of TensorProto.external_data
 # by TensorProto.DataType
-_DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("float32"), 10: np.dtype("float16")}
+_DTYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype("float32"),
+    2: np.dtype("uint8"),
+    3: np.dtype("int8"),
+    10: np.dtype("float16"),
+}
 
 
 def file_name(graph: str) -> str:
@@ -55,7 +60,7 @@ class ExternalTensor(NamedTuple):
         """Return the values, a view of the file's content.
 
         Raises:
-            ValueError: if they are not in it, or of another type than floats.
+            ValueError: if they are not in it, or of another type.
         """
         dtype, size = _DTYPES.get(self.data_type), math.prod(self.dims)
         length = 0 if dtype is None else size * dtype.itemsize

@@ -1,11 +1,9 @@
 """Export of pipelines and functions as ONNX graphs."""
 
 import logging
-import math
 import os
 import pathlib
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -113,13 +111,6 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
             f"Received: {{precisions=}}, a model that computes in {dtype}",
             precisions=precisions,
         )
-    size = sum(math.prod(weight.shape) * 4 for weight in pipeline.model.weights)
-    if len(precisions) > 1 and size > weights.MAX_BYTES:
-        raise ArgumentError(
-            f"{{precisions}} must be ({FLOAT32!r},) for a model of more than {weights.MAX_BYTES / 1e9:.1f} GB of "
-            f"weights. Received: {{precisions=}}, a model of {size / 1e9:.1f} GB",
-            precisions=precisions,
-        )
     check_packages()
 
 
@@ -173,33 +164,38 @@ def _write_graph(
     precision_folders: dict[str, pathlib.Path],
 ) -> None:
     """Convert and save a graph, and its conversions to other precisions in their folders."""
-    model = convert(name, graph.function, graph.inputs, graph.axes, variables)
-    converted = {path: CONVERTERS[precision](model) for precision, path in precision_folders.items()}
-    for path, graph_model in {folder: model, **converted}.items():
-        save(graph_model, graph.defaults, path / f"{name}.onnx")
+    detached: dict[str, weights.Reader] = {}
+    model = convert(name, graph.function, graph.inputs, graph.axes, variables, detached)
+    for precision, path in precision_folders.items():
+        readers = dict(detached)
+        save(CONVERTERS[precision](model, readers), graph.defaults, path / f"{name}.onnx", readers)
+    save(model, graph.defaults, folder / f"{name}.onnx", detached)
 
 
-def save(model: Any, defaults: Arrays, path: pathlib.Path) -> None:
+def save(
+    model: Any, defaults: Arrays, path: pathlib.Path, readers: Mapping[str, weights.Reader] | None = None
+) -> None:
     """Save a model, with the default values of inputs as initializers of the same names.
 
     Weights that exceed the size of one file are moved from the model to a second file.
+
+    Args:
+        model: an `onnx.ModelProto`.
+        defaults: the default values of inputs.
+        path: the file.
+        readers: the functions that read the values of weights that have none in the model, by name.
     """
     import onnx
 
-    model.graph.initializer.extend(
-        onnx.numpy_helper.from_array(value, name) for name, value in defaults.items()
-    )
+    graph, readers = model.graph, readers or {}
+    graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in defaults.items())
     path.parent.mkdir(exist_ok=True)
-    large = [
-        tensor for tensor in model.graph.initializer if len(tensor.raw_data) >= weights.MIN_EXTERNAL_BYTES
-    ]
-    if sum(len(tensor.raw_data) for tensor in large) > weights.MAX_BYTES:
-        for tensor in large:
-            onnx.external_data_helper.set_external_data(tensor, external_data.file_name(path.stem))
-        onnx.external_data_helper.write_external_data_tensors(model, str(path.parent))
+    size = weights.num_bytes(graph, {tensor.name for tensor in graph.initializer})
+    if size > weights.MAX_BYTES:
+        weights.write(graph, readers, path.with_name(external_data.file_name(path.stem)))
+    else:
+        weights.attach(graph, readers)
     onnx.save_model(model, path)
-    for file in path.parent.glob(external_data.file_name(path.stem)):
-        shutil.copymode(path, file)  # it was a temporary file, which other users cannot read
 
 
 def convert(
@@ -208,6 +204,7 @@ def convert(
     signature: list[tf.TensorSpec],
     axes: Axes,
     variables: Sequence[Any] = (),
+    detached: dict[str, weights.Reader] | None = None,
 ) -> Any:
     """Convert a TensorFlow function to an ONNX graph, and check that ONNX supports its operations.
 
@@ -219,6 +216,7 @@ def convert(
             default the axes of the first input.
         variables: the weights of the model that the function calls. Matrices become initializers, named by the
             variables' paths, whose values the conversion does not read.
+        detached: receives a function that reads each matrix, by name, if given; the model then has no values of them.
 
     Returns:
         An `onnx.ModelProto`.
@@ -268,7 +266,7 @@ def convert(
             "`model` must consist of operations whose types ONNX supports, such as float32. "
             f"Received: {error}"
         ) from error
-    matrices.insert(model.graph)
+    matrices.insert(model.graph, detached)
     return model
 
 

@@ -1,15 +1,18 @@
 """Conversion of ONNX graphs to float16 and int8."""
 
 import contextlib
+import functools
 import logging
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.export.to_onnx import graph_traversal
+from keras_transformer.export.to_onnx import graph_traversal, weights
+
+Readers = dict[str, weights.Reader]
 
 # Operations that stay in float32: in float16 they overflow, or round too coarsely.
 _FLOAT32 = frozenset(
@@ -28,13 +31,16 @@ _FLOAT32 = frozenset(
         "TopK",
     }
 )
+_BLOCK = 2**22  # values that are converted at a time
 
 
-def to_float16(model: Any) -> Any:
+def to_float16(model: Any, readers: Readers | None = None) -> Any:
     """Convert a graph to float16, except for inputs, outputs, positions, sums and the variance of normalisations.
 
     Args:
         model: an `onnx.ModelProto` in float32, which is not changed.
+        readers: the functions that read the values of weights that have none in the model, by name; those of the
+            converted weights take their place.
 
     Returns:
         A new `onnx.ModelProto`.
@@ -42,11 +48,15 @@ def to_float16(model: Any) -> Any:
     from onnx import TensorProto, numpy_helper
     from onnxruntime.transformers import float16
 
-    copy = type(model)()
+    copy, readers = type(model)(), {} if readers is None else readers
     copy.CopyFrom(model)
     # ONNX Runtime's converter adds casts of values in loop bodies to the main graph. It does not convert float64, so
     # operations that stay in float32 are changed to float64 before the conversion, and back afterwards.
-    widened = _Widening(copy).names
+    widened = _Widening(copy, readers).names
+    for constant in copy.graph.initializer:  # the converter would read their values
+        if constant.name in readers and constant.data_type == TensorProto.FLOAT:
+            constant.data_type = TensorProto.FLOAT16
+            readers[constant.name] = functools.partial(_float16, readers[constant.name])
     copy = float16.convert_float_to_float16(copy, keep_io_types=True, op_block_list=[])
     for node in graph_traversal.nodes(copy.graph):
         if node.name in widened:
@@ -60,10 +70,29 @@ def to_float16(model: Any) -> Any:
         copy.graph.node.remove(node)
         copy.graph.node.insert(0, node)
     _remove_shapes(copy)
+    _keep(readers, {constant.name for constant in copy.graph.initializer})
     return copy
 
 
-def to_int8(model: Any) -> Any:
+def _float16(read: weights.Reader) -> np.ndarray:
+    """Return values as ONNX Runtime's converter converts them, block by block: it takes many times their memory."""
+    from onnxruntime.transformers import float16
+
+    values = read()
+    flat, converted = values.reshape(-1), np.empty(values.size, np.float16)
+    for start in range(0, values.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        converted[block] = float16.convert_np_to_float16(flat[block])
+    return converted.reshape(values.shape)
+
+
+def _keep(readers: Readers, names: Collection[str]) -> None:
+    """Remove the functions of weights that have other names."""
+    for name in readers.keys() - names:
+        del readers[name]
+
+
+def to_int8(model: Any, readers: Readers | None = None) -> Any:
     """Quantise the weights of a graph to int8; matrix multiplications quantise activations dynamically.
 
     Weights have 7 bits, because processors without VNNI instructions add pairs of products in 16 bits, which products
@@ -71,6 +100,8 @@ def to_int8(model: Any) -> Any:
 
     Args:
         model: an `onnx.ModelProto` of float32, which is not changed.
+        readers: the functions that read the values of weights that have none in the model, by name; those of
+            quantised weights are removed.
 
     Returns:
         A new `onnx.ModelProto`.
@@ -78,25 +109,46 @@ def to_int8(model: Any) -> Any:
     import onnx
     from onnxruntime.quantization import QuantType, quant_utils, quantize_dynamic
 
-    copy = type(model)()
+    copy, readers = type(model)(), {} if readers is None else readers
     copy.CopyFrom(model)
-    _transpose_weights(copy.graph)
+    _transpose_weights(copy.graph, readers)
+    # Quantised weights have a quarter of the size.
+    is_large = weights.num_bytes(copy.graph, readers) // 4 > weights.MAX_BYTES
     quant_utils.add_pre_process_metadata(copy)  # avoids a warning; `rewrites` has simplified the model
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.onnx"
         onnx.save_model(copy, path)
-        with _without_warnings():  # for each constant that is not a float
+        with _without_warnings(), _reading(readers):  # warnings of each constant that is not a float
             quantize_dynamic(
                 path,
                 path,
                 weight_type=QuantType.QInt8,
                 reduce_range=True,
+                use_external_data_format=is_large,
                 nodes_to_exclude=_gathers_for_subgraphs(copy.graph),
                 extra_options={"EnableSubgraph": True},
             )
         quantised = onnx.load(path)
     _remove_shapes(quantised)
+    _keep(readers, {constant.name for constant in quantised.graph.initializer})
     return quantised
+
+
+@contextlib.contextmanager
+def _reading(readers: Readers) -> Iterator[None]:
+    """Let ONNX Runtime's quantisation read the values of weights that have none in the model."""
+    from onnxruntime.quantization import base_quantizer
+
+    to_array = base_quantizer.tensor_proto_to_array
+
+    def read(tensor: Any) -> np.ndarray:
+        return readers[tensor.name]() if tensor.name in readers else to_array(tensor)
+
+    base_quantizer.tensor_proto_to_array = read
+    try:
+        yield
+    finally:
+        base_quantizer.tensor_proto_to_array = to_array
 
 
 def _gathers_for_subgraphs(graph: Any) -> list[str]:
@@ -113,18 +165,27 @@ def _gathers_for_subgraphs(graph: Any) -> list[str]:
     return names
 
 
-def _transpose_weights(graph: Any) -> None:
+def _transpose_weights(graph: Any, readers: Readers) -> None:
     """Replace transpositions of weights by transposed weights, as only products with constants are quantised."""
     from onnx import helper, numpy_helper
 
-    weights = {constant.name: constant for constant in graph.initializer}
-    for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:
-        values = numpy_helper.to_array(weights[node.input[0]])
+    constants = {constant.name: constant for constant in graph.initializer}
+    for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in constants]:
+        weight, name = constants[node.input[0]], node.output[0]
         order = next((helper.get_attribute_value(attribute) for attribute in node.attribute), None)
-        transposed = np.ascontiguousarray(values.transpose(order))
-        graph.initializer.append(numpy_helper.from_array(transposed, node.output[0]))
+        if weight.name in readers:
+            shape = np.broadcast_to(0, weight.dims).transpose(order).shape
+            graph.initializer.append(weights.without_values(name, weight.data_type, shape))
+            readers[name] = functools.partial(_transposed, readers[weight.name], order)
+        else:
+            transposed = np.ascontiguousarray(numpy_helper.to_array(weight).transpose(order))
+            graph.initializer.append(numpy_helper.from_array(transposed, name))
         graph.node.remove(node)
     graph_traversal.remove_unused(graph)
+
+
+def _transposed(read: weights.Reader, order: Sequence[int] | None) -> np.ndarray:
+    return np.ascontiguousarray(read().transpose(order))
 
 
 @contextlib.contextmanager
@@ -146,13 +207,15 @@ class _Widening:
 
     Args:
         model: an `onnx.ModelProto`, which is changed.
+        readers: the functions that read the values of weights that have none in the model, by name.
 
     Attributes:
         names: the names of the casts to float64 and of the constants in float64.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, readers: Readers) -> None:
         self.names: set[str] = set()
+        self._readers = readers
         self._graph = model.graph
         self._types = _types(model)
         self._constants = {
@@ -203,8 +266,9 @@ class _Widening:
         if name not in self._constants:
             return False
         self._wide[name] = f"{name}_float32"
-        values = numpy_helper.to_array(self._constants[name]).astype("float64")
-        self._graph.initializer.append(numpy_helper.from_array(values, self._wide[name]))
+        is_detached = name in self._readers
+        values = self._readers[name]() if is_detached else numpy_helper.to_array(self._constants[name])
+        self._graph.initializer.append(numpy_helper.from_array(values.astype("float64"), self._wide[name]))
         self.names.add(self._wide[name])
         return True
 

@@ -1,15 +1,22 @@
 """The weights of ONNX graphs, which are arguments of the traced function and initializers of the graph."""
 
-from collections.abc import Callable, Sequence
+import math
+import pathlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export.to_onnx import graph_traversal
 
 MAX_BYTES = 2**31 - 2**24  # of weights in the graph's file, a protocol buffer of at most 2 GiB
 MIN_EXTERNAL_BYTES = 1024  # of a weight that is written to the external file, if there is one
+_PAGE = 4096  # of the operating system: files are mapped from a multiple of it
+
+Reader = Callable[[], np.ndarray]
+"""A function that returns the values of a weight."""
 
 
 class Matrices:
@@ -59,13 +66,15 @@ class Matrices:
             for dimension, size in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
                 dimension.dim_value = size
 
-    def insert(self, graph: Any) -> None:
+    def insert(self, graph: Any, detached: dict[str, Reader] | None = None) -> None:
         """Replace a converted graph's inputs for the matrices by initializers.
 
         Args:
             graph: an `onnx.GraphProto`, which is changed.
+            detached: receives a function that reads each matrix, by name, if given. Their initializers then have no
+                values.
         """
-        from onnx import helper, numpy_helper
+        from onnx import helper
 
         variables = {spec.name: variable for spec, variable in zip(self.specs, self._variables, strict=True)}
         inputs = [value for value in graph.input if value.name not in variables]
@@ -79,11 +88,79 @@ class Matrices:
             graph.node.remove(node)
         read = {name for node in graph_traversal.nodes(graph) for name in node.input}
         paths: dict[str, str] = {}
+        readers: dict[str, Reader] = {}
         for name, variable in variables.items():
             if name in read:
-                path, values = variable.path, variable.numpy()
+                path = variable.path
                 paths[name] = path if path not in paths.values() else f"{path}/{name}"
-                values = values.astype(dtypes.get(name, values.dtype), copy=False)
-                graph.initializer.append(numpy_helper.from_array(values, paths[name]))
+                dtype = np.dtype(dtypes.get(name, variable.dtype))
+                readers[paths[name]] = _reader(variable, dtype)
+                data_type = helper.np_dtype_to_tensor_dtype(dtype)
+                graph.initializer.append(without_values(paths[name], data_type, variable.shape))
+        if detached is None:
+            attach(graph, readers)
+        else:
+            detached |= readers
         for node in graph_traversal.nodes(graph):
             node.input[:] = [paths.get(name, name) for name in node.input]
+
+
+def _reader(variable: Any, dtype: np.dtype[Any]) -> Reader:
+    return lambda: variable.numpy().astype(dtype, copy=False)
+
+
+def without_values(name: str, data_type: int, shape: Sequence[int]) -> Any:
+    """Return an initializer whose values are read later."""
+    from onnx import TensorProto
+
+    return TensorProto(name=name, data_type=data_type, dims=shape)
+
+
+def num_bytes(graph: Any, names: Collection[str]) -> int:
+    """Return the number of bytes of the initializers of a graph with these names."""
+    from onnx import helper
+
+    return sum(
+        math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        for tensor in graph.initializer
+        if tensor.name in names
+    )
+
+
+def attach(graph: Any, readers: Mapping[str, Reader]) -> None:
+    """Store the values of initializers in a graph."""
+    for tensor in graph.initializer:
+        if tensor.name in readers:
+            tensor.raw_data = np.ascontiguousarray(readers[tensor.name]()).tobytes()
+
+
+def write(graph: Any, readers: Mapping[str, Reader], file: pathlib.Path) -> None:
+    """Write initializers to a file beside the graph's, one at a time.
+
+    Args:
+        graph: an `onnx.GraphProto`, whose initializers are changed to refer to the file.
+        readers: the functions that read the values of initializers that have none, by name. Others of at least
+            `MIN_EXTERNAL_BYTES` are written, too.
+        file: the file.
+    """
+    from onnx import TensorProto
+
+    large = [
+        tensor
+        for tensor in graph.initializer
+        if tensor.name in readers or len(tensor.raw_data) >= MIN_EXTERNAL_BYTES
+    ]
+    with file.open("wb") as data:
+        for tensor in large:
+            content = (
+                np.ascontiguousarray(readers[tensor.name]()).reshape(-1).view(np.uint8)
+                if tensor.name in readers
+                else tensor.raw_data
+            )
+            data.seek(-data.tell() % _PAGE, 1)
+            entries = {"location": file.name, "offset": data.tell(), "length": len(content)}
+            data.write(content)
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in entries.items():
+                tensor.external_data.add(key=key, value=str(value))
