@@ -31,6 +31,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 _SHOWN = 5
+_PAD_ID_OF_XLM_ROBERTA = 1
 
 
 def from_hugging_face(
@@ -185,7 +186,16 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
             f"`{folder / CONFIG}` must have a model_type among {sorted(ARCHITECTURES)}. "
             f"Received: model_type={model_type!r}"
         )
+    if model_type == "bert" and has_tokenizer_of_xlm_roberta(folder):
+        config["pad_token_id"] = _PAD_ID_OF_XLM_ROBERTA  # `config.json` may have that of BERT's own tokenizer
     return config
+
+
+def has_tokenizer_of_xlm_roberta(folder: pathlib.Path) -> bool:
+    """Return whether `tokenizer_config.json` names XLM-RoBERTa's tokenizer, as of multilingual-e5-small, a BERT."""
+    path = folder / "tokenizer_config.json"
+    config = files.read_json(path) if path.is_file() else {}
+    return isinstance(config, dict) and str(config.get("tokenizer_class")).startswith("XLMRobertaTokenizer")
 
 
 def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:

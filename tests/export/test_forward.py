@@ -29,6 +29,7 @@ from keras_transformer.pipelines import (
     ImageClassification,
     NodeClassification,
     QuestionAnswering,
+    Reranking,
     TextClassification,
     TokenClassification,
 )
@@ -135,6 +136,11 @@ TEXT_PIPELINES = {
     ),
     "span": (lambda: QuestionAnswering(bert(SpanClassifier), BYTES, max_answer_tokens=2), PAIRS[:3]),
     "span, window": (lambda: QuestionAnswering(bert(SpanClassifier), BYTES, long_texts="window"), PAIRS),
+    "rerank": (lambda: Reranking(bert(lambda e: SequenceClassifier(e, 1)), BYTES, "linear"), PAIRS[:3]),
+    "rerank, window": (
+        lambda: Reranking(bert(lambda e: SequenceClassifier(e, 1)), BYTES, long_texts="window"),
+        PAIRS,
+    ),
     "embedding": (lambda: Embedding(bert(), BYTES), TEXTS[:5]),
     "embedding, window": (
         lambda: Embedding(bert(), BYTES, pooling="first", normalize=False, long_texts="window"),
@@ -225,6 +231,7 @@ def test_texts_without_a_mask_or_word_have_an_empty_row():
     [
         ("text", {"text": ["a", LONG]}, "as `max_length` is 20"),
         ("span", {"question": ["a"], "context": [LONG]}, "as `max_length` is 20"),
+        ("rerank", {"query": ["a"], "text": [LONG]}, "tokens each beside its `query`, as `max_length` is 20"),
         ("span, window", {"question": [LONG], "context": ["a"]}, "as `max_length` is 20"),
         (
             "image",

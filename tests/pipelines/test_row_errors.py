@@ -23,10 +23,10 @@ from keras_transformer.pipelines import (
     TextGeneration,
     TokenClassification,
 )
-from keras_transformer.pipelines.text_classification import first_lengths
+from keras_transformer.pipelines.texts import first_lengths
 from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
 from keras_transformer_serving.pipelines.errors import RowErrors
-from keras_transformer_serving.pipelines.text_classification import first_length
+from keras_transformer_serving.pipelines.texts import first_length
 
 SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8}
 TOKENIZER = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])

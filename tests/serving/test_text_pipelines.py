@@ -24,6 +24,7 @@ from keras_transformer.pipelines import (
     Embedding,
     FillMask,
     QuestionAnswering,
+    Reranking,
     TextClassification,
     TextToText,
     TokenClassification,
@@ -88,6 +89,14 @@ def roberta(make, num_segments=1):
 
 def classify_by_roberta():
     return TextClassification(*roberta(lambda encoder: SequenceClassifier(encoder, 3)))
+
+
+def one_class(encoder):
+    return SequenceClassifier(encoder, 1)
+
+
+def rerank(long_texts="window"):
+    return Reranking(bert(text.ByteTokenizer(), one_class), text.ByteTokenizer(), long_texts=long_texts)
 
 
 def pairs_of(texts):
@@ -164,6 +173,11 @@ SLOW = {
             max_length=9,
         ),
         [[*LONGER, "x" * 7]],
+    ),
+    "rerank": (lambda: rerank(), pairs_of([*TEXTS[:5], "abc " * 6])),
+    "rerank, RoBERTa, truncate": (
+        lambda: Reranking(*roberta(one_class), "linear", "truncate", max_length=20),
+        pairs_of([*TEXTS, *LINES]),
     ),
     "embedding, prompts": (lambda: embed_with_prompts(), [TEXTS[:5]]),
     "embedding, pooler": (lambda: Embedding(bert(byte_pairs()), byte_pairs(), "pooler"), [LINES[2:]]),
@@ -316,6 +330,22 @@ def test_prompts_equal_the_pipeline_prompts(served_in_tensorflow, assert_equal):
         expected = graph.function(*(given[tensor.name] for tensor in signature.inputs))
         np.testing.assert_allclose(found["embedding"], expected["embedding"], rtol=1e-4, atol=1e-4)
         assert found["error"].tolist() == [error.decode() for error in expected["error"].numpy()]
+
+
+@pytest.mark.slow
+def test_rankings_equal_the_pipeline(served_in_tensorflow, assert_equal):
+    pipeline = rerank("refuse")
+    served = served_in_tensorflow(pipeline)
+    texts = ["b", "a b", "b", "", "c c"]
+    ranking = served.rank("a b", texts, batch_size=2)
+    assert [index for index, _ in ranking] == [index for index, _ in pipeline.rank("a b", texts)]
+    np.testing.assert_allclose(served.rank("a b", texts, 2), ranking[:2], rtol=1e-5)
+    scores = served("a b", texts)
+    np.testing.assert_allclose(scores, pipeline(["a b"] * 5, texts), rtol=1e-5)
+    expected = sorted(enumerate(scores.tolist()), key=lambda each: -each[1])
+    np.testing.assert_allclose(ranking, expected, rtol=1e-5)
+    for arguments in ((["a"], texts), ("a", "b"), ("a", texts, 0), ("a", [LONG])):
+        assert_equal(*(result_of(each.rank, *arguments) for each in (served, pipeline)))
 
 
 def test_a_pair_for_a_model_without_segments_has_all_separators():

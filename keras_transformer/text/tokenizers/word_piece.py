@@ -158,15 +158,12 @@ class WordPieceTokenizer(WordTokenizer):
         )
 
     @classmethod
-    def from_files(
-        cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False, lowercase: bool = False
-    ) -> Self:
+    def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
         """Read the tokenizer of a folder written by Hugging Face's libraries.
 
         Args:
             folder: the folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
-            lowercase: whether to lower-case letters even if the files do not ask for it.
 
         Returns:
             The tokenizer.
@@ -182,7 +179,6 @@ class WordPieceTokenizer(WordTokenizer):
         vocabulary, settings = hugging_face.read_word_piece(folder, SPECIAL_TOKENS)
         if settings["strip_accents"] is None:
             settings["strip_accents"] = settings["lowercase"]
-        settings["lowercase"] |= lowercase
         return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, **settings)
 
     def encode_pairs(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
