@@ -156,6 +156,7 @@ class Architecture:
         rename: a function that maps legacy parameter names to current ones.
         offsets: the differences between settings and arguments, by argument.
         encoder: the class of the encoder of a model with a head, or of the model itself; None for any.
+        is_default: whether it is the architecture of folders whose `config.json` names no other of the model type.
     """
 
     model_type: str
@@ -178,6 +179,7 @@ class Architecture:
     rename: Callable[[str], str] = str
     offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     encoder: type[keras.Model] | None = None
+    is_default: bool = False
 
     def arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the constructor's arguments for a `config.json`.

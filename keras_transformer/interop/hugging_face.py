@@ -55,7 +55,8 @@ def from_hugging_face(
 
     Returns:
         A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama`, a `models.Transformer` for Marian, a `models.T5` or a
-        `models.ViT`; for BERT the model for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
+        `models.ViT`; for BERT and BART the model for its class, such as `models.Pretraining` or
+        `models.SequenceClassifier`.
 
     Raises:
         FileNotFoundError: if there is no such folder or model, or a file is missing.
@@ -199,7 +200,7 @@ def has_tokenizer_of_xlm_roberta(folder: pathlib.Path) -> bool:
 
 
 def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
-    """Return the architecture of the class that `config.json` names, or the only one of the model type."""
+    """Return the architecture of the class that `config.json` names, or the default or only one of the model type."""
     candidates = {
         architecture.class_name: architecture
         for architecture in ALL
@@ -208,6 +209,7 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
     if len(candidates) == 1:
         return next(iter(candidates.values()))
     names = [name for name in config.get("architectures") or () if name in candidates]
+    names += [name for name, architecture in candidates.items() if architecture.is_default]
     if not names:
         raise ValueError(
             f"`{folder / CONFIG}` must have architectures with one of {sorted(candidates)}. "

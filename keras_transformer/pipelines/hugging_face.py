@@ -10,6 +10,7 @@ from keras_transformer import interop, text
 from keras_transformer.interop import sentence_transformers
 from keras_transformer.interop.hub import CONFIG, MODULES, local_folder
 from keras_transformer.interop.hugging_face import has_tokenizer_of_xlm_roberta
+from keras_transformer.models import EncoderDecoderClassifier
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer.pipelines.reranking import Reranking
@@ -161,6 +162,13 @@ def _marian_or_t5(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
 _ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
 
 
+def _bart(folder: pathlib.Path, model: Any) -> text.BytePairTokenizer:
+    """Read BART's tokenizer: a classifier reads rows such as RoBERTa's, a generated text starts with the end token."""
+    if isinstance(model, EncoderDecoderClassifier):
+        return text.BytePairTokenizer.from_files(folder, **_ROBERTA)
+    return text.BytePairTokenizer.from_files(folder, start="</s>", source_prefix=["<s>"])
+
+
 def _camembert(folder: pathlib.Path, model: Any) -> text.MarianT5Tokenizer:
     """Read CamemBERT's `tokenizer.json`; the ids of its SentencePiece model begin otherwise than XLM-RoBERTa's."""
     if not (folder / "tokenizer.json").is_file():
@@ -177,7 +185,7 @@ _TOKENIZERS: dict[str, Callable[[pathlib.Path, Any], text.Tokenizer]] = {
     "gpt2": lambda folder, _: text.BytePairTokenizer.from_files(folder),
     "openai-gpt": lambda folder, _: text.OpenAIGPTTokenizer.from_files(folder),
     **dict.fromkeys(("bert", "distilbert"), lambda folder, _: text.WordPieceTokenizer.from_files(folder)),
-    "bart": lambda folder, _: text.BytePairTokenizer.from_files(folder, start="</s>", source_prefix=["<s>"]),
+    "bart": _bart,
     "roberta": lambda folder, _: text.BytePairTokenizer.from_files(folder, **_ROBERTA),
     "xlm-roberta": lambda folder, _: text.MarianT5Tokenizer.from_files(folder, **_ROBERTA),
     "camembert": _camembert,

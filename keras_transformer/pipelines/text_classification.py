@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from keras_transformer.models import SequenceClassifier
+from keras_transformer.models import EncoderDecoderClassifier, SequenceClassifier
 from keras_transformer.pipelines.arguments import check_model, check_output
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.classification import ClassifierPipeline
@@ -47,7 +47,7 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
         ['positive']
     """
 
-    model_classes: ClassVar[tuple[type, ...]] = (SequenceClassifier,)
+    model_classes: ClassVar[tuple[type, ...]] = (SequenceClassifier, EncoderDecoderClassifier)
 
     def __init__(
         self,

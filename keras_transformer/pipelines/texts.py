@@ -258,7 +258,7 @@ class TextPipeline(ForwardPipeline, TextTask):
             separators = [tokenizer.end_id] * (tokenizer.pair_separators - 1)
             after = before[:, :0] if second is None else _joined(*separators, second, tokenizer.end_id)
             inputs = {"token_ids": padded(tf.concat([before, after], axis=1), tokenizer.padding_value)}
-            if self.encoder.num_segments > 1:
+            if getattr(self.encoder, "num_segments", 1) > 1:
                 segments = tf.concat([tf.zeros_like(before), tf.ones_like(after)], axis=1)
                 inputs["segment_ids"] = padded(segments, 0)
             return inputs

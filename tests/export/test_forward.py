@@ -15,12 +15,14 @@ from keras_transformer.models import (
     BERT,
     GAT,
     GPT,
+    EncoderDecoderClassifier,
     GPTClassifier,
     MaskedLanguageModel,
     SentenceEncoder,
     SequenceClassifier,
     SpanClassifier,
     TokenClassifier,
+    Transformer,
     ViT,
 )
 from keras_transformer.pipelines import (
@@ -78,6 +80,12 @@ def gpt_classifier(symmetric, problem_type=None):
     )
 
 
+def bart_classifier():
+    ids = {"pad_id": BYTES.pad_id, "start_id": BYTES.end_id, "end_id": BYTES.end_id}
+    sizes = {**SMALL, "position_encoding": "learned", "max_length": 20, "dropout": 0.5}
+    return randomised(EncoderDecoderClassifier(Transformer(BYTES.vocabulary_size, **sizes, **ids), 3))
+
+
 def several_labels():
     """A classifier whose texts have different labels, and different numbers of labels."""
     model = bert(lambda encoder: SequenceClassifier(encoder, 3, "mean", problem_type=SEVERAL))
@@ -116,6 +124,7 @@ TEXT_PIPELINES = {
     ),
     "text, GPT": (lambda: TextClassification(gpt_classifier(False), BYTES, long_texts="window"), TEXTS),
     "text, GPT, pairs": (lambda: TextClassification(gpt_classifier(True), BYTES), PAIRS[:3]),
+    "text, BART": (lambda: TextClassification(bart_classifier(), BYTES, long_texts="window"), TEXTS),
     "text, several labels": (several_labels, TEXTS),
     "text, GPT, several labels": (
         lambda: TextClassification(gpt_classifier(False, SEVERAL), BYTES),

@@ -13,12 +13,14 @@ from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.models import (
     BERT,
     GPT,
+    EncoderDecoderClassifier,
     GPTClassifier,
     MaskedLanguageModel,
     SentenceEncoder,
     SequenceClassifier,
     SpanClassifier,
     TokenClassifier,
+    Transformer,
 )
 from keras_transformer.pipelines import (
     Embedding,
@@ -91,6 +93,14 @@ def classify_by_roberta():
     return TextClassification(*roberta(lambda encoder: SequenceClassifier(encoder, 3)))
 
 
+def classify_by_bart():
+    tokenizer = roberta_tokenizer()
+    ids = {"pad_id": tokenizer.pad_id, "start_id": tokenizer.end_id, "end_id": tokenizer.end_id}
+    sizes = {**SMALL, "position_encoding": "learned", "max_length": 40}
+    model = EncoderDecoderClassifier(Transformer(tokenizer.vocabulary_size, **sizes, **ids), 3)
+    return TextClassification(randomised(model), tokenizer)
+
+
 def one_class(encoder):
     return SequenceClassifier(encoder, 1)
 
@@ -132,6 +142,7 @@ SLOW = {
         [["a <mask> b", "<mask>  <mask>x☃", "c\u2003 <mask> d<mask> ."]],
     ),
     "text, RoBERTa, pairs": (classify_by_roberta, pairs_of(TEXTS[:5])),
+    "text, BART, pairs": (classify_by_bart, pairs_of(TEXTS[:5])),
     "span, RoBERTa": (lambda: QuestionAnswering(*roberta(SpanClassifier), 2), QUESTIONS),
     "text, pairs": (lambda: classify(word_pieces()), pairs_of(TEXTS[:5])),
     "text, pairs, window": (lambda: classify(byte_pairs(), long_texts="window"), pairs_of(LINES)),
