@@ -326,9 +326,8 @@ def refusals() -> references.Figures:
         pooling = modules.Pooling(size)
         (folder / "mpnet").mkdir()
         word_pieces(folder / "mpnet", cased=False)
-        transformers.MPNetModel(transformers.MPNetConfig(600, **SIZES["small"])).save_pretrained(
-            folder / "mpnet"
-        )
+        mpnet = transformers.MPNetConfig(vocab_size=600, **SIZES["small"])
+        transformers.MPNetModel(mpnet).save_pretrained(folder / "mpnet")
         router = modules.Router({"query": [transformer, pooling], "document": [transformer, pooling]})
         cases = {
             "include_prompt=False": [transformer, modules.Pooling(size, include_prompt=False)],
