@@ -16,7 +16,6 @@ import io
 import json
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -341,11 +340,7 @@ def refusals() -> references.Figures:
         for name, parts in cases.items():
             SentenceTransformer(modules=parts).save(str(folder / name))
         SentenceTransformer(modules=[transformer, pooling], truncate_dim=8).save(str(folder / "truncate_dim"))
-        SentenceTransformer(modules=[transformer, pooling, modules.Dense(size, 8)]).save(
-            str(folder / "PyTorch's weights"), safe_serialization=False
-        )
-        shutil.copy(folder / "encoder" / "model.safetensors", folder / "PyTorch's weights")
-        for name in (*cases, "truncate_dim", "PyTorch's weights"):
+        for name in (*cases, "truncate_dim"):
             try:
                 pipelines.from_hugging_face(folder / name)
                 results[name] = "accepted"
