@@ -369,6 +369,17 @@ def test_a_pair_for_a_model_without_segments_has_all_separators():
     assert inputs["token_ids"].numpy().tolist() == [[start, *one, end, end, *other, end]]
 
 
+def test_an_answer_begins_after_all_separators():
+    model, tokenizer = roberta(SpanClassifier)
+    pipeline, words = QuestionAnswering(model, tokenizer, 1), "abcdef"
+    for question in ("a", "b c", "ab"):
+        batch = pipeline.preprocess(tf.constant([question]), tf.constant([" ".join(words)]))
+        ids = batch.inputs["token_ids"].numpy()[0]
+        assert len(ids) == len(tokenizer.tokenize(question)) + 3 + len(words) + 1
+        logits = model(ids[None]).numpy()[0].sum(axis=0)[-len(words) - 1 : -1]
+        assert pipeline(question, " ".join(words)).text == words[logits.argmax()]
+
+
 def test_a_mask_includes_the_preceding_space_if_the_tokenizer_requires_it():
     pipeline = FillMask(*roberta(MaskedLanguageModel))
     assert pipeline.mask == "<mask>"
