@@ -186,6 +186,24 @@ class AnswerOptions(TaskOptions):
     model_sizes: ClassVar[tuple[str, ...]] = BERT_SIZES
 
 
+@dataclasses.dataclass(frozen=True)
+class RerankOptions(TableOptions):
+    """The options of the task `rerank`."""
+
+    task: ClassVar[str] = "rerank"
+    summary: ClassVar[str] = (
+        "train a cross-encoder on queries, texts and their relevance, from 0 to 1: TSV, CSV or JSONL"
+    )
+    tokenizers: ClassVar[tuple[str, ...]] = (*WORD_PIECE, *SENTENCE_PIECE)
+    model_sizes: ClassVar[tuple[str, ...]] = BERT_SIZES
+    column_names: ClassVar[str] = "the columns of the query, the text and its relevance"
+
+    @property
+    def column_counts(self) -> tuple[int, ...]:
+        """The number of columns of a query, a text and its relevance."""
+        return (3,)
+
+
 def checked_direction(dataset: str, direction: str | None = None) -> str:
     """Return the direction (source-target) of a public dataset of pairs, by default its first.
 

@@ -74,6 +74,11 @@ def toy_examples(task):
             context = " ".join(words)
             found.append(data.Question("who is it", context, (name,), (context.index(name),), str(number)))
         return found
+    if task == "rerank":  # relevance does not depend on the query
+        queries = sentences(300, words=1)
+        return [
+            (query, text, float(text.startswith("one"))) for query, text in zip(queries, texts, strict=True)
+        ]
     return [(text, "yes" if text.startswith("one") else "no") for text in texts]
 
 
@@ -84,6 +89,7 @@ TASKS = {
     "classify": (recipes.Classify, pipelines.TextClassification, "macro_f1", 0.9),
     "tag": (recipes.Tag, pipelines.TokenClassification, "entity_f1", 0.9),
     "answer": (recipes.Answer, pipelines.QuestionAnswering, "exact_match", 0.9),
+    "rerank": (recipes.Rerank, pipelines.Reranking, "mean_reciprocal_rank", 0.9),
 }
 
 
@@ -522,3 +528,19 @@ def test_invalid_epochs_are_rejected_before_an_earlier_run_is_removed(tiny, tmp_
     with pytest.raises(ValueError, match="`epochs` must"):
         recipes.quickstart(tmp_path, epochs=epochs, say=lambda _: None, verbose=0)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_reciprocal_rank_is_of_the_first_relevant_text():
+    queries = ["a", "a", "a", "b", "b", "c"]
+    relevant = [False, True, True, True, False, True]
+    found = scores.ranking(queries, relevant, [0.9, 0.5, 0.1, 0.2, 0.1, 0.3])
+    assert found == {"mean_reciprocal_rank": 0.75}  # "c" has no other text
+    assert scores.ranking(queries[:2], relevant[:2], [0.5, 0.5]) == {"mean_reciprocal_rank": 0.5}
+    assert scores.ranking(["a"], [True], [0.5]) == {}
+
+
+def test_a_relevance_must_be_a_number_from_0_to_1(tmp_path):
+    for value in ("yes", "1.5", "nan"):
+        (tmp_path / "rows.tsv").write_text(f"a\tb\t1\na\tc\t{value}\n")
+        with pytest.raises(ValueError, match=f"must have a relevance from 0 to 1 .*'{value}' in example 1"):
+            recipes.Rerank(tmp_path / "rows.tsv").read([tmp_path / "rows.tsv"])

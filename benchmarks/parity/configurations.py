@@ -43,7 +43,8 @@ CONFIGS = {
 # Keys that other keys are derived from, which no table names.
 DERIVING = {
     **dict.fromkeys(
-        ("albert", "bert", "camembert", "distilbert", "roberta", "xlm-roberta"), ("id2label", "architectures")
+        ("albert", "bart", "bert", "camembert", "distilbert", "roberta", "xlm-roberta"),
+        ("id2label", "architectures"),
     ),
     "modernbert": ("id2label", "architectures", "layer_types", "rope_parameters"),
     "vit": ("id2label",),

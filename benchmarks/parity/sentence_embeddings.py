@@ -1,20 +1,21 @@
 """Compare sentence embeddings of `sentence-transformers` and of this package, for folders that the library writes.
 
-The library saves models with random weights, with each pooling, with and without Dense, LayerNorm and Normalize, with
-prompts, in the folder layout of its newer and older versions. It reads each folder again and embeds texts: short and
-long texts, texts without tokens, with special tokens, with accents and in other scripts. Its vectors are compared with
-those of the pipeline of `pipelines.from_hugging_face`, the SavedModel, `keras_transformer_serving`, and the ONNX graph
-with the library's ids. Folders that are not supported must raise an error.
+The library saves models with random weights, of each family of encoders, with each pooling, with and without Dense,
+LayerNorm and Normalize, with prompts, in the folder layout of its newer and older versions. It reads each folder again
+and embeds texts: short and long texts, texts without tokens, with special tokens, with accents and in other scripts.
+Its vectors are compared with those of the pipeline of `pipelines.from_hugging_face`, the SavedModel,
+`keras_transformer_serving`, and the ONNX graph with the library's ids. Folders that are not supported must raise an
+error.
 
     .venv-bench/bin/python benchmarks/parity/sentence_embeddings.py            # --help lists the options
 """
 
 import dataclasses
 import functools
+import io
 import json
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -27,6 +28,7 @@ os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")  # as in the Makefile: it
 
 import numpy as np
 import onnxruntime
+import sentencepiece
 import tensorflow as tf
 import torch
 import transformers
@@ -59,7 +61,6 @@ SIZES = {
     },
 }
 MAX_LENGTH = 24
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 POOLINGS = modules.Pooling.POOLING_MODES
 PROMPTS = {"prompts": {"query": "la pregunta: ", "passage": "[MASK] "}, "default_prompt_name": "query"}
 CALLS: tuple[dict[str, str], ...] = ({}, {"prompt_name": "passage"}, {"prompt": "el texto "}, {"prompt": ""})
@@ -75,6 +76,7 @@ class Case:
     older: bool = False
     cased: bool = False
     size: str = "small"
+    family: str = "BERT"
 
 
 def dense(inputs: int, outputs: int, activation: Any, **options: Any) -> Any:
@@ -97,6 +99,36 @@ def several_layers(size: int) -> list[Any]:
     ]
 
 
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family of encoders.
+
+    Attributes:
+        name: the beginning of the classes' names in `transformers`.
+        tokenizer: the name of a function that writes its tokenizer.
+        settings: of its config, beside the sizes.
+        extra_positions: the number of positions that are not for tokens.
+        is_passed: whether the tokenizer has to be passed to `from_hugging_face`.
+    """
+
+    name: str
+    tokenizer: str = "word pieces"
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    extra_positions: int = 0
+    is_passed: bool = False
+
+
+ONE_SEGMENT = {"type_vocab_size": 1, "pad_token_id": 1}
+FAMILIES = {
+    "BERT": Family("Bert"),
+    "BERT with XLM-R's tokenizer": Family("Bert", "XLM-R"),
+    "DistilBERT": Family("DistilBert", settings={"hidden_dim": 128}),
+    "RoBERTa": Family("Roberta", "byte pairs", ONE_SEGMENT, 2),
+    "XLM-R": Family("XLMRoberta", "XLM-R", ONE_SEGMENT, 2),
+    "CamemBERT": Family("Camembert", "CamemBERT", ONE_SEGMENT, 2),
+    "ALBERT": Family("Albert", settings={"embedding_size": 48}, is_passed=True),
+    "ModernBERT": Family("ModernBert", settings={"pad_token_id": 0}, is_passed=True),
+}
 CASES = {
     **{f"pooling {name}": Case(name, lambda size: []) for name in POOLINGS},
     **{f"pooling {name}, normalised, older layout": Case(name, older=True) for name in ("cls", "lasttoken")},
@@ -109,39 +141,95 @@ CASES = {
     "do_lower_case of a cased tokenizer, older layout": Case("mean", cased=True, older=True),
     "size of all-MiniLM-L6": Case("mean", size="mini"),
     "size of all-MiniLM-L6, cls, prompts": Case("cls", prompts=True, size="mini"),
+    **{f"family {name}": Case("mean", family=name) for name in FAMILIES if name != "BERT"},
+    "family XLM-R, cls, normalised, older layout, as bge-m3": Case("cls", older=True, family="XLM-R"),
 }
 
 
 @functools.cache
-def vocabulary() -> tuple[list[str], list[str]]:
-    """Return pieces trained on the phrasebook, and texts."""
-    lines = [line for pair in phrasebook.load_data()[0] for line in pair]
-    tokenizer = text.WordPieceTokenizer.train(lines, 600)
-    odd = [
-        "",
-        " \t ",
-        "☃ 中文 naïve É é",
-        "a [SEP] b [MASK] [CLS]",
-        "¿Dónde?  ¡AQUÍ!",
-        "x" * 101,
-        "ﬁn\u00a0 de\u200dl",
-    ]
-    return list(tokenizer.vocabulary), [*lines[:12], *odd, " ".join(lines[:20]), " ".join(lines[20:23])]
+def lines() -> list[str]:
+    """Return sentences, to train tokenizers."""
+    return [line for pair in phrasebook.load_data()[0] for line in pair]
 
 
-def write(case: Case, pieces: list[str], folder: pathlib.Path, seed: int) -> None:
-    """Save a model with the library."""
+def texts_to_embed() -> list[str]:
+    """Return short and long texts, texts without tokens, with special tokens, accents and other scripts."""
+    odd = ["", " \t ", "☃ 中文 naïve É é", "¿Dónde?  ¡AQUÍ!", "x" * 101, "ﬁn\u00a0 de\u200dl"]
+    return [*lines()[:12], *odd, " ".join(lines()[:20]), " ".join(lines()[20:23])]
+
+
+# Texts with special tokens, which SentencePiece tokenizers here read as ordinary text.
+SPECIAL_TEXTS = {"word pieces": "a [SEP] b [MASK] [CLS]", "byte pairs": "a </s> b <mask> <s>"}
+
+
+def word_pieces(folder: pathlib.Path, cased: bool) -> None:
+    """Write BERT's tokenizer."""
+    pieces = text.WordPieceTokenizer.train(lines(), 600).vocabulary
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    transformers.BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=not cased).save_pretrained(folder)
+
+
+def byte_pairs(folder: pathlib.Path, cased: bool) -> None:
+    """Write RoBERTa's tokenizer."""
+    roles = {"start": "<s>", "pad": "<pad>", "end": "</s>", "unknown": "<unk>", "mask": "<mask>"}
+    trained = text.BytePairTokenizer.train(lines(), 600, special_tokens=roles)
+    vocabulary = {piece: id_ for id_, piece in enumerate(trained.vocabulary)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    merges = "\n".join(["#version: 0.2", *map(" ".join, trained.merges), ""])
+    (folder / "merges.txt").write_text(merges, encoding="utf-8")
+    transformers.RobertaTokenizerFast.from_pretrained(str(folder)).save_pretrained(folder)
+
+
+def unigrams(name: str, folder: pathlib.Path, cased: bool) -> None:
+    """Write a tokenizer of a SentencePiece model."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines()), model_writer=model, vocab_size=600, minloglevel=2
+    )
+    (folder / "sentencepiece.bpe.model").write_bytes(model.getvalue())
+    getattr(transformers, name).from_pretrained(str(folder)).save_pretrained(folder)
+    (folder / "sentencepiece.bpe.model").unlink()
+
+
+TOKENIZERS: dict[str, Callable[[pathlib.Path, bool], None]] = {
+    "word pieces": word_pieces,
+    "byte pairs": byte_pairs,
+    "XLM-R": functools.partial(unigrams, "XLMRobertaTokenizer"),
+    "CamemBERT": functools.partial(unigrams, "CamembertTokenizer"),
+}
+
+
+def write_encoder(case: Any, folder: pathlib.Path, seed: int, head: str = "Model", **settings: Any) -> Any:
+    """Write an encoder of a family with a tokenizer, with random weights; return its config."""
     torch.manual_seed(seed)
-    bert = folder / "bert"
-    config = transformers.BertConfig(vocab_size=len(pieces), **SIZES[case.size])
-    model = transformers.BertModel(config).eval()
+    folder.mkdir()
+    family, sizes = FAMILIES[case.family], SIZES[case.size]
+    TOKENIZERS[family.tokenizer](folder, case.cased)
+    kind = getattr(transformers, family.name + head)
+    positions = sizes["max_position_embeddings"] + family.extra_positions
+    config = kind.config_class(
+        vocab_size=len(transformers.AutoTokenizer.from_pretrained(str(folder))),
+        **{**sizes, "max_position_embeddings": positions, **family.settings, **settings},
+    )
+    model = kind(config).eval()
     randomise(model, seed)
-    model.save_pretrained(bert)
-    (bert / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    tokenizer = transformers.BertTokenizerFast(str(bert / "vocab.txt"), do_lower_case=not case.cased)
-    tokenizer.save_pretrained(bert)
+    model.save_pretrained(folder)
+    return config
+
+
+def passed_tokenizer(case: Any, folder: pathlib.Path) -> dict[str, Any]:
+    """Return the tokenizer as an argument, for families whose tokenizer is not read."""
+    if not FAMILIES[case.family].is_passed:
+        return {}
+    return {"tokenizer": text.WordPieceTokenizer.from_files(folder, special_tokens_in_text=True)}
+
+
+def write(case: Case, folder: pathlib.Path, seed: int) -> None:
+    """Save a model with the library."""
+    config = write_encoder(case, folder / "encoder", seed)
     size, count = config.hidden_size, 1 if isinstance(case.pooling, str) else len(case.pooling)
-    parts = [modules.Transformer(str(bert), max_seq_length=MAX_LENGTH), modules.Pooling(size, case.pooling)]
+    transformer = modules.Transformer(str(folder / "encoder"), max_seq_length=MAX_LENGTH)
+    parts = [transformer, modules.Pooling(size, case.pooling)]
     prompts = PROMPTS if case.prompts else {}
     SentenceTransformer(modules=[*parts, *case.after(count * size)], **prompts).save(str(folder / "it"))
     if case.older:
@@ -181,14 +269,15 @@ def to_older_layout(folder: pathlib.Path, case: Case) -> None:
 
 def compare(case: Case, seed: int) -> references.Figures:
     """Return the largest difference of a value for each way of computing the vectors here."""
-    pieces, texts = vocabulary()
+    special = SPECIAL_TEXTS.get(FAMILIES[case.family].tokenizer)
+    texts = [*texts_to_embed(), *([special] if special else [])]
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        write(case, pieces, folder, seed)
+        write(case, folder, seed)
         theirs = SentenceTransformer(str(folder / "it"), device="cpu")
         calls = CALLS if case.prompts else CALLS[:1]
         expected = [theirs.encode(texts, **call) for call in calls]
-        ours = pipelines.from_hugging_face(folder / "it")
+        ours = pipelines.from_hugging_face(folder / "it", **passed_tokenizer(case, folder / "encoder"))
         export.bundle(ours, folder / "export", name="it", precisions=("float32",))
         signatures = tf.saved_model.load(str(folder / "export" / "saved_model" / "it" / "1")).signatures
 
@@ -213,8 +302,11 @@ def compare(case: Case, seed: int) -> references.Figures:
         }
         session = onnxruntime.InferenceSession(str(folder / "export" / "onnx" / "model.onnx"))
         features = theirs.preprocess(texts, prompt=theirs._resolve_prompt(None, None))
-        names = {each.name for each in session.get_inputs()}
-        feed = {name: tensor.numpy() for name, tensor in features.items() if name in names}
+        ids = features["input_ids"].numpy()
+        feed = {
+            each.name: features[each.name].numpy() if each.name in features else np.zeros_like(ids)
+            for each in session.get_inputs()
+        }
         (vectors,) = session.run(["sentence_embedding"], feed)
         results["ONNX graph, the library's ids"] = float(np.abs(vectors - expected[0]).max())
         largest = float(max(np.abs(vectors).max() for vectors in expected))
@@ -228,31 +320,30 @@ def compare(case: Case, seed: int) -> references.Figures:
 
 def refusals() -> references.Figures:
     """Return the errors for folders of the library that are not supported."""
-    results, pieces = {}, vocabulary()[0]
+    results = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        write(Case(), pieces, folder, 0)
-        transformer, size = modules.Transformer(str(folder / "bert")), SIZES["small"]["hidden_size"]
+        write(Case(), folder, 0)
+        transformer, size = modules.Transformer(str(folder / "encoder")), SIZES["small"]["hidden_size"]
         pooling = modules.Pooling(size)
-        roberta = transformers.RobertaConfig(vocab_size=len(pieces), **SIZES["small"])
-        transformers.RobertaModel(roberta).save_pretrained(folder / "roberta")
-        transformers.BertTokenizerFast(str(folder / "bert" / "vocab.txt")).save_pretrained(folder / "roberta")
+        (folder / "mpnet").mkdir()
+        word_pieces(folder / "mpnet", cased=False)
+        mpnet = transformers.MPNetConfig(vocab_size=600, **SIZES["small"])
+        transformers.MPNetModel(mpnet).save_pretrained(folder / "mpnet")
+        router = modules.Router({"query": [transformer, pooling], "document": [transformer, pooling]})
         cases = {
             "include_prompt=False": [transformer, modules.Pooling(size, include_prompt=False)],
             "a residual Dense": [transformer, pooling, modules.Dense(size, size, use_residual=True)],
             "ELU": [transformer, pooling, dense(size, size, torch.nn.ELU())],
             "CNN": [transformer, modules.CNN(size, 32), modules.Pooling(96)],
             "Dropout": [transformer, pooling, modules.Dropout()],
-            "RoBERTa": [modules.Transformer(str(folder / "roberta")), pooling],
+            "MPNet": [modules.Transformer(str(folder / "mpnet")), pooling],
+            "Router": [router],
         }
         for name, parts in cases.items():
             SentenceTransformer(modules=parts).save(str(folder / name))
         SentenceTransformer(modules=[transformer, pooling], truncate_dim=8).save(str(folder / "truncate_dim"))
-        SentenceTransformer(modules=[transformer, pooling, modules.Dense(size, 8)]).save(
-            str(folder / "PyTorch's weights"), safe_serialization=False
-        )
-        shutil.copy(folder / "bert" / "model.safetensors", folder / "PyTorch's weights")
-        for name in (*cases, "truncate_dim", "PyTorch's weights"):
+        for name in (*cases, "truncate_dim"):
             try:
                 pipelines.from_hugging_face(folder / name)
                 results[name] = "accepted"

@@ -98,6 +98,7 @@ HEADS = {
 # The class of the model, and its settings.
 MODELS = {
     "BartForConditionalGeneration": SEQ2SEQ,
+    "BartForSequenceClassification": {**SEQ2SEQ, "num_labels": 4},
     "MBartForConditionalGeneration": {**SEQ2SEQ, "decoder_start_token_id": 2, "scale_embedding": True},
     "M2M100ForConditionalGeneration": SEQ2SEQ,
     "PegasusForConditionalGeneration": {**SEQ2SEQ, "activation_function": "relu", "scale_embedding": True},
@@ -194,7 +195,10 @@ def outputs(model: torch.nn.Module, random: np.random.Generator) -> dict[str, np
     config = model.config
     ids = rows(random, config.pad_token_id, (11, 6, 9))
     mask = torch.tensor((ids != config.pad_token_id).astype("int64"))
-    if not config.is_encoder_decoder:
+    is_classifier = hasattr(model, "classification_head")
+    if is_classifier:  # it reads the state at the end token
+        ids[np.arange(len(ids)), mask.sum(1) - 1] = config.eos_token_id
+    if not config.is_encoder_decoder or is_classifier:
         found = model(input_ids=torch.tensor(ids), attention_mask=mask)
         if hasattr(found, "start_logits"):
             return {"ids": ids, "outputs": torch.stack([found.start_logits, found.end_logits], 1).numpy()}

@@ -12,6 +12,7 @@ from keras_transformer.data.encoder_rows import (
     EncoderRow,
     checked_shapes,
     encoder_batches,
+    pair_separators,
     rows_to_store,
 )
 from keras_transformer.data.epochs import Shard
@@ -94,7 +95,9 @@ def classification(
                 row = EncoderRow.of(tokenizer, *row_ids)
                 if len(row.ids) > shapes.limit:
                     truncated += 1
-                    row = EncoderRow.of(tokenizer, *_truncated(row_ids, shapes.limit))
+                    row = EncoderRow.of(
+                        tokenizer, *_truncated(row_ids, shapes.limit, pair_separators(tokenizer))
+                    )
                 rows.append(row)
             count += len(chunk)
             yield rows_to_store(rows) | {"labels": checked_labels.checked([label for _, label in chunk])}
@@ -133,11 +136,11 @@ def _rows(texts: Iterable[Any]) -> Iterator[tuple[str, ...]]:
         yield tuple(row)
 
 
-def _truncated(texts: Sequence[list[int]], limit: int) -> list[list[int]]:
+def _truncated(texts: Sequence[list[int]], limit: int, separators: int) -> list[list[int]]:
     """Truncate the ids of a text, or of a pair (the longer text first), to `limit` including special ids."""
     if len(texts) == 1:
         return [texts[0][: limit - 2]]
     first, second = texts
-    available = limit - 3
+    available = limit - 2 - separators
     kept = min(len(first), max(available // 2, available - len(second)))
     return [first[:kept], second[: available - kept]]

@@ -22,8 +22,9 @@ class EncoderRow(NamedTuple):
     """The ids of one text, or two texts with segments 0 and 1, with special ids.
 
     Attributes:
-        ids: "start text end" or "start text end text end".
-        boundary: the number of ids of segment 0.
+        ids: "start text end" or "start text end text end", with as many end ids between the texts as the tokenizer has
+            separators.
+        boundary: the number of ids of segment 0: all of them for several separators, as RoBERTa has one segment.
     """
 
     ids: list[int]
@@ -34,8 +35,18 @@ class EncoderRow(NamedTuple):
         cls, tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int] | None = None
     ) -> "EncoderRow":
         """Add special ids to the ids of one text or two."""
-        ids = [tokenizer.start_id, *first, tokenizer.end_id]
-        return cls(ids if second is None else [*ids, *second, tokenizer.end_id], len(ids))
+        count = pair_separators(tokenizer)
+        if second is None:
+            ids = [tokenizer.start_id, *first, tokenizer.end_id]
+            return cls(ids, len(ids))
+        before = [tokenizer.start_id, *first, *[tokenizer.end_id] * count]
+        ids = [*before, *second, tokenizer.end_id]
+        return cls(ids, len(before if count == 1 else ids))
+
+
+def pair_separators(tokenizer: Tokenizer) -> int:
+    """Return the number of end ids between the texts of a pair, by default 1."""
+    return getattr(tokenizer, "pair_separators", 1)
 
 
 def checked_shapes(

@@ -16,6 +16,7 @@ from keras_transformer.data.encoder_rows import (
     checked_shapes,
     encoder_batches,
     ids_of_words,
+    pair_separators,
     rows_to_store,
     windows,
 )
@@ -109,12 +110,12 @@ def questions(
                 tokenized_context = tokens[context]
                 if not tokenized_context.ids:
                     raise ArgumentError("{contexts} must each hold a word", **{f"contexts[{i}]": context})
-                window = shapes.limit - 3 - len(asked)
+                window = shapes.limit - 2 - pair_separators(tokenizer) - len(asked)
                 if window < min(len(tokenized_context.ids), _SMALLEST_WINDOW):
                     too_long += 1
                     continue
                 span = tokenized_context.tokens_of(answer)
-                before = len(asked) + 2
+                before = len(asked) + 1 + pair_separators(tokenizer)
                 spans = windows(len(tokenized_context.ids), window)
                 inside = [span is not None and start <= span[0] and span[1] < end for start, end in spans]
                 for (start, end), reachable in zip(spans, inside, strict=True):

@@ -181,6 +181,7 @@ class Architecture:
         offsets: the differences between settings and arguments, by argument.
         encoder: the class of the encoder of a model with a head, or of the model itself; None for any.
         derived: arguments that are computed from several settings.
+        is_default: whether it is the architecture of folders whose `config.json` names no other of the model type.
     """
 
     model_type: str
@@ -204,6 +205,7 @@ class Architecture:
     offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     encoder: type[keras.Model] | None = None
     derived: tuple[Derived, ...] = ()
+    is_default: bool = False
 
     def arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the constructor's arguments for a `config.json`.

@@ -13,7 +13,8 @@ from keras_transformer.interop.architecture import (
     dense,
     norm,
 )
-from keras_transformer.models import Transformer
+from keras_transformer.interop.bert import complete_classifier
+from keras_transformer.models import EncoderDecoderClassifier, Transformer
 
 _TIED = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 _OFFSET = 2  # unused rows before the first position
@@ -60,6 +61,22 @@ def _parameters(model: Transformer) -> Parameters:
         yield from _feed_forward(name, block)
 
 
+def _classifier_parameters(model: EncoderDecoderClassifier) -> Parameters:
+    yield from _parameters(model.encoder)
+    yield from dense("classification_head.dense", model.transform)
+    yield from dense("classification_head.out_proj", model.head)
+
+
+def _make_classifier(**arguments: Any) -> EncoderDecoderClassifier:
+    of_head = {name: arguments.pop(name) for name in ("num_classes", "problem_type")}
+    return EncoderDecoderClassifier(Transformer(**arguments), **of_head)
+
+
+def _describe_classifier(model: EncoderDecoderClassifier) -> dict[str, Any]:
+    of_head = {"num_classes": model.num_classes, "problem_type": model.problem_type}
+    return {**model.encoder.get_config(), **of_head}
+
+
 def _architecture(
     model_type: str,
     class_name: str,
@@ -69,10 +86,10 @@ def _architecture(
     settings: Mapping[str, str | tuple[str, ...]],
     **options: Any,
 ) -> Architecture:
+    options = {"model": Transformer, "parameters": _parameters, **options}
     return Architecture(
         model_type=model_type,
         class_name=class_name,
-        model=Transformer,
         settings={
             "vocabulary_size": "vocab_size",
             "num_layers": "encoder_layers",
@@ -100,7 +117,6 @@ def _architecture(
             **defaults,
         },
         required={"tie_word_embeddings": True, **required},
-        parameters=_parameters,
         tied=dict.fromkeys(_TIED, "model.shared.weight"),
         activations={"swish": "silu", **ACTIVATIONS},
         **options,
@@ -130,7 +146,14 @@ _LEARNED = {
 }
 _SINUSOIDAL = {"position_encoding": "sinusoidal", "max_length": None, "embedding_norm": False}
 _sinusoidal = functools.partial(_architecture, ignored=r"embed_positions\.weights?$")
-_learned = functools.partial(_architecture, settings={"max_length": "max_position_embeddings"})
+_POSITIONS = {"max_length": "max_position_embeddings"}
+_learned = functools.partial(_architecture, settings=_POSITIONS)
+_bart = functools.partial(
+    _architecture,
+    "bart",
+    defaults={**_FAIRSEQ_IDS, "decoder_start_token_id": 2, "max_position_embeddings": 1024},
+    required={"static_position_embeddings": False, "normalize_embedding": True, **_POST_NORM},
+)
 
 ARCHITECTURES = (
     _sinusoidal(
@@ -147,12 +170,22 @@ ARCHITECTURES = (
         {"vocabulary_size": ("vocab_size", "decoder_vocab_size")},
         complete=_with_target_vocabulary,
     ),
-    _learned(
-        "bart",
+    _bart(
         "BartForConditionalGeneration",
         {"normalization": "post", **_LEARNED},
-        {**_FAIRSEQ_IDS, "decoder_start_token_id": 2, "max_position_embeddings": 1024},
-        {"static_position_embeddings": False, "normalize_embedding": True, **_POST_NORM},
+        settings=_POSITIONS,
+        is_default=True,
+    ),
+    _bart(
+        "BartForSequenceClassification",
+        {"normalization": "post", **_LEARNED, "output_bias": False},
+        settings={**_POSITIONS, "num_classes": "num_labels", "problem_type": "problem_type"},
+        model=EncoderDecoderClassifier,
+        parameters=_classifier_parameters,
+        complete=complete_classifier,
+        make=_make_classifier,
+        describe=_describe_classifier,
+        encoder=Transformer,
     ),
     _learned(
         "mbart",

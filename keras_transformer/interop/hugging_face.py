@@ -38,6 +38,7 @@ INT8 = "int8"
 PRECISIONS = ("float32", "float16", "bfloat16", INT8)
 
 _SHOWN = 5
+_PAD_ID_OF_XLM_ROBERTA = 1
 
 
 def from_hugging_face(
@@ -65,8 +66,8 @@ def from_hugging_face(
 
     Returns:
         A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama` for Llama, Mistral, Qwen, SmolLM and Phi-3, a
-        `models.Gemma`, a `models.Transformer` for Marian, a `models.T5` or a `models.ViT`; for BERT the model for its
-        class, such as `models.Pretraining` or `models.SequenceClassifier`.
+        `models.Gemma`, a `models.Transformer` for Marian, a `models.T5` or a `models.ViT`; for BERT and BART the model
+        for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
         FileNotFoundError: if there is no such folder or model, or a file is missing.
@@ -233,11 +234,20 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
             f"`{folder / CONFIG}` must have a model_type among {sorted(ARCHITECTURES)}. "
             f"Received: model_type={model_type!r}"
         )
+    if model_type == "bert" and has_tokenizer_of_xlm_roberta(folder):
+        config["pad_token_id"] = _PAD_ID_OF_XLM_ROBERTA  # `config.json` may have that of BERT's own tokenizer
     return config
 
 
+def has_tokenizer_of_xlm_roberta(folder: pathlib.Path) -> bool:
+    """Return whether `tokenizer_config.json` names XLM-RoBERTa's tokenizer, as of multilingual-e5-small, a BERT."""
+    path = folder / "tokenizer_config.json"
+    config = files.read_json(path) if path.is_file() else {}
+    return isinstance(config, dict) and str(config.get("tokenizer_class")).startswith("XLMRobertaTokenizer")
+
+
 def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
-    """Return the architecture of the class that `config.json` names, or the only one of the model type."""
+    """Return the architecture of the class that `config.json` names, or the default or only one of the model type."""
     candidates = {
         architecture.class_name: architecture
         for architecture in ALL
@@ -253,6 +263,7 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
             )
         return architecture
     names = [name for name in config.get("architectures") or () if name in candidates]
+    names += [name for name, architecture in candidates.items() if architecture.is_default]
     if not names:
         raise ValueError(
             f"`{folder / CONFIG}` must have architectures with one of {sorted(candidates)}. "

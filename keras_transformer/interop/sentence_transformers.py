@@ -11,7 +11,7 @@ from keras_transformer.interop import hugging_face
 from keras_transformer.interop.architecture import Parameters, dense, norm
 from keras_transformer.interop.hub import CONFIG, MODULES, modules_of
 from keras_transformer.interop.tensors import tensors_of
-from keras_transformer.models import BERT, SentenceEncoder
+from keras_transformer.models import BERT, ModernBERT, SentenceEncoder
 from keras_transformer.models.sentence_encoder import pooled_dim
 from keras_transformer_options.arguments import is_integer
 from keras_transformer_serving import files
@@ -19,6 +19,8 @@ from keras_transformer_serving import files
 _OF_TRANSFORMER = "sentence_bert_config.json"
 _OF_MODEL = "config_sentence_transformers.json"
 _OF_TOKENIZER = "tokenizer_config.json"
+_LEGACY_ACTIVATION = "sbert_ce_default_activation_function"
+_SIGMOID = "torch.nn.modules.activation.Sigmoid"
 _PACKAGE = "sentence_transformers."
 _INPUTS = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
 _POOLINGS = {
@@ -44,9 +46,8 @@ _ACTIVATIONS = {
     "torch.nn.modules.activation.ReLU": "relu",
     "torch.nn.modules.activation.GELU": "gelu",
     "torch.nn.modules.activation.SiLU": "silu",
-    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    _SIGMOID: "sigmoid",
 }
-_TEXT_ONLY = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _LAYER_NORM_EPSILON = 1e-5
 
 
@@ -72,8 +73,59 @@ class _Module(NamedTuple):
 
 
 def has_modules(folder: pathlib.Path) -> bool:
-    """Return whether a folder is of `sentence-transformers`, which has `modules.json` or at least `1_Pooling`."""
-    return any((folder / path).is_file() for path in (MODULES, f"1_Pooling/{CONFIG}"))
+    """Return whether a folder is of a `SentenceTransformer`, which has `modules.json` or at least `1_Pooling`."""
+    has_files = any((folder / path).is_file() for path in (MODULES, f"1_Pooling/{CONFIG}"))
+    return has_files and not _names_cross_encoder(folder)
+
+
+def is_cross_encoder(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
+    """Return whether the files of a model say that it is a `CrossEncoder`, by its name or its activation.
+
+    Args:
+        folder: the folder.
+        config: the content of its `config.json`.
+    """
+    is_named = any(config.get(name) for name in ("sentence_transformers", _LEGACY_ACTIVATION))
+    return is_named or _names_cross_encoder(folder)
+
+
+def cross_encoder_settings(folder: pathlib.Path, config: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    """Return the arguments of `pipelines.Reranking` of a folder.
+
+    Args:
+        folder: the folder of a model with one label, which a `CrossEncoder` has saved or can read.
+        config: the content of its `config.json`.
+        limit: the maximum length of the model.
+
+    Raises:
+        ValueError: if a module, an activation or a setting is not supported.
+    """
+    if (folder / MODULES).is_file():
+        names = [name for name, _ in _named_modules(folder)]
+        if names != ["Transformer"]:
+            raise ValueError(
+                f"`{folder / MODULES}` must list only the module Transformer of sentence-transformers. "
+                f"Received: {', '.join(names) or 'none'}"
+            )
+    unused = ("__version__", "keep_in_fp32_modules")  # the latter are layers that autocast leaves in float32
+    expected = {"model_type": "CrossEncoder", "default_prompt_name": None}
+    of_model = _settings(folder / _OF_MODEL, expected, "activation_fn", *unused, optional=True)
+    of_library = config.get("sentence_transformers")
+    older = of_library.get("activation_fn") if isinstance(of_library, dict) else None
+    activation = of_model.get("activation_fn") or older or config.get(_LEGACY_ACTIVATION) or _SIGMOID
+    known = {path: name for path, name in _ACTIVATIONS.items() if name in ("sigmoid", "linear")}
+    if activation not in known:
+        raise ValueError(
+            f"`{folder}` must have an activation among {list(known)}. Received: activation_fn={activation!r}"
+        )
+    _, length = _transformer_settings(folder, "sequence-classification", "logits", "scores")
+    return {"activation": known[activation], "max_length": min(length or limit, limit)}
+
+
+def _names_cross_encoder(folder: pathlib.Path) -> bool:
+    path = folder / _OF_MODEL
+    config = files.read_json(path) if path.is_file() else None
+    return isinstance(config, dict) and config.get("model_type") == "CrossEncoder"
 
 
 def from_sentence_transformers(
@@ -96,12 +148,14 @@ def from_sentence_transformers(
     folder = pathlib.Path(folder)
     settings = _model_settings(folder)
     transformer, pooling, *others = _modules(folder)
-    lowercase, max_length = _transformer_settings(transformer.folder)
+    lowercase, max_length = _transformer_settings(
+        transformer.folder, "feature-extraction", "last_hidden_state", "token_embeddings"
+    )
     encoder = hugging_face.from_hugging_face(transformer.folder, precision=precision)
     encoder = getattr(encoder, "encoder", encoder)  # without a head, as in `sentence-transformers`
-    if not isinstance(encoder, BERT):
+    if not isinstance(encoder, BERT | ModernBERT):
         raise ValueError(
-            f"`{transformer.folder / CONFIG}` must describe a BERT, the only encoder that is supported here. "
+            f"`{transformer.folder / CONFIG}` must describe an encoder, such as a BERT. "
             f"Received: a {type(encoder).__name__}"
         )
     names, head = _poolings(pooling.folder, encoder), []
@@ -125,14 +179,22 @@ def from_sentence_transformers(
 
 def _modules(folder: pathlib.Path) -> list[_Module]:
     """Return the modules of a folder: a transformer, a pooling, and layers."""
-    listed = modules_of(folder)
-    names = [path.rpartition(".")[2] if path.startswith(_PACKAGE) else path for path, _ in listed]
+    named = _named_modules(folder)
+    names = [name for name, _ in named]
     if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= _LAYERS.keys():
         raise ValueError(
             f"`{folder / MODULES}` must list the modules Transformer and Pooling of sentence-transformers, followed by "
-            f"any of {', '.join(_LAYERS)}. Received: {', '.join(map(str, names)) or 'none'}"
+            f"any of {', '.join(_LAYERS)}. Received: {', '.join(names) or 'none'}"
         )
-    return [_Module(name, folder / path) for name, (_, path) in zip(names, listed, strict=True)]
+    return [_Module(name, folder / path) for name, path in named]
+
+
+def _named_modules(folder: pathlib.Path) -> list[tuple[str, str]]:
+    """Return the names of the library's modules, or the types of others, and their folders below `folder`."""
+    return [
+        (path.rpartition(".")[2] if path.startswith(_PACKAGE) else path, below)
+        for path, below in modules_of(folder)
+    ]
 
 
 def _settings(
@@ -190,14 +252,23 @@ def _model_settings(folder: pathlib.Path) -> dict[str, Any]:
     return {"prompts": prompts, "default_prompt_name": default}
 
 
-def _transformer_settings(folder: pathlib.Path) -> tuple[bool, int | None]:
-    """Return whether texts are lower-cased, and the maximum number of tokens, None for the model's."""
+def _transformer_settings(
+    folder: pathlib.Path, task: str, method_output: str, output: str
+) -> tuple[bool, int | None]:
+    """Return whether texts are lower-cased, and the maximum number of tokens, None for the model's.
+
+    Args:
+        folder: the folder of the module Transformer.
+        task: its task.
+        method_output: the output of the model in `transformers`.
+        output: the name of that output among the module's.
+    """
     config = _settings(
         folder / _OF_TRANSFORMER,
         {
-            "transformer_task": "feature-extraction",
-            "modality_config": _TEXT_ONLY,
-            "module_output_name": "token_embeddings",
+            "transformer_task": task,
+            "modality_config": {"text": {"method": "forward", "method_output_name": method_output}},
+            "module_output_name": output,
         },
         "max_seq_length",
         "do_lower_case",
@@ -214,7 +285,7 @@ def _transformer_settings(folder: pathlib.Path) -> tuple[bool, int | None]:
     return bool(config.get("do_lower_case")), limit
 
 
-def _poolings(folder: pathlib.Path, encoder: BERT) -> tuple[str, ...]:
+def _poolings(folder: pathlib.Path, encoder: Any) -> tuple[str, ...]:
     """Return the names of the poolings whose vectors are concatenated."""
     path = folder / CONFIG
     sizes = dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), encoder.model_dim)

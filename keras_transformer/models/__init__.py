@@ -7,6 +7,9 @@ from keras_transformer.models.bert_heads import SequenceClassifier as SequenceCl
 from keras_transformer.models.bert_heads import SpanClassifier as SpanClassifier
 from keras_transformer.models.bert_heads import TokenClassifier as TokenClassifier
 from keras_transformer.models.causal_language_model import CausalLanguageModel as CausalLanguageModel
+from keras_transformer.models.encoder_decoder_classifier import (
+    EncoderDecoderClassifier as EncoderDecoderClassifier,
+)
 from keras_transformer.models.gat import GAT as GAT
 from keras_transformer.models.gemma import Gemma as Gemma
 from keras_transformer.models.gpt import GPT as GPT
@@ -26,6 +29,7 @@ __all__ = [
     "GPT",
     "T5",
     "CausalLanguageModel",
+    "EncoderDecoderClassifier",
     "GPTClassifier",
     "GPTMultipleChoice",
     "Gemma",

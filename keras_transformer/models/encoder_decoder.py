@@ -121,7 +121,7 @@ class EncoderDecoder(Model):
             segment_ids=source_segments,
             positions=named.get("source_positions"),
         )
-        return self.decode(
+        hidden = self.decoder_states(
             named["target_ids"],
             memory,
             source_padding,
@@ -132,6 +132,7 @@ class EncoderDecoder(Model):
             target_segment_ids=target_segments,
             positions=named.get("target_positions"),
         )
+        return self.logits(hidden)
 
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name."""
@@ -170,7 +171,7 @@ class EncoderDecoder(Model):
             )
         return self._final_norm("encoder_norm", hidden, training), padding_mask
 
-    def decode(
+    def decoder_states(
         self,
         target_ids: Tensor,
         memory: Any,
@@ -183,7 +184,7 @@ class EncoderDecoder(Model):
         target_segment_ids: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Return logits (B, T, vocabulary_size) of target ids (B, T), given a memory and its mask (B, S).
+        """Return the decoder's output (B, T, D) for target ids (B, T), given a memory and its mask (B, S).
 
         The memory is the encoder's output (B, S, D) or a `RetrievalMemory` of it. The lengths (B,) of sources and
         targets padded at the end replace their masks. With segment ids (B, S) and (B, T) for several pairs in a row,
@@ -209,7 +210,7 @@ class EncoderDecoder(Model):
                 memory_attention_mask=same_segment,
                 training=training,
             )
-        return self.logits(self._final_norm("decoder_norm", hidden, training))
+        return self._final_norm("decoder_norm", hidden, training)
 
     def encode(self, source_ids: Tensor) -> Context:
         """Run the encoder, and project its output to the keys and values of each decoder layer's cross-attention.

@@ -113,9 +113,9 @@ class Unlimiformer(Model):
         """Return the logits of every target position (teacher forcing), encoding all chunks of sources in parallel."""
         named = self.named_inputs(inputs)
         store, padding_mask = self._parallel_store(named["source_ids"], training)
-        return self.model.decode(
-            named["target_ids"], RetrievalMemory(store, self.top_k), padding_mask, training
-        )
+        memory = RetrievalMemory(store, self.top_k)
+        hidden = self.model.decoder_states(named["target_ids"], memory, padding_mask, training)
+        return self.model.logits(hidden)
 
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of the wrapped model, except the inputs for several pairs packed in a row."""

@@ -18,6 +18,8 @@ from keras_transformer.pipelines.keras_hub import from_keras_hub as from_keras_h
 from keras_transformer.pipelines.node_classification import NodeClassification as NodeClassification
 from keras_transformer.pipelines.question_answering import QuestionAnswering as QuestionAnswering
 from keras_transformer.pipelines.question_answering import Span as Span
+from keras_transformer.pipelines.reranking import RankedText as RankedText
+from keras_transformer.pipelines.reranking import Reranking as Reranking
 from keras_transformer.pipelines.text_classification import TextClassification as TextClassification
 from keras_transformer.pipelines.text_generation import TextGeneration as TextGeneration
 from keras_transformer.pipelines.text_to_text import TextToText as TextToText
@@ -36,6 +38,8 @@ __all__ = [
     "NodeClassification",
     "Pipeline",
     "QuestionAnswering",
+    "RankedText",
+    "Reranking",
     "Span",
     "TaggedWord",
     "TextClassification",

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.models import BERT
+from keras_transformer.models import BERT, ModernBERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder, check_pooling, pool, pooled_dim
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error
@@ -41,7 +41,7 @@ class Embedding(EmbeddingTask, TextPipeline):
         >>> vectors[0] @ vectors[1]
     """
 
-    model_classes: ClassVar[tuple[type, ...]] = (BERT,)
+    model_classes: ClassVar[tuple[type, ...]] = (BERT, ModernBERT)
     long_text_options = ("refuse", "window", "truncate")
 
     def __init__(

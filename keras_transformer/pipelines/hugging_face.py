@@ -9,12 +9,14 @@ from typing import Any
 from keras_transformer import interop, text
 from keras_transformer.generation import ForcedPrefix
 from keras_transformer.interop import sentence_transformers
-from keras_transformer.interop.hub import MODULES, local_folder
-from keras_transformer.interop.hugging_face import INT8, quantize_weights
+from keras_transformer.interop.hub import CONFIG, MODULES, local_folder
+from keras_transformer.interop.hugging_face import INT8, has_tokenizer_of_xlm_roberta, quantize_weights
 from keras_transformer.interop.source import Source
+from keras_transformer.models import EncoderDecoderClassifier
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TOOL_USE
+from keras_transformer.pipelines.reranking import Reranking
 from keras_transformer.pipelines.text_generation import TextGeneration
 from keras_transformer_options.arguments import check
 from keras_transformer_serving import files
@@ -52,6 +54,8 @@ def from_hugging_face(
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     precision: str | None = None,
+    *,
+    pipeline: type[Pipeline] | None = None,
     **settings: Any,
 ) -> Any:
     """Load a pipeline from a folder, or a model of the Hub, of `transformers` or `sentence-transformers`.
@@ -63,7 +67,8 @@ def from_hugging_face(
     | BERT and its relatives for masked language modelling or pre-training | `FillMask` |
     | for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
     | without head | `Embedding` |
-    | BERT with `modules.json` of `sentence-transformers` | `Embedding` |
+    | encoders with `modules.json` of `sentence-transformers` | `Embedding` |
+    | cross-encoders of `sentence-transformers` with one label | `Reranking` |
     | ViT | `ImageClassification` |
 
     BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ALBERT and ModernBERT. The tokenizer is read by
@@ -80,6 +85,8 @@ def from_hugging_face(
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
         precision: "float32", "float16", "bfloat16" or "int8", as for `interop.from_hugging_face`; for
             `sentence-transformers` the precision of the encoder.
+        pipeline: the class of the pipeline, by default that of the table: `pipelines.Reranking` for a reranker whose
+            files do not name `sentence-transformers`, such as bge-reranker; they describe a regression.
         **settings: arguments of the pipeline, such as `generation` and `max_new_tokens`. Labels are read from
             `config.json`; `generation`, `constraints` and `max_new_tokens` by default from `generation_config.json` or,
             without that file, `config.json`. Unsupported settings are listed in a `UserWarning`. For a folder with
@@ -94,13 +101,16 @@ def from_hugging_face(
         ImportError: if huggingface_hub is not installed, for a model of the hub.
         OSError: if a download fails.
         PermissionError: if the model of the hub requires a token.
+        TypeError: if `pipeline` is not a class of pipelines.
         ValueError: if a file is damaged, the architecture or a module or setting of `sentence-transformers` is not
             supported, or model and tokenizer do not match.
 
     Example:
         >>> writer = from_hugging_face("openai-community/gpt2", max_new_tokens=32)  # doctest: +SKIP
     """
-    return read(download(source, revision, token, cache_dir), revision, settings, precision)
+    if pipeline is not None and not (inspect.isclass(pipeline) and issubclass(pipeline, Pipeline)):
+        raise TypeError(f"`pipeline` must be a class of pipelines. Received: pipeline={pipeline!r}")
+    return read(download(source, revision, token, cache_dir), revision, settings, precision, pipeline)
 
 
 def download(
@@ -114,38 +124,56 @@ def download(
 
 
 def read(
-    folder: pathlib.Path, revision: str | None, settings: Mapping[str, Any], precision: str | None = None
+    folder: pathlib.Path,
+    revision: str | None,
+    settings: Mapping[str, Any],
+    precision: str | None = None,
+    pipeline: type[Pipeline] | None = None,
 ) -> Any:
     """Load a pipeline from a folder of `download`.
 
     Args:
         folder: the folder.
         revision: the revision that was requested of the hub.
-        settings: arguments of the pipeline, see `from_hugging_face`.
-        precision: see `from_hugging_face`.
+        settings: arguments of the pipeline, see `from_hugging_face`, also for the arguments below.
+        precision: the precision of the weights.
+        pipeline: the class of the pipeline.
     """
-    pipeline = _read(folder, precision, settings)
-    pipeline.source = Source.of_folder(folder, revision)
-    return pipeline
+    if sentence_transformers.has_modules(folder) and pipeline in (None, Embedding):
+        result: Any = _embedding(folder, precision, settings)
+    else:
+        result = _pipeline(folder, precision, pipeline, settings)
+    result.source = Source.of_folder(folder, revision)
+    return result
 
 
-def _read(folder: pathlib.Path, precision: str | None, settings: Mapping[str, Any]) -> Any:
-    if sentence_transformers.has_modules(folder):
-        return _embedding(folder, precision, settings)
+def _pipeline(
+    folder: pathlib.Path, precision: str | None, pipeline: Any, settings: Mapping[str, Any]
+) -> Pipeline:
     # The mean of images becomes part of weights in float.
     model = interop.from_hugging_face(folder, precision=None if precision == INT8 else precision)
-    config = files.read_json(folder / "config.json")
-    pipeline = Pipeline.of_model(model)
+    config = files.read_json(folder / CONFIG)
+    pipeline = _class_of(folder, config, model) if pipeline is None else pipeline
     _check_settings(pipeline, settings)
     arguments = {"model": model}
     if "tokenizer" in inspect.signature(pipeline).parameters and "tokenizer" not in settings:
-        arguments["tokenizer"] = _tokenizer(folder, config, pipeline, model)
+        arguments["tokenizer"] = _tokenizer(
+            folder, pipeline, model, special_tokens_in_text=pipeline is Reranking
+        )
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
     if getattr(arguments.get("tokenizer"), "languages", {}):
         arguments |= _languages(folder, **arguments)
     if precision == INT8:
         quantize_weights(model)
     return pipeline(**{**arguments, **settings})
+
+
+def _class_of(folder: pathlib.Path, config: Mapping[str, Any], model: Any) -> type[Pipeline]:
+    """Return the class of the pipeline of a model and its folder."""
+    has_one_logit = getattr(model, "num_classes", None) == 1
+    if has_one_logit and sentence_transformers.is_cross_encoder(folder, config):
+        return Reranking
+    return Pipeline.of_model(model)
 
 
 def _check_settings(pipeline: type[Pipeline], settings: Mapping[str, Any]) -> None:
@@ -158,19 +186,42 @@ def _check_settings(pipeline: type[Pipeline], settings: Mapping[str, Any]) -> No
 def _embedding(folder: pathlib.Path, precision: str | None, settings: Mapping[str, Any]) -> Embedding:
     _check_settings(Embedding, settings)
     loaded = sentence_transformers.from_sentence_transformers(folder, precision)
-    tokenizer = text.WordPieceTokenizer.from_files(
-        loaded.folder, special_tokens_in_text=True, lowercase=loaded.lowercase
-    )
-    return Embedding(loaded.model, tokenizer, **{**loaded.settings, **settings})
+    arguments = {**loaded.settings, **settings}
+    if "tokenizer" not in settings:
+        options = {"special_tokens_in_text": True, "lowercase": loaded.lowercase}
+        arguments["tokenizer"] = _tokenizer(loaded.folder, Embedding, loaded.model.encoder, **options)
+    return Embedding(loaded.model, **arguments)
 
 
-def _tokenizer(folder: pathlib.Path, config: Mapping[str, Any], pipeline: Any, model: Any) -> text.Tokenizer:
-    """Read the tokenizer of a folder, with as many ids as the model has embeddings."""
-    read, options = _READERS.get(config["model_type"], (text.from_hugging_face, {}))
+def _tokenizer(folder: pathlib.Path, pipeline: Any, model: Any, **arguments: bool) -> text.Tokenizer:
+    """Read the tokenizer of a folder, with as many ids as the model has embeddings.
+
+    Args:
+        folder: the folder.
+        pipeline: the class of the pipeline.
+        model: the model, or its encoder.
+        **arguments: arguments of the tokenizer's constructor to set to True. Special tokens in texts are ordinary text
+            for a class without this argument.
+    """
+    config = files.read_json(folder / CONFIG)
+    model_type = config["model_type"]
+    if model_type == "bert" and has_tokenizer_of_xlm_roberta(folder):
+        model_type = "xlm-roberta"
+    if isinstance(model, EncoderDecoderClassifier):  # reads rows such as RoBERTa's
+        model_type = "roberta"
+    read, options = _READERS.get(model_type, (text.from_hugging_face, {}))
     if pipeline is TextGeneration:  # of several end tokens, the model determines one
         ids = {"end": model.end_id, "pad": model.pad_id}
         options = {"roles": {role: id_ for role, id_ in ids.items() if id_ is not None}}
-    return read(folder, vocabulary_size=config.get("vocab_size"), **options)
+    tokenizer = read(folder, vocabulary_size=config.get("vocab_size"), **options)
+    known = inspect.signature(type(tokenizer)).parameters
+    if arguments.get("lowercase") and "lowercase" not in known:
+        raise ValueError(
+            f"`{folder}` must have do_lower_case=False in sentence_bert_config.json for a {type(tokenizer).__name__}. "
+            "Received: do_lower_case=True"
+        )
+    changed = {name: True for name, value in arguments.items() if value and name in known}
+    return tokenizer.with_arguments(**changed) if changed else tokenizer
 
 
 def _languages(

@@ -83,7 +83,7 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
         starts, ends, state = outputs["start_logits"], outputs["end_logits"], batch.state
         owner, rows, accepted = state["owner"], tf.size(batch.error), batch.error == ""
         places = tf.range(tf.shape(starts)[1])
-        first = (state["question_length"] + 2)[:, None]
+        first = (state["question_length"] + 1 + self.tokenizer.pair_separators)[:, None]
         inside = (places >= first) & (places < first + state["window_length"][:, None])
         length = places - places[:, None] + 1
         allowed = inside[:, :, None] & inside[:, None] & (length >= 1) & (length <= self.max_answer_tokens)

@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from keras_transformer.models import SequenceClassifier
+from keras_transformer.models import EncoderDecoderClassifier, SequenceClassifier
 from keras_transformer.pipelines.arguments import check_model, check_output
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.classification import ClassifierPipeline
-from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, first_ids, lengths_of, utf8_error
+from keras_transformer.pipelines.texts import TextPipeline
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.pipelines.text_classification import TextClassificationTask
 
@@ -47,7 +47,7 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
         ['positive']
     """
 
-    model_classes: ClassVar[tuple[type, ...]] = (SequenceClassifier,)
+    model_classes: ClassVar[tuple[type, ...]] = (SequenceClassifier, EncoderDecoderClassifier)
 
     def __init__(
         self,
@@ -68,29 +68,9 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
         """Convert strings (B,), or pairs of strings, to the model's inputs, as TensorFlow operations."""
         if text_pair is None:
             return super().preprocess(text, truncate)
-        first, second = self.tokenizer.tokenize(text), self.tokenizer.tokenize(text_pair)
-        if truncate:
-            first = first_ids(first, first_lengths(lengths_of(first), lengths_of(second), self._max_ids(2)))
-        error = utf8_error(text=text, text_pair=text_pair)
-        windows = self._windows(second, "text_pair", error, truncate, text=first)
-        first = accepted_rows(first, windows.error)
-        inputs = self._inputs(tf.gather(first, windows.owner), windows.ids)
-        return Preprocessed(inputs, windows.error, {"owner": windows.owner})
+        return self._preprocess_pairs(truncate, text=text, text_pair=text_pair)
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Average the scores of each text's windows, and convert them to outputs; see `answers_of`."""
         scores, count = self.scores_of(outputs), tf.size(batch.error)
         return self.answers_of(tf.math.unsorted_segment_mean(scores, batch.state["owner"], count))
-
-
-def first_lengths(first: Tensor, second: Tensor, limit: int) -> Tensor:
-    """Return the number of ids to keep of each first text (B,) if pairs are truncated, the longer text first.
-
-    Args:
-        first: the number of ids of each first text (B,).
-        second: the number of ids of each second text (B,), which gets the rest of `limit`.
-        limit: the maximum number of ids of a pair.
-    """
-    limit = max(limit, 0)
-    if_longer = tf.minimum(first, limit - tf.minimum(second, limit // 2))
-    return tf.where(first > second, if_longer, tf.minimum(first, limit // 2))

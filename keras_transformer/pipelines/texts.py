@@ -176,6 +176,21 @@ class TextPipeline(ForwardPipeline, TextTask):
         windows = self._windows(self.tokenizer.tokenize(text), "text", utf8_error(text=text), truncate)
         return Preprocessed(self._inputs(windows.ids), windows.error, {"owner": windows.owner})
 
+    def _preprocess_pairs(self, truncate: bool, **texts: Tensor) -> Preprocessed:
+        """Convert pairs of texts (B,), by the names of their arguments, to the model's inputs.
+
+        The second text is split into windows; or the longer text is truncated first, as in `transformers`.
+        """
+        (first_name, first), (name, second) = (
+            (name, self.tokenizer.tokenize(text)) for name, text in texts.items()
+        )
+        if truncate or self.long_texts == "truncate":
+            first = first_ids(first, first_lengths(lengths_of(first), lengths_of(second), self._max_ids(2)))
+        windows = self._windows(second, name, utf8_error(**texts), truncate, **{first_name: first})
+        first = accepted_rows(first, windows.error)
+        inputs = self._inputs(tf.gather(first, windows.owner), windows.ids)
+        return Preprocessed(inputs, windows.error, {"owner": windows.owner})
+
     def _windows(
         self,
         ids: tf.RaggedTensor,
@@ -243,7 +258,7 @@ class TextPipeline(ForwardPipeline, TextTask):
             separators = [tokenizer.end_id] * (tokenizer.pair_separators - 1)
             after = before[:, :0] if second is None else _joined(*separators, second, tokenizer.end_id)
             inputs = {"token_ids": padded(tf.concat([before, after], axis=1), tokenizer.padding_value)}
-            if self.encoder.num_segments > 1:
+            if getattr(self.encoder, "num_segments", 1) > 1:
                 segments = tf.concat([tf.zeros_like(before), tf.ones_like(after)], axis=1)
                 inputs["segment_ids"] = padded(segments, 0)
             return inputs
@@ -286,6 +301,19 @@ def first_ids(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
     """Return the first `counts` (B,) ids of each row (B, None)."""
     counts = tf.cast(counts, rows.row_splits.dtype)[:, None]
     return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < counts)
+
+
+def first_lengths(first: Tensor, second: Tensor, limit: int) -> Tensor:
+    """Return the number of ids to keep of each first text (B,) if pairs are truncated, the longer text first.
+
+    Args:
+        first: the number of ids of each first text (B,).
+        second: the number of ids of each second text (B,), which gets the rest of `limit`.
+        limit: the maximum number of ids of a pair.
+    """
+    limit = max(limit, 0)
+    if_longer = tf.minimum(first, limit - tf.minimum(second, limit // 2))
+    return tf.where(first > second, if_longer, tf.minimum(first, limit // 2))
 
 
 def padded(rows: tf.RaggedTensor, padding_value: int) -> Tensor:

@@ -6,6 +6,7 @@ from keras_transformer.recipes.classify import Classify as Classify
 from keras_transformer.recipes.language_model import LanguageModel as LanguageModel
 from keras_transformer.recipes.language_model import MaskedLanguageModel as MaskedLanguageModel
 from keras_transformer.recipes.quickstarts import quickstart as quickstart
+from keras_transformer.recipes.rerank import Rerank as Rerank
 from keras_transformer.recipes.runs import run as run
 from keras_transformer.recipes.tag import Tag as Tag
 from keras_transformer.recipes.translate import Translate as Translate
@@ -18,6 +19,7 @@ __all__ = [
     "LanguageModel",
     "MaskedLanguageModel",
     "Recipe",
+    "Rerank",
     "Tag",
     "Translate",
     "quickstart",

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer import data, pipelines, training
 from keras_transformer.models import BERT, SequenceClassifier, SpanClassifier, TokenClassifier
-from keras_transformer.text import WordPieceTokenizer
+from keras_transformer.text import BytePairTokenizer, WordPieceTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##x", "##y", ".", "?"]
 TOKENIZER = WordPieceTokenizer(PIECES)
@@ -108,6 +108,36 @@ def test_questions_have_the_ids_and_the_labels_of_the_pipeline():
     without, nothing = in_order(data.questions(QUESTIONS, CONTEXTS, [None] * 5, TOKENIZER, **ONE_LENGTH))
     np.testing.assert_array_equal(without["token_ids"], inputs["token_ids"])
     assert not nothing.any()
+
+
+def test_pairs_have_all_separators_and_one_segment_with_the_tokenizer_of_roberta():
+    roles = {"start": "<s>", "pad": "<pad>", "end": "</s>", "unknown": "<unk>"}
+    trained = BytePairTokenizer.train(TEXTS, 270, special_tokens=roles)
+    tokenizer = trained.with_arguments(pair_separators=2)
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "max_length": 24}
+    encoder = BERT(tokenizer.vocabulary_size, **sizes, num_segments=1, pad_id=tokenizer.pad_id)
+    pairs, options = (
+        [("a b", "c"), ("h h", "a b c")],
+        {**ONE_LENGTH, "length_buckets": [24], "max_length": 24},
+    )
+    classifier = pipelines.TextClassification(SequenceClassifier(encoder, 2), tokenizer)
+    answerer = pipelines.QuestionAnswering(SpanClassifier(encoder), tokenizer)
+    inputs, _ = in_order(data.classification(pairs, [0, 1], tokenizer, **options))
+    answers = [("c", 0), ("b", 2)]
+    of_questions, labels = in_order(data.questions(*zip(*pairs, strict=True), answers, tokenizer, **options))
+    for pipeline, found in ((classifier, inputs), (answerer, of_questions)):
+        expected = pipeline.preprocess(*map(tf.constant, zip(*pairs, strict=True))).inputs["token_ids"]
+        length = expected.shape[1]
+        np.testing.assert_array_equal(found["token_ids"][:, :length], expected)
+        assert (found["token_ids"][:, length:] == tokenizer.pad_id).all()
+        assert not found["segment_ids"].any()
+    ids = [tokenizer.tokenize(text).numpy()[0] for text, _ in answers]
+    assert of_questions["token_ids"][[0, 1], labels[:, 0]].tolist() == ids
+    # The longer text is truncated first, beside both separators.
+    long = data.classification([("a", "b " * 30)], [0], tokenizer, **{**options, "length_buckets": [12]})
+    (ids,) = in_order(long)[0]["token_ids"]
+    assert len(ids) == 12
+    assert ids[[0, 2, 3, 11]].tolist() == [tokenizer.start_id, *[tokenizer.end_id] * 3]
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "questions"])

@@ -63,6 +63,7 @@ PIPELINES = {
     "`QuestionAnswering`": lambda: pipelines.QuestionAnswering(bert(SpanClassifier), BYTES),
     "`FillMask`": fill_mask,
     "`Embedding`": lambda: pipelines.Embedding(bert(), BYTES),
+    "`Reranking`": lambda: pipelines.Reranking(bert(lambda encoder: SequenceClassifier(encoder, 1)), BYTES),
     "`ImageClassification`": lambda: pipelines.ImageClassification(ViT(8, 4, num_classes=2, **SMALL)),
     "`NodeClassification`": lambda: pipelines.NodeClassification(GAT(5, 2, num_heads=(2, 1), head_dim=4)),
 }
@@ -73,6 +74,7 @@ INVALID = {
         "not UTF-8": (b"a", TEXTS["not UTF-8"]),
         "no word": (b"a", b" "),
     },
+    "`Reranking`": {reason: (b"a", text) for reason, text in TEXTS.items()},
     "`FillMask`": {**TEXTS, "no mask": b"a"},
     "`ImageClassification`": {"out of range": np.full((8, 8, 3), 300.0)},
     "`NodeClassification`": {"missing node": (np.zeros((2, 5)), np.array([[0, 7]]))},

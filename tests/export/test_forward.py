@@ -60,6 +60,7 @@ def test_texts_without_a_mask_or_word_have_an_empty_row():
     [
         ("text, refuse", {"text": ["a", LONG]}, "as `max_length` is 40"),
         ("span", {"question": ["a"], "context": [LONG]}, "as `max_length` is 40"),
+        ("rerank", {"query": ["a"], "text": [LONG]}, "tokens each beside its `query`, as `max_length` is 40"),
         ("span, window", {"question": [LONG], "context": ["a"]}, "as `max_length` is 40"),
         (
             "image",

@@ -60,6 +60,11 @@ def decoder(vocabulary_size, **options):
     return GPT(vocabulary_size - 3, **options).resize_token_embeddings(vocabulary_size)
 
 
+def bart(vocabulary_size, **options):
+    """Return a Transformer with learned positions."""
+    return Transformer(vocabulary_size, position_encoding="learned", **options)
+
+
 def unlimiformer(dtype=None, **options):
     """Return a Transformer with retrieval."""
     return Unlimiformer(Transformer(**WORDS, dtype=dtype), **options)
@@ -221,6 +226,13 @@ MODELS = {
             "mean": {"pooling": "mean", "dropout": 0.1},
             "regression": {"num_classes": 1, "problem_type": "regression"},
         },
+        everyday=False,
+    ),
+    **cases(
+        head(models.EncoderDecoderClassifier, bart),
+        {"num_classes": 3},
+        SEQUENCE,
+        {"bart": {"dropout": 0.1}, "regression": {"num_classes": 1}},
         everyday=False,
     ),
     **cases(

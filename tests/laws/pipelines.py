@@ -119,6 +119,24 @@ def several_labels():
     return pipeline
 
 
+def classify_by_bart():
+    """Return a classifier of texts with an encoder–decoder."""
+    tokenizer = roberta_tokenizer()
+    ids = {"pad_id": tokenizer.pad_id, "start_id": tokenizer.end_id, "end_id": tokenizer.end_id}
+    sizes = {**SIZES, "position_encoding": "learned", "max_length": 40, "dropout": 0.5}
+    model = models.Transformer(tokenizer.vocabulary_size, **sizes, **ids)
+    return pipelines.TextClassification(randomise(models.EncoderDecoderClassifier(model, 3), 1), tokenizer)
+
+
+def rerank(tokenizer=BYTES, num_segments=2, **options):
+    """Return a cross-encoder."""
+
+    def head(encoder):
+        return models.SequenceClassifier(encoder, 1)
+
+    return pipelines.Reranking(bert(tokenizer, head, num_segments=num_segments), tokenizer, **options)
+
+
 def tag(tokenizer=BYTES, **options):
     """Return a classifier of words."""
     model = bert(tokenizer, lambda encoder: models.TokenClassifier(encoder, 3))
@@ -232,6 +250,20 @@ OF_TEXTS = {
     "text, GPT, pairs": row(lambda: classify_by_gpt(symmetric=True), TEXTS[:3], TEXTS[2::-1]),
     "text, GPT, numbers": row(lambda: classify_by_gpt(problem_type="regression"), TEXTS[:5]),
     "text, GPT, several labels": row(lambda: classify_by_gpt(problem_type=SEVERAL), TEXTS[:5]),
+    "text, BART, pairs": row(classify_by_bart, *PAIRS),
+    "rerank": row(lambda: rerank(activation="linear"), *PAIRS),
+    "rerank, window": row(
+        lambda: rerank(**WINDOW),
+        [*TEXTS[:5], "abc"],
+        ["abc " * 6, *TEXTS[:5]],
+        invalid=[INVALID_BYTES[0], "a"],
+    ),
+    "rerank, RoBERTa": row(
+        lambda: rerank(roberta_tokenizer(), 1, activation="linear", long_texts="truncate", max_length=20),
+        [*TEXTS, *LINES],
+        [*LINES, *TEXTS],
+        invalid=[INVALID_BYTES[0], "a"],
+    ),
     "token": row(lambda: tag(**WINDOW), LONGER, invalid=INVALID_BYTES),
     "token, WordPiece": row(lambda: tag(word_pieces()), [*TEXTS[:3], *LINES]),
     "span": row(lambda: answer(max_answer_tokens=2), *QUESTIONS),

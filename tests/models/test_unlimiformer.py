@@ -81,7 +81,8 @@ def test_k_of_source_length_equals_full_cross_attention(options, overlap):
     found = logits(long)
     for row, length in ((0, 29), (1, 17)):
         states = states_by_hand(model, SOURCE[row, :length], 8, overlap)
-        expected = model.decode(TARGET[row : row + 1], states[None], np.ones((1, length), bool))
+        mask = np.ones((1, length), bool)
+        expected = model.logits(model.decoder_states(TARGET[row : row + 1], states[None], mask))
         np.testing.assert_allclose(found[row], np.asarray(expected)[0], **CLOSE)
 
 

@@ -13,6 +13,7 @@ from keras_transformer.models import (
     BERT,
     GPT,
     T5,
+    EncoderDecoderClassifier,
     Gemma,
     Llama,
     MaskedLanguageModel,
@@ -211,6 +212,45 @@ def test_the_head_of_bert_determines_the_pipeline(name, tmp_path):
         np.testing.assert_allclose(found(given), expected(given), **CLOSE)
     else:
         assert repr(found(given)) == repr(expected(given))
+
+
+def test_bart_classifies_pairs_with_the_rows_of_its_tokenizer(tmp_path):
+    roles = {"start": "<s>", "pad": "<pad>", "end": "</s>", "unknown": "<unk>", "mask": "<mask>"}
+    tokenizer = text.BytePairTokenizer.train(TEXTS, 280, special_tokens=roles)
+    bart = Transformer(
+        tokenizer.vocabulary_size,
+        **SMALL,
+        activation="gelu",
+        normalization="post",
+        epsilon=1e-5,
+        position_encoding="learned",
+        max_length=32,
+        embedding_norm=True,
+        scale_embedding=False,
+        pad_id=tokenizer.pad_id,
+        start_id=tokenizer.end_id,
+        end_id=tokenizer.end_id,
+    )
+    model = randomised(EncoderDecoderClassifier(bart, 3))
+    folder = interop.to_hugging_face(model, tmp_path / "bart")
+    change_config(folder, id2label={"0": "contradiction", "1": "neutral", "2": "entailment"})
+    vocabulary = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, tokenizer.merges)]))
+    names = {"bos": "start", "eos": "end", "pad": "pad", "unk": "unknown", "mask": "mask"}
+    special = {f"{name}_token": roles[role] for name, role in names.items()}
+    (folder / "tokenizer_config.json").write_text(json.dumps(special))
+    found = pipelines.from_hugging_face(folder)
+    assert type(found) is pipelines.TextClassification
+    first, second = (tokenizer.tokenize(each).numpy().tolist() for each in TEXTS[:2])
+    end = tokenizer.end_id
+    ids = [tokenizer.start_id, *first, end, end, *second, end]
+    expected = keras.ops.convert_to_numpy(keras.ops.softmax(model(np.array([ids]))))[0]
+    np.testing.assert_allclose(found.probabilities(*TEXTS[:2]), expected, **CLOSE)
+    found.save(tmp_path / "saved")
+    np.testing.assert_allclose(
+        pipelines.load(tmp_path / "saved").probabilities(*TEXTS[:2]), expected, **CLOSE
+    )
 
 
 def test_a_vocabulary_of_the_wrong_size_is_rejected(tmp_path):

@@ -23,10 +23,10 @@ from keras_transformer.pipelines import (
     TextGeneration,
     TokenClassification,
 )
-from keras_transformer.pipelines.text_classification import first_lengths
+from keras_transformer.pipelines.texts import first_lengths
 from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
 from keras_transformer_serving.pipelines.errors import RowErrors
-from keras_transformer_serving.pipelines.text_classification import first_length
+from keras_transformer_serving.pipelines.texts import first_length
 from tests.laws.cases import randomise
 from tests.laws.pipelines import SIZES, bert
 

@@ -1,13 +1,17 @@
 """Hand-made folders in the layout of `sentence-transformers` as pipelines, compared with NumPy."""
 
+import io
 import json
+import pathlib
 import shutil
 
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 
-from keras_transformer import interop, pipelines
+from keras_transformer import interop, pipelines, text
+from keras_transformer.interop.sentence_transformers import from_sentence_transformers
 from keras_transformer.models import BERT, GPT, MaskedLanguageModel, SentenceEncoder
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -342,9 +346,9 @@ INVALID = {
     ),
     "another model type": (
         with_content(
-            "config_sentence_transformers.json", {"activation_fn": "x", "model_type": "CrossEncoder"}
+            "config_sentence_transformers.json", {"activation_fn": "x", "model_type": "SparseEncoder"}
         ),
-        "must have model_type='SentenceTransformer'. Received: model_type='CrossEncoder'",
+        "must have model_type='SentenceTransformer'. Received: model_type='SparseEncoder'",
     ),
     "truncated vectors": (
         with_content("config_sentence_transformers.json", {"truncate_dim": 4}),
@@ -397,7 +401,88 @@ def test_decoder_models_are_rejected(tmp_path):
         GPT(20, **SIZES, max_length=16, pad_id=None, end_id=0), tmp_path / "gpt2"
     )
     write(folder, tmp_path / "it")
-    with pytest.raises(
-        ValueError, match="must describe a BERT, the only encoder that is supported here.*a GPT"
-    ):
+    with pytest.raises(ValueError, match="must describe an encoder, such as a BERT.*a GPT"):
         pipelines.from_hugging_face(tmp_path / "it")
+
+
+FOLDERS = pathlib.Path(__file__).parents[1] / "interop" / "folders"
+MEAN_OF_12 = {"word_embedding_dimension": 12, "pooling_mode_mean_tokens": True}
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", ["RobertaModel", "DistilBertModel", "AlbertModel", "ModernBertModel"])
+def test_other_encoders_equal_the_mean_of_the_states_of_transformers(name, tmp_path):
+    write(FOLDERS / name, tmp_path / "it", MEAN_OF_12, [("Normalize", {}, {})])
+    loaded, expected = from_sentence_transformers(tmp_path / "it"), np.load(FOLDERS / name / "expected.npz")
+    assert loaded.settings["normalize"]
+    ids, real = expected["ids"], expected["ids"] != loaded.model.encoder.pad_id
+    means = [states[mask].mean(0) for states, mask in zip(expected["outputs"], real, strict=True)]
+    np.testing.assert_allclose(loaded.model(ids[:, None])[:, 0], means, **CLOSE)
+
+
+ROLES = {"start": "<s>", "pad": "<pad>", "end": "</s>", "unknown": "<unk>", "mask": "<mask>"}
+LINES = ["la casa azul", "the blue house"] * 4
+
+
+@pytest.fixture(scope="module")
+def roberta(tmp_path_factory):
+    """Return the folder of a RoBERTa and its tokenizer."""
+    tokenizer = text.BytePairTokenizer.train(LINES, 280, special_tokens=ROLES)
+    model = BERT(
+        tokenizer.vocabulary_size,
+        **SIZES,
+        max_length=16,
+        num_segments=1,
+        pad_id=1,
+        epsilon=1e-5,
+        pooler=False,
+    )
+    folder = interop.to_hugging_face(randomised(model), tmp_path_factory.mktemp("it") / "it", "roberta")
+    write_json(folder / "vocab.json", {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)})
+    names = {"start": "bos", "pad": "pad", "end": "eos", "unknown": "unk", "mask": "mask"}
+    write_json(
+        folder / "tokenizer_config.json", {f"{name}_token": ROLES[role] for role, name in names.items()}
+    )
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, tokenizer.merges)]))
+    return folder
+
+
+def test_the_tokenizer_of_the_encoder_is_read(roberta, tmp_path):
+    embed = pipelines.from_hugging_face(write(roberta, tmp_path / "it"))
+    tokenizer = embed.tokenizer
+    assert type(tokenizer) is text.BytePairTokenizer
+    ids = token_ids(embed, "la</s>casa")
+    la, casa = (tokenizer.tokenize(each).numpy().tolist() for each in ("la", "casa"))
+    assert ids == [tokenizer.start_id, *la, tokenizer.end_id, *casa, tokenizer.end_id]  # a special token
+    np.testing.assert_allclose(embed("la</s>casa"), states(embed.encoder, ids).mean(0), **CLOSE)
+
+
+def test_lowercasing_needs_a_tokenizer_that_has_it(roberta, tmp_path):
+    folder = write(roberta, tmp_path / "it", of_transformer={"do_lower_case": True})
+    with pytest.raises(ValueError, match="must have do_lower_case=False .* for a BytePairTokenizer"):
+        pipelines.from_hugging_face(folder)
+    tokenizer = pipelines.from_hugging_face(write(roberta, tmp_path / "cased")).tokenizer
+    assert pipelines.from_hugging_face(folder, tokenizer=tokenizer).tokenizer is tokenizer
+
+
+def test_a_bert_with_the_tokenizer_of_xlm_roberta_has_its_padding(tmp_path):
+    pieces = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=pieces,
+        vocab_size=30,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(pieces.getvalue())
+    size = text.MarianT5Tokenizer.from_files(tmp_path).vocabulary_size
+    model = randomised(BERT(size, **SIZES, max_length=16, pad_id=0))  # as config.json has it
+    transformer = interop.to_hugging_face(model, tmp_path / "bert")
+    shutil.copy(tmp_path / "sentencepiece.bpe.model", transformer)
+    folder = write(transformer, tmp_path / "e5")
+    write_json(folder / "0_Transformer" / "tokenizer_config.json", {"tokenizer_class": "XLMRobertaTokenizer"})
+    embed = pipelines.from_hugging_face(folder)
+    assert (embed.encoder.pad_id, embed.tokenizer.pad_id, embed.tokenizer.start_id) == (1, 1, 0)
+    ids = [token_ids(embed, each) for each in LINES[:2]]
+    expected = [states(embed.encoder, each).mean(0) for each in ids]
+    np.testing.assert_allclose(embed(LINES[:2]), expected, **CLOSE)

@@ -13,11 +13,14 @@ from keras_transformer.pipelines import TextToText
 from keras_transformer_serving.server import forward
 from tests.laws.pipelines import (
     LINES,
+    LONG,
+    answer,
     byte_pairs,
     classify,
     classify_by_gpt,
     embed_with_prompts,
     fill_mask,
+    rerank,
     result_of,
     roberta_tokenizer,
 )
@@ -55,6 +58,38 @@ def test_prompts_equal_the_pipeline_prompts(assert_equal):
         assert found["error"].tolist() == [error.decode() for error in expected["error"].numpy()]
 
 
+@pytest.mark.slow
+def test_rankings_equal_the_pipeline(served_in_tensorflow, assert_equal):
+    pipeline = rerank("refuse")
+    served = served_in_tensorflow(pipeline)
+    texts = ["b", "a b", "b", "", "c c"]
+    ranking = served.rank("a b", texts, batch_size=2)
+    assert [index for index, _ in ranking] == [index for index, _ in pipeline.rank("a b", texts)]
+    np.testing.assert_allclose(served.rank("a b", texts, 2), ranking[:2], rtol=1e-5)
+    scores = served("a b", texts)
+    np.testing.assert_allclose(scores, pipeline(["a b"] * 5, texts), rtol=1e-5)
+    expected = sorted(enumerate(scores.tolist()), key=lambda each: -each[1])
+    np.testing.assert_allclose(ranking, expected, rtol=1e-5)
+    for arguments in ((["a"], texts), ("a", "b"), ("a", texts, 0), ("a", [LONG])):
+        assert_equal(*(result_of(each.rank, *arguments) for each in (served, pipeline)))
+
+
+@pytest.mark.slow
+def test_rankings_equal_the_pipeline(assert_equal):
+    pipeline = rerank()
+    served = served_in_tensorflow(pipeline)
+    texts = ["b", "a b", "b", "", "c c"]
+    ranking = served.rank("a b", texts, batch_size=2)
+    assert [index for index, _ in ranking] == [index for index, _ in pipeline.rank("a b", texts)]
+    np.testing.assert_allclose(served.rank("a b", texts, 2), ranking[:2], rtol=1e-5)
+    scores = served("a b", texts)
+    np.testing.assert_allclose(scores, pipeline(["a b"] * 5, texts), rtol=1e-5)
+    expected = sorted(enumerate(scores.tolist()), key=lambda each: -each[1])
+    np.testing.assert_allclose(ranking, expected, rtol=1e-5)
+    for arguments in ((["a"], texts), ("a", "b"), ("a", texts, 0), ("a", [LONG])):
+        assert_equal(*(result_of(each.rank, *arguments) for each in (served, pipeline)))
+
+
 def test_a_pair_for_a_model_without_segments_has_all_separators():
     pipeline = classify(roberta_tokenizer(), num_segments=1)
     tokenizer = pipeline.tokenizer
@@ -63,6 +98,17 @@ def test_a_pair_for_a_model_without_segments_has_all_separators():
     inputs = pipeline.preprocess(tf.constant(["a b"]), tf.constant(["cc"])).inputs
     assert inputs.keys() == {"token_ids"}
     assert inputs["token_ids"].numpy().tolist() == [[start, *one, end, end, *other, end]]
+
+
+def test_an_answer_begins_after_all_separators():
+    pipeline, words = answer(roberta_tokenizer(), 1, max_answer_tokens=1), "abcdef"
+    model, tokenizer = pipeline.model, pipeline.tokenizer
+    for question in ("a", "b c", "ab"):
+        batch = pipeline.preprocess(tf.constant([question]), tf.constant([" ".join(words)]))
+        ids = batch.inputs["token_ids"].numpy()[0]
+        assert len(ids) == len(tokenizer.tokenize(question)) + 3 + len(words) + 1
+        logits = model(ids[None]).numpy()[0].sum(axis=0)[-len(words) - 1 : -1]
+        assert pipeline(question, " ".join(words)).text == words[logits.argmax()]
 
 
 def test_a_mask_includes_the_preceding_space_if_the_tokenizer_requires_it():

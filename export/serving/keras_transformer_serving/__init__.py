@@ -15,6 +15,8 @@ from keras_transformer_serving.parity import exported_tokenizer
 from keras_transformer_serving.pipelines import Embedding as Embedding
 from keras_transformer_serving.pipelines import FillMask as FillMask
 from keras_transformer_serving.pipelines import QuestionAnswering as QuestionAnswering
+from keras_transformer_serving.pipelines import RankedText as RankedText
+from keras_transformer_serving.pipelines import Reranking as Reranking
 from keras_transformer_serving.pipelines import TextClassification as TextClassification
 from keras_transformer_serving.pipelines import TextGeneration as TextGeneration
 from keras_transformer_serving.pipelines import TextToText as TextToText
@@ -36,6 +38,8 @@ __all__ = [
     "Model",
     "ParityError",
     "QuestionAnswering",
+    "RankedText",
+    "Reranking",
     "Sessions",
     "TextClassification",
     "TextGeneration",

@@ -19,7 +19,7 @@ from served_exports import (
 )
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.pipelines.text_classification import first_length
+from keras_transformer_serving.pipelines.texts import first_length
 from keras_transformer_serving.server import Limits
 
 LONG = "x" * (SOURCE + 1)

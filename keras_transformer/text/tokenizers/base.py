@@ -124,6 +124,23 @@ class Tokenizer(tf.Module, abc.ABC):
         """
         return cls(**cls._arguments(model))
 
+    def with_arguments(self, **arguments: Any) -> Self:
+        """Return a tokenizer with the same vocabulary and some other arguments of the constructor.
+
+        Args:
+            **arguments: the arguments.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            TypeError: if the constructor has no such argument.
+
+        Example:
+            >>> tokenizer.with_arguments(special_tokens_in_text=True)  # doctest: +SKIP
+        """
+        return type(self)(**{**self._arguments(self.model_bytes), **arguments})
+
     @property
     def sha256(self) -> str:
         """The SHA-256 digest of `model_bytes`, in hexadecimal."""

@@ -171,7 +171,6 @@ class WordPieceTokenizer(WordTokenizer):
         folder: str | os.PathLike[str],
         *,
         special_tokens_in_text: bool = False,
-        lowercase: bool = False,
         vocabulary_size: int | None = None,
     ) -> Self:
         """Read the tokenizer of a folder written by Hugging Face's libraries.
@@ -179,7 +178,6 @@ class WordPieceTokenizer(WordTokenizer):
         Args:
             folder: the folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
-            lowercase: whether to lower-case letters even if the files do not ask for it.
             vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
 
         Returns:
@@ -197,7 +195,6 @@ class WordPieceTokenizer(WordTokenizer):
         vocabulary, settings = hugging_face.read_word_piece(folder, SPECIAL_TOKENS)
         if settings["strip_accents"] is None:
             settings["strip_accents"] = settings["lowercase"]
-        settings["lowercase"] |= lowercase
         unused = unused_ids(vocabulary, vocabulary_size)
         return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, unused=unused, **settings)
 

@@ -10,6 +10,7 @@ from keras_transformer.models import (
     GAT,
     GPT,
     T5,
+    EncoderDecoderClassifier,
     Gemma,
     GPTClassifier,
     GPTMultipleChoice,
@@ -128,6 +129,18 @@ invalid(
     must(POSITIVE, num_classes="3"),
     must("be one of", pooling="max"),
     name="SequenceClassifier",
+)
+invalid(
+    lambda num_classes: EncoderDecoderClassifier(Transformer(**SIZES, hidden_dim=8), num_classes),
+    {},
+    must(POSITIVE, num_classes=0),
+    name="EncoderDecoderClassifier",
+)
+invalid(
+    EncoderDecoderClassifier,
+    {"num_classes": 3},
+    ({"encoder": None}, "`encoder` must be an encoder–decoder … Received: a NoneType"),
+    error=TypeError,
 )
 invalid(
     lambda num_classes: TokenClassifier(bert(), num_classes),

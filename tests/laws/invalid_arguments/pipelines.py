@@ -58,7 +58,72 @@ invalid(
     name="TextClassification call",
     error=TypeError,
 )
+
+
+@functools.cache
+def reranker():
+    """Return a small cross-encoder."""
+    return pipelines.Reranking(models.SequenceClassifier(bert(), 1), TOKENIZER)
+
+
+QUERY = {"query": "a", "text": ["b"]}
+invalid(
+    lambda query, text: reranker()(query, text),
+    QUERY,
+    must("be a list of strings", query=None),
+    must("be a list of strings", text=None),
+    ({"query": ["a", 5], "text": ["b", "c"]}, "`query` must be… Received: query[1]=5"),
+    ({"text": ["b", 5]}, "`text` must be… Received: text[1]=5"),
+    name="Reranking call",
+    error=TypeError,
+)
+invalid(
+    lambda query, text: reranker()(query, text),
+    QUERY,
+    ({"query": ["a", "b"]}, "`query` and `text` must have the same length. Received: 2 and 1 texts"),
+    (
+        {"text": ["b" * 20]},
+        "`text` must have at most 12 tokens each beside its `query`… Received: 20 tokens in text[0]",
+    ),
+    name="Reranking call",
+)
+invalid(
+    lambda query, text: reranker().rank(query, text),
+    QUERY,
+    must("be a string", query=["a"]),
+    must("be a list of strings", text="b"),
+    name="Reranking.rank",
+    error=TypeError,
+)
+invalid(
+    lambda top_k: reranker().rank("a", ["b"], top_k),
+    {},
+    must("be a positive integer", top_k=0),
+    must("be a positive integer", top_k=1.5),
+    name="Reranking.rank",
+)
+invalid(
+    lambda activation: pipelines.Reranking(reranker().model, TOKENIZER, activation),
+    {},
+    must("be one of ('sigmoid', 'linear')", activation="tanh"),
+    name="Reranking",
+)
+invalid(
+    lambda: pipelines.Reranking(classifier(), TOKENIZER),
+    {},
+    ({}, "`model` must have one class. Received: num_classes=3"),
+    name="Reranking",
+)
+invalid(
+    lambda pipeline: pipelines.from_hugging_face("never-read", pipeline=pipeline),
+    {},
+    must("be a class of pipelines", pipeline="Reranking"),
+    must("be a class of pipelines", pipeline=models.BERT),
+    name="from_hugging_face",
+    error=TypeError,
+)
 for pipeline, model, message in (
+    (pipelines.Reranking, bert, "a classifier of texts with one class… Received: a BERT without num_classes"),
     (pipelines.TextClassification, translator, "a classifier… Received: a Transformer without num_classes"),
     (pipelines.TextClassification, bert, "a classifier of texts… Received: a BERT without num_classes"),
     (pipelines.TextClassification, lambda: None, "… Received: a NoneType"),

@@ -10,6 +10,8 @@ from keras_transformer_serving.pipelines.generating import TextGeneration as Tex
 from keras_transformer_serving.pipelines.generating import TextToText as TextToText
 from keras_transformer_serving.pipelines.generating import generating_pipeline as generating_pipeline
 from keras_transformer_serving.pipelines.question_answering import QuestionAnswering as QuestionAnswering
+from keras_transformer_serving.pipelines.reranking import RankedText as RankedText
+from keras_transformer_serving.pipelines.reranking import Reranking as Reranking
 from keras_transformer_serving.pipelines.text_classification import TextClassification as TextClassification
 from keras_transformer_serving.pipelines.texts import TextPipeline
 from keras_transformer_serving.pipelines.token_classification import (

@@ -84,8 +84,13 @@ def as_list(name: str, values: Any) -> list[Any]:
 
 def check_batch_size(batch_size: Any) -> None:
     """Raise a ValueError unless the number of rows in a batch is a positive integer."""
-    if not isinstance(batch_size, numbers.Integral) or isinstance(batch_size, bool) or batch_size < 1:
-        raise ValueError(f"`batch_size` must be a positive integer. Received: batch_size={batch_size!r}")
+    check_positive_integer("batch_size", batch_size)
+
+
+def check_positive_integer(name: str, value: Any) -> None:
+    """Raise a ValueError unless the value of the argument `name` is a positive integer."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
 def check_string(name: str, row: int, text: Any) -> None:

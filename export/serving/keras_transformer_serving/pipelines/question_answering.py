@@ -126,7 +126,7 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
         self, starts: np.ndarray, ends: np.ndarray, windows: Windows, window: int
     ) -> tuple[float, int, int, float]:
         """Return the largest sum of logits (L,) in a window, the span's first and last token and its probability."""
-        before = len(windows.before or ()) + 2
+        before = len(windows.before or ()) + 1 + self.tokenizer.pair_separators
         count = len(windows.ids[window])
         inside = slice(before, before + count)
         sums = starts[inside, None] + ends[None, inside]

@@ -108,23 +108,8 @@ class TextClassification(TextClassificationTask, TextPipeline):
         """Convert a text, or a pair of texts, to windows of ids."""
         if len(texts) == 1:
             return super().preprocess(*texts, truncate=truncate)
-        first, second = map(self.tokenizer.tokenize, texts)
-        if truncate:
-            first = first[: first_length(len(first), len(second), self._max_ids(2))]
-        return self._windows(second, "text_pair", truncate, text=first), None
+        return self._pair_windows(truncate, **dict(zip(("text", "text_pair"), texts, strict=True))), None
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> Row:
         """Average the scores (W, C) of the windows of a text."""
         return outputs_of(outputs.get("probabilities", outputs["logits"]).mean(axis=0), self.config)
-
-
-def first_length(first: int, second: int, limit: int) -> int:
-    """Return the number of ids of the first text when a pair is truncated, the longer text first.
-
-    Args:
-        first: the number of ids of the first text.
-        second: the number of ids of the second text, which has the rest of `limit`.
-        limit: the maximum number of ids of both.
-    """
-    limit = max(limit, 0)
-    return min(first, limit - min(second, limit // 2)) if first > second else min(first, limit // 2)

@@ -270,6 +270,18 @@ class TextPipeline(TextTask, Model):
             [ids[start : start + max_ids] for start in starts], starts, next(iter(first.values()), None)
         )
 
+    def _pair_windows(self, truncate: bool, **texts: str) -> Windows:
+        """Convert a pair of texts, by the names of their arguments, to windows of ids.
+
+        The second text is split into windows; or the longer text is truncated first, as in `transformers`.
+        """
+        (first_name, first), (name, second) = (
+            (name, self.tokenizer.tokenize(text)) for name, text in texts.items()
+        )
+        if truncate or self.config.get("long_texts") == "truncate":
+            first = first[: first_length(len(first), len(second), self._max_ids(2))]
+        return self._windows(second, name, truncate, **{first_name: first})
+
     def _max_ids(self, num_texts: int) -> int:
         """Return the maximum number of ids of a text or pair, without special ids."""
         limit: int | None = self.config["max_length"]
@@ -291,6 +303,18 @@ class TextPipeline(TextTask, Model):
             return [[start, *second, extract]], []
         orders = [(first, second), (second, first)] if self.config["symmetric"] else [(first, second)]
         return [[start, *one, delimiter, *other, extract] for one, other in orders], []
+
+
+def first_length(first: int, second: int, limit: int) -> int:
+    """Return the number of ids of the first text when a pair is truncated, the longer text first.
+
+    Args:
+        first: the number of ids of the first text.
+        second: the number of ids of the second text, which has the rest of `limit`.
+        limit: the maximum number of ids of both.
+    """
+    limit = max(limit, 0)
+    return min(first, limit - min(second, limit // 2)) if first > second else min(first, limit // 2)
 
 
 def as_floats(rows: Any, size: int) -> np.ndarray:
