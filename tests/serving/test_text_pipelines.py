@@ -59,22 +59,6 @@ def test_prompts_equal_the_pipeline_prompts(assert_equal):
 
 
 @pytest.mark.slow
-def test_rankings_equal_the_pipeline(served_in_tensorflow, assert_equal):
-    pipeline = rerank("refuse")
-    served = served_in_tensorflow(pipeline)
-    texts = ["b", "a b", "b", "", "c c"]
-    ranking = served.rank("a b", texts, batch_size=2)
-    assert [index for index, _ in ranking] == [index for index, _ in pipeline.rank("a b", texts)]
-    np.testing.assert_allclose(served.rank("a b", texts, 2), ranking[:2], rtol=1e-5)
-    scores = served("a b", texts)
-    np.testing.assert_allclose(scores, pipeline(["a b"] * 5, texts), rtol=1e-5)
-    expected = sorted(enumerate(scores.tolist()), key=lambda each: -each[1])
-    np.testing.assert_allclose(ranking, expected, rtol=1e-5)
-    for arguments in ((["a"], texts), ("a", "b"), ("a", texts, 0), ("a", [LONG])):
-        assert_equal(*(result_of(each.rank, *arguments) for each in (served, pipeline)))
-
-
-@pytest.mark.slow
 def test_rankings_equal_the_pipeline(assert_equal):
     pipeline = rerank()
     served = served_in_tensorflow(pipeline)
