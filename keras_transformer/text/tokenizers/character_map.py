@@ -47,8 +47,10 @@ def character_map(steps: Sequence[Mapping[str, Any]], split_at_white_space: bool
     ]
     if len(precompiled) > 1:
         return None
+    white_space = _codes(unicode_tables.WHITESPACE) if split_at_white_space else []
+    spaces = {code: " " for code in white_space if code != ord(" ")}
     if is_own(steps):
-        return precompiled[0] if precompiled else b""
+        return precompiled[0] if precompiled else _compiled({chr(code): " " for code in spaces})
     replacements = list(itertools.takewhile(lambda step: step["type"] == "Replace", steps))
     if {"NFKD", "StripAccents"} - {step["type"] for step in steps} or any(
         "String" not in step["pattern"] for step in replacements
@@ -75,9 +77,7 @@ def character_map(steps: Sequence[Mapping[str, Any]], split_at_white_space: bool
                 pass
             case _:
                 return None
-    if split_at_white_space:
-        text = text.translate(dict.fromkeys(_codes(unicode_tables.WHITESPACE), " "))
-    pairs = zip(sources, text.split(_BORDER), strict=True)
+    pairs = zip(sources, text.translate(spaces).split(_BORDER), strict=True)
     return _compiled({source: target for source, target in pairs if source != target})
 
 
@@ -99,6 +99,8 @@ def _with_map(precompiled: bytes) -> sentencepiece.SentencePieceProcessor:
 
 def _compiled(replacements: Mapping[str, str]) -> bytes:
     """Return a map of strings to their replacements, which only SentencePiece's trainer creates from a table."""
+    if not replacements:
+        return b""
     lines = (
         "\t".join(" ".join(f"{ord(each):X}" for each in text) for text in pair)
         for pair in replacements.items()
