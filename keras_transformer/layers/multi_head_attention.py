@@ -346,8 +346,7 @@ class MultiHeadAttention(ConfiguredLayer):
 
     def queries(self, query: Tensor, positions: Tensor | None = None) -> Tensor:
         """Project a query (B, T, D) to the queries (B, T, N, H) of the heads, with encoded positions."""
-        queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
-        queries = queries if self.query_norm is None else self.query_norm(queries)
+        queries = self._split(self.query_projection(query), self.num_heads, self.key_dim, self.query_norm)
         encoding = self.position_encoding
         return queries if encoding is None else encoding.queries(queries, positions)
 
@@ -443,8 +442,7 @@ class MultiHeadAttention(ConfiguredLayer):
         return self.queries(query, positions), *self._keys_and_values(key, value, positions)
 
     def _keys_and_values(self, key: Tensor, value: Tensor, positions: Any = None) -> tuple[Tensor, Tensor]:
-        keys = self._split(self.key_projection(key), self.num_kv_heads, self.key_dim)
-        keys = keys if self.key_norm is None else self.key_norm(keys)
+        keys = self._split(self.key_projection(key), self.num_kv_heads, self.key_dim, self.key_norm)
         values = self._split(self.value_projection(value), self.num_kv_heads, self.value_dim)
         encoding = self.position_encoding
         return keys if encoding is None else encoding.keys(keys, positions), values
@@ -458,8 +456,11 @@ class MultiHeadAttention(ConfiguredLayer):
         return self.relation.bandwidth()[0]
 
     @staticmethod
-    def _split(projected: Tensor, heads: int, size: int) -> Tensor:
-        return ops.reshape(projected, [-1, ops.shape(projected)[1], heads, size])  # (B, T, heads, size)
+    def _split(projected: Tensor, heads: int, size: int, norm: Any = None) -> Tensor:
+        shape = [-1, ops.shape(projected)[1], heads, size]
+        split = ops.reshape(projected, shape)  # (B, T, heads, size)
+        # The conversion to ONNX does not know the shape of a norm's output.
+        return split if norm is None else ops.reshape(norm(split), shape)
 
     def _merge(self, heads: Tensor) -> Tensor:
         shape = [-1, ops.shape(heads)[1], self.num_heads * self.value_dim]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.models import GPT
+from keras_transformer.models import GPT, Gemma, Llama
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.texts import first_error, first_ids, utf8_error
@@ -45,7 +45,7 @@ class TextGeneration(GeneratingPipeline):
         [' to be: that']
     """
 
-    model_classes: ClassVar[tuple[type, ...]] = (GPT,)
+    model_classes: ClassVar[tuple[type, ...]] = (GPT, Llama, Gemma)
     _model_description: ClassVar[str] = "a decoder-only model such as `models.GPT`"
     _has_encoder: ClassVar[bool] = False
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "end_id")

@@ -19,6 +19,16 @@ GENERATING = [folder for folder in FOLDERS if "greedy" in np.load(folder / "expe
 DECODERS = [folder for folder in GENERATING if folder.name.endswith("ForCausalLM")]
 SEARCHES = {"greedy": generation.Greedy(), "beam": generation.Beam(3, length_penalty=0.0)}
 each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+each_decoder = pytest.mark.parametrize("folder", DECODERS, ids=lambda folder: folder.name)
+# Each compiles a loop: of the decoder-only families, the quick tests run one with windows and all norms.
+SLOW = {folder.name for folder in DECODERS} - {"Gemma3ForCausalLM"}
+each_generating = pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param(folder, marks=[pytest.mark.slow] * (folder.name in SLOW), id=folder.name)
+        for folder in GENERATING
+    ],
+)
 
 
 def inputs_of(expected):
@@ -51,14 +61,15 @@ def test_outputs_equal_transformers(folder):
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("folder", GENERATING, ids=lambda folder: folder.name)
+@each_generating
 def test_generated_ids_equal_transformers(folder, search):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
     found = generation.generate(model, expected["ids"], SEARCHES[search], max_new_tokens=8).best
     assert_equal_until_the_end(model, found, expected[search])
 
 
-@pytest.mark.parametrize("folder", DECODERS, ids=lambda folder: folder.name)
+@pytest.mark.slow_variants
+@each_decoder
 def test_prompts_padded_on_the_left_are_continued_alike(folder):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
     ids = np.stack([np.roll(row, (row == model.pad_id).sum()) for row in expected["ids"]])
@@ -66,7 +77,8 @@ def test_prompts_padded_on_the_left_are_continued_alike(folder):
     assert_equal_until_the_end(model, found, expected["greedy"])
 
 
-@pytest.mark.parametrize("folder", DECODERS, ids=lambda folder: folder.name)
+@pytest.mark.slow_variants
+@each_decoder
 def test_cached_decoding_beyond_the_window_equals_uncached(folder):
     model = interop.from_hugging_face(folder)
     ids = np.random.default_rng(0).integers(3, 40, (2, 13))

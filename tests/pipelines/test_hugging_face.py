@@ -13,6 +13,8 @@ from keras_transformer.models import (
     BERT,
     GPT,
     T5,
+    Gemma,
+    Llama,
     MaskedLanguageModel,
     Pretraining,
     SequenceClassifier,
@@ -276,3 +278,16 @@ def test_unsupported_architectures_are_rejected(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     with pytest.raises(ValueError, match="must have a model_type among .*Received: model_type='mamba'"):
         pipelines.from_hugging_face(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [Llama, Gemma])
+def test_decoder_only_families_generate_texts_that_end_at_each_end_token(kind, tmp_path):
+    tokenizer = text.ByteTokenizer()
+    ids = {"pad_id": tokenizer.pad_id, "end_id": tokenizer.end_id}
+    model = kind(tokenizer.vocabulary_size, **SMALL, num_kv_heads=1, key_dim=6, **ids)
+    folder = interop.to_hugging_face(model, tmp_path / "it")
+    change_config(folder, eos_token_id=[tokenizer.end_id, 70])
+    pipeline = pipelines.from_hugging_face(folder, tokenizer=tokenizer)
+    assert type(pipeline) is pipelines.TextGeneration
+    assert pipeline.model.end_id == tokenizer.end_id
+    assert pipeline.constraints == (generation.EndTokens([70]),)
