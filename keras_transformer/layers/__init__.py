@@ -17,6 +17,9 @@ from keras_transformer.layers.positions.base import PositionEncoding as Position
 from keras_transformer.layers.positions.biases import ALiBi as ALiBi
 from keras_transformer.layers.positions.biases import BiasLayer as BiasLayer
 from keras_transformer.layers.positions.biases import RelativeBias as RelativeBias
+from keras_transformer.layers.positions.relative import (
+    RelativeSinusoidalPositions as RelativeSinusoidalPositions,
+)
 from keras_transformer.layers.positions.rotary import RotaryPositions as RotaryPositions
 from keras_transformer.layers.positions.rotary_scaling import LinearScaling as LinearScaling
 from keras_transformer.layers.positions.rotary_scaling import NTKScaling as NTKScaling
@@ -28,6 +31,7 @@ from keras_transformer.layers.score_layers import AdditiveScore as AdditiveScore
 from keras_transformer.layers.score_layers import BilinearScore as BilinearScore
 from keras_transformer.layers.score_layers import GATScore as GATScore
 from keras_transformer.layers.score_layers import ScoreLayer as ScoreLayer
+from keras_transformer.layers.segment_attention import SegmentAttention as SegmentAttention
 
 __all__ = [
     "S4D",
@@ -51,10 +55,12 @@ __all__ = [
     "Positions2D",
     "RecurrentMixer",
     "RelativeBias",
+    "RelativeSinusoidalPositions",
     "RetrievalAttention",
     "RetrievalMemory",
     "RotaryPositions",
     "ScoreLayer",
+    "SegmentAttention",
     "SinusoidalPositions",
     "TokenEmbedding",
     "YaRNScaling",

@@ -34,8 +34,8 @@ class MultiHeadAttention(ConfiguredLayer):
         value_dim: V, the size of a head's values, by default H.
         num_kv_heads: K, a divisor of N, for grouped-query attention (1 for multi-query); by default N.
         relation: which positions may attend to which: a `relations.Relation`, its name ("causal"), or None for all.
-        position_encoding: the position encoding within the attention: "rotary", "alibi", "relative_bias" (T5's), a
-            layer (a `PositionEncoding`), or None.
+        position_encoding: the position encoding within the attention: "rotary", "alibi", "relative_bias" (T5's),
+            "relative_sinusoidal" (Transformer-XL's), a layer (a `PositionEncoding`), or None.
         score: the score of queries and keys: an object of `ops.scores`, a layer (`AdditiveScore`, `BilinearScore`,
             `GATScore`), or the name of one ("scaled_dot_product", "cosine", "additive", …).
         kernel: the attention implementation, see `ops.attention`.
@@ -271,12 +271,18 @@ class MultiHeadAttention(ConfiguredLayer):
             batch_size,
             length,
             num_heads=self.num_kv_heads,
-            key_dim=self.key_dim,
+            key_dim=self.encoded_key_dim,
             value_dim=self.value_dim,
             dtype=self.compute_dtype,
             window=self._window,
             hypotheses=hypotheses,
         )
+
+    @property
+    def encoded_key_dim(self) -> int:
+        """The size of the keys in the cache, with encoded positions."""
+        encoding = self.position_encoding
+        return self.key_dim if encoding is None else encoding.encoded_dim(self.key_dim)
 
     def step(
         self,

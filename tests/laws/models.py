@@ -88,6 +88,13 @@ MODELS = {
         Llama, WORDS, SEQUENCE, {"grouped": {"num_kv_heads": 1, "key_dim": 6, "pad_id": 0}}, everyday=False
     ),
     **cases(
+        models.TransformerXL,
+        {**WORDS, "memory_length": 4},
+        SEQUENCE,
+        {"pre": {"normalization": "pre", "relation": SlidingWindow(2), **IDENTIFIERS}},
+        everyday=False,
+    ),
+    **cases(
         Transformer,
         WORDS,
         PAIRS,
