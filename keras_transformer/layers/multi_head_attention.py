@@ -228,7 +228,7 @@ class MultiHeadAttention(ConfiguredLayer):
             seed=self.seed_generator.next() if dropout else None,
             kernel=self.kernel,
         )
-        output = self._merge(heads)
+        output = self.merge_heads(heads)
         if not return_attention_scores:
             return output
         return output, kt_ops.attention_weights(queries, keys, **arguments)
@@ -343,7 +343,7 @@ class MultiHeadAttention(ConfiguredLayer):
             query_positions=positions,
             key_positions=key_positions,
         )
-        return self._merge(heads), cache
+        return self.merge_heads(heads), cache
 
     def select(self, cache: State, index: Tensor) -> State:
         """Return the cache unchanged: the `attention_mask` of `step` selects the entries of a hypothesis."""
@@ -381,7 +381,7 @@ class MultiHeadAttention(ConfiguredLayer):
             query_positions=positions,
             kernel=self.kernel,
         )
-        return self._merge(heads)
+        return self.merge_heads(heads)
 
     def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
         """Add low-rank adapters to the four projections, and freeze all other weights of the layer.
@@ -467,7 +467,8 @@ class MultiHeadAttention(ConfiguredLayer):
     def _split(projected: Tensor, heads: int, size: int) -> Tensor:
         return ops.reshape(projected, [-1, ops.shape(projected)[1], heads, size])  # (B, T, heads, size)
 
-    def _merge(self, heads: Tensor) -> Tensor:
+    def merge_heads(self, heads: Tensor) -> Tensor:
+        """Project the outputs (B, T, N, V) of the heads to the output (B, T, D)."""
         shape = [-1, ops.shape(heads)[1], self.num_heads * self.value_dim]
         return self.output_projection(ops.reshape(heads, shape))  # (B, T, D)
 

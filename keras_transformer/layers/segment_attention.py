@@ -136,4 +136,4 @@ class SegmentAttention(MultiHeadAttention):
         )
         self.memory.assign(ops.stop_gradient(value[:, -size:]))
         self.memory_mask.assign(present[:, -size:])
-        return self._merge(heads)
+        return self.merge_heads(heads)
