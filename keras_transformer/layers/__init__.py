@@ -6,6 +6,9 @@ from keras_transformer.layers.dropout import Dropout as Dropout
 from keras_transformer.layers.embeddings import TokenEmbedding as TokenEmbedding
 from keras_transformer.layers.feed_forward import FeedForward as FeedForward
 from keras_transformer.layers.graph_attention import GraphAttention as GraphAttention
+from keras_transformer.layers.higher_order import HypergraphAttention as HypergraphAttention
+from keras_transformer.layers.higher_order import SimplicialAttention as SimplicialAttention
+from keras_transformer.layers.higher_order import TriangleAttention as TriangleAttention
 from keras_transformer.layers.mixers.base import Mixer as Mixer
 from keras_transformer.layers.mixers.base import RecurrentMixer as RecurrentMixer
 from keras_transformer.layers.mixers.mamba2 import Mamba2 as Mamba2
@@ -45,6 +48,7 @@ __all__ = [
     "FeedForward",
     "GATScore",
     "GraphAttention",
+    "HypergraphAttention",
     "LearnedPositions",
     "LinearScaling",
     "Mamba2",
@@ -61,7 +65,9 @@ __all__ = [
     "RotaryPositions",
     "ScoreLayer",
     "SegmentAttention",
+    "SimplicialAttention",
     "SinusoidalPositions",
     "TokenEmbedding",
+    "TriangleAttention",
     "YaRNScaling",
 ]

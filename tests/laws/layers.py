@@ -22,8 +22,10 @@ from keras_transformer.layers import (
     RetrievalAttention,
     RotaryPositions,
     SegmentAttention,
+    SimplicialAttention,
     SinusoidalPositions,
     TokenEmbedding,
+    TriangleAttention,
     YaRNScaling,
 )
 from keras_transformer.ops import scores
@@ -185,6 +187,31 @@ LAYERS = {
         {"nodes": X, "adjacency": ADJACENCY},
         {"adjacency": {}, "adjacency, gatv2, dropout": {"score": "gatv2", "dropout": 0.3}},
         everyday=False,
+    ),
+    **cases(
+        SimplicialAttention,
+        {"num_heads": 2},
+        {"inputs": X, "padding_mask": PADDING},
+        {
+            "windows": {
+                "key_dim": 3,
+                "value_dim": 5,
+                "relation": "causal",
+                "second_relation": SlidingWindow(1),
+                "pair_relation": ~SlidingWindow(0),
+                "kernel": "dense",
+                "dropout": 0.2,
+                "use_bias": False,
+                "seed": 3,
+            },
+            "defaults": {},
+        },
+    ),
+    **cases(
+        TriangleAttention,
+        {"num_heads": 2},
+        {"pairs": normal(B, S, S, D)},
+        {"ending": {"key_dim": 3, "starting": False, "dropout": 0.2, "seed": 3}, "defaults": {}},
     ),
     **cases(
         FeedForward,
