@@ -198,6 +198,31 @@ class RowOrder:
         return rows, None
 
 
+class ContiguousOrder:
+    """The order of rows in which row b of each batch continues row b of the batch before.
+
+    The rows are split into B parts of equal length (with several workers, into B for each), of which each batch has one
+    row each; parts at the end are completed with rows of padding.
+
+    Args:
+        rows: the number of rows in an epoch.
+        batch_size: B, the number of rows in each batch.
+        shard: the worker's shard of each batch.
+    """
+
+    content: Sequence[np.ndarray | str] = ("contiguous",)
+
+    def __init__(self, rows: int, batch_size: int, shard: Shard) -> None:
+        self.count, self.shard = shard.batches(rows, batch_size), shard
+        self._rows, self._batch_size = rows, batch_size
+
+    def __call__(self, number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, None]:
+        """Return the indices of the rows of a batch, int64 (B,)."""
+        parts = self.shard.index * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
+        rows = parts * self.count + number
+        return tf.where(rows < self._rows, rows, -1), None
+
+
 def batches(
     order: Order,
     objective: Objective,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
+from keras_transformer.data.epochs import Batch, ContiguousOrder, Order, RowOrder, Shard, batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import Elements, PackedTexts
 from keras_transformer.data.sampling import SampledRows, check_sampling, nondeterministic_tokenizer
@@ -20,7 +20,7 @@ from keras_transformer.data.texts import (
     text_examples,
     tokenized,
 )
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import check, check_positive_integer
 from keras_transformer_options.columns import Columns
 
 
@@ -33,6 +33,7 @@ def language_modeling(
     on_error: str = "raise",
     length: int = 256,
     separate: bool = False,
+    contiguous: bool = False,
     sampling: float = 0.0,
     shuffle: bool = True,
     seed: int = 0,
@@ -58,6 +59,8 @@ def language_modeling(
         on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
         length: T, the length of a row.
         separate: whether each token attends only to tokens of its own text.
+        contiguous: whether row b of each batch continues row b of the batch before, for a stateful model such as
+            `models.TransformerXL`; the stream is split into B parts, and only the boundaries of rows are shuffled.
         sampling: with `separate`, the rate of random segmentations, another one of each text in each epoch, see
             `translation_pairs`. Rows have spare positions for longer samples; a text whose sample is still too long, or
             that has more than T tokens, keeps the usual segmentation.
@@ -95,6 +98,8 @@ def language_modeling(
             f"Received: sampling={sampling}, separate=False"
         )
 
+    check(not (contiguous and separate), "be False with {separate}", contiguous=contiguous, separate=separate)
+
     def to_arrays(chunks: Iterator[list[str]]) -> Iterator[Chunk]:
         has_tokens = False
         for chunk in chunks:
@@ -124,7 +129,10 @@ def language_modeling(
         objective = PackedTexts(arrays, length, padding, sampled=samples)
     else:
         objective = _Stream(arrays, length, padding, shuffle)
-    order = RowOrder(objective.count, batch_size, shuffle, part, padded=True)
+    if contiguous:
+        order: Order = ContiguousOrder(objective.count, batch_size, part)
+    else:
+        order = RowOrder(objective.count, batch_size, shuffle, part, padded=True)
     return batches(order, objective, seed, objective.content, nondeterministic_tokenizer(samples))
 
 

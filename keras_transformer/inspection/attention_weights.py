@@ -66,19 +66,7 @@ def self_attention_weights(model: Any, inputs: Tensor | dict[str, Tensor], layer
         >>> self_attention_weights(model, np.array([[5, 6, 3]])).shape
         (1, 2, 3, 3)
     """
-    if hasattr(model, "decoder_blocks"):
-        raise ValueError(
-            "`model` must be an encoder or decoder; use `attention_weights` for an encoder–decoder. "
-            f"Received: model={model!r}"
-        )
-    blocks = getattr(getattr(model, "encoder", model), "blocks", None)
-    if not blocks:
-        raise ValueError(
-            f"`model` must have `blocks`, or an `encoder` with `blocks`. Received: model={model!r}"
-        )
-    _check_layer(blocks, layer)
-    block = blocks[layer]
-    attention = getattr(block, "self_attention", None) or block.attention
+    attention = self_attention(model, layer)
     with recorded_attention_weights([attention]) as weights:
         model(inputs, training=False)
     return ops.convert_to_numpy(weights[0])
@@ -103,6 +91,23 @@ def cross_attention_weights(
     """
     _check_layer(model.decoder_blocks, layer)
     return attention_weights(model, {"source_ids": source_ids, "target_ids": target_ids}).cross[layer]
+
+
+def self_attention(model: Any, layer: int) -> Any:
+    """Return the self-attention of one block of an encoder or decoder; see `self_attention_weights`."""
+    if hasattr(model, "decoder_blocks"):
+        raise ValueError(
+            "`model` must be an encoder or decoder; use `attention_weights` for an encoder–decoder. "
+            f"Received: model={model!r}"
+        )
+    blocks = getattr(getattr(model, "encoder", model), "blocks", None)
+    if not blocks:
+        raise ValueError(
+            f"`model` must have `blocks`, or an `encoder` with `blocks`. Received: model={model!r}"
+        )
+    _check_layer(blocks, layer)
+    block = blocks[layer]
+    return getattr(block, "self_attention", None) or block.attention
 
 
 def _check_layer(blocks: list[Any], layer: int) -> None:

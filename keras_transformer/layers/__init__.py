@@ -6,6 +6,9 @@ from keras_transformer.layers.dropout import Dropout as Dropout
 from keras_transformer.layers.embeddings import TokenEmbedding as TokenEmbedding
 from keras_transformer.layers.feed_forward import FeedForward as FeedForward
 from keras_transformer.layers.graph_attention import GraphAttention as GraphAttention
+from keras_transformer.layers.higher_order import HypergraphAttention as HypergraphAttention
+from keras_transformer.layers.higher_order import SimplicialAttention as SimplicialAttention
+from keras_transformer.layers.higher_order import TriangleAttention as TriangleAttention
 from keras_transformer.layers.mixers.base import Mixer as Mixer
 from keras_transformer.layers.mixers.base import RecurrentMixer as RecurrentMixer
 from keras_transformer.layers.mixers.mamba2 import Mamba2 as Mamba2
@@ -17,6 +20,9 @@ from keras_transformer.layers.positions.base import PositionEncoding as Position
 from keras_transformer.layers.positions.biases import ALiBi as ALiBi
 from keras_transformer.layers.positions.biases import BiasLayer as BiasLayer
 from keras_transformer.layers.positions.biases import RelativeBias as RelativeBias
+from keras_transformer.layers.positions.relative import (
+    RelativeSinusoidalPositions as RelativeSinusoidalPositions,
+)
 from keras_transformer.layers.positions.rotary import RotaryPositions as RotaryPositions
 from keras_transformer.layers.positions.rotary_scaling import DynamicNTKScaling as DynamicNTKScaling
 from keras_transformer.layers.positions.rotary_scaling import LinearScaling as LinearScaling
@@ -31,6 +37,7 @@ from keras_transformer.layers.score_layers import AdditiveScore as AdditiveScore
 from keras_transformer.layers.score_layers import BilinearScore as BilinearScore
 from keras_transformer.layers.score_layers import GATScore as GATScore
 from keras_transformer.layers.score_layers import ScoreLayer as ScoreLayer
+from keras_transformer.layers.segment_attention import SegmentAttention as SegmentAttention
 
 __all__ = [
     "S4D",
@@ -45,6 +52,7 @@ __all__ = [
     "FeedForward",
     "GATScore",
     "GraphAttention",
+    "HypergraphAttention",
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
@@ -57,11 +65,15 @@ __all__ = [
     "Positions2D",
     "RecurrentMixer",
     "RelativeBias",
+    "RelativeSinusoidalPositions",
     "RetrievalAttention",
     "RetrievalMemory",
     "RotaryPositions",
     "ScoreLayer",
+    "SegmentAttention",
+    "SimplicialAttention",
     "SinusoidalPositions",
     "TokenEmbedding",
+    "TriangleAttention",
     "YaRNScaling",
 ]

@@ -34,8 +34,8 @@ class MultiHeadAttention(ConfiguredLayer):
         value_dim: V, the size of a head's values, by default H.
         num_kv_heads: K, a divisor of N, for grouped-query attention (1 for multi-query); by default N.
         relation: which positions may attend to which: a `relations.Relation`, its name ("causal"), or None for all.
-        position_encoding: the position encoding within the attention: "rotary", "alibi", "relative_bias" (T5's), a
-            layer (a `PositionEncoding`), or None.
+        position_encoding: the position encoding within the attention: "rotary", "alibi", "relative_bias" (T5's),
+            "relative_sinusoidal" (Transformer-XL's), a layer (a `PositionEncoding`), or None.
         score: the score of queries and keys: an object of `ops.scores`, a layer (`AdditiveScore`, `BilinearScore`,
             `GATScore`), or the name of one ("scaled_dot_product", "cosine", "additive", …).
         kernel: the attention implementation, see `ops.attention`.
@@ -228,7 +228,7 @@ class MultiHeadAttention(ConfiguredLayer):
             seed=self.seed_generator.next() if dropout else None,
             kernel=self.kernel,
         )
-        output = self._merge(heads)
+        output = self.merge_heads(heads)
         if not return_attention_scores:
             return output
         return output, kt_ops.attention_weights(queries, keys, **arguments)
@@ -271,12 +271,18 @@ class MultiHeadAttention(ConfiguredLayer):
             batch_size,
             length,
             num_heads=self.num_kv_heads,
-            key_dim=self.key_dim,
+            key_dim=self.encoded_key_dim,
             value_dim=self.value_dim,
             dtype=self.compute_dtype,
             window=self._window,
             hypotheses=hypotheses,
         )
+
+    @property
+    def encoded_key_dim(self) -> int:
+        """The size of the keys in the cache, with encoded positions."""
+        encoding = self.position_encoding
+        return self.key_dim if encoding is None else encoding.encoded_dim(self.key_dim)
 
     def step(
         self,
@@ -337,7 +343,7 @@ class MultiHeadAttention(ConfiguredLayer):
             query_positions=positions,
             key_positions=key_positions,
         )
-        return self._merge(heads), cache
+        return self.merge_heads(heads), cache
 
     def select(self, cache: State, index: Tensor) -> State:
         """Return the cache unchanged: the `attention_mask` of `step` selects the entries of a hypothesis."""
@@ -374,7 +380,7 @@ class MultiHeadAttention(ConfiguredLayer):
             query_positions=positions,
             kernel=self.kernel,
         )
-        return self._merge(heads)
+        return self.merge_heads(heads)
 
     def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
         """Add low-rank adapters to the four projections, and freeze all other weights of the layer.
@@ -462,7 +468,8 @@ class MultiHeadAttention(ConfiguredLayer):
         # The conversion to ONNX does not know the shape of a norm's output.
         return split if norm is None else ops.reshape(norm(split), shape)
 
-    def _merge(self, heads: Tensor) -> Tensor:
+    def merge_heads(self, heads: Tensor) -> Tensor:
+        """Project the outputs (B, T, N, V) of the heads to the output (B, T, D)."""
         shape = [-1, ops.shape(heads)[1], self.num_heads * self.value_dim]
         return self.output_projection(ops.reshape(heads, shape))  # (B, T, D)
 

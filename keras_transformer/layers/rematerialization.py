@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_one_of
+from keras_transformer_options.arguments import check, check_one_of
 
 MODES = (None, "blocks")
 
@@ -49,7 +49,20 @@ def _rematerialized(function: Callable[..., Tensor], layer: keras.Layer, inputs:
         args, kwargs = _with_floats(inputs, tensors[len(weights) :])
         values = [*zip(weights, tensors, strict=False), *zip(seeds, seed_values, strict=True)]
         with keras.StatelessScope(values) as scope:
+            before = list(map(scope.get_current_value, weights))
             output = function(*args, **kwargs)
+        updated = [
+            weight.path
+            for weight, value in zip(weights, before, strict=True)
+            if scope.get_current_value(weight) is not value
+        ]
+        # The update would be lost, and a second run would start from it.
+        check(
+            not updated,
+            "be False for layers that update weights in a call",
+            rematerialize=True,
+            weights=updated,
+        )
         return output, [scope.get_current_value(seed) for seed in seeds]
 
     output, new_values = keras.remat(pure)(*_values(weights, floats[0]), *floats)

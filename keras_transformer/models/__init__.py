@@ -20,6 +20,7 @@ from keras_transformer.models.modernbert import ModernBERT as ModernBERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder as SentenceEncoder
 from keras_transformer.models.t5 import T5 as T5
 from keras_transformer.models.transformer import Transformer as Transformer
+from keras_transformer.models.transformer_xl import TransformerXL as TransformerXL
 from keras_transformer.models.unlimiformer import Unlimiformer as Unlimiformer
 from keras_transformer.models.vit import ViT as ViT
 
@@ -42,6 +43,7 @@ __all__ = [
     "SpanClassifier",
     "TokenClassifier",
     "Transformer",
+    "TransformerXL",
     "Unlimiformer",
     "ViT",
 ]

@@ -165,7 +165,7 @@ def _cache(attentions: Iterable[tuple[str, Any, str, str]]) -> tuple[list[tf.Ten
     """
     specs, past, present = [], {}, {}
     for name, layer, length, total in attentions:
-        for part, size in zip(_PARTS, (layer.key_dim, layer.value_dim), strict=True):
+        for part, size in zip(_PARTS, (layer.encoded_key_dim, layer.value_dim), strict=True):
             shape = [None, layer.num_kv_heads, None, size]  # the number of heads is static
             specs.append(tf.TensorSpec(shape, layer.compute_dtype, name=f"past_key_values.{name}.{part}"))
             past[f"past_key_values.{name}.{part}"] = [BATCH, None, length]

@@ -2,6 +2,7 @@
 
 from keras_transformer.processes import Process as Process
 from keras_transformer.processes import initialize_distributed as initialize_distributed
+from keras_transformer.training.callbacks import ResetState as ResetState
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
 from keras_transformer.training.contrastive import InfoNCE as InfoNCE
@@ -30,6 +31,7 @@ __all__ = [
     "Perplexity",
     "Process",
     "Progress",
+    "ResetState",
     "TerminateOnNaN",
     "TimeBudget",
     "TokenAccuracy",

@@ -4,8 +4,46 @@ import time
 from typing import Any
 
 import keras
+from keras import ops
 
-from keras_transformer_options.arguments import check_fraction, check_positive_finite
+from keras_transformer_options.arguments import check, check_fraction, check_positive_finite
+
+
+class ResetState(keras.callbacks.Callback):
+    """Reset the memory of a stateful model before each epoch, and before and after validation.
+
+    Validation starts with an empty memory; afterwards, training continues with its own.
+
+    Raises:
+        ValueError: if the model has no method `reset_state`, such as that of `models.TransformerXL`.
+
+    Example:
+        >>> model.fit(data.language_modeling(texts, tokenizer, 8, contiguous=True), callbacks=[ResetState()])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state: list[Any] | None = None
+
+    def set_model(self, model: Any) -> None:
+        """Check the model."""
+        check(hasattr(model, "reset_state"), "have a method `reset_state`", model=type(model).__name__)
+        super().set_model(model)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Reset the memory."""
+        self.model.reset_state()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Keep the memory, and reset it."""
+        self._state = [ops.convert_to_numpy(weight) for weight in self.model.non_trainable_weights]
+        self.model.reset_state()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Restore the memory."""
+        for weight, value in zip(self.model.non_trainable_weights, self._state or [], strict=True):
+            weight.assign(value)
+        self._state = None
 
 
 class TimeBudget(keras.callbacks.Callback):

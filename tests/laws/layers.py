@@ -19,10 +19,14 @@ from keras_transformer.layers import (
     NTKScaling,
     Positions2D,
     RelativeBias,
+    RelativeSinusoidalPositions,
     RetrievalAttention,
     RotaryPositions,
+    SegmentAttention,
+    SimplicialAttention,
     SinusoidalPositions,
     TokenEmbedding,
+    TriangleAttention,
     YaRNScaling,
 )
 from keras_transformer.ops import scores
@@ -50,6 +54,7 @@ ATTENTION = {
     "rotary": {"position_encoding": "rotary"},
     "alibi": {"position_encoding": "alibi"},
     "relative bias": {"position_encoding": "relative_bias"},
+    "relative sinusoidal": {"position_encoding": RelativeSinusoidalPositions(6)},
     "causal buckets": {"position_encoding": RelativeBias(4, 8, 6, bidirectional=False)},
     "cosine": {"score": "cosine"},
     "soft cap": {"score": scores.ScaledDotProduct(soft_cap=2.0)},
@@ -127,6 +132,13 @@ LAYERS = {
         everyday=False,
     ),
     **cases(
+        SegmentAttention,
+        {"num_heads": 4, "key_dim": 4, "memory_length": 3},
+        {"query": X, "padding_mask": PADDING},
+        {"rotary": {"position_encoding": "rotary"}},
+        everyday=False,
+    ),
+    **cases(
         RetrievalAttention,
         {"num_heads": 4, "key_dim": 3, "k": 2},
         {"query": X, "value": MEMORY, "padding_mask": MEMORY_PADDING},
@@ -181,6 +193,31 @@ LAYERS = {
         {"nodes": X, "adjacency": ADJACENCY},
         {"adjacency": {}, "adjacency, gatv2, dropout": {"score": "gatv2", "dropout": 0.3}},
         everyday=False,
+    ),
+    **cases(
+        SimplicialAttention,
+        {"num_heads": 2},
+        {"inputs": X, "padding_mask": PADDING},
+        {
+            "windows": {
+                "key_dim": 3,
+                "value_dim": 5,
+                "relation": "causal",
+                "second_relation": SlidingWindow(1),
+                "pair_relation": ~SlidingWindow(0),
+                "kernel": "dense",
+                "dropout": 0.2,
+                "use_bias": False,
+                "seed": 3,
+            },
+            "defaults": {},
+        },
+    ),
+    **cases(
+        TriangleAttention,
+        {"num_heads": 2},
+        {"pairs": normal(B, S, S, D)},
+        {"ending": {"key_dim": 3, "starting": False, "dropout": 0.2, "seed": 3}, "defaults": {}},
     ),
     **cases(
         FeedForward,

@@ -139,6 +139,13 @@ MODELS = {
         everyday=False,
     ),
     **cases(
+        models.TransformerXL,
+        {**WORDS, "memory_length": 4},
+        SEQUENCE,
+        {"pre": {"normalization": "pre", "relation": SlidingWindow(2), **IDENTIFIERS}},
+        everyday=False,
+    ),
+    **cases(
         Transformer,
         WORDS,
         PAIRS,

@@ -6,17 +6,18 @@ import keras
 
 from keras_transformer.layers.positions.base import PositionEncoding
 from keras_transformer.layers.positions.biases import ALiBi, RelativeBias
+from keras_transformer.layers.positions.relative import RelativeSinusoidalPositions
 from keras_transformer.layers.positions.rotary import RotaryPositions
 
-NAMES = ("alibi", "relative_bias", "rotary")
+NAMES = ("alibi", "relative_bias", "relative_sinusoidal", "rotary")
 
 
 def get(identifier: Any, num_heads: int, key_dim: int | None = None) -> PositionEncoding | None:
     """Retrieve a position encoding.
 
     Args:
-        identifier: a `PositionEncoding`, its config, its name ("rotary", "alibi", "relative_bias"), or None for no
-            encoding.
+        identifier: a `PositionEncoding`, its config, its name ("rotary", "alibi", "relative_bias",
+            "relative_sinusoidal"), or None for no encoding.
         num_heads: the number of heads of the attention layer.
         key_dim: the size of a head, if known.
 
@@ -28,7 +29,8 @@ def get(identifier: Any, num_heads: int, key_dim: int | None = None) -> Position
     """
     if isinstance(identifier, str) and identifier in NAMES:
         biases = {"alibi": ALiBi, "relative_bias": RelativeBias}
-        encoding = biases[identifier](num_heads) if identifier in biases else RotaryPositions()
+        others = {"rotary": RotaryPositions, "relative_sinusoidal": RelativeSinusoidalPositions}
+        encoding = biases[identifier](num_heads) if identifier in biases else others[identifier]()
     elif isinstance(identifier, dict):
         encoding = keras.saving.deserialize_keras_object(identifier)
     else:

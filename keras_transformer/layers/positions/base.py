@@ -41,6 +41,10 @@ class PositionEncoding(ConfiguredLayer):
             key_dim: H, the size of a head, or None if it is not known yet.
         """
 
+    def encoded_dim(self, key_dim: int) -> int:
+        """Return the size of an encoded head, by default that of the head, H."""
+        return key_dim
+
     def queries(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the encoded queries.
 
@@ -49,7 +53,7 @@ class PositionEncoding(ConfiguredLayer):
             positions: integers (T,) or (B, T), by default 0, 1, 2, …
 
         Returns:
-            (B, T, N, H).
+            (B, T, N, H), or with the last size `encoded_dim(H)`.
         """
         return heads
 
