@@ -1,4 +1,4 @@
-"""What decoder-only architectures of `transformers` share: settings of ids, windows and rotary positions."""
+"""Settings of decoder-only architectures of `transformers`: ids, windows and rotary positions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
