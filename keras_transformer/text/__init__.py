@@ -82,6 +82,7 @@ def from_hugging_face(
     | BPE with byte fallback, as Llama 2's, Gemma's | `tokenizer.model` | `LlamaTokenizer` |
     | BPE with "</w>", as GPT-1's | `vocab.json`, `merges.txt` | `OpenAIGPTTokenizer` |
     | Unigram, as T5's, ALBERT's | `spiece.model`; Marian's `source.spm`, `vocab.json` | `MarianT5Tokenizer` |
+    | – | `tokenizer_config.json` of a ByT5 | `ByteTokenizer` |
 
     Args:
         folder: the folder.

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer
+from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer, from_hugging_face
 from keras_transformer.text.tokenizers.byte_pair import BYTE_CHARACTERS
 
 TEXTS = ["hello world, it's here", "¿Qué hay? ¡Adiós!", "Hello ünder the wörld [MASK]", "<|endoftext|>don't"]
@@ -142,10 +142,21 @@ def test_files_written_by_the_tokenizers_library_are_loaded(tmp_path):
 def test_byt5_files_are_loaded(tmp_path):
     write(tmp_path, tokenizer_config_json={"tokenizer_class": "ByT5Tokenizer", "extra_ids": 125})
     tokenizer = ByteTokenizer.from_files(tmp_path)
-    assert (tokenizer.pad_id, tokenizer.end_id, tokenizer.unknown_id, tokenizer.start_id) == (0, 1, 2, -1)
+    assert (tokenizer.pad_id, tokenizer.end_id, tokenizer.unknown_id, tokenizer.start_id) == (0, 1, 2, 0)
     assert tokenizer.vocabulary_size == 384
     assert tokenizer.encode("hé", add_end=True).numpy().tolist() == [107, 198, 172, 1]
     assert tokenizer.piece_to_id("<extra_id_0>") == 259
+    for size in (None, 384, 400):
+        again = from_hugging_face(tmp_path, size)
+        assert isinstance(again, ByteTokenizer)
+        assert again.vocabulary_size == (size or 384)
+        assert again.tokenize("hé").numpy().tolist() == [107, 198, 172]
+        assert again.detokenize([107, again.vocabulary_size - 1, 198, 172]).numpy().decode() in (
+            "h<extra_id_124>é",
+            "hé",
+        )
+    with pytest.raises(ValueError, match="`vocabulary_size` must be at least 384"):
+        from_hugging_face(tmp_path, 380)
 
 
 @pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, ByteTokenizer])

@@ -8,7 +8,14 @@ import tensorflow as tf
 
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.base import tokenize_around
-from keras_transformer.text.tokenizers.vocabulary import VocabularyTokenizer, deserialised, serialised
+from keras_transformer.text.tokenizers.vocabulary import (
+    VocabularyTokenizer,
+    deserialised,
+    serialised,
+    unused_ids,
+    without_defaults,
+)
+from keras_transformer_options.arguments import check_not_negative
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 
@@ -23,9 +30,11 @@ class ByteTokenizer(VocabularyTokenizer):
         special_tokens: a mapping from roles to tokens, in the order of their ids.
         extra_tokens: tokens whose ids follow those of the bytes, such as ByT5's sentinels.
         special_tokens_in_text: whether to recognise special tokens in texts: "</s>" as one token, not four bytes.
+        unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
+            tokens.
 
     Attributes:
-        empty_ids: the ids without content: the unknown id, and the ids of ASCII white space.
+        empty_ids: the ids without content: the unknown id, unused ids, and the ids of ASCII white space.
 
     Raises:
         ValueError: if a token occurs twice, or there is no padding token.
@@ -49,11 +58,14 @@ class ByteTokenizer(VocabularyTokenizer):
         extra_tokens: Sequence[str] = (),
         *,
         special_tokens_in_text: bool = False,
+        unused: int = 0,
     ):
+        check_not_negative(unused=unused)
         settings = {
             "special_tokens": dict(special_tokens),
             "extra_tokens": list(extra_tokens),
             "special_tokens_in_text": special_tokens_in_text,
+            **without_defaults(unused=unused),
         }
         first = list(dict.fromkeys(special_tokens.values()))
         bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -62,22 +74,31 @@ class ByteTokenizer(VocabularyTokenizer):
         self._special_ids = {**known.special_ids, **{token: known.ids[token] for token in extra_tokens}}
         self._offset = len(first)
         whitespace = {self._offset + byte for byte in b" \t\n\r\v\f"} | {self.unknown_id}
-        self.empty_ids = tuple(sorted(whitespace - {-1}))
+        after_pieces = range(len(known.pieces), self.vocabulary_size)
+        self.empty_ids = tuple(sorted({*whitespace, *after_pieces} - {-1}))
         contents = [
             *map(str.encode, first),
             *(bytes([byte]) for byte in range(256)),
             *map(str.encode, extra_tokens),
+            *[b""] * unused,
         ]
         with tf.init_scope(), tf.device("CPU"):
             self._contents = tf.constant(contents)
 
     @classmethod
-    def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
+    def from_files(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        special_tokens_in_text: bool = False,
+        vocabulary_size: int | None = None,
+    ) -> Self:
         """Read the tokenizer of a ByT5 folder written by Hugging Face's libraries.
 
         Args:
             folder: the folder with `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
+            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
 
         Returns:
             The tokenizer.
@@ -91,7 +112,9 @@ class ByteTokenizer(VocabularyTokenizer):
             384
         """
         settings = hugging_face.read_bytes(folder)
-        return cls(special_tokens_in_text=special_tokens_in_text, **settings)
+        known = cls(special_tokens_in_text=special_tokens_in_text, **settings)
+        unused = unused_ids(range(known.vocabulary_size), vocabulary_size)
+        return known.with_arguments(unused=unused) if unused else known
 
     @property
     def special_token_ids(self) -> dict[str, int]:

@@ -41,6 +41,7 @@ _CLASSES_OF_FILES = {
     ("spiece.model",): "MarianT5Tokenizer",
     (_LLAMA_FILE,): "LlamaTokenizer",
 }
+_BYT5 = "ByT5Tokenizer"
 _SENTENCE_PIECE_ROLES = {"pad": "pad", "unknown": "unk", "start": "bos", "end": "eos"}
 
 
@@ -81,7 +82,9 @@ def tokenizer_class(folder: Folder) -> str:
     if all((path / name).is_file() for name in ("vocab.json", "merges.txt")):
         ends = (piece.endswith("</w>") for piece in read_object(path / "vocab.json"))
         return "OpenAIGPTTokenizer" if any(ends) else "BytePairTokenizer"
-    others = "vocab.json and source.spm, or vocab.json and merges.txt"
+    if _config(path).get("tokenizer_class") == _BYT5:
+        return "ByteTokenizer"
+    others = "vocab.json and source.spm, vocab.json and merges.txt, or tokenizer_config.json of a ByT5"
     raise _missing(path, f"{TOKENIZER_JSON}, vocab.txt, spiece.model, {_LLAMA_FILE}, {others}")
 
 
@@ -463,9 +466,11 @@ def read_bytes(folder: Folder) -> dict[str, Any]:
     if not path.is_file():
         raise _missing(path.parent, path.name)
     config = read_object(path)
-    _check(path, config, {"tokenizer_class": "ByT5Tokenizer"})
-    extra = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 125))]
-    return {"special_tokens": {"pad": "<pad>", "end": "</s>", "unknown": "<unk>"}, "extra_tokens": extra}
+    _check(path, config, {"tokenizer_class": _BYT5})
+    numbered = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 125))]
+    extra = numbered or config.get("extra_special_tokens") or []  # since version 5 of `transformers`
+    roles = {"pad": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<pad>"}  # as of T5
+    return {"special_tokens": roles, "extra_tokens": extra}
 
 
 def _components(path: pathlib.Path) -> Components | None:

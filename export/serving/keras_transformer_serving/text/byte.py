@@ -26,7 +26,8 @@ class ByteTokenizer(VocabularyTokenizer):
         self._in_text = in_text if settings["special_tokens_in_text"] else {}
         self._offset = len(first)
         bytes_ = (bytes([byte]) for byte in range(256))
-        self._contents = [*map(str.encode, first), *bytes_, *map(str.encode, extra)]
+        unused = [b""] * settings.get("unused", 0)
+        self._contents = [*map(str.encode, first), *bytes_, *map(str.encode, extra), *unused]
 
     def _cut(self, text: str) -> list[int]:
         return [self._offset + byte for byte in text.encode()]
