@@ -132,7 +132,8 @@ class Signatures:
 
     def encode(self, texts: Tensor, *source_language: Tensor) -> dict[str, Tensor]:
         """Encode texts to "source_ids" int32 (B, S) and "padding_mask" booleans (B, S)."""
-        batch = self._pipeline.preprocess(texts, False, *source_language)
+        options = dict(zip(self._languages, source_language, strict=False))
+        batch = self._pipeline.preprocess(texts, **options)
         return {**batch.inputs, "error": batch.error}
 
     def score(self, texts: Tensor, targets: Tensor, *chosen: Tensor) -> dict[str, Tensor]:

@@ -153,9 +153,9 @@ class TextToText(GeneratingPipeline):
         self, texts: Tensor, chosen: Mapping[str, Any] = MappingProxyType({}), truncate: bool = False
     ) -> Preprocessed:
         """Convert texts to the inputs of the generation loop, as TensorFlow operations; see the base class."""
-        batch = self.preprocess(texts, truncate, chosen.get(languages.SOURCE))
         if not self.languages:
-            return batch
+            return super().prepared(texts, chosen, truncate)
+        batch = self.preprocess(texts, truncate, chosen.get(languages.SOURCE))
         ids, error = self._language_ids(languages.TARGET, chosen.get(languages.TARGET))
         is_start = self.tokenizer.language_is_start
         placeholder = self.model.start_id if is_start else self.model.pad_id

@@ -30,7 +30,7 @@ def calls(monkeypatch):
     """Record the texts, prefixes and limits of calls; pipelines return the texts."""
     found = []
 
-    def copied(self, texts, batch_size, prefixes, max_new_tokens, errors, truncate):
+    def copied(self, texts, batch_size, prefixes, max_new_tokens, chosen, errors, truncate):
         found.append((texts, prefixes, max_new_tokens))
         return list(texts)
 
