@@ -1,4 +1,4 @@
-"""What decoder-only architectures of `transformers` share: settings of ids, windows and rotary positions."""
+"""Settings of ids, windows and rotary positions that decoder-only architectures of `transformers` share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

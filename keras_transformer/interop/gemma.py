@@ -113,12 +113,12 @@ def _all_but_every_sixth(config: Config, block: int) -> bool:
 
 def _read_rotary_positions(config: Config) -> dict[str, Any]:
     """Return the rotary positions of Gemma 3, which differ in blocks with and without a window."""
-    kinds, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
-    if kinds.keys() - {FULL, SLIDING}:
-        raise expected(config, f"rope_parameters for {FULL!r} and {SLIDING!r}", rope_parameters=kinds)
+    ropes, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    if ropes.keys() - {FULL, SLIDING}:
+        raise expected(config, f"rope_parameters for {FULL!r} and {SLIDING!r}", rope_parameters=ropes)
     of_kind = {
-        FULL: rotary(config, {**(kinds.get(FULL) or {}), **scaling}),
-        SLIDING: rotary(config, {"rope_theta": config.get(_LOCAL), **(kinds.get(SLIDING) or {})}),
+        FULL: rotary(config, {**(ropes.get(FULL) or {}), **scaling}),
+        SLIDING: rotary(config, {"rope_theta": config.get(_LOCAL), **(ropes.get(SLIDING) or {})}),
     }
     relation = _GEMMA_3_WINDOWS.read(config)["relation"]
     bases, scalings = zip(

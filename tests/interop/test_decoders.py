@@ -1,4 +1,4 @@
-"""Settings of decoder-only families, read from both forms of `config.json` and refused by name."""
+"""Settings of decoder-only families: both forms of `config.json`, and errors that name what is not supported."""
 
 import json
 import pathlib
@@ -149,8 +149,8 @@ def test_rotary_positions_of_blocks(model_type, settings, wavelength, scaling):
     model = read(model_type, **settings)
     assert of_blocks(model.max_wavelength) == of_blocks(wavelength)
     assert of_blocks(model.scaling) == of_blocks(scaling)
-    longest = scaling.max_length if isinstance(scaling, DynamicNTKScaling | LongRoPEScaling) else 32
-    assert model.max_length == longest
+    limit = scaling.max_length if isinstance(scaling, DynamicNTKScaling | LongRoPEScaling) else 32
+    assert model.max_length == limit
 
 
 @neutral
@@ -164,7 +164,7 @@ def test_ids_and_sizes():
 
 
 ROPE = "rope_scaling"
-REFUSED = [
+UNSUPPORTED = [
     *((family, {"attention_bias": True}, "must have attention_bias=False") for family in FAMILIES[:1]),
     ("qwen3", {"attention_bias": True}, "attention_bias=False, as in Llama. Received: attention_bias=True"),
     ("gemma2", {"attention_bias": True}, "attention_bias=False, as in Gemma. Received: attention_bias=True"),
@@ -220,7 +220,7 @@ REFUSED = [
 
 
 @neutral
-@pytest.mark.parametrize(("model_type", "settings", "message"), REFUSED, ids=str)
+@pytest.mark.parametrize(("model_type", "settings", "message"), UNSUPPORTED, ids=str)
 def test_settings_that_are_not_supported_are_named(model_type, settings, message, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config_of(model_type, settings)))
     with pytest.raises(ValueError, match=message):
