@@ -114,8 +114,10 @@ def _all_but_every_sixth(config: Config, block: int) -> bool:
 def _read_rotary_positions(config: Config) -> dict[str, Any]:
     """Return the rotary positions of Gemma 3, which differ in blocks with and without a window."""
     ropes, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
-    if ropes.keys() - {FULL, SLIDING}:
+    if not isinstance(ropes, dict) or ropes.keys() - {FULL, SLIDING}:
         raise expected(config, f"rope_parameters for {FULL!r} and {SLIDING!r}", rope_parameters=ropes)
+    if not isinstance(scaling, dict):
+        raise expected(config, "a dictionary as rope_scaling", rope_scaling=scaling)
     of_kind = {
         FULL: rotary(config, {**(ropes.get(FULL) or {}), **scaling}),
         SLIDING: rotary(config, {"rope_theta": config.get(_LOCAL), **(ropes.get(SLIDING) or {})}),
