@@ -1,4 +1,4 @@
-"""Settings of decoder-only architectures of `transformers`: ids, windows and rotary positions."""
+"""Settings of ids, windows and rotary positions that decoder-only architectures of `transformers` share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -74,7 +74,8 @@ def windows(
         size: Any = None if has_switch and not config.get("use_sliding_window") else window(config)
         derived = [SLIDING if is_sliding(config, i) else FULL for i in range(config["num_hidden_layers"])]
         types = config.get("layer_types") or derived
-        if len(types) != len(derived) or not {*types} <= {FULL, SLIDING}:
+        is_list = isinstance(types, list) and len(types) == len(derived)
+        if not is_list or any(each not in (FULL, SLIDING) for each in types):
             raise expected(
                 config, f"{FULL!r} or {SLIDING!r} for each layer as layer_types", layer_types=types
             )

@@ -113,16 +113,18 @@ def _all_but_every_sixth(config: Config, block: int) -> bool:
 
 def _read_rotary_positions(config: Config) -> dict[str, Any]:
     """Return the rotary positions of Gemma 3, which differ in blocks with and without a window."""
-    by_type, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
-    if by_type.keys() - {FULL, SLIDING}:
-        raise expected(config, f"rope_parameters for {FULL!r} and {SLIDING!r}", rope_parameters=by_type)
-    of_type = {
-        FULL: rotary(config, {**(by_type.get(FULL) or {}), **scaling}),
-        SLIDING: rotary(config, {"rope_theta": config.get(_LOCAL), **(by_type.get(SLIDING) or {})}),
+    ropes, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    if not isinstance(ropes, dict) or ropes.keys() - {FULL, SLIDING}:
+        raise expected(config, f"rope_parameters for {FULL!r} and {SLIDING!r}", rope_parameters=ropes)
+    if not isinstance(scaling, dict):
+        raise expected(config, "a dictionary as rope_scaling", rope_scaling=scaling)
+    of_kind = {
+        FULL: rotary(config, {**(ropes.get(FULL) or {}), **scaling}),
+        SLIDING: rotary(config, {"rope_theta": config.get(_LOCAL), **(ropes.get(SLIDING) or {})}),
     }
     relation = _GEMMA_3_WINDOWS.read(config)["relation"]
     bases, scalings = zip(
-        *(of_type[_layer_type(each)] for each in per_block(config["num_hidden_layers"], relation=relation)),
+        *(of_kind[_kind(each)] for each in per_block(config["num_hidden_layers"], relation=relation)),
         strict=True,
     )
     return {
@@ -135,19 +137,17 @@ def _read_rotary_positions(config: Config) -> dict[str, Any]:
 def _write_rotary_positions(model: Gemma) -> dict[str, Any]:
     arguments = {name: getattr(model, name) for name in ("relation", "max_wavelength", "scaling")}
     of_blocks = [per_block(model.num_layers, **{name: value}) for name, value in arguments.items()]
-    of_type = {
-        _layer_type(relation): (base, scaling) for relation, base, scaling in zip(*of_blocks, strict=True)
-    }
-    base, scaling = of_type.get(FULL, (1000000.0, None))
+    of_kind = {_kind(relation): (base, scaling) for relation, base, scaling in zip(*of_blocks, strict=True)}
+    base, scaling = of_kind.get(FULL, (1000000.0, None))
     return {
         "rope_theta": base,
-        _LOCAL: of_type.get(SLIDING, (10000.0, None))[0],
+        _LOCAL: of_kind.get(SLIDING, (10000.0, None))[0],
         "rope_scaling": written_rope(scaling),
         **written_length(model, scaling),
     }
 
 
-def _layer_type(relation: Any) -> str:
+def _kind(relation: Any) -> str:
     return SLIDING if isinstance(relation, SlidingWindow) else FULL
 
 

@@ -1,4 +1,4 @@
-"""Settings of decoder-only families, read from both forms of `config.json` and refused by name."""
+"""Settings of decoder-only families: both forms of `config.json`, and errors that name what is not supported."""
 
 import json
 import pathlib
@@ -149,8 +149,8 @@ def test_rotary_positions_of_blocks(model_type, settings, wavelength, scaling):
     model = read(model_type, **settings)
     assert of_blocks(model.max_wavelength) == of_blocks(wavelength)
     assert of_blocks(model.scaling) == of_blocks(scaling)
-    max_length = scaling.max_length if isinstance(scaling, DynamicNTKScaling | LongRoPEScaling) else 32
-    assert model.max_length == max_length
+    limit = scaling.max_length if isinstance(scaling, DynamicNTKScaling | LongRoPEScaling) else 32
+    assert model.max_length == limit
 
 
 @neutral
@@ -164,7 +164,7 @@ def test_ids_and_sizes():
 
 
 ROPE = "rope_scaling"
-INVALID = [
+UNSUPPORTED = [
     *((family, {"attention_bias": True}, "must have attention_bias=False") for family in FAMILIES[:1]),
     ("qwen3", {"attention_bias": True}, "attention_bias=False, as in Llama. Received: attention_bias=True"),
     ("gemma2", {"attention_bias": True}, "attention_bias=False, as in Gemma. Received: attention_bias=True"),
@@ -200,6 +200,9 @@ INVALID = [
         {"layer_types": ["chunked_attention"] * 4},
         "for each layer as layer_types. Received: .*chunked",
     ),
+    ("gemma2", {"layer_types": 4}, "for each layer as layer_types. Received: layer_types=4"),
+    ("gemma3_text", {"rope_parameters": [5.0]}, "rope_parameters for 'full_attention' and"),
+    ("gemma3_text", {ROPE: 8.0}, "a dictionary as rope_scaling. Received: rope_scaling=8.0"),
     ("gemma2", {"layer_types": [FULL]}, "for each layer as layer_types"),
     ("gemma2", {"sliding_window": None}, "a window for 'sliding_attention'. Received: sliding_window=None"),
     ("gemma3_text", {"sliding_window_pattern": 0}, "a positive integer as sliding_window_pattern"),
@@ -220,7 +223,7 @@ INVALID = [
 
 
 @neutral
-@pytest.mark.parametrize(("model_type", "settings", "message"), INVALID, ids=str)
+@pytest.mark.parametrize(("model_type", "settings", "message"), UNSUPPORTED, ids=str)
 def test_settings_that_are_not_supported_are_named(model_type, settings, message, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config_of(model_type, settings)))
     with pytest.raises(ValueError, match=message):
