@@ -112,7 +112,7 @@ def test_a_damaged_folder_is_an_error_and_writes_nothing(damage, published, tmp_
 
 
 # The settings of the model on the hub, None for no model, other options, and the words of the error.
-ERRORS = {
+UNREADABLE = {
     "unknown": (
         None,
         [],
@@ -138,9 +138,9 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("case", ERRORS)
+@pytest.mark.parametrize("case", UNREADABLE)
 def test_a_model_that_cannot_be_read_is_an_error_and_writes_nothing(case, hub, saved, tmp_path, capsys):
-    settings, options, words = ERRORS[case]
+    settings, options, words = UNREADABLE[case]
     if settings is not None:
         hub.add(NAME, files_of(saved), **settings)
     error = error_of(capsys, ["convert", NAME, "--output", tmp_path / "new", *options])
@@ -291,7 +291,7 @@ def test_a_failed_conversion_is_not_served_and_leaves_nothing(
     assert len(served) == 1
 
 
-def test_a_killed_conversion_is_not_served(hub, saved, converted, served, tmp_path):
+def test_remains_of_a_killed_conversion_are_not_served(hub, saved, converted, served, tmp_path):
     hub.add(NAME, files_of(saved))
     start = ["serve", NAME, "--cache-dir", str(tmp_path / "exports")]
     assert commands.main(start) == 0

@@ -46,7 +46,7 @@ def test_the_source_of_a_cached_model_is_its_id_and_commit(hub, tmp_path):
         assert Source.of_folder(folder, revision) == Source(NAME, revision, commit)
 
 
-def test_source_has_the_commits_of_conversion_and_model(hub):
+def test_a_conversion_has_its_commit_and_the_commit_of_the_model(hub):
     commit = hub.add(NAME, {**CONFIG, "pytorch_model.bin": b""})
     conversion = hub.add_conversion(NAME, {"model.safetensors": b""})
     source = Source.of_folder(local_folder(NAME))
