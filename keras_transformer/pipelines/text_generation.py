@@ -1,7 +1,7 @@
 """Text generation with a decoder-only model."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -131,7 +131,7 @@ class TextGeneration(Chat, GeneratingPipeline):
     ) -> tuple[list[int], Generation, np.ndarray]:
         texts = as_list("texts", texts)
         options = (batch_size, prefixes, max_new_tokens, chosen, errors, truncate)
-        if not any(isinstance(text, list | tuple | Mapping) for text in texts):
+        if not any(map(is_conversation, texts)):
             return super()._generate(texts, *options)
         rendered = list(texts)
         for row, conversation in enumerate(texts):

@@ -5,7 +5,6 @@ import pytest
 
 from keras_transformer import interop, pipelines
 from keras_transformer.models import BERT, MaskedLanguageModel
-from keras_transformer.pipelines import hugging_face
 
 pytest.importorskip("safetensors")
 
@@ -83,8 +82,7 @@ def test_a_camembert_without_a_tokenizer_file_is_an_error():
         pipelines.from_hugging_face(folder)
 
 
-def test_a_model_type_whose_tokenizer_is_not_read_needs_one(monkeypatch):
-    monkeypatch.delitem(hugging_face._TOKENIZERS, "m2m_100")
+def test_a_folder_without_files_of_a_tokenizer_is_an_error():
     folder = pathlib.Path(__file__).parents[1] / "interop" / "folders" / "M2M100ForConditionalGeneration"
-    with pytest.raises(ValueError, match=r"`tokenizer` must be passed .*Received: model_type='m2m_100'"):
+    with pytest.raises(FileNotFoundError, match=r"`folder` must hold vocab.json and sentencepiece.bpe.model"):
         pipelines.from_hugging_face(folder)

@@ -152,7 +152,7 @@ def unused_ids(pieces: Sequence[str], vocabulary_size: int | None) -> int:
     unused = 0 if vocabulary_size is None else vocabulary_size - len(pieces)
     if unused < 0:
         raise ValueError(
-            f"`vocabulary_size` must be at least {len(pieces)}, the pieces in the folder. "
+            f"`vocabulary_size` must be at least {len(pieces)}, the number of tokens in the tokenizer's files. "
             f"Received: vocabulary_size={vocabulary_size}"
         )
     return unused

@@ -45,10 +45,16 @@ def generator():
 invalid(
     lambda texts: generator()(texts),
     {},
-    must("be a list of strings", texts={"a": 1}),
+    must("be a list of strings", texts=5),
     ({"texts": b"ab"}, "`texts` must be a list of strings. Received: texts="),
     name="TextGeneration call",
     error=TypeError,
+)
+invalid(
+    lambda texts: generator()(texts),
+    {},
+    ({"texts": {"a": 1}}, "`texts` must have \"messages\" in each conversation. Received: {'a': 1}"),
+    name="TextGeneration call",
 )
 invalid(
     lambda text: pipelines.TextClassification(classifier(), TOKENIZER)(text),
