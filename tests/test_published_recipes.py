@@ -67,8 +67,11 @@ FAMILIES = {
     (
         "Classify",
         "t5-small",
-    ): "`from_` must be a pipeline with a BERT encoder .* Received: a TextToText with a T5",
-    ("Tag", "vit-base"): "`from_` must be a pipeline with a BERT encoder .* a ImageClassification with a ViT",
+    ): "`from_` must be a pipeline with an encoder, such as a BERT.* Received: a TextToText with a T5",
+    (
+        "Tag",
+        "vit-base",
+    ): "`from_` must be a pipeline with an encoder, such as a BERT.* a ImageClassification with a ViT",
 }
 
 
@@ -76,6 +79,12 @@ FAMILIES = {
 def test_a_family_that_does_not_fit_the_task_is_an_error(name, start, downloads):
     with pytest.raises(ValueError, match=FAMILIES[name, start]):
         recipe_of(name, downloads / start).untrained()
+
+
+def test_a_model_of_many_languages_is_an_error():
+    folder = pathlib.Path(__file__).parent / "interop" / "folders" / "M2M100"
+    with pytest.raises(ValueError, match="must be a model without tokens of languages.*Received: a model of"):
+        recipe_of("Translate", folder).untrained()
 
 
 def test_a_model_of_the_hub_is_fine_tuned_at_a_revision(hub, downloads, tmp_path):

@@ -28,9 +28,23 @@ from keras_transformer_options.arguments import check_ids, check_not_negative, c
 class Encoder(Model):
     """Base class of bidirectional encoders of token ids, with an optional pooler."""
 
+    vocabulary_size: int
+    max_length: int
+    num_segments: int
     pad_id: int
     model_dim: int
     pooler: keras.layers.Dense | None
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, by name; "masked_positions" is for heads."""
+        # Batches of `data` have segments for every encoder; one without segments ignores them.
+        segments = InputSpec(self.num_segments or None, required=False, exported=self.num_segments > 1)
+        return {
+            "token_ids": InputSpec(self.vocabulary_size),
+            "segment_ids": segments,
+            "masked_positions": InputSpec(self.max_length, ("B", "M"), required=False),
+            "lengths": InputSpec(None, ("B",), required=False),
+        }
 
     def padding_mask(self, inputs: Tensor | dict[str, Tensor]) -> Tensor:
         """Return the mask (B, T), False for padding."""
@@ -65,7 +79,7 @@ class BERT(PublishedSizes, Encoder):
         model_dim: D.
         hidden_dim: the hidden size of the feed-forward networks, by default 4 D.
         max_length: the number of learned positions.
-        num_segments: the number of segments; 0 for a model without segments (DistilBERT).
+        num_segments: the number of segments; 0 for a model without segments (DistilBERT), which ignores "segment_ids".
         dropout: dropout rate for embeddings, attention weights and sublayer outputs.
         activation: the activation of the feed-forward networks.
         normalization: "post" (as in the paper), "pre" or "sandwich" (before and after each sublayer).
@@ -253,19 +267,6 @@ class BERT(PublishedSizes, Encoder):
         for block in self.blocks:
             hidden = block(hidden, **padding, training=training)
         return hidden if self.final_norm is None else self.final_norm(hidden)
-
-    def input_specs(self) -> InputSpecs:
-        """Return the integer inputs of a call, by name; "masked_positions" is for heads."""
-        return {
-            "token_ids": InputSpec(self.vocabulary_size),
-            **(
-                {"segment_ids": InputSpec(self.num_segments, required=False, exported=self.num_segments > 1)}
-                if self.num_segments
-                else {}
-            ),
-            "masked_positions": InputSpec(self.max_length, ("B", "M"), required=False),
-            "lengths": InputSpec(None, ("B",), required=False),
-        }
 
     def pool(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Return the pooled hidden state (B, D) of the first token of (B, T, D).

@@ -18,7 +18,6 @@ from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import padding_arguments
 from keras_transformer.models.bert import Encoder, weight_initializer
 from keras_transformer.models.bert_heads import mean_of_tokens
-from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.relations import SlidingWindow
 from keras_transformer.typing import Tensor
@@ -59,7 +58,7 @@ class ModernBERT(Encoder):
 
     Call arguments:
         inputs: ids (B, T); or {"token_ids": (B, T)}, and optionally "lengths" (B,), the lengths of sequences padded at
-            the end (see `data.with_lengths`).
+            the end (see `data.with_lengths`), and "segment_ids", which are ignored.
 
     Shapes:
         output: (B, T, D)
@@ -174,14 +173,6 @@ class ModernBERT(Encoder):
         for block in self.blocks:
             hidden = block(hidden, **padding, training=training)
         return self.final_norm(hidden)
-
-    def input_specs(self) -> InputSpecs:
-        """Return the integer inputs of a call, by name; "masked_positions" is for heads."""
-        return {
-            "token_ids": InputSpec(self.vocabulary_size),
-            "masked_positions": InputSpec(self.max_length, ("B", "M"), required=False),
-            "lengths": InputSpec(None, ("B",), required=False),
-        }
 
     def pool(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Return the pooled hidden state (B, D) of (B, T, D), of which the mask (B, T) is False for padding.

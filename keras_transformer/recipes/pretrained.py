@@ -63,15 +63,15 @@ def copied(pipeline: Any, precision: str | None = None) -> Any:
 
 
 def encoder_of(pipeline: Any) -> Any:
-    """Return the BERT encoder of a pipeline, for a new head.
+    """Return the encoder of a pipeline, for a new head.
 
     Raises:
         ValueError: if the model has none.
     """
     encoder = getattr(pipeline.model, "encoder", pipeline.model)
-    if not isinstance(encoder, models.BERT):
+    if not isinstance(encoder, models.BERT | models.ModernBERT):
         raise ArgumentError(
-            "{from_} must be a pipeline with a BERT encoder for this task. "
+            "{from_} must be a pipeline with an encoder, such as a BERT, for this task. "
             f"Received: a {type(pipeline).__name__} with a {type(pipeline.model).__name__}"
         )
     return encoder

@@ -10,6 +10,7 @@ from keras_transformer.pipelines.base import folder_of, is_pipeline
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.pretrained import check_pipeline
+from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.tasks import TranslateOptions, checked_direction
 
 Pairs = Sequence[tuple[str, str]]
@@ -41,7 +42,13 @@ class Translate(TranslateOptions, Recipe):
     def new_pipeline(self, train: Pairs) -> pipelines.TextToText:
         """Create a Transformer with one vocabulary for both languages."""
         if self.from_ is not None:
-            return check_pipeline(self.pretrained(), pipelines.TextToText)
+            pipeline = check_pipeline(self.pretrained(), pipelines.TextToText)
+            if pipeline.languages:
+                raise ArgumentError(
+                    "{from_} must be a model without tokens of languages, which training does not add. "
+                    f"Received: a model of {len(pipeline.languages)} languages"
+                )
+            return pipeline
         tokenizer = self.new_tokenizer(side for pair in train for side in pair)
         special_ids = {name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")}
         model = models.Transformer(tokenizer.vocabulary_size, **self.sizes(), **special_ids)

@@ -5,6 +5,7 @@ import pytest
 from keras_transformer.models import (
     BERT,
     MaskedLanguageModel,
+    ModernBERT,
     Pretraining,
     SequenceClassifier,
     SpanClassifier,
@@ -272,3 +273,17 @@ def test_a_model_without_pooler_encodes_but_does_not_pool(tmp_path):
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "it.keras")(INPUTS), model(INPUTS))
     for head in ("masked", "mean", "token", "span"):
         assert np.isfinite(answer(tiny(head, pooler=False))).all()
+
+
+@pytest.mark.parametrize("model", ["distilbert", "modernbert"])
+def test_models_without_segments_ignore_segment_ids(model):
+    """Batches of `data` have segments for every encoder."""
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 8, "pad_id": 0}
+    make = {
+        "distilbert": lambda: BERT(12, **sizes, num_segments=0),
+        "modernbert": lambda: ModernBERT(12, **sizes),
+    }
+    encoder = make[model]()
+    ids = np.array([[5, 6, 7, 3], [8, 9, 3, 0]])
+    np.testing.assert_array_equal(encoder({"token_ids": ids, "segment_ids": ids % 2}), encoder(ids))
+    assert "segment_ids" not in encoder.input_signature()
