@@ -18,7 +18,12 @@ class ResetState(keras.callbacks.Callback):
         ValueError: if the model has no method `reset_state`, such as that of `models.TransformerXL`.
 
     Example:
-        >>> model.fit(data.language_modeling(texts, tokenizer, 8, contiguous=True), callbacks=[ResetState()])
+        >>> from keras_transformer import data, models, text
+        >>> texts, tokenizer = ["to be or not to be"] * 4, text.ByteTokenizer()
+        >>> batches = data.language_modeling(texts, tokenizer, 2, length=8, contiguous=True)
+        >>> model = models.TransformerXL(tokenizer.vocabulary_size, 1, 1, 8, memory_length=8, batch_size=2)
+        >>> model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        >>> history = model.fit(batches, callbacks=[ResetState()], shuffle=False, verbose=0)
     """
 
     def __init__(self) -> None:
