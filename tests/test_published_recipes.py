@@ -50,7 +50,7 @@ def recipe_of(name, source, **options):
     return getattr(recipes, name)(examples, validation=examples[:4], from_=source, **{**SMALL, **options})
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "start"), [(n, s) for n, (_, starts) in STARTS.items() for s in starts])
 def test_each_recipe_starts_from_a_published_model_and_keeps_its_source(name, start, downloads):
     recipe = recipe_of(name, downloads / start)

@@ -61,7 +61,7 @@ def test_scores_need_a_target_for_each_row():
         generation.score(model, [[5], [6], [7]], [[5], [6]])
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["greedy", Beam(3)], ids=repr)
 def test_start_ids_replace_the_start_token(random_transformer, sampler):
     model, other = (random_transformer(6, start_id=start_id) for start_id in (2, 7))

@@ -27,6 +27,7 @@ def without_heads(model, inputs, layer):
     return outputs
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("layer", [0, -1])
 @pytest.mark.parametrize("target", [None, 1, [2, 0]])
 def test_attributions_sum_to_the_difference_of_predictions(layer, target):

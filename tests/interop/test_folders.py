@@ -60,6 +60,7 @@ def test_outputs_equal_transformers(folder):
     np.testing.assert_allclose(found, outputs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("search", SEARCHES)
 @each_generating
 def test_generated_ids_equal_transformers(folder, search):

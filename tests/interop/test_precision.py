@@ -72,6 +72,7 @@ def test_large_tensors_are_read_in_blocks_without_change(folder, precision, monk
 
 
 @slow
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "bfloat16", "float16"])
 def test_models_generate_and_are_saved_in_a_precision(folder, precision, tmp_path):
     model = interop.from_hugging_face(folder, precision=precision)
@@ -85,6 +86,7 @@ def test_models_generate_and_are_saved_in_a_precision(folder, precision, tmp_pat
     np.testing.assert_array_equal(logits(loaded), logits(model))
 
 
+@pytest.mark.slow
 def test_logits_are_float32_in_every_precision(folder):
     for options in ({"precision": "bfloat16"}, {"precision": "int8", "dtype": "bfloat16"}):
         assert interop.from_hugging_face(folder, **options)(IDS).dtype == "float32"
@@ -104,6 +106,7 @@ def test_int8_weights_are_a_quarter_and_logits_close(name):
 
 
 @slow
+@pytest.mark.slow
 def test_int8_is_the_quantization_of_keras(folder):
     """Only its weights: by default Keras quantizes activations too."""
     found, expected = interop.from_hugging_face(folder, precision="int8"), interop.from_hugging_face(folder)

@@ -50,6 +50,7 @@ def test_scores_equal_the_equation():
     np.testing.assert_allclose(layer(inputs), layer.output_projection(expected), atol=1e-5)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("size", [1, 4, 5])
 @pytest.mark.parametrize("encoding", ["relative_sinusoidal", "rotary"])
 def test_segments_with_full_memory_equal_one_pass(encoding, size):
@@ -109,6 +110,7 @@ def test_gradients_stop_at_the_memory(gradients):
     np.testing.assert_array_equal(gradients(loss, first)[0], 0.0)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_generation_equals_calls_without_cache(batch_size):
     stateless = stateless_and_stateful()[0]
@@ -143,6 +145,7 @@ def test_contiguous_batches_continue_the_rows_of_the_batch_before():
             np.testing.assert_array_equal(part[number][1], labels[i : i + 1])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_memory_is_reset_before_epochs_and_restored_after_validation(jit_compile):
     """With a learning rate of 0, all epochs and validations have one loss."""

@@ -160,6 +160,7 @@ def write_config(folder, **settings):
 NAMED = [{"name": "default", "template": "{{ eos_token }} d"}, {"name": "tool_use", "template": "t"}]
 
 
+@pytest.mark.slow
 def test_templates_are_read_from_the_files_of_a_folder(folder):
     write_config(folder)
     found = pipelines.from_hugging_face(folder, max_new_tokens=4, max_source_tokens=80)

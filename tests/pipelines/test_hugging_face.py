@@ -214,6 +214,7 @@ def test_the_head_of_bert_determines_the_pipeline(name, tmp_path):
         assert repr(found(given)) == repr(expected(given))
 
 
+@pytest.mark.slow
 def test_bart_classifies_pairs_with_the_rows_of_its_tokenizer(tmp_path):
     roles = {"start": "<s>", "pad": "<pad>", "end": "</s>", "unknown": "<unk>", "mask": "<mask>"}
     tokenizer = text.BytePairTokenizer.train(TEXTS, 280, special_tokens=roles)

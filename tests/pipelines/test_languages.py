@@ -89,6 +89,7 @@ def test_each_text_has_its_languages(nllb):
     assert nllb([], **languages_of(cases[0])) == nllb([], target_language=[]) == []
 
 
+@pytest.mark.slow
 def test_streams_scores_and_alignments_have_languages(nllb):
     texts, cases = translations("NLLB")
     chosen = languages_of(cases[0])
@@ -273,6 +274,7 @@ def test_decoded_texts_are_without_languages(nllb):
         )
 
 
+@pytest.mark.slow
 def test_languages_are_options_of_the_command_line(nllb, tmp_path, capsys):
     nllb.save(tmp_path / "nllb")
     folder, chosen = str(tmp_path / "nllb"), languages_of(translations("NLLB")[1][0])

@@ -74,6 +74,7 @@ def test_scores_equal_numpy(model, logits):
     assert [each.text_index for each in linear.rank(QUERY, ["c", "d", "c"]) if each.text_index != 1] == [0, 2]
 
 
+@pytest.mark.slow
 def test_long_texts_are_rejected_truncated_or_read_in_windows(model):
     tokenizer, long = WordPieceTokenizer(PIECES), "c d e f g h a b c d e f g h"
     strict = pipelines.Reranking(model, tokenizer)
@@ -135,6 +136,7 @@ def test_cross_encoders_are_recognised_by_their_files(model, logits, name, tmp_p
     np.testing.assert_allclose(rerank(QUERY, TEXTS), expected, **CLOSE)  # with special tokens in texts
 
 
+@pytest.mark.slow
 def test_a_regression_is_a_reranker_on_request(model, logits, tmp_path):
     folder = write(model, tmp_path / "bge")
     assert type(pipelines.from_hugging_face(folder)) is pipelines.TextClassification

@@ -75,6 +75,7 @@ def test_ids_and_texts_equal_transformers(name):
 
 @pytest.mark.slow_variants
 @each_folder
+@pytest.mark.slow
 def test_saved_models_and_serving_give_equal_ids(name, tmp_path):
     tokenizer = text.from_hugging_face(BASE / name)
     texts = [*HARD_LINES, *written(name)["texts"]]
