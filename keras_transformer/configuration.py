@@ -35,21 +35,26 @@ def constructor_arguments(configured: Any) -> dict[str, Any]:
     """Return the constructor's arguments that are attributes of the same names, serialized.
 
     The arguments of a base class are included if the constructor passes its keyword arguments on to the base class and
-    they have defaults; the constructor itself passes the others.
+    they have defaults, or it has no other arguments, as `__init__(self, *args, **kwargs)`; otherwise the constructor
+    itself passes those without defaults.
     """
     arguments: dict[str, Any] = {}
-    constructors = [kind for kind in type(configured).__mro__ if "__init__" in vars(kind)]
-    for kind in constructors:
+    passes_all = True
+    for kind in [kind for kind in type(configured).__mro__ if "__init__" in vars(kind)]:
         if kind is object or kind.__module__.startswith("keras."):
             break  # Keras' own arguments are in its config
-        parameters = inspect.signature(kind).parameters.values()
+        parameters = [
+            parameter
+            for parameter in inspect.signature(kind).parameters.values()
+            if parameter.kind not in _VARIADIC
+        ]
         names = [
             parameter.name
             for parameter in parameters
-            if parameter.kind not in _VARIADIC
-            and (kind is constructors[0] or parameter.default is not parameter.empty)
+            if passes_all or parameter.default is not parameter.empty
         ]
         arguments.update({name: getattr(configured, name) for name in names if hasattr(configured, name)})
+        passes_all = passes_all and not parameters
     # A weight may have the name of an argument.
     return serialized(
         {name: value for name, value in arguments.items() if not isinstance(value, keras.Variable)}

@@ -8,12 +8,12 @@ import pytest
 from keras import ops
 
 from keras_transformer.configuration import serialized
-from keras_transformer.models import GPT, T5, Gemma, Llama, Transformer
+from keras_transformer.models import BERT, GPT, T5, Gemma, Llama, SequenceClassifier, Transformer
 from keras_transformer.models.base import flatten_layers
 from keras_transformer.ops import GrowingCache, StaticCache
 
 from .cases import numbers, over, randomise, tensors
-from .models import DIFFERENT, HEADS, IDS, MODELS, unlimiformer
+from .models import DIFFERENT, HEADS, IDS, LIMITED, MODELS, unlimiformer
 
 
 def words(case):
@@ -344,3 +344,15 @@ def test_keras_onnx_export_of_an_unsupported_operation_raises_an_error(tmp_path)
     with pytest.raises(ValueError, match=r"kt\.export\.onnx_model.*Received: Erfc"):
         tiny(case).export(tmp_path / "model.onnx", format="onnx", verbose=False)
     assert not (tmp_path / "model.onnx").exists()
+
+
+def test_a_subclass_that_passes_its_arguments_on_has_them_in_its_config():
+    class Passing(SequenceClassifier):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    encoder = BERT(**LIMITED)
+    for model in (Passing(encoder, 3), Passing(encoder=encoder, num_classes=3)):
+        again = Passing.from_config(model.get_config())
+        assert again.num_classes == 3
+        assert again.encoder.get_config() == encoder.get_config()
