@@ -57,7 +57,8 @@ def test_outputs_equal_transformers(folder):
     else:
         outputs = expected["outputs"]
     found = np.where(found < -1e8, outputs, found)  # spans never begin at padding
-    np.testing.assert_allclose(found, outputs, rtol=1e-4, atol=1e-4)
+    # The weights of MBart50 are larger, and so are the rounding errors.
+    np.testing.assert_allclose(found, outputs, rtol=1e-4, atol=1e-4 if folder.name == "MBart50" else 1e-5)
 
 
 @pytest.mark.slow_variants
