@@ -115,7 +115,7 @@ class SegmentAttention(MultiHeadAttention):
             mask = query_mask = None
         present = masks.merge(padding_mask, mask, query_mask)
         present = ops.ones_like(query[..., 0], "bool") if present is None else present
-        value = ops.concatenate([ops.cast(ops.stop_gradient(self.memory), query.dtype), query], axis=1)
+        value = ops.concatenate([ops.cast(self.memory, query.dtype), query], axis=1)
         present = ops.concatenate([self.memory_mask, present], axis=1)
         positions = ops.arange(size + length)
         keys, values = self._keys_and_values(value, value, positions)
