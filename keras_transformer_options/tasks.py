@@ -39,6 +39,13 @@ class TranslateOptions(TableOptions):
         None, "The maximum number of positions of each side of a batch, instead of {batch_size}."
     )
     max_new_tokens: int = option(128, "The maximum number of tokens of an output.")
+    source_language: str | None = option(
+        None,
+        "The language of the sources, if {from_} is a translation model of many languages, such as eng_Latn; by "
+        "default its own.",
+        metavar="CODE",
+    )
+    target_language: str | None = option(None, "The language of the targets, likewise.", metavar="CODE")
 
     task: ClassVar[str] = "translate"
     summary: ClassVar[str] = "train an encoder-decoder on pairs of texts: TSV, CSV or JSONL"
@@ -55,6 +62,9 @@ class TranslateOptions(TableOptions):
         else:
             expectation = "be None without {dataset}; {reverse} swaps the columns of files"
             check(self.direction is None, expectation, direction=self.direction)
+        if self.from_ is None:
+            for name in ("source_language", "target_language"):
+                check(getattr(self, name) is None, "be None without {from_}", **{name: getattr(self, name)})
 
     @property
     def column_counts(self) -> tuple[int, ...]:

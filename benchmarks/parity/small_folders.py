@@ -319,13 +319,13 @@ def write_tokenizer(folder: pathlib.Path, name: str, pairs: tuple[str, ...], mod
 def translations(
     model: torch.nn.Module, tokenizer: object, pairs: tuple[str, ...]
 ) -> list[dict[str, object]]:
-    """The source ids of texts, and what the model generates, for each pair of languages."""
+    """The source ids of texts, what the model generates, and the losses of copies, for each pair of languages."""
     cases = []
     is_language = re.compile("__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]+").fullmatch
     languages = [token for token in tokenizer.get_vocab() if is_language(token)]
     languages += list(getattr(tokenizer, "lang_token_to_id", ()))
     for source, target in map(str.split, pairs):
-        tokenizer.src_lang = source
+        tokenizer.src_lang, tokenizer.tgt_lang = source, target
         language = tokenizer.get_lang_id(target) if hasattr(tokenizer, "get_lang_id") else None
         language = tokenizer.convert_tokens_to_ids(target) if language is None else language
         is_start = type(tokenizer).__name__ == "MBartTokenizer"
@@ -348,6 +348,7 @@ def translations(
             "forced_bos_token_id": None,
         }
         beam = {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"}
+        pairs_of_ids = [tokenizer(text, text_target=text, return_tensors="pt") for text in TEXTS]
         cases.append(
             {
                 "source_language": source,
@@ -355,6 +356,7 @@ def translations(
                 "source_ids": [tokenizer(text)["input_ids"] for text in TEXTS],
                 "greedy": model.generate(**options, num_beams=1)[:, begin:].tolist(),
                 "beam": model.generate(**options, **beam)[:, begin:].tolist(),
+                "losses": [model(**ids).loss.item() for ids in pairs_of_ids],
             }
         )
     return cases

@@ -110,12 +110,12 @@ class PackedPairs:
     """The objective of rows of pairs of texts: the source and the target of a row hold the same pairs.
 
     Args:
-        arrays: rows "sources" and "targets", without special ids.
+        arrays: rows "sources" and "targets", without their last ids.
         lengths: the lengths of source and target, including an end or start id, integers (n, 2). Pairs longer than a
             row are dropped.
         length: L, the length of a row on each side.
-        tokenizer: the tokenizer of the sources.
-        target_tokenizer: the tokenizer of the targets.
+        source_framing: the special ids around sources.
+        target_framing: the special ids around targets.
 
     Attributes:
         count: the number of rows.
@@ -123,12 +123,12 @@ class PackedPairs:
     """
 
     def __init__(
-        self, arrays: Arrays, lengths: RowLengths, length: int, tokenizer: Any, target_tokenizer: Any
+        self, arrays: Arrays, lengths: RowLengths, length: int, source_framing: Any, target_framing: Any
     ) -> None:
         self._sources, self._targets = arrays.rows("sources"), arrays.rows("targets")
         packs = arrays.derived(_packed_pairs(self._sources.count, lengths, length), packed_pairs=length)
         self._pairs, self._length = packs.rows("pairs"), length
-        self._tokenizer, self._target_tokenizer = tokenizer, target_tokenizer
+        self._source, self._target = source_framing, target_framing
         self.count, self.content = self._pairs.count, [*arrays.content, *packs.content]
 
     def __call__(self, batch: Batch) -> Elements:
@@ -141,12 +141,12 @@ class PackedPairs:
         check_files(*self._sources, *self._targets, *self._pairs)
         places, counts = _pieces_of(self._pairs, rows)
         pairs = self._pairs.flat[places]
-        source, layout = self._ended(self._sources, pairs, counts, self._tokenizer.end_id)
-        arrays = self._side(source, layout, self._tokenizer.pad_id)
-        labels, layout = self._ended(self._targets, pairs, counts, self._target_tokenizer.end_id)
-        shifted = np.where(layout.position == 0, self._target_tokenizer.start_id, np.roll(labels, 1))
-        arrays += self._side(shifted, layout, self._target_tokenizer.pad_id)
-        return [*arrays, layout.dense(labels, self._target_tokenizer.pad_id, self._length)]
+        source, layout = self._ended(self._sources, pairs, counts, self._source.last)
+        arrays = self._side(source, layout, self._source.pad_id)
+        labels, layout = self._ended(self._targets, pairs, counts, self._target.last)
+        shifted = np.where(layout.position == 0, self._target.start, np.roll(labels, 1))
+        arrays += self._side(shifted, layout, self._target.pad_id)
+        return [*arrays, layout.dense(labels, self._target.pad_id, self._length)]
 
     def _side(self, ids: np.ndarray, layout: "_Layout", pad_id: int) -> list[np.ndarray]:
         """Return ids, segments and positions (B, L)."""
@@ -154,15 +154,15 @@ class PackedPairs:
         return [layout.dense(array, padding, self._length) for array, padding in values]
 
     def _ended(
-        self, texts: RaggedRows, pairs: np.ndarray, counts: np.ndarray, end_id: int
+        self, texts: RaggedRows, pairs: np.ndarray, counts: np.ndarray, last: int
     ) -> tuple[np.ndarray, "_Layout"]:
-        """Append end ids to texts, and return their ids and layout."""
+        """Append the last ids to texts, and return their ids and layout."""
         starts = texts.splits[pairs]
         sizes = texts.splits[pairs + 1] - starts + 1
         layout = _Layout.of(counts, sizes)
         place = np.minimum(starts[layout.piece] + layout.position, len(texts.flat) - 1)
         ids = texts.flat[place] if len(texts.flat) else np.zeros(place.shape, np.int32)
-        return np.where(layout.position == sizes[layout.piece] - 1, end_id, ids), layout
+        return np.where(layout.position == sizes[layout.piece] - 1, last, ids), layout
 
 
 _NAMES = ("ids", "segment_ids", "positions")

@@ -4,6 +4,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -18,13 +19,63 @@ from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStor
 from keras_transformer.data.texts import Tokenizer, check_special_ids, tokenized
 from keras_transformer_options.arguments import (
     ArgumentError,
+    check,
     check_ids,
+    check_one_of,
     check_positive,
     check_positive_integer,
 )
 from keras_transformer_options.columns import Columns
 
 _LOGGER = logging.getLogger("keras_transformer")
+
+
+class Framing(NamedTuple):
+    """The special ids around the texts of one side.
+
+    Attributes:
+        start: the id before the decoder's inputs.
+        before: the ids before each text.
+        after: the ids after each text, before the last one.
+        last: the last id of sources and of labels.
+        pad_id: the padding value.
+    """
+
+    start: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    last: int
+    pad_id: int
+
+    @classmethod
+    def of_sources(cls, tokenizer: Any, language: str | None = None) -> Self:
+        """Return the ids around sources: those before each source, and the token of the language."""
+        start_id, end_id, pad_id = tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id
+        before = (*getattr(tokenizer, "source_prefix_ids", ()),)
+        if language is None:
+            return cls(start_id, before, (), end_id, pad_id)
+        id_ = tokenizer.languages[language]
+        if tokenizer.language_after_source:
+            return cls(start_id, before, (end_id,), id_, pad_id)
+        return cls(start_id, (id_, *before), (), end_id, pad_id)
+
+    @classmethod
+    def of_targets(cls, tokenizer: Any, prefix: Sequence[int] = (), language: str | None = None) -> Self:
+        """Return the ids around targets: a prefix that generation forces, and the token of the language."""
+        start_id, end_id, pad_id = tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id
+        if language is None:
+            return cls(start_id, (*prefix,), (), end_id, pad_id)
+        id_ = tokenizer.languages[language]
+        if tokenizer.language_is_start:
+            return cls(id_, (*prefix,), (end_id,), id_, pad_id)
+        return cls(start_id, (id_, *prefix), (), end_id, pad_id)
+
+    def stored(self, rows: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Return rows (n, None) of ids with those before and after them, without the first and the last."""
+        before, after = (
+            tf.tile(tf.constant([ids], tf.int32), [rows.nrows(), 1]) for ids in (self.before, self.after)
+        )
+        return tf.concat([before, rows, after], axis=1)
 
 
 def translation_pairs(
@@ -37,6 +88,8 @@ def translation_pairs(
     on_error: str = "raise",
     target_tokenizer: Tokenizer | None = None,
     target_prefix: Sequence[int] = (),
+    source_language: str | None = None,
+    target_language: str | None = None,
     batch_tokens: int | None = None,
     max_length: int = 128,
     length_buckets: LengthBuckets = 8,
@@ -70,6 +123,10 @@ def translation_pairs(
         target_tokenizer: the tokenizer of the targets.
         target_prefix: ids before each target, which generation forces, such as that of BART's `<s>`. Ids before each
             source, `source_prefix_ids`, are of the tokenizer.
+        source_language: for a tokenizer with `languages`, such as NLLB-200's, the language of the sources, whose token
+            is where the tokenizer of `transformers` has it: before or after each source.
+        target_language: the language of the targets, likewise: its token is before each target or, for mBART, in place
+            of the start token and after the end token.
         batch_tokens: the maximum number of positions of each side of a batch, including padding, instead of
             `batch_size`: a batch has `max(1, batch_tokens // max(S, T))` rows.
         max_length: the maximum number of ids of source and target, including special ids. Longer pairs are
@@ -111,8 +168,9 @@ def translation_pairs(
         OSError: if files cannot be written to `cache_dir`; nothing incomplete is left.
         TypeError: if `pairs` is none of the above.
         ValueError: if `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
-            are given, if `sampling` is for a tokenizer that cannot sample or for packed rows, if files of `cache_dir`
-            have been changed, or if an argument is out of range.
+            are given, if `sampling` is for a tokenizer that cannot sample or for packed rows, if a tokenizer has
+            languages and none of them is given, if files of `cache_dir` have been changed, or if an argument is out of
+            range.
 
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer
@@ -123,13 +181,17 @@ def translation_pairs(
         (TensorShape([2, 8]), TensorShape([2, 8]), TensorShape([2, 8]))
     """
     shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
+    target_tokenizer = target_tokenizer or tokenizer
+    _check_language(tokenizer, source_language=source_language)
+    _check_language(target_tokenizer, target_language=target_language)
     return _batches(
         {"": pairs},
         PairReader(columns, reverse, on_error),
-        (tokenizer, target_tokenizer or tokenizer),
+        (tokenizer, target_tokenizer),
         shapes,
         Shard.of(shard),
         target_prefix=target_prefix,
+        languages=(source_language, target_language),
         packed=packed,
         sampling=sampling,
         shuffle=shuffle,
@@ -247,6 +309,7 @@ def _batches(
     mixture: Callable[[np.ndarray], np.ndarray] | None = None,
     *,
     target_prefix: Sequence[int] = (),
+    languages: tuple[str | None, str | None] = (None, None),
     packed: bool = False,
     sampling: float,
     shuffle: bool,
@@ -257,29 +320,32 @@ def _batches(
     arguments = dict(zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True))
     for argument, tokenizer in arguments.items():
         check_special_ids(argument, tokenizer, ("pad_id", "start_id", "end_id"))
+    check_ids(
+        tokenizers[1].vocabulary_size, **{f"target_prefix[{i}]": id_ for i, id_ in enumerate(target_prefix)}
+    )
     is_sampled = check_sampling(sampling, **arguments)
     if is_sampled and packed:
         raise ValueError(
             "`sampling` must be 0 for packed rows, whose lengths are fixed. "
             f"Received: sampling={sampling}, packed=True"
         )
-    prefix_ids = (*getattr(tokenizers[0], "source_prefix_ids", ()),), (*target_prefix,)
-    if is_sampled and any(prefix_ids):
-        raise ValueError(
-            "`sampling` must be 0 with ids before each source or target. "
-            f"Received: sampling={sampling}, the ids {prefix_ids[0]} and {prefix_ids[1]}"
-        )
-    check_ids(
-        tokenizers[1].vocabulary_size, **{f"target_prefix[{i}]": id_ for i, id_ in enumerate(target_prefix)}
+    framings = (
+        Framing.of_sources(tokenizers[0], languages[0]),
+        Framing.of_targets(tokenizers[1], target_prefix, languages[1]),
     )
-    arrays = _stored(tasks, reader, tokenizers, prefix_ids, cache_dir, keep_texts=is_sampled)
+    if is_sampled and any(framing.before or framing.after for framing in framings):
+        raise ValueError(
+            "`sampling` must be 0 with ids before or after each source or target. "
+            f"Received: sampling={sampling}, the ids {framings[0].before} and {framings[1].before} before them"
+        )
+    arrays = _stored(tasks, reader, tokenizers, framings, languages, cache_dir, keep_texts=is_sampled)
     sides: Sequence[RaggedRows | SampledRows] = arrays.rows("sources"), arrays.rows("targets")
     lengths, ends = _row_lengths(*sides), arrays["ends"]
     counts = _count_lengths(
         lengths, ends, shapes, [f" of task {prefix!r}" if prefix else "" for prefix in tasks]
     )
     if packed:
-        objective = PackedPairs(arrays, lengths, shapes.limit, *tokenizers)
+        objective = PackedPairs(arrays, lengths, shapes.limit, *framings)
         order = RowOrder(objective.count, shapes.batch_size_of(shapes.limits), shuffle, shard, padded=True)
         return batches(order, objective, seed, objective.content)
     if is_sampled:
@@ -298,8 +364,8 @@ def _batches(
 
     def teacher_forcing(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         (source_ids, _), (labels, target_ids) = (
-            _ended_and_started(seeded(side, batch.seed), batch.rows, batch.lengths[i], tokenizer)
-            for i, (side, tokenizer) in enumerate(zip(sides, tokenizers, strict=True))
+            _ended_and_started(seeded(side, batch.seed), batch.rows, batch.lengths[i], framing)
+            for i, (side, framing) in enumerate(zip(sides, framings, strict=True))
         )
         inputs = {
             "source_ids": tf.ensure_shape(source_ids, source_shape),
@@ -314,7 +380,8 @@ def _stored(
     tasks: Mapping[str, Pairs],
     reader: PairReader,
     tokenizers: tuple[Tokenizer, Tokenizer],
-    prefix_ids: tuple[tuple[int, ...], tuple[int, ...]],
+    framings: tuple[Framing, Framing],
+    languages: tuple[str | None, str | None],
     cache_dir: str | os.PathLike[str] | None,
     keep_texts: bool,
 ) -> Arrays:
@@ -325,6 +392,7 @@ def _stored(
         index of each task's pairs.
     """
     prefixes = [prefix.encode() for prefix in tasks]
+    prefix_ids = tuple(framing.before for framing in framings)
 
     def to_arrays(chunks: Iterator[list[Row]]) -> Iterator[Chunk]:
         counts = np.zeros(len(prefixes), np.int64)
@@ -332,9 +400,9 @@ def _stored(
             task_of, sources, targets = zip(*chunk, strict=True)
             sources = [prefixes[task] + source for task, source in zip(task_of, sources, strict=True)]
             yield {
-                name: RowsToStore.of_ragged(_after(prefix, tokenized(texts, tokenizer)))
-                for name, texts, tokenizer, prefix in zip(
-                    ("sources", "targets"), (sources, targets), tokenizers, prefix_ids, strict=True
+                name: RowsToStore.of_ragged(framing.stored(tokenized(texts, tokenizer)))
+                for name, texts, tokenizer, framing in zip(
+                    ("sources", "targets"), (sources, targets), tokenizers, framings, strict=True
                 )
             }
             if keep_texts:
@@ -353,12 +421,16 @@ def _stored(
         prefixes=list(tasks),
         reverse=reader.reverse,
         **({"prefix_ids": prefix_ids} if any(prefix_ids) else {}),
+        **({"languages": languages} if any(languages) else {}),
     )
 
 
-def _after(prefix: tuple[int, ...], rows: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Return rows (n, None) of ids after a prefix."""
-    return tf.concat([tf.tile([prefix], [rows.nrows(), 1]), rows], axis=1) if prefix else rows
+def _check_language(tokenizer: Tokenizer, **language: str | None) -> None:
+    """Raise an error unless a language is of the tokenizer, or None for a tokenizer without languages."""
+    if known := getattr(tokenizer, "languages", {}):
+        check_one_of(list(known), **language)
+    else:
+        check(None in language.values(), "be None for a tokenizer without languages", **language)
 
 
 def _row_lengths(*sides: RaggedRows | SampledRows) -> RowLengths:
@@ -422,14 +494,12 @@ def _apportioned(total: int, weights: np.ndarray) -> np.ndarray:
 
 
 def _ended_and_started(
-    texts: RaggedRows | SampledRows, rows: tf.Tensor, length: tf.Tensor, tokenizer: Tokenizer
+    texts: RaggedRows | SampledRows, rows: tf.Tensor, length: tf.Tensor, framing: Framing
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the ids with an end id, and the ids with a start id, int32 (B, L) each."""
+    """Return the ids with their last id, and the ids after their start id, int32 (B, L) each."""
     ids, lengths = texts.gather(rows, length)  # (B, L), (B, 1)
     positions = tf.range(length)
-    ended = tf.where(
-        positions < lengths, ids, tf.where(positions == lengths, tokenizer.end_id, tokenizer.pad_id)
-    )
-    start = tf.fill([tf.size(rows), 1], tokenizer.start_id)
+    ended = tf.where(positions < lengths, ids, tf.where(positions == lengths, framing.last, framing.pad_id))
+    start = tf.fill([tf.size(rows), 1], framing.start)
     shifted = tf.concat([start, ids[:, :-1]], axis=1)
-    return ended, tf.where(positions <= lengths, shifted, tokenizer.pad_id)
+    return ended, tf.where(positions <= lengths, shifted, framing.pad_id)

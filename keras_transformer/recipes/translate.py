@@ -10,10 +10,11 @@ from keras_transformer.pipelines.base import folder_of, is_pipeline
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.pretrained import check_pipeline
-from keras_transformer_options.arguments import ArgumentError
+from keras_transformer_options.arguments import check, check_one_of
 from keras_transformer_options.tasks import TranslateOptions, checked_direction
 
 Pairs = Sequence[tuple[str, str]]
+_LANGUAGES = ("source_language", "target_language")
 
 
 class Translate(TranslateOptions, Recipe):
@@ -42,17 +43,24 @@ class Translate(TranslateOptions, Recipe):
     def new_pipeline(self, train: Pairs) -> pipelines.TextToText:
         """Create a Transformer with one vocabulary for both languages."""
         if self.from_ is not None:
-            pipeline = check_pipeline(self.pretrained(), pipelines.TextToText)
-            if pipeline.languages:
-                raise ArgumentError(
-                    "{from_} must be a model without tokens of languages, which training does not add. "
-                    f"Received: a model of {len(pipeline.languages)} languages"
-                )
-            return pipeline
+            return self._with_languages(check_pipeline(self.pretrained(), pipelines.TextToText))
         tokenizer = self.new_tokenizer(side for pair in train for side in pair)
         special_ids = {name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")}
         model = models.Transformer(tokenizer.vocabulary_size, **self.sizes(), **special_ids)
         return pipelines.TextToText(model, tokenizer, max_new_tokens=self.max_new_tokens)
+
+    def _with_languages(self, pipeline: pipelines.TextToText) -> pipelines.TextToText:
+        """Return a pipeline with the options' languages, or those that it has."""
+        known = list(pipeline.languages)
+        chosen = {name: getattr(self, name) or getattr(pipeline, name) for name in _LANGUAGES}
+        for name, language in chosen.items():
+            if known:
+                check_one_of(known, **{name: language})
+            else:
+                check(
+                    language is None, "be None, as the model of {from_} has no languages", **{name: language}
+                )
+        return pipeline.with_settings(**chosen)
 
     def batches(self, examples: Pairs, pipeline: Any, shuffle: bool) -> Any:
         """Return batches for teacher forcing."""
@@ -63,6 +71,8 @@ class Translate(TranslateOptions, Recipe):
             pipeline.tokenizer,
             target_tokenizer=self._target_tokenizer(pipeline),
             target_prefix=next(forced, ()),
+            source_language=pipeline.source_language,
+            target_language=pipeline.target_language,
             batch_tokens=distributed.per_process(tokens),
             max_length=self.max_length,
             **self.batching(shuffle),

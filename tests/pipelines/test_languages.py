@@ -1,6 +1,6 @@
 """Translation models of many languages: languages are arguments, and ids equal those of `transformers`.
 
-`benchmarks/parity/small_folders.py` writes the folders, with source ids and generated ids.
+`benchmarks/parity/small_folders.py` writes the folders, with source ids, generated ids and losses.
 """
 
 import json
@@ -11,10 +11,16 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import export, generation, pipelines, text
+from keras_transformer import data, export, generation, pipelines, recipes, text, training
 from keras_transformer.pipelines.hugging_face_generation import generation_config_of
 from keras_transformer_cli import commands
 
+PAIRS = [
+    ("la casa azul", "the blue house"),
+    ("el perro", "the house"),
+    ("el pan", "is blue"),
+    ("come pan", "blue"),
+]
 FOLDERS = pathlib.Path(__file__).parents[1] / "interop" / "folders"
 NAMES = ("MBart25", "MBart50", "NLLB", "M2M100")
 SAMPLERS = {"greedy": generation.Greedy(), "beam": generation.Beam(3, length_penalty=0.0)}
@@ -75,6 +81,23 @@ def test_ids_equal_transformers(name):
             out = pipeline.with_settings(SAMPLERS[sampler]).generate(texts, **languages_of(case))
             found = without_padding(np.asarray(out.best).tolist(), pipeline.model.end_id)
             assert found == without_padding(case[sampler], pipeline.model.end_id)
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_of_training_equal_transformers(name, packed):
+    texts, cases = translations(name)
+    pipeline = load(name)
+    criterion = training.LabelSmoothedCrossentropy(0.0, pad_id=pipeline.model.pad_id)
+    for case in cases:
+        options = {"length_buckets": 1, "shuffle": False, "packed": packed, "max_length": 64}
+        pairs = [(text, text) for text in texts]
+        batches = data.translation_pairs(pairs, pipeline.tokenizer, 6, **options, **languages_of(case))
+        ((inputs, labels),) = batches
+        tokens = [len(ids) for ids in case["source_ids"]]
+        found = float(criterion(labels, pipeline.model(inputs)))
+        assert found == pytest.approx(np.average(case["losses"], weights=tokens), rel=1e-5)
 
 
 def test_each_text_has_its_languages(nllb):
@@ -166,6 +189,43 @@ def test_invalid_settings_are_errors(nllb, pipeline):
     for call in (lambda **options: pipeline(["uno"], **options), pipeline.with_settings):
         with pytest.raises(ValueError, match=expected):
             call(target_language="es")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"target_language": "spa_Latn"},
+            "`source_language` must be one of .*eng_Latn.*source_language=None",
+        ),
+        ({"source_language": "spa_Latn", "target_language": "es"}, "Received: target_language='es'"),
+    ],
+    ids=str,
+)
+def test_batches_without_a_language_are_errors(nllb, options, message):
+    with pytest.raises(ValueError, match=message):
+        data.translation_pairs([("uno", "one")], nllb.tokenizer, **options)
+
+
+def test_languages_of_batches_without_languages_are_errors(pipeline):
+    expected = (
+        "`source_language` must be None for a tokenizer without languages. Received: source_language='es'"
+    )
+    with pytest.raises(ValueError, match=expected):
+        data.translation_pairs([("uno", "one")], pipeline.tokenizer, source_language="es")
+
+
+def test_cached_ids_depend_on_the_languages(nllb, tmp_path):
+    def ids(*chosen):
+        options = dict(zip(("source_language", "target_language"), chosen, strict=True))
+        ((inputs, _),) = data.translation_pairs(
+            [("la", "el")], nllb.tokenizer, 1, cache_dir=tmp_path, **options
+        )
+        return int(inputs["source_ids"][0, 0]), int(inputs["target_ids"][0, 1])
+
+    known = nllb.languages
+    for chosen in (("spa_Latn", "eng_Latn"), ("eng_Latn", "spa_Latn"), ("spa_Latn", "eng_Latn")):
+        assert ids(*chosen) == tuple(known[language] for language in chosen)
 
 
 def test_an_unknown_language_fails_only_its_row(nllb):
@@ -291,6 +351,57 @@ def test_languages_are_options_of_the_command_line(nllb, tmp_path, capsys):
     assert chosen["source_language"] not in capsys.readouterr().err
     assert commands.main(["generate", folder, "la casa", "--target-language", "en"]) == 2
     assert "`--target-language` must be one of eng_Latn, fra_Latn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"source_language": "spa_Latn"},
+            "`target_language` must be one of .*Received: target_language=None",
+        ),
+        ({"source_language": "es", "target_language": "eng_Latn"}, "Received: source_language='es'"),
+    ],
+    ids=str,
+)
+def test_fine_tuning_without_a_language_is_an_error(options, message):
+    recipe = recipes.Translate(PAIRS, from_=FOLDERS / "NLLB", **options)
+    with pytest.raises(ValueError, match=message):
+        recipe.untrained()
+
+
+def test_languages_need_a_model_that_has_them(pipeline, tmp_path):
+    with pytest.raises(ValueError, match="`source_language` must be None without `from_`"):
+        recipes.Translate([("uno", "one")], source_language="spa_Latn")
+    pipeline.save(tmp_path / "pipeline")
+    recipe = recipes.Translate(PAIRS, from_=tmp_path / "pipeline", target_language="es")
+    with pytest.raises(ValueError, match="be None, as the model of `from_` has no languages"):
+        recipe.untrained()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_fine_tuning_keeps_languages(name, tmp_path, capsys):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), encoding="utf-8")
+    chosen = languages_of(translations(name)[1][-1])
+    languages = [part for option, code in chosen.items() for part in (f"--{option.replace('_', '-')}", code)]
+    files = ["--data", str(pairs), "--validation", str(pairs)]
+    options = [*files, "--from", str(FOLDERS / name), *languages, "--epochs", "2", "--learning-rate", "0.02"]
+    assert commands.main(["train", "translate", *options, "--output", str(tmp_path / "run")]) == 0
+    losses = json.loads((tmp_path / "run" / "report.json").read_text())["history"]["val_loss"]
+    assert losses[1] < losses[0]
+    tuned, untrained = pipelines.load(tmp_path / "run"), load(name)
+    assert {option: getattr(tuned, option) for option in chosen} == chosen
+    assert tuned.languages == untrained.languages
+    found, before = (
+        [answer.score for answer in pipeline.score(*zip(*PAIRS, strict=True), **chosen)]
+        for pipeline in (tuned, untrained)
+    )
+    assert np.mean(found) > np.mean(before) + 1
+    capsys.readouterr()
+    assert commands.main(["generate", str(tmp_path / "run"), PAIRS[0][0]]) == 0
+    assert capsys.readouterr().out == tuned(PAIRS[0][0]) + "\n"
 
 
 @pytest.mark.slow
