@@ -100,6 +100,11 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
         )
         generate.add_argument(flag_of(name), help=text, **option)
     languages.add_options(generate)
+    generate.add_argument(
+        "--chat",
+        action="store_true",
+        help="each text is the message of a user, or a conversation in JSON, for a model with a chat template",
+    )
     for name, (metavar, text) in _REPEATED.items():
         generate.add_argument(flag_of(name), action="append", metavar=metavar, help=text)
     for name, text in _SHOWN.items():
@@ -118,7 +123,14 @@ def _generate(options: argparse.Namespace) -> None:
     for name, others in (("--draft", [options.draft]), ("--ensemble", options.ensemble or [])):
         folders.check_pipelines(name, others)
     pipeline = load(options.path)
-    texts = options.texts or read_lines()
+    texts: list[Any] = options.texts or read_lines()
+    if options.chat:
+        if getattr(pipeline, "chat_template", None) is None:
+            raise ValueError(
+                "`--chat` must be for a pipeline with a chat template, or its ONNX graphs. "
+                f"Received: {options.path}, which has none"
+            )
+        texts = [_conversation(text) for text in texts]
     translation = languages.of(pipeline, options)
     if not chosen:
         for answer in in_chunks(languages.with_languages(pipeline, options), texts):
@@ -146,6 +158,24 @@ def _generate(options: argparse.Namespace) -> None:
                 say(json.dumps({"row": row, **dataclasses.asdict(answer)}, ensure_ascii=False))
             else:
                 say((_number(answer.score) if options.scores else "") + one_line(answer.text))
+
+
+def _conversation(text: str) -> Any:
+    """Return the conversation of a text: JSON, a list of messages or an object with them, or the message of a user."""
+    from keras_transformer_serving.text.chat import is_conversation
+
+    if not text.lstrip().startswith(("[", "{")):
+        return [{"role": "user", "content": text}]
+    try:
+        conversation = json.loads(text)
+    except json.JSONDecodeError:
+        conversation = None
+    if not is_conversation(conversation):
+        raise ValueError(
+            "`texts` with --chat must be the message of a user, or JSON such as "
+            f'[{{"role": "user", "content": "Hello"}}]. Received: {text}'
+        )
+    return conversation
 
 
 def _score(options: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ import keras_transformer_serving as serving
 from keras_transformer import export, generation, interop, pipelines, text
 from keras_transformer.models import GPT
 from keras_transformer.pipelines import TextGeneration
+from keras_transformer_cli import commands
 
 pytest.importorskip("jinja2")
 
@@ -127,8 +128,26 @@ def test_the_template_is_saved_with_the_pipeline(chat, tmp_path):
     assert chat.with_settings("greedy").chat_template == chat.chat_template
 
 
+def test_the_command_line_takes_messages(chat, tmp_path, capsys):
+    chat.save(tmp_path / "chat")
+    generate = ["generate", "--chat", str(tmp_path / "chat")]
+    assert commands.main([*generate, "to be", json.dumps(PREFILLED), json.dumps({"messages": USER})]) == 0
+    expected = [" ".join(answer.splitlines()) for answer in chat([USER, PREFILLED, USER])]
+    assert capsys.readouterr().out.split("\n") == [*expected, ""]
+    assert commands.main([*generate, "[to be"]) == 2
+    assert "must be the message of a user, or JSON such as" in capsys.readouterr().err
+    assert commands.main([*generate, json.dumps(WIZARD)]) == 2
+    assert "Unknown role wizard" in capsys.readouterr().err
+
+
+def test_conversations_on_the_command_line_need_a_template(pipeline, tmp_path, capsys):
+    pipeline.save(tmp_path / "translator")
+    assert commands.main(["generate", str(tmp_path / "translator"), "uno", "--chat"]) == 2
+    assert "`--chat` must be for a pipeline with a chat template" in capsys.readouterr().err
+
+
 @pytest.mark.slow
-def test_an_export_without_tensorflow_gives_equal_ids(chat, exported):
+def test_an_export_without_tensorflow_gives_equal_ids(chat, exported, capsys):
     assert (exported / "chat_template.jinja").read_text() == TEMPLATE
     served = serving.load(exported)
     assert served.apply_chat_template(USER) == chat.apply_chat_template(USER)
@@ -137,6 +156,8 @@ def test_an_export_without_tensorflow_gives_equal_ids(chat, exported):
         np.testing.assert_array_equal(found["ids"], expected.ids[:, 0])
         assert served(conversations) == chat(conversations)
     assert served(USER) == chat(USER)
+    assert commands.main(["generate", str(exported), "to be", "--chat"]) == 0
+    assert capsys.readouterr().out == " ".join(chat(USER).splitlines()) + "\n"
     assert served("to be") == chat("to be")
     answer, error = served([USER, WIZARD], errors="return")
     assert answer == chat(USER)
