@@ -5,6 +5,8 @@ greedy and beam search. The table is printed; the exit status is 1 if a differen
 Ids of generation may differ where two tokens are almost equally probable. Only the cache of downloads is written.
 
     .venv-bench/bin/python benchmarks/parity/published.py Helsinki-NLP/opus-mt-es-en     # or a folder; --help
+
+Translation models of many languages need `--source-language` and `--target-language`, such as eng_Latn and spa_Latn.
 """
 
 import argparse
@@ -121,6 +123,12 @@ def compare_generation(
     pipeline: Any, reference: Any, tokenizer: Any, texts: Sequence[str], tokens: int
 ) -> Iterator[Row]:
     """Compare the ids of greedy and beam search with the settings of the folder."""
+    forced: dict[str, int] = {}
+    if pipeline.languages:
+        is_start = pipeline.tokenizer.language_is_start
+        name = "decoder_start_token_id" if is_start else "forced_bos_token_id"
+        forced = {name: pipeline.languages[pipeline.target_language]}
+    first = 1 + ("forced_bos_token_id" in forced)  # the index of the first token after those that are given
     searches = {
         "greedy ids": ("greedy", {"num_beams": 1}),
         "beam ids, 4 beams": (
@@ -135,11 +143,17 @@ def compare_generation(
             inputs = tokenizer(
                 text, return_tensors="pt", add_special_tokens=not isinstance(pipeline, TextGeneration)
             )
-            settings = {"max_new_tokens": tokens, "do_sample": False, "num_return_sequences": 1, **options}
+            settings = {
+                "max_new_tokens": tokens + first - 1,
+                "do_sample": False,
+                "num_return_sequences": 1,
+                **options,
+                **forced,
+            }
             ids = reference.generate(**{n: inputs[n] for n in ("input_ids", "attention_mask")}, **settings)[
                 0
             ].tolist()
-            ids = ids[1:] if reference.config.is_encoder_decoder else ids[inputs["input_ids"].shape[1] :]
+            ids = ids[first if reference.config.is_encoder_decoder else inputs["input_ids"].shape[1] :]
             end = ids.index(pipeline.model.end_id) + 1 if pipeline.model.end_id in ids else len(ids)
             equal.append(answer.ids[:end] == ids[:end])
         yield row(name, f"{sum(equal)} of {len(equal)} texts equal", all(equal))
@@ -172,6 +186,8 @@ def compare(folder: pathlib.Path, pipeline: Any, lines: int, tokens: int) -> Ite
         yield compare_outputs("logits", [(ours, reference(pixels).logits.numpy())])
         return
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    if pipeline.generates and pipeline.languages:
+        tokenizer.src_lang = pipeline.source_language
     if not isinstance(pipeline, QuestionAnswering):
         yield compare_ids(pipeline, tokenizer, [*TEXTS, *HARD, *fuzzed_lines(lines)])
     ids = [tokenizer(text)["input_ids"] for text in TEXTS]
@@ -193,12 +209,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tokens", type=int, default=24, help="the number of generated tokens (default: %(default)s)"
     )
+    languages = ("source_language", "target_language")
+    for name in languages:
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, metavar="CODE", help="for a translation model of many languages")
     options = parser.parse_args(arguments)
+    chosen = {name: language for name in languages if (language := getattr(options, name)) is not None}
     transformers.utils.logging.disable_progress_bar()
     folder = hugging_face.download(options.source, options.revision)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # settings of generation that both sides are given here
-        pipeline = hugging_face.read(folder, options.revision, {})
+        pipeline = hugging_face.read(folder, options.revision, chosen)
         rows = list(compare(folder, pipeline, options.lines, options.tokens))
     source = pipeline.source
     commit = "" if source.commit is None else f" at {source.commit}"

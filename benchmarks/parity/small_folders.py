@@ -23,6 +23,7 @@ import torch
 import transformers
 
 NEW_TOKENS = 8
+LONG = 36  # tokens, more than the original length of Phi-3
 SEQ2SEQ = {
     "vocab_size": 41,
     "d_model": 12,
@@ -211,6 +212,14 @@ def outputs(model: torch.nn.Module, random: np.random.Generator) -> dict[str, np
     target = np.concatenate([starts, rows(random, config.pad_token_id, (7, 7, 7))], axis=1)
     found = model(input_ids=torch.tensor(ids), attention_mask=mask, decoder_input_ids=torch.tensor(target))
     return {"ids": ids, "target": target, "outputs": found.logits.numpy(), **generated(model, ids, 1)}
+
+
+def long_outputs(model: torch.nn.Module, random: np.random.Generator) -> dict[str, np.ndarray]:
+    """The outputs of a Phi-3, and the ids that it generates, for texts that need its long factors."""
+    ids = rows(random, model.config.pad_token_id, (LONG, LONG))
+    found = model(input_ids=torch.tensor(ids))
+    long = {"ids": ids, "outputs": found.logits.numpy(), **generated(model, ids, LONG)}
+    return {f"long_{name}": array for name, array in long.items()}
 
 
 def generated(model: torch.nn.Module, ids: np.ndarray, start: int) -> dict[str, np.ndarray]:
@@ -412,7 +421,11 @@ def main() -> None:
             model.save_pretrained(folder / name)
         (folder / name / "generation_config.json").unlink(missing_ok=True)
         with torch.no_grad():
-            np.savez_compressed(folder / name / "expected.npz", **outputs(model, np.random.default_rng(0)))
+            random = np.random.default_rng(0)
+            arrays = outputs(model, random)
+            if name == "Phi3ForCausalLM":
+                arrays |= long_outputs(model, random)
+            np.savez_compressed(folder / name / "expected.npz", **arrays)
         print(f"{name}: {model.num_parameters():,} parameters")
 
 

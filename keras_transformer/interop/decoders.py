@@ -249,7 +249,8 @@ def written_rope(scaling: RotaryScaling | None) -> dict[str, Any] | None:
     """Return the `rope_scaling` of a scaling, or None without one."""
     for rope_type, (kind, names) in _SCALINGS.items():
         if type(scaling) is kind:
-            values = {names[ours]: value for ours, value in scaling.get_config().items() if value is not None}
+            config = scaling.get_config()
+            values = {theirs: config[ours] for ours, theirs in names.items() if config[ours] is not None}
             values.pop(LENGTH, None)
             return {"rope_type": rope_type, **values}
     return None

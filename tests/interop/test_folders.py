@@ -3,6 +3,7 @@
 `benchmarks/parity/small_folders.py` writes the folders, with inputs and outputs.
 """
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -68,6 +69,22 @@ def test_generated_ids_equal_transformers(folder, search):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
     found = generation.generate(model, expected["ids"], SEARCHES[search], max_new_tokens=8).best
     assert_equal_until_the_end(model, found, expected[search])
+
+
+def test_texts_longer_than_the_original_length_need_long_factors():
+    folder = FOLDERS[0].with_name("Phi3ForCausalLM")
+    short, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
+    scaling = dataclasses.replace(short.scaling, use_long_factors=True)
+    model = interop.from_hugging_face(folder, scaling=scaling, max_length=None)
+    assert (short.max_length, model.max_length) == (32, 64)
+    found = ops.convert_to_numpy(model(expected["long_ids"]))
+    np.testing.assert_allclose(found, expected["long_outputs"], rtol=1e-4, atol=1e-5)
+    ids = generation.generate(model, expected["long_ids"], max_new_tokens=8).best
+    assert_equal_until_the_end(model, ids, expected["long_greedy"])
+    with pytest.raises(ValueError, match="supported by Phi3ForCausalLM.*use_long_factors"):
+        interop.to_hugging_face(model, "phi3", "phi3")
+    with pytest.raises(ValueError, match="at most 32 positions"):
+        short(expected["long_ids"])
 
 
 @pytest.mark.slow_variants

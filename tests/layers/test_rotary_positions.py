@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import keras
@@ -164,10 +165,22 @@ class TestScalings:
         scaling = LongRoPEScaling(4.0, 16, (1.0, 2.0, 5.0), (3.0, 4.0, 9.0))
         plain = RotaryPositions().frequencies(6)
         np.testing.assert_allclose(scaling.frequencies(10000.0, 6), plain / [1, 2, 5])
+        assert scaling.max_length == 16
+        long = dataclasses.replace(scaling, use_long_factors=True)
+        np.testing.assert_allclose(long.frequencies(10000.0, 6), plain / [3, 4, 9])
+        assert long.magnitude() == scaling.magnitude()
+        assert long.max_length == 64
         assert scaling.magnitude() == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
         assert LongRoPEScaling(4.0, 16, (1.0,), (1.0,), attention_factor=1.2).magnitude() == 1.2
 
-    @pytest.mark.parametrize("scaling", [DynamicNTKScaling(2.0, 3), LongRoPEScaling(2.0, 3, [1.0], [2.0])])
+    @pytest.mark.parametrize(
+        "scaling",
+        [
+            DynamicNTKScaling(2.0, 3),
+            LongRoPEScaling(2.0, 3, [1.0], [2.0]),
+            LongRoPEScaling(1.5, 2, [1.0], [2.0], use_long_factors=True),
+        ],
+    )
     def test_sequences_longer_than_the_scaling_applies_to_raise_an_error(self, scaling):
         layer = RotaryPositions(scaling=scaling)
         assert layer(normal(1, 3, 2, 2)).shape == (1, 3, 2, 2)

@@ -216,18 +216,22 @@ class DynamicNTKScaling(RotaryScaling):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class LongRoPEScaling(RotaryScaling):
-    r"""LongRoPE, within the sequence length in training: each frequency is divided by a factor found by a search.
+    r"""LongRoPE: each frequency is divided by a factor found by a search.
 
     $$\omega'_i = \omega_i / s_i, \qquad q', k' = \sqrt{1 + \ln s / \ln L}\; (q, k)$$
 
-    Longer sequences, whose frequencies are divided by the long factors from the first token on, raise an error.
+    Published models divide the frequencies of sequences of at most L positions by short factors, and those of longer
+    ones, from their first token on, by long factors. As keys in a cache cannot be rotated again when a text grows
+    longer than L, the choice is fixed here: with short factors, longer sequences raise an error; with long ones, the
+    outputs for shorter sequences are not those of the published model.
 
     Args:
         factor: s.
         original_length: L, the sequence length in training.
-        short_factors: s_i, one for each frequency.
-        long_factors: the factors for sequences longer than L, which are not used.
+        short_factors: s_i, one for each frequency, of sequences of at most L positions.
+        long_factors: s_i of longer sequences, of at most s L positions.
         attention_factor: the factor of rotated vectors, by default √(1 + ln s / ln L).
+        use_long_factors: whether frequencies are divided by the long factors.
 
     References:
         Ding et al., "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens" (2024), sections 3.1 and 3.3.
@@ -237,6 +241,7 @@ class LongRoPEScaling(RotaryScaling):
     short_factors: tuple[float, ...]
     long_factors: tuple[float, ...]
     attention_factor: float | None = None
+    use_long_factors: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -250,13 +255,15 @@ class LongRoPEScaling(RotaryScaling):
             check_positive(attention_factor=self.attention_factor)
 
     def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
-        """Return the frequencies divided by the short factors."""
-        if len(self.short_factors) != size // 2:
+        """Return the frequencies divided by the short or the long factors."""
+        name = "long_factors" if self.use_long_factors else "short_factors"
+        factors = getattr(self, name)
+        if len(factors) != size // 2:
             raise ValueError(
-                f"`short_factors` must have one factor for each of {size // 2} frequencies. "
-                f"Received: {len(self.short_factors)} factors"
+                f"`{name}` must have one factor for each of {size // 2} frequencies. "
+                f"Received: {len(factors)} factors"
             )
-        return geometric(max_wavelength, size) / np.asarray(self.short_factors, "float64")
+        return geometric(max_wavelength, size) / np.asarray(factors, "float64")
 
     def magnitude(self) -> float:
         """Return the factor of rotated vectors."""
@@ -266,8 +273,8 @@ class LongRoPEScaling(RotaryScaling):
 
     @property
     def max_length(self) -> int:
-        """The sequence length in training."""
-        return self.original_length
+        """The maximum length of a sequence with these factors."""
+        return round(self.factor * self.original_length) if self.use_long_factors else self.original_length
 
 
 def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | None:
