@@ -86,6 +86,10 @@ DAMAGES = {
         lambda it: change_json(it / "config.json", model_type="bart", architectures=["BertModel"]),
         "config.json",
     ),
+    "two configs that differ": (
+        lambda it: change_json(it / "config.json", model_type="gpt2"),
+        "must have architectures with 'GPT2LMHeadModel'. Received: architectures=['BertForSequenceClassification']",
+    ),
     "an unknown architecture": (
         lambda it: change_json(it / "config.json", model_type="xyz"),
         "must have a model_type among",

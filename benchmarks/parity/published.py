@@ -73,6 +73,10 @@ def compare_ids(pipeline: Any, tokenizer: Any, lines: Sequence[str]) -> Row:
     """Compare the ids of lines without special tokens, which pipelines read as text."""
     special = tokenizer.all_special_tokens
     plain = [line for line in lines if not any(token in line for token in special)]
+    if (
+        pipeline.generates and pipeline.languages
+    ):  # version 5 of transformers reads a token for white space at the end
+        plain = [line.rstrip() for line in plain]
     options = {"add_special_tokens": not isinstance(pipeline, TextGeneration)}
     found = [(line, ids_of(pipeline, line), tokenizer(line, **options)["input_ids"]) for line in plain]
     # A text of spaces or unknown characters has no ids in an encoder–decoder, which answers nothing.

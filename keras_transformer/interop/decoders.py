@@ -204,7 +204,15 @@ ROTARY = rotary_positions()
 
 def rope_of(config: Config) -> Config:
     """Return `rope_parameters`, which older versions of `transformers` call `rope_scaling`."""
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    old, new = config.get("rope_scaling"), config.get("rope_parameters")
+    if old and new and old != new:
+        raise expected(
+            config,
+            "rope_parameters or rope_scaling, not two that differ",
+            rope_parameters=new,
+            rope_scaling=old,
+        )
+    rope = old or new or {}
     if not isinstance(rope, dict):
         raise expected(config, "a dictionary as rope_parameters or rope_scaling", rope_parameters=rope)
     return rope

@@ -255,8 +255,8 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
     }
     if len(candidates) == 1:
         ((name, architecture),) = candidates.items()
-        heads = [other.partition("For")[2] for other in config.get("architectures") or ()]
-        if heads and all(head not in ("", name.partition("For")[2]) for head in heads):
+        named = config.get("architectures") or ()
+        if named and not any(_is_read_as(name, other) for other in named):
             raise ValueError(
                 f"`{folder / CONFIG}` must have architectures with {name!r}. "
                 f"Received: architectures={config['architectures']!r}"
@@ -270,6 +270,14 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
             f"Received: architectures={config.get('architectures')!r}"
         )
     return candidates[names[0]]
+
+
+def _is_read_as(name: str, other: str) -> bool:
+    """Return whether a class of `config.json` is one, or has the head of one, or is its model without head."""
+    head = other.partition("For")[2]
+    if head:
+        return head == name.partition("For")[2]
+    return other == name or other not in {architecture.class_name for architecture in ALL}
 
 
 def _full_name(architecture: Architecture, name: str) -> str:

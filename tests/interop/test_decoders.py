@@ -184,6 +184,14 @@ UNSUPPORTED = [
         {ROPE: {"rope_type": "proportional"}},
         "a rope_type among .*'llama3'.*rope_type='proportional'",
     ),
+    (
+        "llama",
+        {
+            ROPE: {"type": "linear", "factor": 2.0},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5.0},
+        },
+        "rope_parameters or rope_scaling, not two that differ",
+    ),
     ("phi3", {ROPE: {"type": "linear", "factor": 2.0}}, r"rope_type among \['default', 'longrope'\]"),
     ("llama", {ROPE: {"type": "linear"}}, "valid settings of rope_type='linear'"),
     ("qwen2", {"eos_token_id": None}, "an integer or a list of integers as eos_token_id"),
