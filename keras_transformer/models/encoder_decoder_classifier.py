@@ -11,6 +11,7 @@ from keras_transformer.models.bert import weight_initializer
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.models.problem_types import check_problem_type
+from keras_transformer.models.unlimiformer import Unlimiformer
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
@@ -26,8 +27,13 @@ class EncoderDecoderClassifier(Model):
 
     Compile it with the loss of the problem type, see `SequenceClassifier`.
 
+    For long texts, the encoder–decoder can be an `Unlimiformer`: its encoder reads the whole text in chunks, and its
+    decoder the last chunk, each head of each of whose tokens retrieves the k states with the highest scores. If k is at
+    least the text's length, it equals full cross-attention to the same states; for a text of one chunk, it equals the
+    classifier of the wrapped model, with the same weights.
+
     Args:
-        encoder: the encoder–decoder, such as a `Transformer`.
+        encoder: the encoder–decoder, such as a `Transformer`, or an `Unlimiformer`.
         num_classes: C, the number of classes.
         dropout: dropout rate before each layer of the head, by default that of the encoder–decoder.
         problem_type: see `SequenceClassifier`.
@@ -45,18 +51,18 @@ class EncoderDecoderClassifier(Model):
 
     References:
         Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language Generation, Translation,
-        and Comprehension" (2019), section 3.1.
+        and Comprehension" (2019), section 3.1. Bertsch et al., "Unlimiformer" (2023), generate texts only.
     """
 
     def __init__(
         self,
-        encoder: EncoderDecoder,
+        encoder: EncoderDecoder | Unlimiformer,
         num_classes: int,
         dropout: float | None = None,
         problem_type: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(encoder, EncoderDecoder):
+        if not isinstance(encoder, EncoderDecoder | Unlimiformer):
             raise TypeError(
                 "`encoder` must be an encoder–decoder such as `models.Transformer`. "
                 f"Received: a {type(encoder).__name__}"
@@ -86,6 +92,8 @@ class EncoderDecoderClassifier(Model):
         """Return the logits (B, C)."""
         ids = self.named_inputs(inputs)["token_ids"]
         memory, padding_mask = self.encoder.encoder_states(ids, training)
+        if isinstance(self.encoder, Unlimiformer):
+            ids = self.encoder.last_chunk(ids)
         shifted = ops.concatenate([ops.full_like(ids[:, :1], self.encoder.start_id), ids[:, :-1]], axis=1)
         hidden = self.encoder.decoder_states(shifted, memory, padding_mask, training)
         places = ops.where(ops.equal(ids, self.encoder.end_id), ops.arange(ops.shape(ids)[1]), 0)
