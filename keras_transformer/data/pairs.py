@@ -38,7 +38,8 @@ def translation_pairs(
     target_tokenizer: Tokenizer | None = None,
     target_prefix: Sequence[int] = (),
     batch_tokens: int | None = None,
-    max_length: int = 128,
+    max_length: int | tuple[int, int] = 128,
+    truncate: bool = False,
     length_buckets: LengthBuckets = 8,
     pad_to_multiple_of: int = 2,
     packed: bool = False,
@@ -72,8 +73,9 @@ def translation_pairs(
             source, `source_prefix_ids`, are of the tokenizer.
         batch_tokens: the maximum number of positions of each side of a batch, including padding, instead of
             `batch_size`: a batch has `max(1, batch_tokens // max(S, T))` rows.
-        max_length: the maximum number of ids of source and target, including special ids. Longer pairs are
-            dropped with a warning of the logger "keras_transformer".
+        max_length: the maximum number of ids of source and target, or of each, (source, target), including special
+            ids. Longer pairs are dropped with a warning of the logger "keras_transformer".
+        truncate: whether to cut off longer sources and targets before their end ids, instead of dropping the pairs.
         length_buckets: the maximum number of shapes, which are chosen to minimize the padding of an epoch; a shape that
             saves less than 0.2 % of its positions is left out. Or the shapes, (S, T) or an integer for both, the last
             of which must be the longest and limits pairs as `max_length` does.
@@ -130,6 +132,7 @@ def translation_pairs(
         shapes,
         Shard.of(shard),
         target_prefix=target_prefix,
+        truncate=truncate,
         packed=packed,
         sampling=sampling,
         shuffle=shuffle,
@@ -247,6 +250,7 @@ def _batches(
     mixture: Callable[[np.ndarray], np.ndarray] | None = None,
     *,
     target_prefix: Sequence[int] = (),
+    truncate: bool = False,
     packed: bool = False,
     sampling: float,
     shuffle: bool,
@@ -263,6 +267,10 @@ def _batches(
             "`sampling` must be 0 for packed rows, whose lengths are fixed. "
             f"Received: sampling={sampling}, packed=True"
         )
+    if is_sampled and truncate:
+        raise ValueError(
+            f"`sampling` must be 0 for truncated texts. Received: sampling={sampling}, truncate=True"
+        )
     prefix_ids = (*getattr(tokenizers[0], "source_prefix_ids", ()),), (*target_prefix,)
     if is_sampled and any(prefix_ids):
         raise ValueError(
@@ -272,7 +280,15 @@ def _batches(
     check_ids(
         tokenizers[1].vocabulary_size, **{f"target_prefix[{i}]": id_ for i, id_ in enumerate(target_prefix)}
     )
-    arrays = _stored(tasks, reader, tokenizers, prefix_ids, cache_dir, keep_texts=is_sampled)
+    arrays = _stored(
+        tasks,
+        reader,
+        tokenizers,
+        prefix_ids,
+        shapes.limits if truncate else None,
+        cache_dir,
+        keep_texts=is_sampled,
+    )
     sides: Sequence[RaggedRows | SampledRows] = arrays.rows("sources"), arrays.rows("targets")
     lengths, ends = _row_lengths(*sides), arrays["ends"]
     counts = _count_lengths(
@@ -315,16 +331,18 @@ def _stored(
     reader: PairReader,
     tokenizers: tuple[Tokenizer, Tokenizer],
     prefix_ids: tuple[tuple[int, ...], tuple[int, ...]],
+    limits: Sequence[int] | None,
     cache_dir: str | os.PathLike[str] | None,
     keep_texts: bool,
 ) -> Arrays:
-    """Tokenise the pairs of tasks, and store their ids.
+    """Tokenise the pairs of tasks, truncate each side to its limit, if any, and store their ids.
 
     Returns:
         Rows "sources" and "targets", with `keep_texts` also "source_texts" and "target_texts"; and "ends", the end
         index of each task's pairs.
     """
     prefixes = [prefix.encode() for prefix in tasks]
+    sizes = [None, None] if limits is None else [limit - 1 for limit in limits]  # an end or start id is added
 
     def to_arrays(chunks: Iterator[list[Row]]) -> Iterator[Chunk]:
         counts = np.zeros(len(prefixes), np.int64)
@@ -332,9 +350,9 @@ def _stored(
             task_of, sources, targets = zip(*chunk, strict=True)
             sources = [prefixes[task] + source for task, source in zip(task_of, sources, strict=True)]
             yield {
-                name: RowsToStore.of_ragged(_after(prefix, tokenized(texts, tokenizer)))
-                for name, texts, tokenizer, prefix in zip(
-                    ("sources", "targets"), (sources, targets), tokenizers, prefix_ids, strict=True
+                name: RowsToStore.of_ragged(_after(prefix, tokenized(texts, tokenizer))[:, :size])
+                for name, texts, tokenizer, prefix, size in zip(
+                    ("sources", "targets"), (sources, targets), tokenizers, prefix_ids, sizes, strict=True
                 )
             }
             if keep_texts:
@@ -353,6 +371,7 @@ def _stored(
         prefixes=list(tasks),
         reverse=reader.reverse,
         **({"prefix_ids": prefix_ids} if any(prefix_ids) else {}),
+        **({} if limits is None else {"limits": list(limits)}),
     )
 
 

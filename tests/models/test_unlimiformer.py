@@ -116,7 +116,7 @@ def test_a_classifier_that_retrieves_all_states_equals_full_cross_attention(opti
         np.testing.assert_allclose(found[row], np.asarray(expected)[0], **CLOSE)
 
 
-def test_a_classifier_of_texts_of_one_chunk_equals_that_of_the_model():
+def test_a_classifier_of_one_chunk_equals_the_classifier_of_the_model():
     model = tiny()
     texts = SOURCE.copy()
     texts[:2, 9], texts[:, 10:] = model.end_id, 0
