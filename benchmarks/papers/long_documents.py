@@ -35,9 +35,9 @@ class Settings:
     words: int = 1  # of a fact, after its topic
     symbols: int = 8
     kept: float = 0.8  # the share of facts in short documents
-    chunk_length: int = 32
-    overlap: int = 16
-    top_k: int = 16
+    chunk_length: int = 16
+    overlap: int = 8
+    top_k: int = 8
     times_longer: int = 8
     num_layers: int = 2
     num_heads: int = 4
@@ -45,16 +45,16 @@ class Settings:
     hidden_dim: int = 128
     batch_size: int = 64
     peak_rate: float = 0.002
-    updates: int = 1500
+    updates: int = 800
     tuning_times_longer: int = 3
     tuning_rate: float = 0.0003
-    tuning_updates: int = 150
-    tested: int = 500
+    tuning_updates: int = 100
+    tested: int = 400
 
 
 CASES = {
     "classification": Settings(),
-    "summary": Settings("summary", topics=4, words=2, symbols=24),
+    "summary": Settings("summary", topics=3, symbols=16, updates=1200),
 }
 
 
@@ -128,7 +128,8 @@ def model_of(settings: Settings) -> tuple[Any, Any]:
     if settings.task == "summary":
         return base, long
     short, classifier = (
-        models.EncoderDecoderClassifier(encoder, settings.symbols) for encoder in (base, long)
+        models.EncoderDecoderClassifier(encoder, settings.symbols, decoder_input="start")
+        for encoder in (base, long)
     )
     classifier.transform, classifier.head = short.transform, short.head
     return short, classifier

@@ -251,7 +251,7 @@ MODELS = {
         classifier_of_chunks,
         {"num_classes": 3},
         SEQUENCE,
-        {"chunks": {"dropout": 0.1}},
+        {"chunks": {"dropout": 0.1}, "start": {"decoder_input": "start"}},
         everyday=False,
     ),
     **cases(

@@ -86,9 +86,9 @@ def test_k_of_source_length_equals_full_cross_attention(options, overlap):
         np.testing.assert_allclose(found[row], np.asarray(expected)[0], **CLOSE)
 
 
-def classifier(encoder):
+def classifier(encoder, decoder_input="text"):
     """Return a classifier with random weights, equal for equal sizes."""
-    model = EncoderDecoderClassifier(encoder, 3)
+    model = EncoderDecoderClassifier(encoder, 3, decoder_input=decoder_input)
     random = np.random.default_rng(1)
     for layer in (model.transform, model.head):
         for weight in layer.trainable_weights:
@@ -98,31 +98,38 @@ def classifier(encoder):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(
-    ("options", "overlap"),
-    [({}, 4), ({"kind": T5, "key_dim": 3}, 3), ({"position_encoding": "learned", "max_length": 8}, 0)],
+    ("options", "overlap", "decoder_input"),
+    [
+        ({}, 4, "text"),
+        ({"kind": T5, "key_dim": 3}, 3, "text"),
+        ({"position_encoding": "learned", "max_length": 8}, 0, "text"),
+        ({}, 4, "start"),
+    ],
 )
-def test_a_classifier_that_retrieves_all_states_equals_full_cross_attention(options, overlap):
+def test_a_classifier_that_retrieves_all_states_equals_full_cross_attention(options, overlap, decoder_input):
     model = tiny(**options)
     texts = np.where(SOURCE == 0, 0, np.maximum(SOURCE, 4))
     texts[0, -1] = texts[1, 16] = model.end_id
-    found = np.asarray(classifier(Unlimiformer(model, 29, 8, overlap))(texts))
+    found = np.asarray(classifier(Unlimiformer(model, 29, 8, overlap), decoder_input)(texts))
     head = classifier(model)
     for row, length in ((0, 29), (1, 17)):
         states = states_by_hand(model, texts[row, :length], 8, overlap)
         last = texts[row : row + 1, length - 8 : length]
         decoded = np.concatenate([[[model.start_id]], last[:, :-1]], axis=1)
+        decoded = decoded[:, :1] if decoder_input == "start" else decoded
         hidden = model.decoder_states(decoded, states[None], np.ones((1, length), bool))
         expected = head.head(head.transform(hidden[:, -1]))
         np.testing.assert_allclose(found[row], np.asarray(expected)[0], **CLOSE)
 
 
-def test_a_classifier_of_one_chunk_equals_the_classifier_of_the_model():
+@pytest.mark.parametrize("decoder_input", ["text", "start"])
+def test_a_classifier_of_one_chunk_equals_the_classifier_of_the_model(decoder_input):
     model = tiny()
     texts = SOURCE.copy()
     texts[:2, 9], texts[:, 10:] = model.end_id, 0
-    expected = np.asarray(classifier(model)(texts))
+    expected = np.asarray(classifier(model, decoder_input)(texts))
     for length in (12, 29):  # with more padding, after the chunk
-        long = classifier(Unlimiformer(model, 12, 12))
+        long = classifier(Unlimiformer(model, 12, 12), decoder_input)
         np.testing.assert_allclose(np.asarray(long(texts[:, :length])), expected, **CLOSE)
 
 
