@@ -1,6 +1,7 @@
 """The command line `keras-transformer COMMAND`; `keras-transformer --help` lists the commands."""
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -11,7 +12,9 @@ from typing import Any
 from keras_transformer_cli import conversion, folders, generation, prediction, training
 from keras_transformer_cli.output import error_text, one_line, options_of, say, warnings_on_stderr
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import check_positive_integer, renamed
+from keras_transformer_options.base import column
+from keras_transformer_options.examples import FORMAT_NAMES
 from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
@@ -78,14 +81,23 @@ def _quickstart(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    checked_direction(options.dataset, options.direction)
+    if options.data is None:
+        checked_direction(options.dataset, options.direction)
     folders.check_pipelines("path", [options.path], exports=True)
     load_libraries()
-    from keras_transformer import pipelines
+    from keras_transformer import data, pipelines
     from keras_transformer.recipes.translate import translation_data
 
-    _, _, test = translation_data(options.dataset, options.direction)
-    _show_scores(pipelines.evaluate(generation.load(options.path), test))
+    pipelines.scorers(options.metrics)
+    if options.data is None:
+        _, _, test = translation_data(options.dataset, options.direction)
+    else:
+        with renamed(paths="data"):
+            test = data.read_summaries(options.data, options.columns, format=options.format)
+    pipeline = functools.partial(
+        generation.load(options.path), **prediction.of_long_texts(options.long_texts)
+    )
+    _show_scores(pipelines.evaluate(pipeline, test, metrics=options.metrics), options.metrics)
 
 
 @quiet_start()
@@ -156,9 +168,10 @@ def _signature_key(options: argparse.Namespace) -> bytes | None:
     return pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
 
 
-def _show_scores(scores: dict[str, Any]) -> None:
-    for name in ("bleu", "chrf"):
-        say(f"{name:4} {scores[name]:6.2f}   {scores['signatures'][name]}")
+def _show_scores(scores: dict[str, Any], metrics: Sequence[str]) -> None:
+    width = max(map(len, metrics))
+    for name in metrics:
+        say(f"{name:{width}} {scores[name]:6.2f}   {scores['signatures'][name]}")
     say(f"exact match {scores['exact_match']:.1%} of {scores['sentences']:,} sentences")
 
 
@@ -200,10 +213,30 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     if chosen in ("train", None):
         training.add_tasks(train, arguments)
     prediction.add_command(command)
-    evaluate = command("evaluate", _evaluate, "translate a test set and score the outputs")
+    evaluate = command("evaluate", _evaluate, "translate or summarize a test set and score the outputs")
     evaluate.add_argument("path", help="a pipeline, a training run, or an export")
     evaluate.add_argument("--dataset", choices=list(DIRECTIONS), default="phrasebook")
     evaluate.add_argument("--direction", help="source-target; default: es-en, for multi30k en-de")
+    evaluate.add_argument(
+        "--data", nargs="+", metavar="FILE", help="files of sources and targets, instead of a public dataset"
+    )
+    evaluate.add_argument(
+        "--columns",
+        nargs=2,
+        type=column,
+        metavar="COLUMN",
+        help="their columns, by default as for train summarize",
+    )
+    evaluate.add_argument("--format", choices=FORMAT_NAMES, help="their format; default: by their suffixes")
+    evaluate.add_argument(
+        "--metrics",
+        nargs="+",
+        choices=["bleu", "chrf", "rouge1", "rouge2", "rougeL"],
+        default=["bleu", "chrf"],
+        metavar="METRIC",
+        help="%(choices)s; default: bleu chrf",
+    )
+    prediction.add_long_texts(evaluate)
     generation.add_commands(command)
     average = command(
         "average", _average, "save a pipeline with the mean of several checkpoints of its model"

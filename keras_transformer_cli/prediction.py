@@ -74,13 +74,26 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     predict.add_argument("--input", metavar="FILE", help="a file of lines, instead of `inputs`")
     predict.add_argument("--output", metavar="FILE", help="a file for the answers; default: standard output")
     predict.add_argument("--format", choices=["text", "jsonl"], default="text", help="default: %(default)s")
-    predict.add_argument(
-        "--long-texts",
-        choices=["refuse", "split"],
-        help="for a translator: refuse texts that are too long (an error), or split them into sentences; with split, a "
-        "file or standard input is one text whose paragraphs are kept; default: the pipeline's setting",
-    )
+    add_long_texts(predict)
     languages.add_options(predict)
+
+
+def add_long_texts(command: argparse.ArgumentParser) -> None:
+    """Add the option for long texts to a command."""
+    command.add_argument(
+        "--long-texts",
+        choices=["refuse", "split", "truncate"],
+        help="for an encoder-decoder: refuse texts that are too long (an error), split them into sentences, or cut "
+        "them off; with split, `predict` reads a file or standard input as one text whose paragraphs are kept; "
+        "default: the pipeline's setting",
+    )
+
+
+def of_long_texts(setting: str | None) -> dict[str, Any]:
+    """Return the argument of a call for the option `--long-texts`."""
+    if setting is None:
+        return {}
+    return {"truncate": True} if setting == "truncate" else {"long_texts": setting}
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -135,7 +148,7 @@ def _with_long_texts(predictor: Predictor, options: argparse.Namespace) -> Calla
             "`folder` must be a TextToText, or its export with ONNX graphs, for --long-texts and subtitles. "
             f"Received: {options.folder}, a {predictor.name}"
         )
-    return functools.partial(predictor.answer, long_texts=options.long_texts)
+    return functools.partial(predictor.answer, **of_long_texts(options.long_texts))
 
 
 def read_lines(path: str | None = None) -> list[str]:

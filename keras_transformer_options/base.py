@@ -33,7 +33,8 @@ TASKS: dict[str, type["TaskOptions"]] = {}
 """The options of each task, by its name; recipes, which extend options, replace them when they are imported."""
 
 
-def _column(text: str) -> str | int:
+def column(text: str) -> str | int:
+    """Return a column as an option: an index, or a name."""
     return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
@@ -73,7 +74,7 @@ class TaskOptions:
         "The names or indices of the columns of the files; by default all of them.",
         nargs="+",
         metavar="COLUMN",
-        type=_column,
+        type=column,
     )
     on_error: Literal["raise", "skip"] = option(
         "raise",
@@ -275,6 +276,7 @@ class TableOptions(TaskOptions):
     )
 
     column_names: ClassVar[str] = "the column of the texts"
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]] = ()  # see `ColumnPicker`
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -296,7 +298,8 @@ class TableOptions(TaskOptions):
     def check_paths(self, paths: Sequence[Any], argument: str) -> None:
         """Check the first rows of files of examples."""
         malformed = Malformed(argument, self.on_error, ADVICE, has_options=True)
-        picker, file_format = ColumnPicker(self.columns), FileFormat(**self.file_format)
+        picker = ColumnPicker(self.columns, known=self.known_columns)
+        file_format = FileFormat(**self.file_format)
         for path in checked_paths(paths, argument)[:_MAX_CHECKED]:
             rows = list(file_examples(path, argument, picker, malformed, file_format, only_first=True))
             self.check_columns(rows)

@@ -23,12 +23,15 @@ class ColumnPicker:
         columns: indices from 0 or names; `None` for all columns.
         count: the number of columns of an example; by default the number of `columns` or, without them, of the first
             record's columns.
+        known: names of columns, of which a file's are chosen without `columns` if it has all of them, instead of all.
 
     Raises:
         ValueError: if `columns` are neither indices nor names, or their number is not `count`.
     """
 
-    def __init__(self, columns: Columns = None, count: int | None = None) -> None:
+    def __init__(
+        self, columns: Columns = None, count: int | None = None, known: Sequence[tuple[str, ...]] = ()
+    ) -> None:
         self.columns: tuple[Any, ...] | None = None
         if columns is not None:
             self.columns = (columns,) if isinstance(columns, int | str) else tuple(columns)
@@ -42,6 +45,7 @@ class ColumnPicker:
             columns=columns,
         )
         self.count = count if self.columns is None else len(self.columns)
+        self.known = known if columns is None else ()
         self.used = False
 
     @property
@@ -72,7 +76,10 @@ class ColumnPicker:
             ValueError: if the file lacks a column.
         """
         self.used = True
-        if file_format == "jsonl":
+        for columns in self.known:
+            if {*columns}.issubset(first[0].fields):
+                return ColumnPicker(columns).for_file(path, file_format, first, header, on_header)
+        if isinstance(first[0].fields, dict):
             return _Objects(self, path).pick
         table = _Table(self, path, file_format)
         if file_format != "text":
@@ -167,7 +174,7 @@ class _Table:
 
 
 class _Objects:
-    """The objects of a JSONL file."""
+    """The objects of a JSONL file, or the document of a file with one."""
 
     def __init__(self, picker: ColumnPicker, path: str | os.PathLike[str]) -> None:
         self.picker, self.path = picker, path

@@ -1,4 +1,4 @@
-"""Examples in users' files: TSV, CSV, JSONL and plain text."""
+"""Examples in users' files: TSV, CSV, JSONL, plain text, and documents with summaries."""
 
 import dataclasses
 import itertools
@@ -11,6 +11,7 @@ from keras_transformer_options.columns import ColumnPicker, MalformedRecordError
 from keras_transformer_options.files import FORMATS, Path, check_encoding, file_lines, format_of, other_file
 from keras_transformer_options.malformed import Malformed
 from keras_transformer_options.records import csv_records, jsonl_records, text_records, tsv_records
+from keras_transformer_options.summaries import report_records, story_records
 
 ADVICE = Message(", {columns} to pick columns")
 _RECORDS: dict[str, Callable[..., Any]] = {
@@ -18,6 +19,8 @@ _RECORDS: dict[str, Callable[..., Any]] = {
     "csv": csv_records,
     "jsonl": jsonl_records,
     "text": text_records,
+    "story": story_records,
+    "govreport": report_records,
 }
 FORMAT_NAMES = tuple(_RECORDS)
 _SAMPLE = 200  # records in which a header is recognised
@@ -28,7 +31,7 @@ class FileFormat:
     """The format of files.
 
     Attributes:
-        format: "tsv", "csv", "jsonl" or "text", by default determined by each file's suffix.
+        format: "tsv", "csv", "jsonl", "text", "story" or "govreport", by default determined by each file's suffix.
         encoding: the encoding, such as "cp1252" (Windows-1252, with the letters of Latin-1) or "utf-16"; by default
             UTF-8.
         delimiter: the character between the columns of CSV files; by default a comma, or a semicolon if the first line

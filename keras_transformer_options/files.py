@@ -18,7 +18,7 @@ Path = str | os.PathLike[str]
 Paths = Path | Iterable[Path]
 
 # The format of a file by its suffix, without ".gz".
-FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".txt": "text"}
+FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".txt": "text", ".story": "story"}
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"

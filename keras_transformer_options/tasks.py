@@ -12,6 +12,7 @@ from keras_transformer_options.base import TASKS as TASKS
 from keras_transformer_options.base import TableOptions, TaskOptions, option
 from keras_transformer_options.examples import FileFormat
 from keras_transformer_options.files import checked_paths
+from keras_transformer_options.summaries import SUMMARY_COLUMNS
 
 # The types of tokenizers, sizes of models and languages, as named in options.
 SENTENCE_PIECE, WORD_PIECE, CHARACTERS = ("unigram", "bpe"), ("wordpiece",), ("character",)
@@ -29,16 +30,14 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslateOptions(TableOptions):
-    """The options of the task `translate`."""
+class TextToTextOptions(TableOptions):
+    """The options of tasks from text to text."""
 
-    reverse: bool = option(False, "Whether to swap the two columns.")
-    direction: str | None = option(None, "The languages of a public dataset, as source-target.")
     batch_size: int | None = None
     batch_tokens: int | None = option(
         None, "The maximum number of positions of each side of a batch, instead of {batch_size}."
     )
-    max_new_tokens: int = option(128, "The maximum number of tokens of an output.")
+    max_new_tokens: int | None = option(128, "The maximum number of tokens of an output.")
     source_language: str | None = option(
         None,
         "The language of the sources, if {from_} is a translation model of many languages, such as eng_Latn; by "
@@ -47,11 +46,33 @@ class TranslateOptions(TableOptions):
     )
     target_language: str | None = option(None, "The language of the targets, likewise.", metavar="CODE")
 
+    tokenizers: ClassVar[tuple[str, ...]] = (*SENTENCE_PIECE, *CHARACTERS)
+    model_sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base", "big")
+    default_batch_tokens: ClassVar[int] = 2048
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if self.from_ is None:
+            for name in ("source_language", "target_language"):
+                check(getattr(self, name) is None, "be None without {from_}", **{name: getattr(self, name)})
+
+    @property
+    def column_counts(self) -> tuple[int, ...]:
+        """The number of columns of a pair."""
+        return (2,)
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslateOptions(TextToTextOptions):
+    """The options of the task `translate`."""
+
+    reverse: bool = option(False, "Whether to swap the two columns.")
+    direction: str | None = option(None, "The languages of a public dataset, as source-target.")
+
     task: ClassVar[str] = "translate"
     summary: ClassVar[str] = "train an encoder-decoder on pairs of texts: TSV, CSV or JSONL"
     datasets: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
-    tokenizers: ClassVar[tuple[str, ...]] = (*SENTENCE_PIECE, *CHARACTERS)
-    model_sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base", "big")
     column_names: ClassVar[str] = "the columns of sources and targets"
 
     def __post_init__(self) -> None:
@@ -62,14 +83,30 @@ class TranslateOptions(TableOptions):
         else:
             expectation = "be None without {dataset}; {reverse} swaps the columns of files"
             check(self.direction is None, expectation, direction=self.direction)
-        if self.from_ is None:
-            for name in ("source_language", "target_language"):
-                check(getattr(self, name) is None, "be None without {from_}", **{name: getattr(self, name)})
 
-    @property
-    def column_counts(self) -> tuple[int, ...]:
-        """The number of columns of a pair."""
-        return (2,)
+
+@dataclasses.dataclass(frozen=True)
+class SummarizeOptions(TextToTextOptions):
+    """The options of the task `summarize`."""
+
+    max_length: int = option(512, "The maximum number of tokens of a document, the rest of which is cut off.")
+    max_new_tokens: int | None = option(
+        None, "The maximum number of tokens of a summary, by default 128, or that of the model in {from_}."
+    )
+    top_k: int | None = option(
+        None,
+        "The number of a document's states that each head attends to for a token of the summary: an Unlimiformer reads "
+        "documents in chunks, so that {max_length} may exceed the model's.",
+    )
+    chunk_length: int = option(512, "The number of tokens of a chunk, with {top_k}.")
+
+    task: ClassVar[str] = "summarize"
+    summary: ClassVar[str] = (
+        "train an encoder-decoder on documents and summaries: TSV, CSV, JSONL, or files of CNN/DailyMail and GovReport"
+    )
+    column_names: ClassVar[str] = "the columns of documents and summaries"
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]] = SUMMARY_COLUMNS
+    default_batch_tokens: ClassVar[int] = 8192
 
 
 @dataclasses.dataclass(frozen=True)

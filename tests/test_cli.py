@@ -253,6 +253,18 @@ def test_evaluate_prints_scores_with_their_signatures(exported, tiny_data, capsy
     assert found[2] == "exact match 0.0% of 4 sentences"
 
 
+def test_evaluate_scores_files_by_the_chosen_metrics(exported, tmp_path, capsys):
+    file = tmp_path / "documents.csv"
+    file.write_text("id,article,highlights\n1,una casa,a house\n2,un perro,a dog\n")
+    arguments = ["evaluate", str(exported), "--data", str(file), "--metrics", "rougeL", "bleu"]
+    assert commands.main([*arguments, "--long-texts", "truncate"]) == 0
+    found = lines(capsys)
+    assert [line.split()[0] for line in found] == ["rougeL", "bleu", "exact"]
+    assert "stemmer:porter" in found[0]
+    assert found[2].endswith("of 2 sentences")
+    check_error(capsys, [*arguments, "--columns", "0", "title"], "`--columns` must be columns of the files")
+
+
 def test_the_direction_swaps_source_and_target(tiny_data, sentence_pairs):
     train, _, test = translation_data("phrasebook", "en-es")
     assert train[:2] == [(target, source) for source, target in sentence_pairs[:2]]

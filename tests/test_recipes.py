@@ -59,6 +59,8 @@ def toy_examples(task):
     texts = sentences(300)
     if task == "translate":
         return [(text, text.upper()) for text in texts]
+    if task == "summarize":  # the first word of a document that is longer than the model's inputs
+        return [(f"{text} " * 5, text.split()[0]) for text in texts]
     if task in ("language-model", "masked-language-model"):
         return [
             " ".join((NUMBERS * 9)[start : start + length]) for start in range(6) for length in range(6, 46)
@@ -84,6 +86,7 @@ def toy_examples(task):
 
 TASKS = {
     "translate": (recipes.Translate, pipelines.TextToText, "chrf", 60),
+    "summarize": (recipes.Summarize, pipelines.TextToText, "rouge1", 90),
     "language-model": (recipes.LanguageModel, pipelines.TextGeneration, "perplexity", -3),
     "masked-language-model": (recipes.MaskedLanguageModel, pipelines.FillMask, "token_accuracy", 0.5),
     "classify": (recipes.Classify, pipelines.TextClassification, "macro_f1", 0.9),
@@ -216,6 +219,45 @@ def test_the_schedule_warms_up_to_the_peak_and_decays_to_zero(steps):
 def test_invalid_options_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         recipes.Translate(**options)
+
+
+DOCUMENTS = [(f"{text} " * 9, text) for text in sentences(12)]
+
+
+@pytest.fixture(scope="module")
+def learned_positions(tmp_path_factory):
+    """The folder of a pipeline of a model with 20 learned positions."""
+    from keras_transformer import models, text
+
+    tokenizer = text.SentencePieceTokenizer.train([text for pair in DOCUMENTS for text in pair], 300)
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 8, "max_length": 20}
+    model = models.Transformer(tokenizer.vocabulary_size, position_encoding="learned", **sizes)
+    folder = tmp_path_factory.mktemp("pipeline") / "it"
+    pipelines.TextToText(model, tokenizer, max_new_tokens=7).save(folder)
+    return folder
+
+
+def test_documents_are_cut_off_at_the_maximum_length(learned_positions):
+    recipe = recipes.Summarize(DOCUMENTS, from_=learned_positions, max_length=12, batch_size=4)
+    pipeline = recipe.untrained()
+    assert (pipeline.max_source_tokens, pipeline.max_new_tokens) == (12, 7)
+    for inputs, labels in recipe.batches(DOCUMENTS, pipeline, shuffle=False):
+        assert inputs["source_ids"].shape[1] == 12
+        assert (labels.numpy() != pipeline.tokenizer.pad_id).sum(axis=1).max() == 7
+    metrics = recipe.evaluate(pipeline, DOCUMENTS[:3])
+    assert {"rouge1", "rouge2", "rougeL"} <= metrics["intervals"].keys()
+    with pytest.raises(
+        ValueError, match=r"`max_length` must be at most max_length=20\. Received: max_length=21"
+    ):
+        recipes.Summarize(DOCUMENTS, from_=learned_positions, max_length=21).untrained()
+
+
+def test_an_unlimiformer_summarizes_documents_longer_than_the_positions(learned_positions):
+    options = {"from_": learned_positions, "max_length": 64, "max_new_tokens": 5, "top_k": 4}
+    pipeline = recipes.Summarize(DOCUMENTS, **options, chunk_length=16).untrained()
+    assert (pipeline.model.top_k, pipeline.model.chunk_length, pipeline.max_source_tokens) == (4, 16, 64)
+    with pytest.raises(ValueError, match="`chunk_length` must be at most 20, the model's `max_length`"):
+        recipes.Summarize(DOCUMENTS, **options).untrained()
 
 
 def test_lines_that_are_empty_or_have_missing_or_extra_columns_are_rejected_or_skipped(tmp_path, caplog):

@@ -2,7 +2,7 @@
 
 from keras_transformer.data.classification import classification
 from keras_transformer.data.conll import TaggedSentence, read_conll
-from keras_transformer.data.files import read_examples, stream_examples
+from keras_transformer.data.files import read_examples, read_summaries, stream_examples
 from keras_transformer.data.fine_tuning import fine_tuning, input_rows
 from keras_transformer.data.images import image_batches
 from keras_transformer.data.instruction_tuning import instruction_tuning
@@ -33,6 +33,7 @@ __all__ = [
     "read_conll",
     "read_examples",
     "read_squad",
+    "read_summaries",
     "sentence_pairs",
     "span_corruption",
     "split",

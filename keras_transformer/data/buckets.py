@@ -80,7 +80,7 @@ class Shapes(NamedTuple):
         cls,
         batch_size: int | None,
         batch_tokens: int | None,
-        max_length: int,
+        max_length: int | tuple[int, int],
         length_buckets: LengthBuckets,
         multiple: int,
     ) -> Self:
@@ -92,16 +92,18 @@ class Shapes(NamedTuple):
     def _of(
         cls,
         batch_size_of: Callable[[Shape], int],
-        max_length: int,
+        max_length: int | tuple[int, int],
         length_buckets: LengthBuckets,
         sides: int,
         multiple: int,
     ) -> Self:
-        check_positive_integer(max_length=max_length)
+        limits = tuple(max_length) if isinstance(max_length, tuple | list) else (max_length,) * sides
+        for limit in limits:
+            check_positive_integer(max_length=limit)
         if is_integer(length_buckets):
             check_positive(length_buckets=length_buckets)
-            return cls(batch_size_of, None, length_buckets, (max_length,) * sides, multiple)
-        shapes = ordered(_checked(length_buckets, max_length, sides))
+            return cls(batch_size_of, None, length_buckets, limits, multiple)
+        shapes = ordered(_checked(length_buckets, max(limits), sides))
         return cls(batch_size_of, shapes, len(shapes), tuple(shapes[-1].tolist()), multiple)
 
     @property

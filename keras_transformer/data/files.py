@@ -1,4 +1,4 @@
-"""Examples from users' files: TSV, CSV, JSONL and plain text."""
+"""Examples from users' files: TSV, CSV, JSONL, plain text, and documents with summaries."""
 
 import os
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from keras_transformer_options.columns import ColumnPicker, Columns
 from keras_transformer_options.examples import ADVICE, FileFormat, file_examples
 from keras_transformer_options.files import Paths, checked_paths
 from keras_transformer_options.malformed import Malformed
+from keras_transformer_options.summaries import SUMMARY_COLUMNS
 
 
 def read_examples(
@@ -28,6 +29,8 @@ def read_examples(
     | "csv" | .csv | a record of Python's `csv`, whose fields in quotes may contain line ends |
     | "jsonl" | .jsonl | the values of a JSON object on a line: strings, or numbers, which become strings |
     | "text" | .txt | a line that is not empty |
+    | "story" | .story | a file of CNN/DailyMail: "article" and "highlights", see `read_summaries` |
+    | "govreport" | | a file of GovReport: "report" and "summary" |
 
     The first row of a TSV or CSV file is its header if `columns` are names. Otherwise it is an example, unless it is
     clearly a header, which is then skipped with a warning of the logger "keras_transformer":
@@ -113,8 +116,66 @@ def stream_examples(
     Example:
         >>> texts = (text for text, _ in kt.data.stream_examples("reviews-*.csv.gz"))  # doctest: +SKIP
     """
+    yield from _examples(
+        paths, ColumnPicker(columns), FileFormat(format, encoding, delimiter, header), on_error
+    )
+
+
+def read_summaries(
+    paths: Paths,
+    columns: Columns = None,
+    *,
+    format: str | None = None,  # noqa: A002
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    on_error: str = "raise",
+) -> list[tuple[str, str]]:
+    r"""Read documents with their summaries from files, as they are published, into memory.
+
+    - Tables and JSONL: the columns "article" and "highlights" (CNN/DailyMail), "report" and "summary" (GovReport),
+      "document" and "summary" (XSum, Multi-News), "text" and "summary" (BillSum), "dialogue" and "summary" (SAMSum),
+      "article" and "abstract" (PubMed, arXiv), or "input" and "output" (SCROLLS); without these, the only two columns.
+    - Files that end in .story, as of CNN/DailyMail: an article, then the line `@highlight` before each sentence of its
+      summary.
+    - JSON files as of GovReport, with `format="govreport"`: the text of all sections of "report" or "reports", and of
+      "summary" or "highlight".
+
+    Args:
+        paths: see `read_examples`; a pattern such as "cnn/stories/*.story" for files of one document.
+        columns: the columns of document and summary, by default as above; see `read_examples`.
+        format: see `read_examples`.
+        encoding: see `read_examples`.
+        delimiter: see `read_examples`.
+        header: see `read_examples`.
+        on_error: see `read_examples`. An empty document or summary is malformed: CNN/DailyMail has some.
+
+    Returns:
+        The pairs (document, summary) in order.
+
+    Raises:
+        FileNotFoundError: as `read_examples`.
+        TypeError: as `read_examples`.
+        ValueError: as `read_examples`, or if the columns are not two.
+
+    Example:
+        >>> kt.data.read_summaries("cnn/stories/*.story", on_error="skip")  # doctest: +SKIP
+        [('(CNN) -- The storm …', 'The storm is over .\nNobody was hurt .'), ...]
+
+    References:
+        Hermann et al., "Teaching Machines to Read and Comprehend" (2015); Huang et al., "Efficient Attentions for Long
+        Document Summarization" (2021).
+    """
+    picker = ColumnPicker(columns, 2, known=SUMMARY_COLUMNS)
+    file_format = FileFormat(format, encoding, delimiter, header)
+    return [(document, summary) for document, summary in _examples(paths, picker, file_format, on_error)]
+
+
+def _examples(
+    paths: Paths, picker: ColumnPicker, file_format: FileFormat, on_error: str
+) -> Iterator[tuple[str, ...]]:
+    """Yield the examples of files, and report malformed lines after the last."""
     malformed = Malformed("paths", on_error, ADVICE, has_options=True)
-    picker, file_format = ColumnPicker(columns), FileFormat(format, encoding, delimiter, header)
     paths = checked_paths(paths)
     has_examples = False
     for path in paths:

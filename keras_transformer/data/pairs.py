@@ -70,8 +70,13 @@ class Framing(NamedTuple):
             return cls(id_, (*prefix,), (end_id,), id_, pad_id)
         return cls(start_id, (id_, *prefix), (), end_id, pad_id)
 
-    def stored(self, rows: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Return rows (n, None) of ids with those before and after them, without the first and the last."""
+    def stored(self, rows: tf.RaggedTensor, limit: int | None = None) -> tf.RaggedTensor:
+        """Return rows (n, None) of ids with those before and after them, without the first and the last.
+
+        With a limit, texts are cut off so that no row with its first or last id is longer.
+        """
+        if limit is not None:
+            rows = rows[:, : max(limit - 1 - len(self.before) - len(self.after), 0)]
         before, after = (
             tf.tile(tf.constant([ids], tf.int32), [rows.nrows(), 1]) for ids in (self.before, self.after)
         )
@@ -91,7 +96,8 @@ def translation_pairs(
     source_language: str | None = None,
     target_language: str | None = None,
     batch_tokens: int | None = None,
-    max_length: int = 128,
+    max_length: int | tuple[int, int] = 128,
+    truncate: bool = False,
     length_buckets: LengthBuckets = 8,
     pad_to_multiple_of: int = 2,
     packed: bool = False,
@@ -129,8 +135,9 @@ def translation_pairs(
             of the start token and after the end token.
         batch_tokens: the maximum number of positions of each side of a batch, including padding, instead of
             `batch_size`: a batch has `max(1, batch_tokens // max(S, T))` rows.
-        max_length: the maximum number of ids of source and target, including special ids. Longer pairs are
-            dropped with a warning of the logger "keras_transformer".
+        max_length: the maximum number of ids of source and target, or of each, (source, target), including special
+            ids. Longer pairs are dropped with a warning of the logger "keras_transformer".
+        truncate: whether to cut off longer sources and targets before their end ids, instead of dropping the pairs.
         length_buckets: the maximum number of shapes, which are chosen to minimize the padding of an epoch; a shape that
             saves less than 0.2 % of its positions is left out. Or the shapes, (S, T) or an integer for both, the last
             of which must be the longest and limits pairs as `max_length` does.
@@ -192,6 +199,7 @@ def translation_pairs(
         Shard.of(shard),
         target_prefix=target_prefix,
         languages=(source_language, target_language),
+        truncate=truncate,
         packed=packed,
         sampling=sampling,
         shuffle=shuffle,
@@ -310,6 +318,7 @@ def _batches(
     *,
     target_prefix: Sequence[int] = (),
     languages: tuple[str | None, str | None] = (None, None),
+    truncate: bool = False,
     packed: bool = False,
     sampling: float,
     shuffle: bool,
@@ -329,6 +338,10 @@ def _batches(
             "`sampling` must be 0 for packed rows, whose lengths are fixed. "
             f"Received: sampling={sampling}, packed=True"
         )
+    if is_sampled and truncate:
+        raise ValueError(
+            f"`sampling` must be 0 for truncated texts. Received: sampling={sampling}, truncate=True"
+        )
     framings = (
         Framing.of_sources(tokenizers[0], languages[0]),
         Framing.of_targets(tokenizers[1], target_prefix, languages[1]),
@@ -338,7 +351,8 @@ def _batches(
             "`sampling` must be 0 with ids before or after each source or target. "
             f"Received: sampling={sampling}, the ids {framings[0].before} and {framings[1].before} before them"
         )
-    arrays = _stored(tasks, reader, tokenizers, framings, languages, cache_dir, keep_texts=is_sampled)
+    limits = shapes.limits if truncate else (None, None)
+    arrays = _stored(tasks, reader, tokenizers, framings, limits, languages, cache_dir, keep_texts=is_sampled)
     sides: Sequence[RaggedRows | SampledRows] = arrays.rows("sources"), arrays.rows("targets")
     lengths, ends = _row_lengths(*sides), arrays["ends"]
     counts = _count_lengths(
@@ -381,11 +395,12 @@ def _stored(
     reader: PairReader,
     tokenizers: tuple[Tokenizer, Tokenizer],
     framings: tuple[Framing, Framing],
+    limits: Sequence[int | None],
     languages: tuple[str | None, str | None],
     cache_dir: str | os.PathLike[str] | None,
     keep_texts: bool,
 ) -> Arrays:
-    """Tokenise the pairs of tasks, and store their ids.
+    """Tokenise the pairs of tasks, truncate each side to its limit, if any, and store their ids.
 
     Returns:
         Rows "sources" and "targets", with `keep_texts` also "source_texts" and "target_texts"; and "ends", the end
@@ -400,9 +415,9 @@ def _stored(
             task_of, sources, targets = zip(*chunk, strict=True)
             sources = [prefixes[task] + source for task, source in zip(task_of, sources, strict=True)]
             yield {
-                name: RowsToStore.of_ragged(framing.stored(tokenized(texts, tokenizer)))
-                for name, texts, tokenizer, framing in zip(
-                    ("sources", "targets"), (sources, targets), tokenizers, framings, strict=True
+                name: RowsToStore.of_ragged(framing.stored(tokenized(texts, tokenizer), limit))
+                for name, texts, tokenizer, framing, limit in zip(
+                    ("sources", "targets"), (sources, targets), tokenizers, framings, limits, strict=True
                 )
             }
             if keep_texts:
@@ -422,6 +437,7 @@ def _stored(
         reverse=reader.reverse,
         **({"prefix_ids": prefix_ids} if any(prefix_ids) else {}),
         **({"languages": languages} if any(languages) else {}),
+        **({"limits": list(limits)} if any(limits) else {}),
     )
 
 

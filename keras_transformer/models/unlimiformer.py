@@ -16,7 +16,7 @@ from keras_transformer.models.input_checks import InputSpecs
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import check, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -30,12 +30,13 @@ class Unlimiformer(Model):
     If k is at least the source's length, it equals full cross-attention to the same states; for a source of one chunk,
     it equals the wrapped model.
 
-    Gradients flow through the retrieved states into the encoder. The wrapper adds no weights.
+    Gradients flow through the retrieved states into the encoder. The wrapper adds no weights. It can also be the
+    encoder of an `EncoderDecoderClassifier`.
 
     Args:
         model: an encoder–decoder such as `models.Transformer`.
         top_k: k, the number of states that a head attends to for a query.
-        chunk_length: L, the number of tokens of a chunk.
+        chunk_length: L, the number of tokens of a chunk, at most the model's `max_length`, if it has one.
         overlap: the number of tokens by which consecutive chunks overlap, by default L // 2, as in the paper.
         **kwargs: arguments of `keras.Model`; the default dtype policy is that of `model`.
 
@@ -47,7 +48,8 @@ class Unlimiformer(Model):
 
     Raises:
         ValueError: if the model has no cross-attention or its score is not a dot product without soft cap, `top_k` or
-            `chunk_length` is not positive, or `overlap` is not below `chunk_length`.
+            `chunk_length` is not positive, `chunk_length` exceeds the model's `max_length`, or `overlap` is not below
+            `chunk_length`.
 
     Example:
         >>> from keras_transformer.models import Transformer
@@ -75,6 +77,9 @@ class Unlimiformer(Model):
                 "`model` must be an encoder–decoder with cross-attention, such as models.Transformer. "
                 f"Received: model of type {type(model).__name__}"
             )
+        limit = getattr(model, "max_length", None)
+        expectation = f"be at most {limit}, the model's `max_length`"
+        check(limit is None or chunk_length <= limit, expectation, chunk_length=chunk_length)
         for block in model.decoder_blocks:
             score = block.cross_attention.score
             if not isinstance(score, ScaledDotProduct) or score.soft_cap is not None:
@@ -88,6 +93,19 @@ class Unlimiformer(Model):
         self.chunk_length = chunk_length
         self.overlap = overlap
         self.built = True
+
+    max_length = None  # of a source
+
+    @property
+    def model_dim(self) -> int:
+        """The model's size D."""
+        return self.model.model_dim
+
+    @property
+    def dropout(self) -> float:
+        """The model's dropout rate."""
+        rate: float = self.model.dropout
+        return rate
 
     @property
     def vocabulary_size(self) -> int:
@@ -112,10 +130,31 @@ class Unlimiformer(Model):
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of every target position (teacher forcing), encoding all chunks of sources in parallel."""
         named = self.named_inputs(inputs)
-        store, padding_mask = self._parallel_store(named["source_ids"], training)
-        memory = RetrievalMemory(store, self.top_k)
-        hidden = self.model.decoder_states(named["target_ids"], memory, padding_mask, training)
+        memory, padding_mask = self.encoder_states(named["source_ids"], training)
+        hidden = self.decoder_states(named["target_ids"], memory, padding_mask, training)
         return self.model.logits(hidden)
+
+    def encoder_states(
+        self, source_ids: Tensor, training: bool | None = None
+    ) -> tuple[RetrievalMemory, Tensor]:
+        """Encode all chunks of sources (B, S) in parallel; return their store, and its mask (B, S')."""
+        store, padding_mask = self._parallel_store(source_ids, training)
+        return RetrievalMemory(store, self.top_k), padding_mask
+
+    def decoder_states(
+        self, target_ids: Tensor, memory: RetrievalMemory, padding_mask: Tensor, training: bool | None = None
+    ) -> Tensor:
+        """Return the decoder's output (B, T, D) for target ids (B, T), which retrieves from a store."""
+        return self.model.decoder_states(target_ids, memory, padding_mask, training)
+
+    def last_chunk(self, source_ids: Tensor) -> Tensor:
+        """Return the last L tokens of each source (B, S), or all of a shorter one, padded (B, min(S, L))."""
+        length = ops.shape(source_ids)[1]
+        if isinstance(length, int) and length <= self.chunk_length:
+            return source_ids
+        start = ops.maximum(self._ends(source_ids) - self.chunk_length, 0)
+        index = start + ops.arange(ops.minimum(length, self.chunk_length))
+        return ops.take_along_axis(source_ids, index, axis=1)
 
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of the wrapped model, except the inputs for several pairs packed in a row."""
@@ -229,9 +268,13 @@ class Unlimiformer(Model):
         )
         padding = self.chunk_length + num_further * self._stride - length
         padded = ops.pad(source_ids, [[0, 0], [0, padding]], constant_values=self.pad_id)
-        position = ops.arange(self.chunk_length + num_further * self._stride)
-        end = ops.max(ops.where(self._real(padded), position + 1, 0), axis=1, keepdims=True)  # (B, 1)
-        return padded, num_further + 1, self._num_further_chunks(ops.maximum(end - self.chunk_length, 0))
+        last = self._num_further_chunks(ops.maximum(self._ends(padded) - self.chunk_length, 0))
+        return padded, num_further + 1, last
+
+    def _ends(self, source_ids: Tensor) -> Tensor:
+        """Return the number of tokens up to the last one that is not padding (B, 1)."""
+        position = ops.arange(ops.shape(source_ids)[1])
+        return ops.max(ops.where(self._real(source_ids), position + 1, 0), axis=1, keepdims=True, initial=0)
 
     def _num_further_chunks(self, count: Any) -> Any:
         """Return the number of chunks that cover `count` tokens after the first chunk."""

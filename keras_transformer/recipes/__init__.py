@@ -8,6 +8,7 @@ from keras_transformer.recipes.language_model import MaskedLanguageModel as Mask
 from keras_transformer.recipes.quickstarts import quickstart as quickstart
 from keras_transformer.recipes.rerank import Rerank as Rerank
 from keras_transformer.recipes.runs import run as run
+from keras_transformer.recipes.summarize import Summarize as Summarize
 from keras_transformer.recipes.tag import Tag as Tag
 from keras_transformer.recipes.translate import Translate as Translate
 from keras_transformer_options.base import TASKS as TASKS
@@ -20,6 +21,7 @@ __all__ = [
     "MaskedLanguageModel",
     "Recipe",
     "Rerank",
+    "Summarize",
     "Tag",
     "Translate",
     "quickstart",

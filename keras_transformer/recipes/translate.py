@@ -1,23 +1,14 @@
 """Recipe of a translator, or any other task from text to text."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from keras_transformer import data, generation, models, pipelines, text, training
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
-from keras_transformer.pipelines import hugging_face
-from keras_transformer.pipelines.base import folder_of, is_pipeline
-from keras_transformer.recipes import distributed
-from keras_transformer.recipes.base import Recipe, read_rows
-from keras_transformer.recipes.pretrained import check_pipeline
-from keras_transformer_options.arguments import check, check_one_of
+from keras_transformer.recipes.base import read_rows
+from keras_transformer.recipes.text_to_text import Pairs, TextToTextRecipe
 from keras_transformer_options.tasks import TranslateOptions, checked_direction
 
-Pairs = Sequence[tuple[str, str]]
-_LANGUAGES = ("source_language", "target_language")
 
-
-class Translate(TranslateOptions, Recipe):
+class Translate(TranslateOptions, TextToTextRecipe):
     """Train an encoder–decoder from text to text on pairs (source, target).
 
     The options are the fields of `TranslateOptions` and of its base classes in `keras_transformer_options`.
@@ -28,85 +19,10 @@ class Translate(TranslateOptions, Recipe):
         'Where is the station?'
     """
 
-    size_arguments: ClassVar[dict[str, dict[str, Any]]] = {
-        "tiny": {"num_layers": 2, "num_heads": 4, "model_dim": 128, "hidden_dim": 512},
-        "small": {"num_layers": 3, "num_heads": 8, "model_dim": 256, "hidden_dim": 1024},
-        "base": {"num_layers": 6, "num_heads": 8, "model_dim": 512, "hidden_dim": 2048},
-        "big": {"num_layers": 6, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096},
-    }
-
     def read(self, paths: Any) -> Pairs:
         """Read pairs of texts."""
         pairs = read_rows(self, paths)
         return [pair[::-1] for pair in pairs] if self.reverse else pairs
-
-    def new_pipeline(self, train: Pairs) -> pipelines.TextToText:
-        """Create a Transformer with one vocabulary for both languages."""
-        if self.from_ is not None:
-            return self._with_languages(check_pipeline(self.pretrained(), pipelines.TextToText))
-        tokenizer = self.new_tokenizer(side for pair in train for side in pair)
-        special_ids = {name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")}
-        model = models.Transformer(tokenizer.vocabulary_size, **self.sizes(), **special_ids)
-        return pipelines.TextToText(model, tokenizer, max_new_tokens=self.max_new_tokens)
-
-    def _with_languages(self, pipeline: pipelines.TextToText) -> pipelines.TextToText:
-        """Return a pipeline with the options' languages, or those that it has."""
-        known = list(pipeline.languages)
-        chosen = {name: getattr(self, name) or getattr(pipeline, name) for name in _LANGUAGES}
-        for name, language in chosen.items():
-            if known:
-                check_one_of(known, **{name: language})
-            else:
-                check(
-                    language is None, "be None, as the model of {from_} has no languages", **{name: language}
-                )
-        return pipeline.with_settings(**chosen)
-
-    def batches(self, examples: Pairs, pipeline: Any, shuffle: bool) -> Any:
-        """Return batches for teacher forcing."""
-        tokens = self.batch_tokens or (2048 if self.batch_size is None else None)
-        forced = (each.prefix for each in pipeline.constraints if isinstance(each, generation.ForcedPrefix))
-        return data.translation_pairs(
-            examples,
-            pipeline.tokenizer,
-            target_tokenizer=self._target_tokenizer(pipeline),
-            target_prefix=next(forced, ()),
-            source_language=pipeline.source_language,
-            target_language=pipeline.target_language,
-            batch_tokens=distributed.per_process(tokens),
-            max_length=self.max_length,
-            **self.batching(shuffle),
-        )
-
-    def _target_tokenizer(self, pipeline: Any) -> Any:
-        """Return the tokenizer of a published Marian's targets, which has pieces of its own; None for others."""
-        if self.from_ is None or is_pipeline(folder_of(self.from_)):
-            return None
-        folder = hugging_face.download(self.from_, self.revision)
-        if not (folder / "target.spm").is_file():
-            return None
-        size = pipeline.model.vocabulary_size
-        return text.MarianT5Tokenizer.from_files(folder, target=True, vocabulary_size=size)
-
-    def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
-        """Return label-smoothed cross-entropy and token accuracy."""
-        pad_id = pipeline.model.pad_id
-        return training.LabelSmoothedCrossentropy(0.1, pad_id=pad_id), [training.TokenAccuracy(pad_id=pad_id)]
-
-    def check_requirements(self) -> None:
-        """Raise an ImportError if sacrebleu is not installed."""
-        pipelines.scorers()
-
-    def evaluate(self, pipeline: Any, examples: Pairs) -> dict[str, Any]:
-        """Return BLEU and chrF with bootstrap intervals, exact match, and examples."""
-        metrics = pipelines.evaluate(pipeline, examples, num_bootstrap=1000)
-        shown = examples[:10]
-        answers = pipeline([source for source, _ in shown])
-        rows = [
-            {"input": source, "reference": target, "answer": answer}
-            for (source, target), answer in zip(shown, answers, strict=True)
-        ]
-        return {**metrics, "examples": rows}
 
     def load_dataset(self) -> tuple[Pairs, Pairs, Pairs]:
         """Load the train, validation and test pairs of the public dataset."""

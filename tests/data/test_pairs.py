@@ -166,6 +166,28 @@ def test_packed_rows_contain_every_pair_once(tokenizer):
     assert not np.array_equal(epochs[0][0][1], epochs[1][0][1])
 
 
+def test_truncated_rows_begin_as_the_whole_ones_and_end_with_an_end_id(tokenizer, caplog, tmp_path):
+    pairs = [("a e " * 20, "b c " * 20), ("a", "b c d b c d"), ("e i o", "b")]
+    options = {"batch_size": 3, "shuffle": False, "max_length": (9, 6), "length_buckets": [(9, 6)]}
+    (whole,) = batches(translation_pairs(pairs, tokenizer, 3, max_length=99, shuffle=False, length_buckets=1))
+    (found,) = batches(translation_pairs(pairs, tokenizer, **options, truncate=True))
+    assert not caplog.records
+    for rows, long_rows, first, length in zip(found, whole, (0, 1, 0), (9, 6, 6), strict=True):
+        for row, long_row in zip(rows, long_rows, strict=True):
+            fits = (long_row != tokenizer.pad_id).sum() <= length
+            kept = length if fits or first else length - 1
+            np.testing.assert_array_equal(row[:kept], long_row[:kept])
+            assert fits or first or row[-1] == tokenizer.end_id
+    stored = [
+        batches(translation_pairs(pairs, tokenizer, **options, truncate=truncate, cache_dir=tmp_path))
+        for truncate in (True, False)
+    ]
+    np.testing.assert_array_equal(stored[0][0][0], found[0])
+    assert len(texts(tokenizer, stored[1])) == 1
+    with pytest.raises(ValueError, match="`sampling` must be 0 for truncated texts"):
+        translation_pairs(pairs, tokenizer, truncate=True, sampling=0.1)
+
+
 def test_long_pairs_are_dropped_and_counted(tokenizer, caplog):
     source, target = (
         tokenizer.tokenize([pair[side] for pair in PAIRS]).row_lengths().numpy() for side in (0, 1)

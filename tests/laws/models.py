@@ -70,6 +70,11 @@ def unlimiformer(dtype=None, **options):
     return Unlimiformer(Transformer(**WORDS, dtype=dtype), **options)
 
 
+def classifier_of_chunks(dtype=None, **options):
+    """Return a classifier with retrieval."""
+    return models.EncoderDecoderClassifier(unlimiformer(dtype, top_k=2, chunk_length=4), **options)
+
+
 MODELS = {
     **cases(
         GPT,
@@ -240,6 +245,13 @@ MODELS = {
         {"num_classes": 3},
         SEQUENCE,
         {"bart": {"dropout": 0.1}, "regression": {"num_classes": 1}},
+        everyday=False,
+    ),
+    **cases(
+        classifier_of_chunks,
+        {"num_classes": 3},
+        SEQUENCE,
+        {"chunks": {"dropout": 0.1}, "start": {"decoder_input": "start"}},
         everyday=False,
     ),
     **cases(

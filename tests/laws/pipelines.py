@@ -119,12 +119,12 @@ def several_labels():
     return pipeline
 
 
-def classify_by_bart():
-    """Return a classifier of texts with an encoder–decoder."""
+def classify_by_bart(wrapped=lambda model: model):
+    """Return a classifier of texts with an encoder–decoder, or a wrapped one."""
     tokenizer = roberta_tokenizer()
     ids = {"pad_id": tokenizer.pad_id, "start_id": tokenizer.end_id, "end_id": tokenizer.end_id}
     sizes = {**SIZES, "position_encoding": "learned", "max_length": 40, "dropout": 0.5}
-    model = models.Transformer(tokenizer.vocabulary_size, **sizes, **ids)
+    model = wrapped(models.Transformer(tokenizer.vocabulary_size, **sizes, **ids))
     return pipelines.TextClassification(randomise(models.EncoderDecoderClassifier(model, 3), 1), tokenizer)
 
 
@@ -251,6 +251,11 @@ OF_TEXTS = {
     "text, GPT, numbers": row(lambda: classify_by_gpt(problem_type="regression"), TEXTS[:5]),
     "text, GPT, several labels": row(lambda: classify_by_gpt(problem_type=SEVERAL), TEXTS[:5]),
     "text, BART, pairs": row(classify_by_bart, *PAIRS),
+    "text, Unlimiformer": row(
+        lambda: classify_by_bart(lambda model: models.Unlimiformer(model, 3, 8)),
+        LONGER,
+        invalid=INVALID_BYTES,
+    ),
     "rerank": row(lambda: rerank(activation="linear"), *PAIRS),
     "rerank, window": row(
         lambda: rerank(**WINDOW),

@@ -4,7 +4,7 @@ import pytest
 
 from keras_transformer.generation import Beam, generate
 from keras_transformer.layers import RetrievalMemory
-from keras_transformer.models import GPT, T5, Transformer, Unlimiformer
+from keras_transformer.models import GPT, T5, EncoderDecoderClassifier, Transformer, Unlimiformer
 from keras_transformer.ops import retrieval, scores
 from keras_transformer.training import LabelSmoothedCrossentropy
 
@@ -84,6 +84,62 @@ def test_k_of_source_length_equals_full_cross_attention(options, overlap):
         mask = np.ones((1, length), bool)
         expected = model.logits(model.decoder_states(TARGET[row : row + 1], states[None], mask))
         np.testing.assert_allclose(found[row], np.asarray(expected)[0], **CLOSE)
+
+
+def classifier(encoder, decoder_input="text"):
+    """Return a classifier with random weights, equal for equal sizes."""
+    model = EncoderDecoderClassifier(encoder, 3, decoder_input=decoder_input)
+    random = np.random.default_rng(1)
+    for layer in (model.transform, model.head):
+        for weight in layer.trainable_weights:
+            weight.assign(random.normal(size=weight.shape))
+    return model
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize(
+    ("options", "overlap", "decoder_input"),
+    [
+        ({}, 4, "text"),
+        ({"kind": T5, "key_dim": 3}, 3, "text"),
+        ({"position_encoding": "learned", "max_length": 8}, 0, "text"),
+        ({}, 4, "start"),
+    ],
+)
+def test_a_classifier_that_retrieves_all_states_equals_full_cross_attention(options, overlap, decoder_input):
+    model = tiny(**options)
+    texts = np.where(SOURCE == 0, 0, np.maximum(SOURCE, 4))
+    texts[0, -1] = texts[1, 16] = model.end_id
+    found = np.asarray(classifier(Unlimiformer(model, 29, 8, overlap), decoder_input)(texts))
+    head = classifier(model)
+    for row, length in ((0, 29), (1, 17)):
+        states = states_by_hand(model, texts[row, :length], 8, overlap)
+        last = texts[row : row + 1, length - 8 : length]
+        decoded = np.concatenate([[[model.start_id]], last[:, :-1]], axis=1)
+        decoded = decoded[:, :1] if decoder_input == "start" else decoded
+        hidden = model.decoder_states(decoded, states[None], np.ones((1, length), bool))
+        expected = head.head(head.transform(hidden[:, -1]))
+        np.testing.assert_allclose(found[row], np.asarray(expected)[0], **CLOSE)
+
+
+@pytest.mark.parametrize("decoder_input", ["text", "start"])
+def test_a_classifier_of_one_chunk_equals_the_classifier_of_the_model(decoder_input):
+    model = tiny()
+    texts = SOURCE.copy()
+    texts[:2, 9], texts[:, 10:] = model.end_id, 0
+    expected = np.asarray(classifier(model, decoder_input)(texts))
+    for length in (12, 29):  # with more padding, after the chunk
+        long = classifier(Unlimiformer(model, 12, 12), decoder_input)
+        np.testing.assert_allclose(np.asarray(long(texts[:, :length])), expected, **CLOSE)
+
+
+def test_a_classifier_depends_on_tokens_of_every_chunk():
+    model = tiny(start_id=0)
+    texts = np.full((30, 29), 5)
+    texts[np.arange(1, 29), np.arange(28)] = 9
+    texts[:, 28] = model.end_id
+    found = np.asarray(classifier(Unlimiformer(model, 29, 8, 4))(texts))
+    assert (np.abs(found[1:29] - found[0]).max(axis=1) > 1e-6).all()
 
 
 @neutral
@@ -274,6 +330,10 @@ def test_a_pipeline_processes_long_texts(pipeline):
     [
         ({"model": "gpt"}, "must be an encoder–decoder with cross-attention.* Received: model of type GPT"),
         ({"model": scores.Cosine()}, "must have a scaled dot-product score.* Received: score=Cosine"),
+        (
+            {"chunk_length": 17},
+            "`chunk_length` must be at most 16, the model's `max_length`. Received: .*=17",
+        ),
         ({"model": scores.ScaledDotProduct(soft_cap=2.0)}, "without soft cap.* Received: .*soft_cap=2.0"),
     ],
 )
@@ -282,7 +342,7 @@ def test_invalid_arguments_are_rejected(options, message):
     if model == "gpt":
         model = GPT(12, num_layers=1, num_heads=2, model_dim=8, max_length=8)
     else:
-        model = tiny(num_layers=1)
+        model = tiny(num_layers=1, position_encoding="learned", max_length=16)
         if "model" in options:
             model.decoder_blocks[0].cross_attention.score = options["model"]
     with pytest.raises(ValueError, match=message):

@@ -75,6 +75,49 @@ def test_signatures_equal_sacrebleu():
     assert set(scores) == {"exact_match", "bleu", "chrf", "signatures", "sentences"}
 
 
+ROUGE = ("rouge1", "rouge2", "rougeL")
+
+
+def test_rouge_is_the_f1_of_ngrams_and_of_common_subsequences():
+    pairs = [("a", "the cats sat on the mat"), ("b", "it rains")]
+    answers = Answering(a="The cat, the mat!", b="")
+    scores = pipelines.evaluate(answers, pairs, metrics=ROUGE)
+    # Of stems: 4 of 4 and 6 unigrams are equal, 2 of 3 and 5 bigrams, and a subsequence of 4.
+    expected = {"rouge1": 2 * 4 / (4 + 6), "rouge2": 2 * 2 / (3 + 5), "rougeL": 2 * 4 / (4 + 6)}
+    assert {name: scores[name] for name in ROUGE} == pytest.approx(
+        {name: 100 * value / 2 for name, value in expected.items()}
+    )
+    assert set(scores) == {"exact_match", *ROUGE, "signatures", "sentences"}
+    assert all(scores["signatures"][name].startswith(f"{name}|") for name in ROUGE)
+
+
+def test_rouge_takes_the_best_reference():
+    scores = pipelines.evaluate(
+        Answering(uno="one", dos="a pair", tres="three black cats here"), REFERENCES, metrics=["rouge1"]
+    )
+    assert scores["rouge1"] == pytest.approx(100)
+    assert set(scores) == {"exact_match", "rouge1", "signatures", "sentences"}
+
+
+def test_intervals_of_rouge_have_the_mean_and_grow_with_differences():
+    answers = Answering(**{f"t{n}": "a b c d" if n % 2 else "x" for n in range(20)})
+    pairs = [(f"t{n}", "a b c d") for n in range(20)]
+    scores = pipelines.evaluate(answers, pairs, metrics=ROUGE, num_bootstrap=200)
+    for name in ROUGE:
+        low, high = scores["intervals"][name]
+        assert 20 < low < scores[name] < high < 80
+    same = Answering(**{f"t{n}": "a b c d" for n in range(20)})
+    assert pipelines.evaluate(same, pairs, metrics=["rougeL"], num_bootstrap=9)["intervals"] == {
+        "rougeL": (100, 100)
+    }
+
+
+@pytest.mark.parametrize("metrics", [["bleu", "rouge"], [], "bleu"])
+def test_unknown_metrics_are_rejected(metrics):
+    with pytest.raises(ValueError, match="`metrics` must be"):
+        pipelines.evaluate(Answering(), REFERENCES, metrics=metrics)
+
+
 @pytest.mark.parametrize(
     ("answers", "pairs", "message"),
     [
@@ -88,12 +131,16 @@ def test_invalid_pairs_and_answers_are_rejected(answers, pairs, message):
         pipelines.evaluate(answers, pairs)
 
 
-def test_the_error_without_sacrebleu_names_the_extra(monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "package", "metric"),
+    [("sacrebleu.metrics", "sacrebleu", "chrf"), ("rouge_score.rouge_scorer", "rouge-score", "rouge2")],
+)
+def test_the_error_without_a_package_names_it_and_the_extra(monkeypatch, module, package, metric):
     import sys
 
-    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
-    with pytest.raises(ImportError, match=r"keras-transformer-kit\[evaluation\]"):
-        pipelines.evaluate(Answering(), REFERENCES)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"needs {package}: .*keras-transformer-kit\[evaluation\]"):
+        pipelines.evaluate(Answering(), REFERENCES, metrics=[metric])
 
 
 @pytest.mark.slow

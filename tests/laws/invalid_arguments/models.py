@@ -131,9 +131,12 @@ invalid(
     name="SequenceClassifier",
 )
 invalid(
-    lambda num_classes: EncoderDecoderClassifier(Transformer(**SIZES, hidden_dim=8), num_classes),
+    lambda num_classes=3, **options: EncoderDecoderClassifier(
+        Transformer(**SIZES, hidden_dim=8), num_classes, **options
+    ),
     {},
     must(POSITIVE, num_classes=0),
+    must("be one of ('text', 'start')", decoder_input="end"),
     name="EncoderDecoderClassifier",
 )
 invalid(

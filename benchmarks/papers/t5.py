@@ -1,0 +1,245 @@
+"""T5's recipe at a small size: span corruption, then fine-tuning on two tasks, beside training from scratch.
+
+Multi30k's captions in English and German are the unlabelled text. The tasks, from text to text, have few examples:
+"order", whether two neighbouring words of an English caption were exchanged (accuracy), and "translation" from English
+to German (chrF). Both contenders of a task train for the same processor time: the pre-trained model for that of
+pre-training and of fine-tuning, the model from scratch for their sum. Each keeps the weights of the epoch with the
+lowest validation loss. `--help` lists the options.
+"""
+
+import dataclasses
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import measuring
+import references
+
+Pairs = list[tuple[str, str]]
+YES, NO = "yes", "no"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The model, its data and its training."""
+
+    vocabulary_size: int = 2000
+    sentinels: int = 16
+    num_layers: int = 2
+    num_heads: int = 4
+    model_dim: int = 128
+    hidden_dim: int = 256
+    key_dim: int = 32
+    dropout: float = 0.1
+    length: int = 40
+    batch_size: int = 64
+    examples: int = 2000  # of a task
+    pretraining_seconds: float = 100.0
+    tuning_seconds: float = 20.0
+    learning_rate: float = 2e-3
+    tested: int = 500
+
+
+def exchanged(captions: Sequence[str], seed: int) -> Pairs:
+    """Return captions, with two neighbouring words exchanged in half of them, and whether they are in order."""
+    random = np.random.default_rng(seed)
+    pairs = []
+    for caption in captions:
+        words, answer = caption.split(), YES
+        places = [i for i in range(len(words) - 1) if words[i] != words[i + 1]]
+        if places and random.random() < 0.5:
+            i, answer = int(random.choice(places)), NO
+            words[i : i + 2] = words[i + 1], words[i]
+        pairs.append((f"order: {' '.join(words)}", answer))
+    return pairs
+
+
+def tasks_of(splits: Sequence[Pairs], settings: Settings, seed: int) -> dict[str, list[Pairs]]:
+    """Return the training, validation and test pairs of each task."""
+    train, validation, test = (
+        split[:count]
+        for split, count in zip(splits, (settings.examples, settings.tested, settings.tested), strict=True)
+    )
+    parts = (train, validation, test)
+    return {
+        "order": [exchanged([en for en, _ in part], seed + i) for i, part in enumerate(parts)],
+        "translation": [[(f"translate: {en}", de) for en, de in part] for part in parts],
+    }
+
+
+def new_model(tokenizer: Any, settings: Settings) -> Any:
+    """Return an untrained T5, whose vocabulary ends with the sentinels."""
+    from keras_transformer import models
+
+    names = ("num_layers", "num_heads", "model_dim", "hidden_dim", "key_dim", "dropout")
+    return models.T5(
+        tokenizer.vocabulary_size + settings.sentinels,
+        **{name: getattr(settings, name) for name in names},
+        **{name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")},
+    )
+
+
+def fit(model: Any, batches: Any, validation: Any, seconds: float, settings: Settings) -> dict[str, Any]:
+    """Train for a processor time with a rate that rises and then decays to zero; keep the best weights.
+
+    The time includes validation, but neither the first batch nor the first validation, which compile.
+    """
+    import keras
+
+    from keras_transformer import training
+
+    class ProcessorTime(keras.callbacks.Callback):
+        """Set the rate by the time, stop at its end, and restore the weights of the lowest validation loss."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.started: float | None = None
+            self.compiling = 0.0  # time of the first validation
+            self.best: tuple[float, Any] = (np.inf, None)
+            self.losses: list[float] = []
+            self.updates = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.started is None:
+                self.started = time.process_time()
+            self.updates += 1
+            done = (time.process_time() - self.started - self.compiling) / seconds
+            self.model.optimizer.learning_rate = settings.learning_rate * max(
+                0.0, min(done / 0.1, (1 - done) / 0.9)
+            )
+            if done >= 1:
+                self.model.stop_training = True
+
+        def on_test_begin(self, logs: Any = None) -> None:
+            self.validating = time.process_time()
+
+        def on_test_end(self, logs: Any = None) -> None:
+            self.compiling = self.compiling or time.process_time() - self.validating
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.losses.append(logs["val_loss"])
+            measuring.progress(f"epoch {epoch + 1}: {logs['loss']:.3f}, {logs['val_loss']:.3f}")
+            if logs["val_loss"] < self.best[0]:
+                self.best = logs["val_loss"], model.get_weights()
+
+    clock = ProcessorTime()
+    model.compile(
+        keras.optimizers.Adam(0.0, clipnorm=1.0),
+        training.LabelSmoothedCrossentropy(0.0, pad_id=model.pad_id),
+        jit_compile=False,
+    )
+    model.fit(
+        batches, validation_data=validation, epochs=100_000, shuffle=False, verbose=0, callbacks=[clock]
+    )
+    model.set_weights(clock.best[1])
+    return {
+        "updates": clock.updates,
+        "epochs": len(clock.losses),
+        "best epoch": int(np.argmin(clock.losses)) + 1,
+        "validation loss": clock.best[0],
+    }
+
+
+def score(model: Any, tokenizer: Any, task: str, test: Pairs, settings: Settings) -> float:
+    """Return the accuracy, or chrF, of a model on the test pairs, in percent."""
+    from keras_transformer import generation, pipelines
+
+    sources = tokenizer.encode([source for source, _ in test], add_end=True).numpy()
+    count = 4 if task == "order" else settings.length
+    parts = [
+        generation.generate(model, sources[i : i + 100], max_new_tokens=count).best
+        for i in range(0, len(sources), 100)
+    ]
+    ids = np.concatenate(parts)
+    ids = np.where(ids < tokenizer.vocabulary_size, ids, tokenizer.unknown_id)
+    answers = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+    if task == "order":
+        return 100 * float(
+            np.mean([answer == target for answer, (_, target) in zip(answers, test, strict=True)])
+        )
+    numbered = [(str(i), target) for i, (_, target) in enumerate(test)]
+    return pipelines.evaluate(lambda _: answers, numbered, metrics=["chrf"])["chrf"]
+
+
+def train(run: references.Run) -> references.Figures:
+    """Pre-train a model, and fine-tune it on each task; train others from scratch."""
+    import keras
+
+    from keras_transformer import data, text
+    from keras_transformer.datasets import multi30k
+
+    settings, seed = run.settings, run.seed
+    keras.utils.set_random_seed(seed)
+    splits = [[(en.lower(), de.lower()) for en, de in split] for split in multi30k.load_data("en", "de")]
+    captions = [caption for pair in splits[0] for caption in pair]
+    prompts = ["order: yes no translate:"] * 20
+    tokenizer = text.SentencePieceTokenizer.train([*captions[:8000], *prompts], settings.vocabulary_size)
+    ids = {
+        "start_id": tokenizer.start_id,
+        "sentinels": range(tokenizer.vocabulary_size, tokenizer.vocabulary_size + settings.sentinels),
+    }
+
+    def corrupted(texts: Sequence[str], shuffle: bool) -> Any:
+        return data.span_corruption(
+            texts,
+            tokenizer,
+            settings.batch_size,
+            max_length=settings.length,
+            shuffle=shuffle,
+            seed=seed,
+            **ids,
+        )
+
+    def batches(pairs: Pairs, shuffle: bool) -> Any:
+        return data.translation_pairs(
+            pairs, tokenizer, settings.batch_size, max_length=64, length_buckets=3, shuffle=shuffle, seed=seed
+        )
+
+    pretrained = new_model(tokenizer, settings)
+    held_out = [caption for pair in splits[1][: settings.tested] for caption in pair]
+    validation = corrupted(held_out, False)
+    results: dict[str, Any] = {
+        "pre-training": fit(
+            pretrained, corrupted(captions, True), validation, settings.pretraining_seconds, settings
+        ),
+        "parameters": pretrained.count_params(),
+    }
+    for task, (train_pairs, validation_pairs, test) in tasks_of(splits, settings, seed).items():
+        for contender, seconds in (
+            ("pre-trained", settings.tuning_seconds),
+            ("from scratch", settings.pretraining_seconds + settings.tuning_seconds),
+        ):
+            model = new_model(tokenizer, settings)
+            if contender == "pre-trained":
+                model.set_weights(pretrained.get_weights())
+            name = f"{task}, {contender}"
+            results[f"{name}, training"] = fit(
+                model, batches(train_pairs, True), batches(validation_pairs, False), seconds, settings
+            )
+            results[name] = score(model, tokenizer, task, test, settings)
+            measuring.progress(f"{name}: {results[name]:.1f}")
+    return results
+
+
+REFERENCE = references.Reference(
+    __file__,
+    __doc__,
+    {"Multi30k": None},
+    train,
+    measures=[
+        f"{task}, {contender}"
+        for task in ("order", "translation")
+        for contender in ("pre-trained", "from scratch")
+    ],
+    settings=Settings,
+    seeds=(0, 7, 14),
+    packages=("sacrebleu",),
+)
+
+if __name__ == "__main__":
+    sys.exit(REFERENCE.main())
