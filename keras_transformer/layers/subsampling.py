@@ -71,29 +71,30 @@ class ConvolutionalSubsampling(ConfiguredLayer):
         self.kernel_initializer = initializers.get(kernel_initializer)
 
     def build(self, inputs_shape: Any, lengths_shape: Any = None) -> None:
-        """Create the convolutions for frames of size F."""
+        """Create the convolutions for frames of size F, as Dense layers, which support LoRA and quantization."""
         self.convolutions = []
-        shape = (inputs_shape[0], None, inputs_shape[-1])
-        for i, stride in enumerate(self.strides):
-            convolution = keras.layers.Conv1D(
+        size = inputs_shape[-1]
+        for i in range(len(self.strides)):
+            convolution = keras.layers.Dense(
                 self.filters,
-                self.kernel_size,
-                stride,
                 activation=activation_function(self.activation),
                 kernel_initializer=initializers.clone(self.kernel_initializer),
                 dtype=self.dtype_policy,
                 name=f"convolution_{i}",
             )
-            convolution.build(shape)
+            convolution.build((*inputs_shape[:2], self.kernel_size * size))
             self.convolutions.append(convolution)
-            shape = (*shape[:2], self.filters)
+            size = self.filters
 
     def call(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the shorter sequence (B, T', D)."""
         margin = self.kernel_size // 2
         hidden = zero_padding(inputs, lengths)
         for convolution, stride in zip(self.convolutions, self.strides, strict=True):
-            hidden = convolution(ops.pad(hidden, [[0, 0], [margin, margin], [0, 0]]))
+            padded = ops.pad(hidden, [[0, 0], [margin, margin], [0, 0]])
+            end = ops.shape(hidden)[1]  # the window of the last frame begins before it
+            windows = [padded[:, place : place + end : stride] for place in range(self.kernel_size)]
+            hidden = convolution(ops.concatenate(windows, axis=-1))
             lengths = None if lengths is None else _shortened(lengths, stride)
             hidden = zero_padding(hidden, lengths)
         return hidden

@@ -88,7 +88,7 @@ def test_convolutions_equal_their_definition():
     inputs = normal(2, 7, 4)
     layer(inputs)
     convolution = randomise(layer).convolutions[0]
-    kernel, bias = numbers(convolution.kernel), numbers(convolution.bias)
+    kernel, bias = numbers(convolution.kernel).reshape(3, 4, 3), numbers(convolution.bias)
     padded = np.pad(inputs, [(0, 0), (1, 1), (0, 0)])
     expected = [bias + sum(padded[:, 2 * t + k] @ kernel[k] for k in range(3)) for t in range(4)]
     np.testing.assert_allclose(layer(inputs), np.stack(expected, axis=1), **CLOSE)
