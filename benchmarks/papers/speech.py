@@ -83,7 +83,9 @@ def speak(text: str, accent: str, voice: str, speed: int, pitch: int) -> Utteran
 def utterances(count: int, voices: str, seed: int) -> list[Utterance]:
     """Return utterances of random words, voices, accents, speeds and pitches."""
     if shutil.which("espeak-ng") is None:
-        raise SystemExit("espeak-ng must be installed: apt-get install espeak-ng (Debian), brew install espeak-ng")
+        raise SystemExit(
+            "espeak-ng must be installed: apt-get install espeak-ng (Debian), brew install espeak-ng"
+        )
     random, names = np.random.default_rng(seed), VOICES[voices].split()
     arguments = [
         (
@@ -194,7 +196,8 @@ def run(run: references.Run) -> references.Figures:
             flush=True,
         )
     rates = {
-        f"word error rate, {name}": word_error_rate(recognize, test, level, seed) for name, level in NOISES.items()
+        f"word error rate, {name}": word_error_rate(recognize, test, level, seed)
+        for name, level in NOISES.items()
     }
     return {
         **rates,

@@ -66,9 +66,8 @@ class SpeechToText(SpeechTask, ForwardPipeline):
 
         Raises:
             FileNotFoundError: if a file does not exist.
-            TypeError: if audio is neither an array nor a path.
-            ValueError: if audio has another sample rate, several channels or integers, is not finite, or is too short
-                or too long.
+            ValueError: if audio is neither an array nor a path, has another sample rate, several channels or integers,
+                is not finite, or is too short or too long.
         """
         check_batch_size(batch_size)
         if is_single(audio):
@@ -88,9 +87,11 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         """The axis of samples, and their padding value."""
         return {"audio": (1, 0.0)}
 
-    def preprocess(self, audio: Tensor, lengths: Tensor) -> Preprocessed:
-        """Check audio (B, N) of given lengths (B,), as TensorFlow operations."""
-        lengths = tf.where(lengths == ALL, tf.shape(audio)[1], lengths)
+    def preprocess(self, audio: Tensor, lengths: Tensor | None = None) -> Preprocessed:
+        """Check audio (B, N), of lengths (B,) if it is padded, as TensorFlow operations."""
+        if lengths is None:
+            lengths = tf.fill(tf.shape(audio)[:1], ALL)
+        lengths = tf.cast(tf.where(lengths == ALL, tf.shape(audio, lengths.dtype)[1], lengths), tf.int32)
         is_real = tf.range(tf.shape(audio)[1]) < lengths[:, None]
         finite = tf.reduce_all(tf.math.is_finite(audio) | ~is_real, axis=1)
         low, high = self.min_samples, int(self.max_seconds * self.model.sample_rate)
@@ -111,6 +112,11 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         }
         return Preprocessed(inputs, error, {})
 
+    def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
+        """Return the model's inputs for audio and its lengths."""
+        audio, lengths = arrays
+        return {"audio": audio, "lengths": tf.cast(lengths, tf.int32)}
+
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the ids (B, T) of the texts, with padding between them."""
         return {"ids": self.model.greedy_ids(self.model(inputs, training=False))}
@@ -126,7 +132,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         audio = [
             {
                 "audio": 0.1 * random.normal(size=(len(lengths), max(lengths))).astype("float32"),
-                "lengths": np.array(lengths, "int32"),
+                "lengths": np.array(lengths, "int64"),
             }
             for lengths in ([rate, rate // 2, rate - 77], [rate // 2])
         ]
@@ -146,10 +152,12 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         self, inputs: Sequence[Sequence[Any]], indices: Sequence[int], **options: Any
     ) -> Preprocessed:
         """Pad the rows of audio at `indices`, to one of a few sizes, and preprocess them."""
-        if len(inputs) == 2:  # audio that is padded already, and its lengths
-            return super()._preprocessed(inputs, indices, **options)
         rows = [inputs[0][index] for index in indices]
-        lengths = np.array([len(row) for row in rows], np.int32)
+        if len(inputs) == 2 and len(rows):  # lengths of audio that is padded already
+            rows = [
+                row if length == ALL else row[:length] for row, length in zip(rows, inputs[1], strict=True)
+            ]
+        lengths = np.array([len(row) for row in rows], np.int64)
         audio = np.zeros((len(rows), length_bucket(int(lengths.max(initial=1)))), np.float32)
         for row, values in zip(rows, audio, strict=True):
             values[: len(row)] = row

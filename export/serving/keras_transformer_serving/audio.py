@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer_serving.pipelines.errors import InvalidInputError
+
 _FORMATS = {1: "u1", 2: "<i2", 4: "<i4"}  # of samples of one, two and four bytes
 
 
@@ -27,16 +29,16 @@ def read_wav(source: str | os.PathLike[str] | bytes, sample_rate: int) -> np.nda
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             content = file.readframes(file.getnframes())
     except (EOFError, wave.Error) as error:
-        raise ValueError(
+        raise _error(
             f"`audio` must be a WAV file of integer samples. Received: {name}, {error or 'an incomplete file'}"
         ) from None
     if channels != 1:
-        raise ValueError(f"`audio` must have one channel. Received: {channels} channels in {name}")
+        raise _error(f"`audio` must have one channel. Received: {channels} channels in {name}")
     if rate != sample_rate:
-        raise ValueError(f"`audio` must have {sample_rate} samples a second. Received: {rate} in {name}")
+        raise _error(f"`audio` must have {sample_rate} samples a second. Received: {rate} in {name}")
     content = content[: len(content) // width * width]
     if not content:
-        raise ValueError(f"`audio` must have samples. Received: none in {name}")
+        raise _error(f"`audio` must have samples. Received: none in {name}")
     if width == 3:  # the three bytes of a sample become the upper ones of four
         padded = np.zeros((len(content) // 3, 4), np.uint8)
         padded[:, 1:] = np.frombuffer(content, np.uint8).reshape(-1, 3)
@@ -55,8 +57,7 @@ def checked_audio(audio: Any, sample_rate: int) -> np.ndarray:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        TypeError: if it is neither.
-        ValueError: as `read_wav`, or if an array has another shape or dtype.
+        ValueError: as `read_wav`, or if it is neither, or an array of another shape or dtype.
     """
     if isinstance(audio, str | os.PathLike | bytes):
         return read_wav(audio, sample_rate)
@@ -65,15 +66,17 @@ def checked_audio(audio: Any, sample_rate: int) -> np.ndarray:
     except ValueError:  # ragged lists
         samples = np.empty((0, 0))
     if samples.dtype.kind == "O" or samples.dtype.kind in "US":
-        raise TypeError(
+        raise _error(
             f"`audio` must be floats (N,) or the path of a WAV file. Received: a {type(audio).__name__}"
         )
     if samples.ndim != 1:
-        raise ValueError(
+        raise _error(
             f"`audio` must be floats (N,), of one channel. Received: an array of shape {samples.shape}"
         )
     if samples.size and samples.dtype.kind != "f":
-        raise ValueError(
-            f"`audio` must be floats, usually from -1 to 1. Received: {samples.dtype} samples"
-        )
+        raise _error(f"`audio` must be floats, usually from -1 to 1. Received: {samples.dtype} samples")
     return samples.astype(np.float32)
+
+
+def _error(message: str) -> InvalidInputError:
+    return InvalidInputError("audio", message)

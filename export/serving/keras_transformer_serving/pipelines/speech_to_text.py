@@ -27,6 +27,11 @@ class AudioTensor(Tensor):
 
     sample_rate: int = 16000
 
+    @property
+    def reads_bytes(self) -> bool:
+        """True: a WAV file is bytes."""
+        return True
+
     def convert(self, value: Any, place: str) -> Any:
         """Return the samples of a value of JSON."""
         if isinstance(value, bytes):
@@ -45,7 +50,7 @@ class SpeechTask(Task):
         audio = AudioTensor(
             "audio", "float32", (None,), axis="num_samples", sample_rate=config["sample_rate"]
         )
-        return {DEFAULT: (audio, Tensor("lengths", "int32", default=ALL))}
+        return {DEFAULT: (audio, Tensor("lengths", "int64", default=ALL))}
 
     @classmethod
     def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
