@@ -1,4 +1,4 @@
-"""Keras layers: attention, positions, embeddings, recurrent mixers and Transformer blocks."""
+"""Keras layers: attention, positions, embeddings, audio features, recurrent mixers and Transformer blocks."""
 
 from keras_transformer.layers.blocks import DecoderBlock as DecoderBlock
 from keras_transformer.layers.blocks import EncoderBlock as EncoderBlock
@@ -38,6 +38,8 @@ from keras_transformer.layers.score_layers import BilinearScore as BilinearScore
 from keras_transformer.layers.score_layers import GATScore as GATScore
 from keras_transformer.layers.score_layers import ScoreLayer as ScoreLayer
 from keras_transformer.layers.segment_attention import SegmentAttention as SegmentAttention
+from keras_transformer.layers.spectrogram import LogMelSpectrogram as LogMelSpectrogram
+from keras_transformer.layers.subsampling import ConvolutionalSubsampling as ConvolutionalSubsampling
 
 __all__ = [
     "S4D",
@@ -45,6 +47,7 @@ __all__ = [
     "AdditiveScore",
     "BiasLayer",
     "BilinearScore",
+    "ConvolutionalSubsampling",
     "DecoderBlock",
     "Dropout",
     "DynamicNTKScaling",
@@ -56,6 +59,7 @@ __all__ = [
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
+    "LogMelSpectrogram",
     "LongRoPEScaling",
     "Mamba2",
     "Mixer",

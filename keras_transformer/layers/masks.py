@@ -1,4 +1,4 @@
-"""Masks of the attention layers."""
+"""Masks of attention, and of padding in sequences."""
 
 import functools
 
@@ -16,3 +16,11 @@ def merge(*masks: Tensor | None) -> Tensor | None:
 def with_head_axis(mask: Tensor | None) -> Tensor | None:
     """Reshape a mask (B, T, S) to (B, 1, T, S); return masks of other shapes unchanged."""
     return mask[:, None] if mask is not None and len(mask.shape) == 3 else mask
+
+
+def zero_padding(values: Tensor, lengths: Tensor | None, padding_value: float = 0.0) -> Tensor:
+    """Replace the values (B, T, D) after the lengths (B,) of sequences padded at the end; keep all if it is None."""
+    if lengths is None:
+        return values
+    is_real = ops.arange(ops.shape(values)[1], dtype="int32") < ops.cast(lengths, "int32")[:, None]
+    return ops.where(is_real[..., None], values, ops.cast(padding_value, values.dtype))

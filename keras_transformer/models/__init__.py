@@ -1,4 +1,4 @@
-"""Transformer models: encoders, decoders, encoder–decoders and graph attention networks."""
+"""Transformer models: encoders, decoders, encoder–decoders, speech recognition and graph attention networks."""
 
 from keras_transformer.models.bert import BERT as BERT
 from keras_transformer.models.bert_heads import MaskedLanguageModel as MaskedLanguageModel
@@ -7,6 +7,7 @@ from keras_transformer.models.bert_heads import SequenceClassifier as SequenceCl
 from keras_transformer.models.bert_heads import SpanClassifier as SpanClassifier
 from keras_transformer.models.bert_heads import TokenClassifier as TokenClassifier
 from keras_transformer.models.causal_language_model import CausalLanguageModel as CausalLanguageModel
+from keras_transformer.models.ctc import CTC as CTC
 from keras_transformer.models.encoder_decoder_classifier import (
     EncoderDecoderClassifier as EncoderDecoderClassifier,
 )
@@ -18,6 +19,7 @@ from keras_transformer.models.gpt_heads import GPTMultipleChoice as GPTMultipleC
 from keras_transformer.models.llama import Llama as Llama
 from keras_transformer.models.modernbert import ModernBERT as ModernBERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder as SentenceEncoder
+from keras_transformer.models.speech_encoder import SpeechEncoder as SpeechEncoder
 from keras_transformer.models.t5 import T5 as T5
 from keras_transformer.models.transformer import Transformer as Transformer
 from keras_transformer.models.transformer_xl import TransformerXL as TransformerXL
@@ -26,6 +28,7 @@ from keras_transformer.models.vit import ViT as ViT
 
 __all__ = [
     "BERT",
+    "CTC",
     "GAT",
     "GPT",
     "T5",
@@ -41,6 +44,7 @@ __all__ = [
     "SentenceEncoder",
     "SequenceClassifier",
     "SpanClassifier",
+    "SpeechEncoder",
     "TokenClassifier",
     "Transformer",
     "TransformerXL",

@@ -27,14 +27,14 @@ _ELEMENTWISE = (
 
 
 class InputSpec(NamedTuple):
-    """The spec of an integer input.
+    """The spec of an input of integers, or of finite floats.
 
     Attributes:
         limit: the integers must be in [0, limit); None for any non-negative integers. With 2 the input may be boolean.
         axes: the names of the axes.
         required: whether the model needs the input.
         exported: whether it is an input of exported models; by default, required inputs are.
-        dtype: its dtype in exported models.
+        dtype: its dtype in exported models; floats for an input of floats.
     """
 
     limit: int | None
@@ -47,6 +47,11 @@ class InputSpec(NamedTuple):
     def is_exported(self) -> bool:
         """True if it is an input of exported models."""
         return self.required if self.exported is None else self.exported
+
+    @property
+    def is_float(self) -> bool:
+        """True if the input has floats."""
+        return "float" in self.dtype
 
     def for_keras(self, name: str) -> keras.InputSpec:
         """Return the corresponding `keras.InputSpec`, in which axes have no names."""
@@ -66,7 +71,7 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
 
     Raises:
         TypeError: if `inputs` is neither.
-        ValueError: if an input is missing, unknown, not of integers, of a wrong shape or out of range.
+        ValueError: if an input is missing, unknown, of a wrong dtype or shape, or out of range.
     """
     required = [name for name, spec in specs.items() if spec.required]
     if isinstance(inputs, dict):
@@ -83,7 +88,11 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
     for name, values in named.items():
         spec = specs[name]
         _check_tensor(name, values, spec, sizes)
-        if (known := known_values(values)) is not None:
+        if (known := known_values(values)) is None:
+            continue
+        if spec.is_float:
+            _check_values(name, known, ~np.isfinite(known), "finite")
+        else:
             limit = spec.limit
             wrong = (known < 0) if limit is None else (known < 0) | (known >= limit)
             _check_values(name, known, wrong, "at least 0" if limit is None else f"in [0, {limit})")
@@ -102,7 +111,7 @@ def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]
     if not hasattr(values, "shape"):
         raise TypeError(f"`{name}` must be an array or a tensor. Received: {str(values)[:80]}")
     dtype = keras.backend.standardize_dtype(values.dtype)
-    is_valid = "int" in dtype or (spec.limit == 2 and dtype == "bool")
+    is_valid = ("float" if spec.is_float else "int") in dtype or (spec.limit == 2 and dtype == "bool")
     unknown = getattr(values.shape, "rank", 0) is None
     shape = () if unknown else tuple(values.shape)
     if is_valid and not unknown:
@@ -111,7 +120,7 @@ def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]
             for axis, size in zip(spec.axes, shape, strict=True)
         )
     if not is_valid:
-        kind = "booleans" if spec.limit == 2 else "integers"
+        kind = "floats" if spec.is_float else "booleans" if spec.limit == 2 else "integers"
         others = "".join(
             f", {axis} = {size}" for axis, size in sizes.items() if axis in spec.axes and axis.isalpha()
         )

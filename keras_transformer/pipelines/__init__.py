@@ -20,6 +20,7 @@ from keras_transformer.pipelines.question_answering import QuestionAnswering as 
 from keras_transformer.pipelines.question_answering import Span as Span
 from keras_transformer.pipelines.reranking import RankedText as RankedText
 from keras_transformer.pipelines.reranking import Reranking as Reranking
+from keras_transformer.pipelines.speech_to_text import SpeechToText as SpeechToText
 from keras_transformer.pipelines.text_classification import TextClassification as TextClassification
 from keras_transformer.pipelines.text_generation import TextGeneration as TextGeneration
 from keras_transformer.pipelines.text_to_text import TextToText as TextToText
@@ -41,6 +42,7 @@ __all__ = [
     "RankedText",
     "Reranking",
     "Span",
+    "SpeechToText",
     "TaggedWord",
     "TextClassification",
     "TextGeneration",

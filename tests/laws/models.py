@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_transformer import models
-from keras_transformer.layers import DynamicNTKScaling, LinearScaling
+from keras_transformer.layers import DynamicNTKScaling, LinearScaling, LogMelSpectrogram
 from keras_transformer.models import BERT, GAT, GPT, T5, Gemma, Llama, Transformer, Unlimiformer, ViT
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.relations import Causal, GlobalTokens, SlidingWindow, Strided
@@ -21,6 +21,8 @@ TWO_SEQUENCES = {"token_ids": np.stack([IDS, IDS[::-1]], axis=1)}  # for each ex
 CLASSIFIED = {"token_ids": np.where(IDS == 3, 15, IDS)}  # 15 is the token that a GPT's head reads
 TWO_CLASSIFIED = {"token_ids": np.where(TWO_SEQUENCES["token_ids"] == 3, 15, TWO_SEQUENCES["token_ids"])}
 IMAGES = {"inputs": np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3)).astype("float32")}
+AUDIO = {"audio": 0.1 * normal(3, 1600), "lengths": np.array([1600, 900, 0])}
+FRAMES = {"frames": normal(3, 9, 5), "lengths": np.array([9, 4, 0])}
 NODES = normal(3, 6, 16)
 EDGES = np.array([[[0, 1], [1, 2], [3, 3], [-1, -1]]] * 3)  # 4 and 5 are isolated
 ADJACENCY = np.array([[[[s, t] in edges for s in range(6)] for t in range(6)] for edges in EDGES.tolist()])
@@ -63,6 +65,11 @@ def decoder(vocabulary_size, **options):
 def bart(vocabulary_size, **options):
     """Return a Transformer with learned positions."""
     return Transformer(vocabulary_size, position_encoding="learned", **options)
+
+
+def recognizer(dtype=None, **options):
+    """Return a CTC model on an encoder of audio."""
+    return models.CTC(models.SpeechEncoder(**SIZES, dtype=dtype), dtype=dtype, **options)
 
 
 def unlimiformer(dtype=None, **options):
@@ -298,6 +305,30 @@ MODELS = {
         },
     ),
     **cases(
+        models.SpeechEncoder,
+        {**SIZES, "num_features": 5},
+        FRAMES,
+        {"frames": {"strides": [1, 3], "kernel_size": 5, "activation": "relu"}},
+        everyday=False,
+    ),
+    **cases(
+        models.SpeechEncoder,
+        SIZES,
+        AUDIO,
+        {
+            "audio": {
+                "features": LogMelSpectrogram(8, 8000, 64, 32),
+                "position_encoding": "alibi",
+                "relation": WINDOW,
+                "epsilon": 1e-3,
+                "dropout": 0.2,
+                "name": "mine",
+            }
+        },
+        everyday=False,
+    ),
+    **cases(recognizer, {"vocabulary_size": 16}, AUDIO, {"defaults": {}}),
+    **cases(
         GAT,
         {"num_features": 16, "num_classes": 3, "num_heads": (2, 1), "head_dim": 8, "dropout": 0.0},
         {"nodes": NODES, "edges": EDGES},
@@ -338,6 +369,7 @@ DIFFERENT = {
         "SequenceClassifier-pooler",
         "GPTClassifier-gpt",
         "ViT-class token",
+        "Recognizer-defaults",
         "GAT-gat",
     )
 }

@@ -28,6 +28,7 @@ PAIRS = [TEXTS[:5], TEXTS[4::-1]]
 MASKED = ["a [MASK] b", "[MASK][MASK]x☃", "c [MASK] d [MASK] ."]
 RANDOM = np.random.default_rng(1)
 IMAGES = RANDOM.uniform(0, 255, (3, 8, 8, 3)).astype("float32")
+AUDIO = RANDOM.normal(0, 0.1, (3, 3000)).astype("float32")
 NODES, EDGES = RANDOM.normal(size=(3, 4, 5)).astype("float32"), RANDOM.integers(0, 4, (3, 6, 2))
 BYTES = text.ByteTokenizer()
 
@@ -180,6 +181,12 @@ def classify_nodes():
     return pipelines.NodeClassification(randomise(models.GAT(5, 3, (2, 1), head_dim=4, dropout=0.5), 1))
 
 
+def recognize_speech():
+    """Return a recognizer of speech."""
+    encoder = models.SpeechEncoder(**SIZES, dropout=0.5)
+    return pipelines.SpeechToText(randomise(models.CTC(encoder, BYTES.vocabulary_size), 1), BYTES)
+
+
 def translate(**options):
     """Return a pipeline of an encoder–decoder."""
     ids = {name: getattr(BYTES, name) for name in ("pad_id", "start_id", "end_id")}
@@ -231,6 +238,7 @@ def run_of(pipeline):
 
 
 INVALID_BYTES = [b"\xff"]
+INVALID_AUDIO = [np.full(3000, np.nan, "float32")]
 INVALID_IMAGE = [np.full((8, 8, 3), 300, "float32")]
 # Pipelines that run their model once on texts.
 OF_TEXTS = {
@@ -301,6 +309,7 @@ FORWARD = {
         lambda: classify_images(labels=LABELS, problem_type=SEVERAL), IMAGES, invalid=INVALID_IMAGE
     ),
     "image, number": row(lambda: classify_images(1, patch_size=(8, 2)), IMAGES, invalid=INVALID_IMAGE),
+    "speech": row(recognize_speech, AUDIO, invalid=INVALID_AUDIO),
     "nodes": row(classify_nodes, NODES, EDGES, invalid=[NODES[0], EDGES[0] + 9], quick=True),
 }
 GENERATING = {

@@ -255,6 +255,8 @@ def test_exports_are_verified_loaded_and_served(case, tmp_path, served_without_t
         if is_limited and len(case.columns) == 1:
             error = loaded[DEFAULT](text=tf.constant([case.columns[0][0], LONG]))["error"].numpy()
             assert [b"as `max_length` is 40" in each for each in error] == [False, True]
+    elif isinstance(pipeline, kt_pipelines.SpeechToText):
+        assert served(list(case.columns[0])) == pipeline(*case.columns)
     else:
         with pytest.raises(ValueError, match="texts are for the export's SavedModel"):
             served(["a"])

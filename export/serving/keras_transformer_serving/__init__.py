@@ -17,6 +17,7 @@ from keras_transformer_serving.pipelines import FillMask as FillMask
 from keras_transformer_serving.pipelines import QuestionAnswering as QuestionAnswering
 from keras_transformer_serving.pipelines import RankedText as RankedText
 from keras_transformer_serving.pipelines import Reranking as Reranking
+from keras_transformer_serving.pipelines import SpeechToText as SpeechToText
 from keras_transformer_serving.pipelines import TextClassification as TextClassification
 from keras_transformer_serving.pipelines import TextGeneration as TextGeneration
 from keras_transformer_serving.pipelines import TextToText as TextToText
@@ -41,6 +42,7 @@ __all__ = [
     "RankedText",
     "Reranking",
     "Sessions",
+    "SpeechToText",
     "TextClassification",
     "TextGeneration",
     "TextToText",

@@ -79,6 +79,11 @@ class Tensor:
         """True if each row must have it."""
         return self.default is None and not self.optional
 
+    @property
+    def reads_bytes(self) -> bool:
+        """True if a value of JSON can be {"b64": …}, the base64 of bytes."""
+        return self.dtype == "string"
+
     def convert(self, value: Any, place: str) -> Any:
         """Return a value of JSON as a string, bytes, a number, or an array, after checking it.
 

@@ -10,6 +10,7 @@ from keras_transformer.layers import (
     S4D,
     AdditiveScore,
     ALiBi,
+    ConvolutionalSubsampling,
     DecoderBlock,
     Dropout,
     DynamicNTKScaling,
@@ -19,6 +20,7 @@ from keras_transformer.layers import (
     GraphAttention,
     LearnedPositions,
     Llama3Scaling,
+    LogMelSpectrogram,
     LongRoPEScaling,
     Mamba2,
     MultiHeadAttention,
@@ -322,3 +324,26 @@ invalid(
     ({"score": GATScore()}, "`score` must be built … Received: score=<GATScore"),
 )
 invalid(AdditiveScore, {}, must("be", activation="relu"))
+invalid(
+    LogMelSpectrogram,
+    {},
+    must(POSITIVE, num_mels=0, sample_rate=0, window_length=-2, hop_length=0.5),
+    must("be even", window_length=401),
+    must("not be negative", min_frequency=-1.0),
+    must("be between `min_frequency` and half of `sample_rate`", max_frequency=9000.0),
+    must("be one of", normalization="batch"),
+)
+for shape in ((2, 200), (400,), (2, 400, 1)):
+    message = (
+        "`inputs` must be audio (B, N) of more than window_length / 2 = 200 samples. Received: inputs.shape="
+    )
+    invalid(
+        LogMelSpectrogram(), {}, ({"inputs": zeros(*shape)}, f"{message}{shape}"), name="LogMelSpectrogram"
+    )
+invalid(
+    ConvolutionalSubsampling,
+    {"filters": 4},
+    must(POSITIVE, filters=0, kernel_size=0),
+    must("be odd", kernel_size=4),
+    ({"strides": (2, 0)}, "`strides` must be a positive integer. Received: strides=0"),
+)

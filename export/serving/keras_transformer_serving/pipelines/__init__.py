@@ -12,6 +12,7 @@ from keras_transformer_serving.pipelines.generating import generating_pipeline a
 from keras_transformer_serving.pipelines.question_answering import QuestionAnswering as QuestionAnswering
 from keras_transformer_serving.pipelines.reranking import RankedText as RankedText
 from keras_transformer_serving.pipelines.reranking import Reranking as Reranking
+from keras_transformer_serving.pipelines.speech_to_text import SpeechToText as SpeechToText
 from keras_transformer_serving.pipelines.text_classification import TextClassification as TextClassification
 from keras_transformer_serving.pipelines.texts import TextPipeline
 from keras_transformer_serving.pipelines.token_classification import (
@@ -38,6 +39,8 @@ def forward_pipeline(
         The class of its name, or a `Model` if there is none, or it needs a tokenizer and there is none.
     """
     pipeline_class = ExportedPipeline.of(config["pipeline"])
+    if pipeline_class is not None and issubclass(pipeline_class, SpeechToText):
+        return pipeline_class(sessions, config, tokenizer)
     if pipeline_class is not None and issubclass(pipeline_class, ArrayPipeline):
         return pipeline_class(sessions, config)
     if pipeline_class is not None and issubclass(pipeline_class, TextPipeline) and tokenizer is not None:

@@ -34,7 +34,7 @@ def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
     if isinstance(pipeline, ArrayPipeline):
         outputs = (*pipeline.outputs(pipeline.config), ERROR_OUTPUT)
         prepare = functools.partial(prepare_arrays, finish=functools.partial(_finish_arrays, pipeline))
-        result[DEFAULT] = Signature(inputs, outputs, prepare)
+        result[DEFAULT] = Signature(pipeline.graph_inputs(pipeline.config), outputs, prepare)
     if isinstance(pipeline, TextPipeline):
         run = functools.partial(pipeline.run_windows, batch_size=max_batch_size)
         for name, (tensors, outputs) in pipeline.tensors(pipeline.config).items():
@@ -73,7 +73,7 @@ def _sizes(entry: Any) -> tuple[int | None, ...]:
 def _prepare_arrays(pipeline: Model, run: Any, row: Row, index: int, finish: Any = None) -> Job:
     """Return a job of a row of arrays; rows of the same shapes can be in one batch."""
     try:
-        feed = pipeline.feed(**{name: values[None] for name, values in row.items()})
+        feed = pipeline.feed(**{name: np.asarray(values)[None] for name, values in row.items()})
     except ValueError as error:
         raise InvalidInputError(next(iter(row)), str(error)) from None
     shapes = tuple(values.shape for values in feed.values())

@@ -172,9 +172,9 @@ def _is_bytes(value: Any) -> bool:
 
 
 def _decoded(value: Any, signature: Signature, name: str) -> Any:
-    """Return the bytes of {"b64": …}, where the input is a string; any other value, or wrong base64, as it is."""
-    strings = {tensor.name for tensor in signature.inputs if tensor.dtype == "string"}
-    if name not in strings or not _is_bytes(value):
+    """Return the bytes of {"b64": …}, where the input reads them; any other value, or wrong base64, as it is."""
+    binary = {tensor.name for tensor in signature.inputs if tensor.reads_bytes}
+    if name not in binary or not _is_bytes(value):
         return value
     try:
         return base64.b64decode(value["b64"], validate=True)

@@ -1,0 +1,134 @@
+"""Speech recognition: from audio to text."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_transformer_serving.audio import checked_audio, read_wav
+from keras_transformer_serving.pipelines.classification import ArrayPipeline
+from keras_transformer_serving.pipelines.errors import Errors, RowErrors
+from keras_transformer_serving.sessions import Sessions
+from keras_transformer_serving.tasks import DEFAULT, Row, Task, Tensor
+from keras_transformer_serving.text import Tokenizer
+
+ALL = -1
+"""The length of a row of audio without padding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AudioTensor(Tensor):
+    """Audio (N,): numbers, or in JSON the base64 of a WAV file, {"b64": "…"}.
+
+    Attributes:
+        sample_rate: the number of samples in a second.
+    """
+
+    sample_rate: int = 16000
+
+    @property
+    def reads_bytes(self) -> bool:
+        """True: a WAV file is bytes."""
+        return True
+
+    def convert(self, value: Any, place: str) -> Any:
+        """Return the samples of a value of JSON."""
+        if isinstance(value, bytes):
+            return read_wav(value, self.sample_rate)
+        return super().convert(value, place)
+
+
+class SpeechTask(Task):
+    """Speech recognition."""
+
+    reads: ClassVar[str] = "audio"
+
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the inputs: audio, and the numbers of samples of audio padded at the end."""
+        audio = AudioTensor(
+            "audio", "float32", (None,), axis="num_samples", sample_rate=config["sample_rate"]
+        )
+        return {DEFAULT: (audio, Tensor("lengths", "int64", default=ALL))}
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the text."""
+        return (Tensor("text", "string"),)
+
+
+class SpeechToText(SpeechTask, ArrayPipeline):
+    """An exported recognizer of speech; `load` creates it.
+
+    Args:
+        sessions: ONNX Runtime's sessions of the graphs.
+        config: the export's settings.
+        tokenizer: the export's tokenizer.
+    """
+
+    def __init__(self, sessions: Sessions, config: dict[str, Any], tokenizer: Tokenizer | None) -> None:
+        super().__init__(sessions, config)
+        if tokenizer is None:
+            raise ValueError(
+                "`tokenizer` must be one of `keras_transformer.text` for speech. Received: tokenizer=None"
+            )
+        self.tokenizer = tokenizer
+
+    def __call__(self, audio: Any, batch_size: int = 1, *, errors: Errors = "raise") -> Any:
+        """Return the text of each audio.
+
+        Args:
+            audio: a list of floats (N,) or paths of WAV files, or a single one.
+            batch_size: ignored, as audio of different lengths runs one by one.
+            errors: "raise" the error of an audio, or "return" it in place of the text.
+
+        Raises:
+            ValueError: if audio has another sample rate, several channels, values that are not finite, or is too short
+                or too long.
+        """
+        if is_single(audio):
+            return self([audio], batch_size, errors=errors)[0]
+        row_errors, texts = RowErrors(errors), {}
+        for index, each in enumerate(audio):
+            with row_errors.of(index):
+                samples = checked_audio(each, self.config["sample_rate"])
+                texts[index] = self.answer(self.postprocess(self._outputs(samples)), self.config)
+        return row_errors.merge({row: text for row, text in texts.items() if row not in row_errors})
+
+    def feed(self, **arrays: Any) -> dict[str, np.ndarray]:
+        """Return the graph's inputs; the lengths are by default those of audio without padding."""
+        audio = np.asarray(arrays["audio"]) if "audio" in arrays else None
+        if audio is not None and audio.ndim == 2:
+            lengths = np.asarray(arrays.get("lengths", np.full(len(audio), ALL)))
+            arrays["lengths"] = np.where(lengths == ALL, audio.shape[1], lengths)
+        feed = super().feed(**arrays)
+        for samples, length in zip(feed["audio"], feed["lengths"], strict=True):
+            check_samples(samples[: max(0, int(length))], self.config)
+        return feed
+
+    def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:
+        """Return the text of ids (T,)."""
+        return {"text": self.tokenizer.detokenize(outputs["ids"].tolist())}
+
+    def _outputs(self, samples: np.ndarray) -> Row:
+        return {name: values[0] for name, values in self.run(audio=samples[None]).items()}
+
+
+def is_single(audio: Any) -> bool:
+    """Return whether a value is one audio rather than a list of several."""
+    if isinstance(audio, np.ndarray):
+        return audio.ndim == 1 and audio.dtype != object
+    return not isinstance(audio, list | tuple) or (len(audio) > 0 and isinstance(audio[0], float | int))
+
+
+def check_samples(samples: np.ndarray, config: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless audio (N,) is finite, and neither too short nor too long."""
+    if not np.isfinite(samples).all():
+        raise ValueError("`audio` must be finite. Received: NaN or infinite samples")
+    low, high = config["min_samples"], int(config["max_seconds"] * config["sample_rate"])
+    if not low <= len(samples) <= high:
+        raise ValueError(
+            f"`audio` must have {low} to {high} samples ({config['max_seconds']} seconds). "
+            f"Received: {len(samples)} samples"
+        )

@@ -1,0 +1,130 @@
+"""Speech recognition: files, bad input, padding, and requests to a server."""
+
+import base64
+import io
+import wave
+
+import numpy as np
+import pytest
+
+import keras_transformer_serving as serving
+from keras_transformer import export, models, pipelines
+from keras_transformer_serving.audio import read_wav
+from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
+from tests.laws.pipelines import AUDIO, BYTES, SIZES, recognize_speech
+
+RATE = 16000
+
+
+def wav(samples, rate=RATE, width=2, channels=1):
+    """Return the content of a WAV file."""
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setparams((channels, width, rate, 0, "NONE", ""))
+        whole = np.round(np.asarray(samples, "float64") * (2 ** (8 * width - 1) - 1)).astype("<i8")
+        if width == 1:
+            whole += 128
+        file.writeframes(whole.view("u1").reshape(-1, 8)[:, :width].tobytes())
+    return content.getvalue()
+
+
+@pytest.fixture(scope="module")
+def recognize():
+    return recognize_speech()
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_samples_of_wav_files_equal_what_was_written(width, tmp_path):
+    samples = np.clip(AUDIO[0], -1, 1)
+    (tmp_path / "a.wav").write_bytes(wav(samples, width=width))
+    for source in (wav(samples, width=width), tmp_path / "a.wav"):
+        found = read_wav(source, RATE)
+        assert found.dtype == "float32"
+        np.testing.assert_allclose(found, samples, atol=2.0 ** (2 - 8 * width))
+
+
+def test_files_and_arrays_have_the_same_text(recognize, tmp_path):
+    samples = read_wav(wav(AUDIO[0]), RATE)
+    (tmp_path / "a.wav").write_bytes(wav(AUDIO[0]))
+    expected = recognize([samples, AUDIO[1, :1000]])
+    assert recognize([tmp_path / "a.wav", AUDIO[1, :1000]]) == expected
+    assert recognize(str(tmp_path / "a.wav")) == recognize(samples.tolist()) == expected[0]
+    assert recognize([]) == []
+
+
+BAD = {
+    "another rate": (wav(AUDIO[0], rate=8000), "must have 16000 samples a second. Received: 8000 in"),
+    "stereo file": (wav(AUDIO[0], channels=2), "must have one channel. Received: 2 channels in"),
+    "empty file": (b"", "must be a WAV file of integer samples. Received: 0 bytes"),
+    "file without samples": (wav([]), "must have samples. Received: none in"),
+    "text file": (b"turn left", "must be a WAV file of integer samples. Received: 9 bytes"),
+    "stereo": (
+        np.zeros((2, 900), "float32"),
+        "must be floats (N,), of one channel. Received: an array of shape",
+    ),
+    "integers": (np.zeros(900, "int16"), "must be floats, usually from -1 to 1. Received: int16 samples"),
+    "no array": (None, "must be floats (N,) or the path of a WAV file. Received: a NoneType"),
+    "no samples": (
+        np.zeros(0, "float32"),
+        "must have 160 to 480000 samples (30.0 seconds). Received: 0 samples",
+    ),
+    "too long": (
+        np.zeros(480001, "float32"),
+        "must have 160 to 480000 samples (30.0 seconds). Received: 480001",
+    ),
+    "not finite": (np.full(900, np.nan, "float32"), "must be finite. Received: NaN or infinite samples"),
+    "infinite": (np.full(900, np.inf, "float32"), "must be finite. Received: NaN or infinite samples"),
+}
+
+
+def test_bad_audio_has_one_clear_error_and_does_not_change_other_texts(recognize):
+    rows = [AUDIO[0], *(value for value, _ in BAD.values()), AUDIO[1]]
+    found = recognize(rows, errors="return", batch_size=4)
+    assert [found[0], found[-1]] == recognize([AUDIO[0], AUDIO[1]])
+    for index, (name, (_, message)) in enumerate(BAD.items(), 1):
+        error = found[index]
+        assert isinstance(error, ValueError), name
+        assert str(error).startswith(f"`audio` {message}"), name
+        assert str(error).endswith(f" in audio[{index}]"), name
+        with pytest.raises(ValueError, match=f"in audio.{index}."):
+            recognize(rows[: index + 1][-1:] if index == 0 else [AUDIO[0]] * index + [rows[index]])
+    with pytest.raises(FileNotFoundError, match=r"missing\.wav"):
+        recognize("missing.wav")
+
+
+def test_models_and_tokenizers_that_do_not_fit_raise_errors():
+    frames = models.CTC(models.SpeechEncoder(**SIZES, num_features=5), BYTES.vocabulary_size)
+    audio = models.CTC(models.SpeechEncoder(**SIZES), 7)
+    with pytest.raises(TypeError, match="`model` must read audio rather than frames"):
+        pipelines.SpeechToText(frames, BYTES)
+    with pytest.raises(ValueError, match="must have the same vocabulary_size"):
+        pipelines.SpeechToText(audio, BYTES)
+    with pytest.raises(ValueError, match="`max_seconds` must be positive"):
+        pipelines.SpeechToText(recognize_speech().model, BYTES, max_seconds=0)
+    with pytest.raises(TypeError, match="`model` must be a recognizer of speech"):
+        pipelines.SpeechToText(models.GAT(5, 3), BYTES)
+
+
+def test_a_request_has_numbers_or_the_base64_of_a_wav_file(recognize):
+    audio, _ = SpeechTask.columns(recognize.config)["serving_default"]
+    samples = read_wav(wav(AUDIO[0]), RATE)
+    np.testing.assert_array_equal(audio.convert(wav(AUDIO[0]), "audio"), samples)
+    np.testing.assert_allclose(audio.convert(samples.tolist(), "audio"), samples, atol=1e-7)
+    with pytest.raises(ValueError, match="`audio` must have 16000 samples a second"):
+        audio.convert(wav(AUDIO[0], rate=8000), "audio")
+
+
+@pytest.mark.slow
+def test_the_export_and_its_server_answer_as_the_pipeline(recognize, tmp_path):
+    export.onnx(recognize, tmp_path / "it", precisions=("float32", "float16", "int8"))
+    served = serving.load(tmp_path / "it")
+    rows = [AUDIO[0], AUDIO[1, :1500], wav(AUDIO[2]), np.full(900, np.nan, "float32")]
+    found, expected = (call(rows, errors="return") for call in (served, recognize))
+    assert found[:3] == expected[:3]
+    assert str(found[3]) == str(expected[3])
+    with TestClient(app(tmp_path / "it")) as client:
+        encoded = base64.b64encode(rows[2]).decode()
+        audio = [{"audio": rows[1].tolist()}, {"audio": {"b64": encoded}}, {"audio": [0.0] * 9}]
+        answer = client.post("/v1/models/it:predict", json={"instances": audio}).json()["predictions"]
+    assert [each["text"] for each in answer] == [*expected[1:3], ""]
+    assert "must have 160 to 480000 samples" in answer[2]["error"]
