@@ -4,6 +4,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+
 from keras_transformer.interop.architecture import (
     ACTIVATIONS,
     ENCODER_DECODER_RELATIONS,
@@ -15,6 +17,7 @@ from keras_transformer.interop.architecture import (
 )
 from keras_transformer.interop.bert import complete_classifier
 from keras_transformer.models import EncoderDecoderClassifier, Transformer
+from keras_transformer.ops.scores import ScaledDotProduct
 
 _TIED = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 _OFFSET = 2  # unused rows before the first position
@@ -107,7 +110,14 @@ def _architecture(
             "scale_embedding": "scale_embedding",
             **settings,
         },
-        fixed={"norm": "layer", "epsilon": 1e-5, **fixed, **ENCODER_DECODER_RELATIONS},
+        fixed={
+            "norm": "layer",
+            "epsilon": 1e-5,
+            "score": keras.saving.serialize_keras_object(ScaledDotProduct()),
+            "shared_query_key": False,
+            **fixed,
+            **ENCODER_DECODER_RELATIONS,
+        },
         defaults={
             "dropout": 0.1,
             "attention_dropout": 0.0,

@@ -4,12 +4,14 @@ import dataclasses
 import math
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.interop.architecture import Architecture, Parameter, Parameters, dense, norm
 from keras_transformer.interop.bert import EncoderNames, block_parameters, complete_classifier
 from keras_transformer.models import ViT
+from keras_transformer.relations import Full
 
 _NAMES = EncoderNames(
     prefix="vit.",
@@ -114,7 +116,12 @@ VIT = Architecture(
         "epsilon": "layer_norm_eps",
     },
     # Images are scaled to [−1, 1], as by ViT's image processor.
-    fixed={"pooling": "token", "positions": "learned", "window": None},
+    fixed={
+        "pooling": "token",
+        "positions": "learned",
+        "window": None,
+        "relation": keras.saving.serialize_keras_object(Full()),
+    },
     defaults={
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,

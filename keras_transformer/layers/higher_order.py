@@ -13,6 +13,7 @@ from keras_transformer import relations
 from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers import masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.positions.absolute import known_values
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_positive_integer
@@ -308,7 +309,8 @@ class HypergraphAttention(ConfiguredLayer):
         The new vectors of the nodes and of the hyperedges.
 
     Raises:
-        ValueError: if a size is not positive, or `num_heads` does not divide D for the default `key_dim`.
+        ValueError: if a size is not positive, or `num_heads` does not divide D for the default `key_dim`; in a call, if
+            `incidences` have another shape or, where their values are known, are out of range.
 
     Example:
         >>> nodes, hyperedges = keras.random.normal((1, 4, 8)), keras.ops.zeros((1, 2, 8))
@@ -341,6 +343,7 @@ class HypergraphAttention(ConfiguredLayer):
         self, nodes: Tensor, hyperedges: Tensor, incidences: Tensor, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the new nodes and hyperedges."""
+        _check_incidences(incidences, nodes.shape[1], hyperedges.shape[1])
         attended = self.to_hyperedges(hyperedges, nodes, edges=incidences, training=training)
         hyperedges = hyperedges + attended
         backward = ops.flip(incidences, axis=-1)  # [hyperedge, node]
@@ -350,6 +353,19 @@ class HypergraphAttention(ConfiguredLayer):
         """Return the shapes of nodes and hyperedges."""
         del incidences_shape
         return nodes_shape, hyperedges_shape
+
+
+def _check_incidences(incidences: Tensor, num_nodes: int | None, num_hyperedges: int | None) -> None:
+    """Raise a ValueError if an incidence is known to be out of range; −1 is padding."""
+    known = known_values(incidences)
+    if known is None or known.ndim != 3 or known.shape[-1] != 2:
+        return
+    sizes = {"nodes": num_nodes, "hyperedges": num_hyperedges}
+    for place, (name, size) in enumerate(sizes.items()):
+        if size is not None:
+            wrong = known[(known[..., place] < -1) | (known[..., place] >= size)]
+            expectation = f"be pairs [node, hyperedge] with {name} in [0, {size}), or −1 for padding"
+            check(not len(wrong), expectation, incidences=wrong[:1].tolist())
 
 
 def _dense(units: int, name: str, shape: Any, dtype: Any, **options: Any) -> keras.layers.Dense:

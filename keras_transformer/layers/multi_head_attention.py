@@ -49,6 +49,8 @@ class MultiHeadAttention(ConfiguredLayer):
         bias_initializer: initializer of the biases of the four projections.
         head_norm: "rms" or "layer" to normalize each head's query and key before positions are encoded, or None.
         head_norm_epsilon: the epsilon of these norms.
+        shared_query_key: whether queries and keys have the same projection, so that κ is a symmetric function of two
+            positions for a score that compares features by a dot product, up to the position encoding and `head_norm`.
         kernel_regularizer: regularizer of the matrices of the four projections.
         bias_regularizer: regularizer of their biases.
         activity_regularizer: regularizer of their outputs.
@@ -75,8 +77,8 @@ class MultiHeadAttention(ConfiguredLayer):
         output: (B, T, D); with `return_attention_scores` also the weights, float32 (B, N, T, S), before dropout
 
     Raises:
-        ValueError: if a size is not positive, `num_kv_heads` does not divide `num_heads`, a name is unknown, or
-            `num_heads` does not divide D for the default `key_dim`.
+        ValueError: if a size is not positive, `num_kv_heads` does not divide `num_heads`, a name is unknown,
+            `num_heads` does not divide D for the default `key_dim`, or queries and keys cannot share a projection.
 
     Example:
         >>> layer = MultiHeadAttention(num_heads=4, key_dim=8, relation="causal")
@@ -86,7 +88,7 @@ class MultiHeadAttention(ConfiguredLayer):
     References:
         Vaswani et al. (2017), section 3.2.2; Ainslie et al., "GQA" (2023); `head_norm`: Henry et al., "Query-Key
         Normalization for Transformers" (2020), as in Dehghani et al., "Scaling Vision Transformers to 22 Billion
-        Parameters" (2023), section 2.
+        Parameters" (2023), section 2; `shared_query_key`: Tsai et al., "Transformer Dissection" (2019), section 3.2.
     """
 
     key_dim: int  # set by `build`, if not given
@@ -119,6 +121,7 @@ class MultiHeadAttention(ConfiguredLayer):
         bias_constraint: Any = None,
         head_norm: str | None = None,
         head_norm_epsilon: float = 1e-6,
+        shared_query_key: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -132,6 +135,14 @@ class MultiHeadAttention(ConfiguredLayer):
                 check_positive_integer(**{name: size})
         divides = num_heads % self.num_kv_heads == 0
         check(divides, "divide {num_heads}", num_kv_heads=num_kv_heads, num_heads=num_heads)
+        shares = self.num_kv_heads == num_heads or not shared_query_key
+        check(
+            shares,
+            "equal {num_heads} for a shared projection",
+            num_kv_heads=num_kv_heads,
+            num_heads=num_heads,
+        )
+        self.shared_query_key = shared_query_key
         self.relation = relations.get(relation)
         self.position_encoding = attention_encodings.get(position_encoding, num_heads, key_dim)
         self.score = score_layers.get(score)
@@ -173,7 +184,13 @@ class MultiHeadAttention(ConfiguredLayer):
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
         self.query_projection = self._project_to(self.num_heads * self.key_dim, "query", query_shape)
-        self.key_projection = self._project_to(self.num_kv_heads * self.key_dim, "key", key_shape)
+        if self.shared_query_key:
+            shape = tuple(key_shape)
+            fits = shape[-1] == query_shape[-1]
+            check(fits, f"have the size {query_shape[-1]} of the query for a shared projection", key=shape)
+            self.key_projection = self.query_projection
+        else:
+            self.key_projection = self._project_to(self.num_kv_heads * self.key_dim, "key", key_shape)
         self.value_projection = self._project_to(self.num_kv_heads * self.value_dim, "value", value_shape)
         heads_shape = (*query_shape[:-1], self.num_heads * self.value_dim)
         self.output_projection = self._project_to(query_shape[-1], "output", heads_shape)
@@ -397,7 +414,8 @@ class MultiHeadAttention(ConfiguredLayer):
         """
         for weight in self.trainable_weights:
             weight.trainable = False
-        for name in ("query", "key", "value", "output"):
+        names = ("query", "value", "output") if self.shared_query_key else ("query", "key", "value", "output")
+        for name in names:
             getattr(self, f"{name}_projection").enable_lora(rank, lora_alpha=lora_alpha)
 
     def compute_output_spec(

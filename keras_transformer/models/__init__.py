@@ -12,6 +12,8 @@ from keras_transformer.models.encoder_decoder_classifier import (
     EncoderDecoderClassifier as EncoderDecoderClassifier,
 )
 from keras_transformer.models.gat import GAT as GAT
+from keras_transformer.models.gat_heads import GraphClassifier as GraphClassifier
+from keras_transformer.models.gat_heads import LinkPredictor as LinkPredictor
 from keras_transformer.models.gemma import Gemma as Gemma
 from keras_transformer.models.gpt import GPT as GPT
 from keras_transformer.models.gpt_heads import GPTClassifier as GPTClassifier
@@ -25,6 +27,7 @@ from keras_transformer.models.transformer import Transformer as Transformer
 from keras_transformer.models.transformer_xl import TransformerXL as TransformerXL
 from keras_transformer.models.unlimiformer import Unlimiformer as Unlimiformer
 from keras_transformer.models.vit import ViT as ViT
+from keras_transformer.models.vit_heads import ImageSegmenter as ImageSegmenter
 
 __all__ = [
     "BERT",
@@ -37,6 +40,9 @@ __all__ = [
     "GPTClassifier",
     "GPTMultipleChoice",
     "Gemma",
+    "GraphClassifier",
+    "ImageSegmenter",
+    "LinkPredictor",
     "Llama",
     "MaskedLanguageModel",
     "ModernBERT",

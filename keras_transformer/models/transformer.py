@@ -14,6 +14,7 @@ from keras_transformer.layers import (
     MultiHeadAttention,
     SinusoidalPositions,
     TokenEmbedding,
+    score_layers,
 )
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.positions.sinusoids import LAYOUTS
@@ -62,6 +63,9 @@ class Transformer(EncoderDecoder):
         encoder_relation: which source tokens may attend to which in self-attention (see `relations`), by default all.
         decoder_relation: which target tokens may attend to which in self-attention, by default "causal"; never to later
             ones. If it is a window, the cache of generation holds only the tokens in the window.
+        score: the score of all attention layers, or its name (see `MultiHeadAttention`); each layer has separate
+            weights.
+        shared_query_key: whether queries and keys of self-attention have the same projection.
         rematerialize: "blocks" to recompute activations of blocks in the backward pass, which saves memory; or None.
         **kwargs: arguments of `keras.Model`.
 
@@ -117,6 +121,8 @@ class Transformer(EncoderDecoder):
         end_id: int = 3,
         encoder_relation: Any = None,
         decoder_relation: Any = "causal",
+        score: Any = "scaled_dot_product",
+        shared_query_key: bool = False,
         rematerialize: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -152,6 +158,9 @@ class Transformer(EncoderDecoder):
         self.position_encoding, self.position_layout = position_encoding, position_layout
         self.max_length = max_length if is_learned else None
         self.scale_embedding, self.embedding_norm = scale_embedding, embedding_norm
+        # Stored as a config, from which each attention layer gets a separate score.
+        self.score = keras.saving.serialize_keras_object(score_layers.get(score))
+        self.shared_query_key = shared_query_key
         self.rematerialize = check_mode(rematerialize)
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
@@ -164,9 +173,15 @@ class Transformer(EncoderDecoder):
         self.positions = self._new_positions()
         self.drop = Dropout(dropout, name="dropout", **dtype)
 
-        def attention(name: str, relation: Any = None) -> MultiHeadAttention:
+        def attention(name: str, relation: Any = None, shared: bool = False) -> MultiHeadAttention:
             return MultiHeadAttention(
-                num_heads, relation=relation, dropout=self.attention_dropout, name=name, **dtype
+                num_heads,
+                relation=relation,
+                score=score_layers.get(dict(self.score)),
+                dropout=self.attention_dropout,
+                shared_query_key=shared,
+                name=name,
+                **dtype,
             )
 
         def feed_forward() -> FeedForward:
@@ -182,13 +197,16 @@ class Transformer(EncoderDecoder):
         }
         self.encoder_blocks = [
             EncoderBlock(
-                attention("attention", self.encoder_relation), feed_forward(), name=f"encoder_{i}", **block
+                attention("attention", self.encoder_relation, shared_query_key),
+                feed_forward(),
+                name=f"encoder_{i}",
+                **block,
             )
             for i in range(num_layers)
         ]
         self.decoder_blocks = [
             DecoderBlock(
-                attention("self_attention", self.decoder_relation),
+                attention("self_attention", self.decoder_relation, shared_query_key),
                 feed_forward(),
                 attention("cross_attention"),
                 name=f"decoder_{i}",

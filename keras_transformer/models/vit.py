@@ -50,6 +50,8 @@ class ViT(PublishedSizes, Model):
         positions: "learned" (a table P) or "sinusoidal" (encodings of row and column, without weights).
         window: the number of rows and columns of patches on each side that a patch attends to; None for all patches.
             The class token attends to all patches, and all patches attend to it.
+        relation: instead of `window`, which tokens may attend to which (see `relations`), in their order: the class
+            token, if there is one, then the patches row by row.
         activation: the activation of the feed-forward networks.
         num_channels: the number of image channels.
         value_range: the range of the images' values, scaled to [−1, 1].
@@ -116,6 +118,7 @@ class ViT(PublishedSizes, Model):
         positions: str = "learned",
         window: int | None = None,
         *,
+        relation: Any = None,
         activation: Any = "gelu",
         num_channels: int = 3,
         value_range: tuple[float, float] = (0.0, 255.0),
@@ -134,6 +137,8 @@ class ViT(PublishedSizes, Model):
         check_one_of(POOLINGS, pooling=pooling)
         if window is not None:
             check_not_negative(window=window)
+            is_full = relations.get(relation) == relations.Full()
+            check(is_full, "be None if {window} is passed", relation=relation, window=window)
         if len(value_range) != 2 or value_range[0] >= value_range[1]:
             raise ValueError(
                 f"`value_range` must be a minimum and a maximum. Received: value_range={value_range}"
@@ -149,7 +154,7 @@ class ViT(PublishedSizes, Model):
         self.qkv_bias = qkv_bias
         self.pooling = pooling
         self.positions_kind = positions
-        self.window = window
+        self.window, self.relation = window, relations.get(relation)
         self.activation = get_activation(activation)
         self.num_channels = num_channels
         self.value_range = (float(value_range[0]), float(value_range[1]))
@@ -162,12 +167,12 @@ class ViT(PublishedSizes, Model):
         self.embedding = keras.layers.Dense(model_dim, name="embedding", **dtype)
         self.positions = Positions2D(positions, self.grid_shape, name="positions", **dtype)
         self.drop = Dropout(dropout, name="dropout", **dtype)
-        relation = None if window is None else self._windows(window)
+        attended = self.relation if window is None else self._windows(window)
         self.blocks = [
             EncoderBlock(
                 MultiHeadAttention(
                     num_heads,
-                    relation=relation,
+                    relation=attended,
                     dropout=self.attention_dropout,
                     qkv_bias=qkv_bias,
                     name="attention",

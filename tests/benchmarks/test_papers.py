@@ -257,3 +257,143 @@ def test_unlimiformer_reports_mean_and_deviation_over_seeds(monkeypatch, tmp_pat
     assert found["mean"] == pytest.approx(np.mean(values))
     assert found["standard_deviation"] == pytest.approx(np.std(values, ddof=1))
     assert "95.83 ± 3.8" in capsys.readouterr().out
+
+
+def citations():
+    """Return a small graph in the form of Cora: two classes that cite themselves."""
+    from keras_transformer.datasets import planetoid
+
+    random, number = np.random.default_rng(0), np.arange(40)
+    labels = number % 2
+    pairs = np.array([[i, (i + step) % 40] for i in range(40) for step in (2, 4)])
+    return planetoid.Graph(
+        nodes=(random.random((40, 6)) < 0.3 + 0.4 * labels[:, None]).astype("float32"),
+        edges=np.concatenate([pairs, pairs[:, ::-1]]).astype("int32"),
+        labels=labels.astype("int32"),
+        train=number < 10,
+        validation=(number >= 10) & (number < 20),
+        test=number >= 20,
+    )
+
+
+@pytest.mark.slow
+def test_graph_tasks_report_results_beside_those_without_the_graph(monkeypatch, tmp_path):
+    from keras_transformer.datasets import planetoid
+
+    monkeypatch.setattr(planetoid, "load_data", lambda folder: citations())
+    script("cora", monkeypatch)
+    sizes = {"embedding_dim": 4, "head_dim": 4, "hidden_dim": 8, "epochs": 2, "graphs": 32, "graph_epochs": 1}
+    results = run(script("graph_tasks", monkeypatch), tmp_path, "--seeds", "0", **sizes)
+    assert set(results) == {"hyperedges", "links", "clusters", "molecules"}
+    for result in results.values():
+        assert all(0 <= result["over seeds"][name]["mean"] <= 100 for name in ("test", "without graph"))
+
+
+class TestGraphTasks:
+    @pytest.fixture
+    def module(self, monkeypatch):
+        monkeypatch.syspath_prepend(str(BENCHMARKS / "papers"))
+        return script("graph_tasks", monkeypatch)
+
+    def test_held_out_pairs_are_not_among_those_for_training(self, module):
+        graph, settings = citations(), module.Settings(test_share=0.2, validation_share=0.1)
+        parts = module.split(graph, settings, seed=0)
+        numbers = {name: set(module.number(pairs, 40)) for name, pairs in parts.items() if name != "all"}
+        linked = [numbers[name] for name in ("train", "validation", "test")]
+        assert set().union(*linked) == set(parts["all"])
+        assert sum(map(len, linked)) == len(graph.edges) / 2
+        for name in ("validation", "test"):
+            assert not numbers[f"not {name}"] & set(parts["all"])
+            assert len(parts[f"not {name}"]) == len(parts[name])
+
+    def test_the_area_under_the_curve_counts_pairs_in_the_right_order(self, module):
+        random = np.random.default_rng(0)
+        positive, negative = random.integers(2, 9, 20), random.integers(0, 7, 30)
+        order = np.sign(positive[:, None] - negative)
+        assert module.area(positive, negative) == pytest.approx(50 * (1 + order.mean()))
+
+    def test_mutual_information_is_one_for_equal_partitions_and_zero_for_independent_ones(self, module):
+        labels = np.arange(12) % 3
+        assert module.mutual_information((labels + 1) % 3, labels) == pytest.approx(1)
+        assert module.mutual_information(np.arange(12) // 6, labels) == pytest.approx(0, abs=1e-9)
+
+    def test_clusters_of_separate_groups_are_the_groups(self, module):
+        labels = np.arange(30) % 3
+        points = np.random.default_rng(0).normal(size=(30, 2)) + 20 * np.eye(3)[labels, :2]
+        assert module.mutual_information(module.k_means(points, 3, 0), labels) == pytest.approx(1)
+
+    def test_only_molecules_of_the_second_class_have_a_nitro_group(self, module):
+        graphs, labels = module.molecules(40, seed=0)
+        atoms = graphs["nodes"].argmax(-1)
+        assert (graphs["nodes"].sum((1, 2)) == graphs["padding_mask"].sum(1)).all()
+        for graph, label in enumerate(labels):
+            sources, targets = graphs["edges"][graph][graphs["edges"][graph, :, 0] >= 0].T
+            oxygens = (atoms[graph, sources] == 2) & (atoms[graph, targets] == 1)
+            assert (oxygens.sum() == 2) == label
+            assert (graphs["nodes"][graph].sum(0)[1:] == [1, 2]).all()
+
+    def test_a_hyperedge_has_a_paper_and_its_neighbours(self, module):
+        graph = citations()
+        incidences = module.hypergraph(graph)
+        members = set(incidences[incidences[:, 1] == 5, 0])
+        assert members == {5, *graph.edges[graph.edges[:, 1] == 5, 0]}
+
+
+def test_compositions_follow_three_pairs(monkeypatch):
+    module = script("higher_order", monkeypatch)
+    pairs, labels = module.composition(module.Settings(length=4), 3, seed=0)
+    for row, expected in zip(pairs.tolist(), labels.tolist(), strict=True):
+        following = dict(row)
+        assert [following[following[following[x]]] - 12 for x in range(4)] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_vision_reports_results_of_each_relation(monkeypatch, tmp_path):
+    from keras_transformer.datasets import mnist
+
+    random = np.random.default_rng(0)
+    images, labels = random.integers(0, 256, (40, 28, 28, 1)).astype("uint8"), random.integers(0, 10, 40)
+    monkeypatch.setattr(mnist, "load_data", lambda folder: ((images, labels), (images[:10], labels[:10])))
+    module = script("vision", monkeypatch)
+    small = {"num_layers": 1, "model_dim": 8, "hidden_dim": 8, "batch_size": 8, "updates": 10}
+    results = run(module, tmp_path, "--seeds", "0", **small)
+    assert len(results) == 8
+    assert all(0 <= result["over seeds"]["test"]["mean"] <= 100 for result in results.values())
+    assert len({result["runs"][0]["parameters"] for result in results.values()}) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_kernels_report_the_loss_of_each(monkeypatch, tmp_path):
+    from keras_transformer.datasets import multi30k
+
+    sentences = [" ".join(np.random.default_rng(i).choice(WORDS, 5)) for i in range(30)]
+    pairs = [(sentence, sentence) for sentence in sentences]
+    monkeypatch.setattr(multi30k, "load_data", lambda *languages: (pairs, pairs[:6], pairs[6:12]))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "papers"))
+    module = script("kernels", monkeypatch)
+    small = {"num_layers": 1, "model_dim": 16, "hidden_dim": 16, "vocabulary_size": 60, "batch_tokens": 100}
+    results = run(module, tmp_path, "--seeds", "0", "--only", "RBF", **small)
+    assert set(results) == {"RBF, separate", "RBF, shared"}
+    separate, shared = (result["runs"][0] for result in results.values())
+    assert separate["parameters"] - shared["parameters"] == 2 * (16 * 16 + 16)
+    assert 0 < shared["loss"] < 10
+
+
+@pytest.mark.slow
+def test_attribution_reports_accuracies_of_pruned_heads(monkeypatch, tmp_path):
+    from keras_transformer.datasets import sst2
+
+    parts = [
+        [(" ".join(np.random.default_rng(i + seed).choice(WORDS, 5)), i % 2) for i in range(40)]
+        for seed in range(3)
+    ]
+    monkeypatch.setattr(sst2, "load_data", lambda folder: parts)
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "papers"))
+    module = script("attribution", monkeypatch)
+    small = {"vocabulary_size": 80, "num_heads": 2, "model_dim": 8, "hidden_dim": 8, "epochs": 1, "steps": 2}
+    result = run(module, tmp_path, "--seeds", "0", **small)["pruned heads"]["runs"][0]
+    for curve in result["curves"].values():
+        assert list(curve) == ["0%", "25%", "50%", "75%", "100%"]
+        assert (curve["0%"], curve["100%"]) == (result["all heads"], result["no heads"])

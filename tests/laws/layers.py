@@ -67,6 +67,7 @@ ATTENTION = {
     "bilinear": {"score": "bilinear"},
     "gat": {"score": "gat"},
     "gatv2": {"score": "gatv2"},
+    "shared query and key, rbf": {"shared_query_key": True, "score": "rbf"},
     "grouped, rotary": {"position_encoding": "rotary", "num_kv_heads": 2},
     "multi-query, alibi, cosine": {"position_encoding": "alibi", "num_kv_heads": 1, "score": "cosine"},
     "gat, relative bias": {"position_encoding": "relative_bias", "score": "gat", "value_dim": 5},

@@ -25,6 +25,7 @@ AUDIO = {"audio": 0.1 * normal(3, 1600), "lengths": np.array([1600, 900, 0])}
 FRAMES = {"frames": normal(3, 9, 5), "lengths": np.array([9, 4, 0])}
 NODES = normal(3, 6, 16)
 EDGES = np.array([[[0, 1], [1, 2], [3, 3], [-1, -1]]] * 3)  # 4 and 5 are isolated
+PAIRS_OF_NODES = np.array([[[0, 1], [4, 2]]] * 3)
 ADJACENCY = np.array([[[[s, t] in edges for s in range(6)] for t in range(6)] for edges in EDGES.tolist()])
 
 SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32, "dropout": 0.0}
@@ -70,6 +71,27 @@ def bart(vocabulary_size, **options):
 def recognizer(dtype=None, **options):
     """Return a CTC model on an encoder of audio."""
     return models.CTC(models.SpeechEncoder(**SIZES, dtype=dtype), dtype=dtype, **options)
+
+
+def on_gat(kind):
+    """Return a function that creates a model with a head on a GAT."""
+
+    def make(dtype=None, **options):
+        return kind(GAT(16, 4, (2, 1), 8, dropout=0.0, dtype=dtype), dtype=dtype, **options)
+
+    make.__name__ = kind.__name__
+    return make
+
+
+def on_vit(kind):
+    """Return a function that creates a model with a head on a ViT."""
+
+    def make(dtype=None, pooling="token", patch_size=(4, 4), **options):
+        encoder = ViT((8, 8), patch_size, None, **SIZES, pooling=pooling, dtype=dtype)
+        return kind(encoder, dtype=dtype, **options)
+
+    make.__name__ = kind.__name__
+    return make
 
 
 def unlimiformer(dtype=None, **options):
@@ -175,6 +197,8 @@ MODELS = {
                 "output_bias": True,
             },
             "m2m": {"position_layout": "fairseq"},
+            "symmetric rbf": {"score": "rbf", "shared_query_key": True},
+            "additive": {"score": "additive"},
             **RELATIONS,
         },
     ),
@@ -302,6 +326,7 @@ MODELS = {
                 "name": "mine",
             },
             "features": {"num_classes": None},
+            "relation": {"relation": SlidingWindow(1) | GlobalTokens([0])},
         },
     ),
     **cases(
@@ -329,6 +354,13 @@ MODELS = {
     ),
     **cases(recognizer, {"vocabulary_size": 16}, AUDIO, {"defaults": {}}),
     **cases(
+        on_vit(models.ImageSegmenter),
+        {"num_classes": 3},
+        IMAGES,
+        {"class token": {}, "mean": {"pooling": "mean", "patch_size": (4, 2), "dropout": 0.1}},
+        everyday=False,
+    ),
+    **cases(
         GAT,
         {"num_features": 16, "num_classes": 3, "num_heads": (2, 1), "head_dim": 8, "dropout": 0.0},
         {"nodes": NODES, "edges": EDGES},
@@ -352,6 +384,25 @@ MODELS = {
         {"adjacency": {}},
         everyday=False,
     ),
+    **cases(
+        on_gat(models.GraphClassifier),
+        {"num_classes": 3},
+        {"nodes": NODES, "edges": EDGES, "padding_mask": np.arange(6) < [[6], [4], [0]]},
+        {
+            "mean": {},
+            "sum": {"pooling": "sum", "dropout": 0.5},
+            "max": {"pooling": "max"},
+            "regression": {"num_classes": 1, "problem_type": "regression"},
+        },
+        everyday=False,
+    ),
+    **cases(
+        on_gat(models.LinkPredictor),
+        {},
+        {"nodes": NODES, "edges": EDGES, "pairs": PAIRS_OF_NODES},
+        {"links": {}},
+        everyday=False,
+    ),
 }
 # Models that together have all layers, for laws that take seconds for each model.
 DIFFERENT = {
@@ -370,7 +421,10 @@ DIFFERENT = {
         "GPTClassifier-gpt",
         "ViT-class token",
         "Recognizer-defaults",
+        "ImageSegmenter-class token",
         "GAT-gat",
+        "GraphClassifier-mean",
+        "LinkPredictor-links",
     )
 }
 HEADS = {

@@ -232,3 +232,35 @@ def test_weights_and_caches_have_the_dtype_of_the_policy(dtype):
     assert keras.backend.standardize_dtype(layer(x).dtype) == dtype
     assert keras.backend.standardize_dtype(layer.attention_weights(x).dtype) in ("float32", dtype)
     assert keras.backend.standardize_dtype(layer.empty_cache(1, 2)["key"].dtype) == dtype
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        "exponential",
+        *(pytest.param(name, marks=neutral) for name in ("cosine", "rbf", "polynomial", "linear")),
+    ],
+)
+def test_with_one_projection_of_queries_and_keys_attention_is_a_reversible_markov_chain(score):
+    """A symmetric κ gives weights whose product along a cycle is the same in both directions (Kolmogorov)."""
+    x = normal(2, 4, 8)
+    for shared in (True, False):
+        weights = np.asarray(built(x.shape, score=score, shared_query_key=shared).attention_weights(x))
+        there = weights[..., 0, 1] * weights[..., 1, 2] * weights[..., 2, 0]
+        back = weights[..., 0, 2] * weights[..., 2, 1] * weights[..., 1, 0]
+        assert np.allclose(there, back, rtol=1e-3, atol=0) == shared
+
+
+def test_a_shared_projection_is_one_weight_that_is_saved_and_adapted_once(tmp_path):
+    x = keras.Input((5, 8))
+    model = keras.Model(x, MultiHeadAttention(4, 3, shared_query_key=True)(x))
+    layer = randomise(model.layers[-1])
+    assert layer.query_projection is layer.key_projection
+    assert layer.count_params() == 2 * (8 * 12 + 12) + 12 * 8 + 8
+    inputs = normal(2, 5, 8)
+    expected = model(inputs)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(inputs), expected)
+    layer.enable_lora(2)
+    np.testing.assert_allclose(model(inputs), expected, **CLOSE)
+    assert len(layer.trainable_weights) == 6

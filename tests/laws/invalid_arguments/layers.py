@@ -18,6 +18,7 @@ from keras_transformer.layers import (
     FeedForward,
     GATScore,
     GraphAttention,
+    HypergraphAttention,
     LearnedPositions,
     Llama3Scaling,
     LogMelSpectrogram,
@@ -67,6 +68,10 @@ invalid(
     must(POSITIVE, num_heads="4"),
     must(POSITIVE, num_heads=True),
     ({"num_kv_heads": 3}, "`num_kv_heads` must divide `num_heads`… Received: num_kv_heads=3, num_heads=4"),
+    (
+        {"num_kv_heads": 2, "shared_query_key": True},
+        "`num_kv_heads` must equal `num_heads` for a shared projection. Received: num_kv_heads=2, num_heads=4",
+    ),
     must(RATE, dropout=1.0),
     must("be", relation="cause", position_encoding="rotari", score="scaled", kernel="flash"),
     ({"position_encoding": SinusoidalPositions()}, "…added to the inputs… Received"),
@@ -82,6 +87,27 @@ invalid(
     ({"positions": IDS}, "`positions` must be None if `value` is passed… Received"),
     ({"segment_ids": IDS}, "`segment_ids` must be None if `value` is passed… Received"),
     name="MultiHeadAttention call",
+)
+invalid(
+    called(MultiHeadAttention, 2, 4, shared_query_key=True),
+    {"query": X},
+    ({"value": zeros(2, 4, 6)}, "`key` must have the size 8 of the query … Received: key=(2, 4, 6)"),
+    name="MultiHeadAttention shared",
+)
+invalid(
+    called(HypergraphAttention, 2),
+    {"nodes": X, "hyperedges": MEMORY},
+    (
+        {"incidences": EDGES + np.array([7, 0], "int32")},
+        "`incidences` must be pairs [node, hyperedge] with nodes in [0, 7), … Received: incidences=[[7, 0]]",
+    ),
+    (
+        {"incidences": EDGES + np.array([0, 4], "int32")},
+        "`incidences` must be … hyperedges in [0, 4), … Received: incidences=[[0, 4]]",
+    ),
+    ({"incidences": EDGES - 2}, "`incidences` must be … or −1 for padding. Received: incidences=[[-2, -2]]"),
+    ({"incidences": EDGES[0]}, "`edges` must be"),
+    name="HypergraphAttention call",
 )
 invalid(
     called(MultiHeadAttention, 2, 4, kernel="banded"),

@@ -14,6 +14,9 @@ from keras_transformer.models import (
     Gemma,
     GPTClassifier,
     GPTMultipleChoice,
+    GraphClassifier,
+    ImageSegmenter,
+    LinkPredictor,
     Llama,
     MaskedLanguageModel,
     Pretraining,
@@ -281,6 +284,19 @@ invalid(
     ({"positions": "rotary"}, "`kind` must be one of"),
     must("not be negative", window=-1),
     must("be", value_range=(1, 0)),
+    (
+        {"relation": "causal", "window": 1},
+        "`relation` must be None if `window` is passed. Received: relation='causal'",
+    ),
+)
+invalid(
+    lambda num_classes, classes_of_encoder: ImageSegmenter(
+        ViT(**{**VIT, "hidden_dim": 16, "num_classes": classes_of_encoder}), num_classes
+    ),
+    {"num_classes": 2, "classes_of_encoder": None},
+    must(POSITIVE, num_classes=0),
+    ({"classes_of_encoder": 3}, "`encoder` must have no head… Received: a ViT with num_classes=3"),
+    name="ImageSegmenter",
 )
 invalid(ViT.from_size, {}, must("be one of", name="b8"), name="ViT.from_size")
 invalid(
@@ -320,4 +336,34 @@ invalid(
     {},
     ({"nodes": NODES}, "Either `edges` or `adjacency` … Received: neither"),
     name="GAT without edges",
+)
+invalid(
+    lambda **options: GraphClassifier(GAT(**GRAPH), **options),
+    {"num_classes": 2},
+    must(POSITIVE, num_classes=0),
+    must("be one of", pooling="first"),
+    must(RATE, dropout=1.0),
+    name="GraphClassifier",
+)
+for head in (
+    functools.partial(GraphClassifier, num_classes=2),
+    LinkPredictor,
+    functools.partial(ImageSegmenter, num_classes=2),
+):
+    invalid(
+        head,
+        {},
+        ({"encoder": None}, "`encoder` must be a `models.… Received: a NoneType"),
+        name="head of nothing",
+        error=TypeError,
+    )
+OF_PAIRS = "`pairs` must be integers (B, P, 2). Received: pairs="
+invalid(
+    lambda **pairs: LinkPredictor(GAT(**GRAPH))({"nodes": NODES, "edges": EDGES, **pairs}),
+    {},
+    ({}, OF_PAIRS + "None"),
+    ({"pairs": EDGES[0]}, OF_PAIRS + "(5, 2)"),
+    ({"pairs": EDGES + 6}, "`pairs` must be nodes in [0, 6). Received: pairs=[6]"),
+    ({"pairs": EDGES - 1}, "`pairs` must be nodes in [0, 6). Received: pairs=[-1]"),
+    name="LinkPredictor call",
 )
