@@ -118,19 +118,25 @@ class Parameter:
 
 
 def _assign(weight: Any, values: np.ndarray) -> None:
-    """Assign values to a weight; in TensorFlow block by block, which avoids a second copy."""
-    variable = weight.value
-    if (
-        keras.backend.backend() != "tensorflow"
-        or values.nbytes <= _BLOCK
-        or type(variable).__name__ != _VARIABLE
-    ):
+    """Assign values to a weight without a second copy: in TensorFlow in place, in JAX after its values are freed."""
+    variable, backend = weight.value, keras.backend.backend()
+    if backend != "tensorflow" or values.nbytes <= _BLOCK or type(variable).__name__ != _VARIABLE:
+        if backend == "jax":
+            variable.delete()
         weight.assign(np.ascontiguousarray(values, weight.dtype))
         return
     rows = max(1, _BLOCK * len(values) // values.nbytes)
     for start in range(0, len(values), rows):
         block = np.ascontiguousarray(values[start : start + rows], weight.dtype)
         variable.scatter_nd_update(np.arange(start, start + len(block))[:, None], block)
+    _share_buffer(variable)
+
+
+def _share_buffer(variable: Any) -> None:
+    """Let operations read a variable's buffer again, of which they read copies after an update of a part of it."""
+    import tensorflow as tf
+
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
 Parameters = Iterator[tuple[str, Parameter]]

@@ -12,7 +12,13 @@ import numpy as np
 from keras_transformer.interop import bart, bert, gemma, gpt, llama, modernbert, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.hub import CONFIG, local_folder
-from keras_transformer.interop.tensors import SAFETENSORS, StoredTensor, import_safetensors, tensors_of
+from keras_transformer.interop.tensors import (
+    SAFETENSORS,
+    StoredTensor,
+    import_safetensors,
+    tensors_of,
+    trim_memory,
+)
 from keras_transformer.models.base import flatten_layers
 from keras_transformer_options.arguments import Message, check, check_one_of
 from keras_transformer_serving import files
@@ -107,8 +113,10 @@ def from_hugging_face(
         }
         tensors = {**{name: tensors[other] for name, other in copies.items()}, **tensors}
     _check(folder, architecture, parameters, tensors)
+    trim_memory()  # initializers leave free memory in parts
     for name, parameter in parameters.items():
         parameter.read(tensors[name].read())
+        trim_memory()
     if precision == INT8:
         quantize_weights(model)
     return model

@@ -71,6 +71,15 @@ def test_large_tensors_are_read_in_blocks_without_change(folder, precision, monk
         np.testing.assert_array_equal(ops.convert_to_numpy(found), ops.convert_to_numpy(expected))
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's variables")
+def test_operations_do_not_copy_loaded_weights(folder, monkeypatch):
+    monkeypatch.setattr("keras_transformer.interop.architecture._BLOCK", 1000)
+    for weight in interop.from_hugging_face(folder).weights:
+        reads = [weight.value.read_value() for _ in range(2)]
+        addresses = {np.asarray(memoryview(read)).ctypes.data for read in reads}
+        assert len(addresses) == 1, weight.path
+
+
 @slow
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "bfloat16", "float16"])
