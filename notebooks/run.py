@@ -1,6 +1,6 @@
 """Run notebooks from top to bottom; an error in a cell is an error of the program.
 
-The results are written to `runs/notebooks`, with `--write` to the notebooks themselves.
+The results are written to `runs/notebooks`, with `--write` to the notebooks themselves and to their translations in `es`.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import time
 import nbclient
 import nbformat
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE.parent / "runs" / "notebooks"
 
 
@@ -60,7 +60,19 @@ def run(path: pathlib.Path, result: pathlib.Path) -> None:
         if "outputs" in cell:  # logs of libraries
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     nbformat.write(notebook, result)
+    translation = HERE / "es" / path.name
+    if result.resolve() == HERE / path.name and translation.exists():
+        copy_outputs(notebook, translation)
     log("done")
+
+
+def copy_outputs(notebook: nbformat.NotebookNode, path: pathlib.Path) -> None:
+    """Write the outputs of a notebook to its translation, which has the same code."""
+    translation = nbformat.read(path, as_version=4)
+    for cell, translated in zip(notebook.cells, translation.cells, strict=True):
+        if cell.cell_type == "code":
+            translated.outputs, translated.execution_count = cell.outputs, cell.execution_count
+    nbformat.write(translation, path)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,8 @@ class SlidingWindow(Relation):
 
     $$i - left \le j \le i + right$$
 
-    With `right=0`, `left=k` gives each query k + 1 keys: its own position and the k before it.
+    With `right=0`, `left=k` gives each query k + 1 keys: its own position and the k before it. Where a text
+    counts s keys in all, such as a stride of s, `left=s - 1`.
 
     Args:
         left: number of keys before the query, None for all.
