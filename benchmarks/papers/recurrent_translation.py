@@ -206,9 +206,9 @@ def compare(run: references.Run) -> references.Figures:
     history = model.fit(batches, epochs=10_000, callbacks=[budget], shuffle=False, verbose=2).history
     updates = int(model.optimizer.iterations)
     tested = translate(model, tokenizer, test[: settings.test_pairs], settings)
-    tokens = sum(
-        int(np.count_nonzero(inputs["target_ids"])) for inputs, _ in batches.take(50)
-    ) / min(50, int(batches.cardinality()))
+    tokens = sum(int(np.count_nonzero(inputs["target_ids"])) for inputs, _ in batches.take(50)) / min(
+        50, int(batches.cardinality())
+    )
     return {
         "parameters": model.count_params(),
         "updates": updates,

@@ -141,6 +141,31 @@ def test_multi30k_reproduction_reports_results(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_data_hunger_reports_results(monkeypatch, tmp_path):
+    from keras_transformer.datasets import sst2
+
+    random = np.random.default_rng(0)
+    part = [(" ".join(random.choice(WORDS, 6)), int(label)) for label in random.integers(0, 2, 20)]
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "papers"))
+    module = script("data_hunger", monkeypatch)
+    monkeypatch.setattr(sst2, "load_data", lambda folder: (part, part[:6], part[6:12]))
+    small = {"vocabulary_size": 60, "num_heads": 2, "model_dim": 16, "hidden_dim": 32, "updates": 3}
+    results = run(module, tmp_path, "--seeds", "0", "--sizes", "8", "20", **small)
+    assert len(results) == 4
+    for each in results.values():
+        assert {"8 sentences", "20 sentences"} <= set(each["runs"][0])
+
+
+@pytest.mark.slow
+def test_one_block_fills_a_gap_only_with_both_sides(monkeypatch, tmp_path):
+    results = run(script("bidirectionality", monkeypatch), tmp_path, "--seeds", "0")
+    accuracy = {name: each["over seeds"]["accuracy"]["mean"] for name, each in results.items()}
+    assert accuracy["BERT's mask"] > 95
+    assert accuracy["GPT's mask"] == pytest.approx(20, abs=5)
+
+
+@pytest.mark.slow
 def test_recurrent_translation_reports_results(monkeypatch, tmp_path):
     pytest.importorskip("sacrebleu")
     from keras_transformer.datasets import multi30k
