@@ -15,7 +15,8 @@ A comparison is a file that defines a function and its cases:
 
 `results/NAME.json` has the machine, the versions, the limits, and for each case its runs, by seed, with their figures,
 times and the command, and the mean, deviation and standard error of the measures over seeds; for all cases the largest
-value of each difference and the total numbers of equal items. Results of cases that are not run again are kept.
+value of each difference and the total numbers of equal items. Results of cases that are not run again are kept, and so
+are those of other seeds with the same settings.
 """
 
 import argparse
@@ -99,12 +100,12 @@ class Reference:
         machine["versions"] |= {package: importlib.metadata.version(package) for package in self.packages}
         names = [name for name in self.cases if any(part in name for part in options.only)]
         for name in names:
-            results[name] = {"runs": []}
+            settings = self._settings(self.cases[name], options)
+            results[name] = _of_other_seeds(results.get(name, {}), options.seeds, settings)
             for seed in options.seeds:
-                run = Run(name, self.cases[name], seed, self._settings(self.cases[name], options), options)
+                run = Run(name, self.cases[name], seed, settings, options)
                 results[name]["runs"].append({"seed": seed, "command": machine["command"], **self._run(run)})
-                if run.settings is not None:
-                    results[name]["settings"] = dataclasses.asdict(run.settings)
+                results[name]["runs"].sort(key=lambda each: each["seed"])
                 if self.published is not None and options.name == self._default_name():
                     of_cases = isinstance(self.published, Mapping) and name in self.published
                     results[name]["published"] = self.published[name] if of_cases else self.published
@@ -197,6 +198,15 @@ class Reference:
     def _good(self, run: Figures) -> bool:
         within = all(run[name] <= limit for name, limit in self.limits.items() if name in run)
         return within and all(len({*pair(run[name])}) == 1 for name in self.equal if name in run)
+
+
+def _of_other_seeds(result: Figures, seeds: Sequence[int], settings: Any) -> Figures:
+    """Return the earlier runs of other seeds, if they had the same settings, with these settings."""
+    if settings is None:
+        return {"runs": []}
+    recorded = json.loads(json.dumps(dataclasses.asdict(settings)))
+    runs = result["runs"] if result.get("settings") == recorded else []
+    return {"runs": [run for run in runs if run["seed"] not in seeds], "settings": recorded}
 
 
 def worst_gradient(gradients: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> Figures:

@@ -69,8 +69,9 @@ class SlidingWindow(Relation):
 
     $$i - left \le j \le i + right$$
 
-    With `right=0`, `left=k` gives each query k + 1 keys: its own position and the k before it. Where a text
-    counts s keys in all, such as a stride of s, `left=s - 1`.
+    With `right=0`, `left=k` gives each query k + 1 keys: its own position and the k before it, as in the sets
+    max(0, i − k) … i of Child et al. Implementations that count the query itself in the size s of the window, such as
+    j > i − s, keep s keys: they are `SlidingWindow(s - 1)`.
 
     Args:
         left: number of keys before the query, None for all.

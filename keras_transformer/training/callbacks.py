@@ -1,6 +1,7 @@
 """Callbacks for `fit()`."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -67,6 +68,8 @@ class TimeBudget(keras.callbacks.Callback):
         minutes: the training time.
         peak_rate: η_max, the peak learning rate.
         warmup: w, the fraction of the time during which the rate increases.
+        clock: a function that returns seconds, by default `time.monotonic`; `time.process_time` counts the processor
+            time of all threads, for comparisons on a machine that other programs use too.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -76,13 +79,20 @@ class TimeBudget(keras.callbacks.Callback):
         >>> model.fit(data, epochs=1000, callbacks=[TimeBudget(minutes=30, peak_rate=1e-3)])
     """
 
-    def __init__(self, minutes: float, peak_rate: float, warmup: float = 0.1) -> None:
+    def __init__(
+        self,
+        minutes: float,
+        peak_rate: float,
+        warmup: float = 0.1,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         super().__init__()
         check_positive_finite(minutes=minutes, peak_rate=peak_rate)
         check_fraction(warmup=warmup)
         self.seconds = 60 * minutes
         self.peak_rate = peak_rate
         self.warmup = warmup
+        self.clock = time.monotonic if clock is None else clock
         self._started: float | None = None
         self._spent = 0.0  # seconds of interrupted runs
 
@@ -94,8 +104,8 @@ class TimeBudget(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Set the learning rate of the next batch, or stop training."""
         if self._started is None:
-            self._started = time.monotonic() - self._spent
-        spent = (time.monotonic() - self._started) / self.seconds
+            self._started = self.clock() - self._spent
+        spent = (self.clock() - self._started) / self.seconds
         if spent >= 1:
             self.model.stop_training = True
         self._set_rate(spent)
@@ -104,7 +114,7 @@ class TimeBudget(keras.callbacks.Callback):
 
     def get_state(self) -> dict[str, Any]:
         """Return the elapsed seconds, for `ExactResume`."""
-        return {"spent": self._spent if self._started is None else time.monotonic() - self._started}
+        return {"spent": self._spent if self._started is None else self.clock() - self._started}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Set the elapsed seconds; the clock continues after the next batch."""

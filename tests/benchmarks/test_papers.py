@@ -4,6 +4,7 @@ import importlib.util
 import json
 import pathlib
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -137,6 +138,70 @@ def test_multi30k_reproduction_reports_results(monkeypatch, tmp_path, capsys):
     assert validated[result["chosen"]]["bleu"] == max(each["bleu"] for each in validated.values())
     assert result["test"]["examples"][0]["reference"] == sentences[6].lower()
     assert "41.0" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_data_hunger_reports_results(monkeypatch, tmp_path):
+    from keras_transformer.datasets import sst2
+
+    random = np.random.default_rng(0)
+    part = [(" ".join(random.choice(WORDS, 6)), int(label)) for label in random.integers(0, 2, 20)]
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "papers"))
+    module = script("data_hunger", monkeypatch)
+    monkeypatch.setattr(sst2, "load_data", lambda folder: (part, part[:6], part[6:12]))
+    small = {"vocabulary_size": 60, "num_heads": 2, "model_dim": 16, "hidden_dim": 32, "updates": 3}
+    results = run(module, tmp_path, "--seeds", "0", "--sizes", "8", "20", **small)
+    assert len(results) == 4
+    for each in results.values():
+        assert {"8 sentences", "20 sentences"} <= set(each["runs"][0])
+
+
+@pytest.mark.slow
+def test_one_block_fills_a_gap_only_with_both_sides(monkeypatch, tmp_path):
+    results = run(script("bidirectionality", monkeypatch), tmp_path, "--seeds", "0")
+    accuracy = {name: each["over seeds"]["accuracy"]["mean"] for name, each in results.items()}
+    assert accuracy["BERT's mask"] > 95
+    assert accuracy["GPT's mask"] == pytest.approx(20, abs=5)
+
+
+@pytest.mark.slow
+def test_recurrent_translation_reports_results(monkeypatch, tmp_path):
+    pytest.importorskip("sacrebleu")
+    from keras_transformer.datasets import multi30k
+
+    random = np.random.default_rng(0)
+    sentences = [" ".join(random.choice(WORDS, 5)) for _ in range(30)]
+    pairs = [(sentence, sentence) for sentence in sentences]
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "papers"))
+    module = script("recurrent_translation", monkeypatch)
+    monkeypatch.setattr(multi30k, "load_data", lambda *languages: (pairs, pairs[:6], pairs[6:12]))
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 16, "vocabulary_size": 60}
+    numbers = {**sizes, "encoder_units": 8, "decoder_units": 12, "batch_tokens": 100, "minutes": 0.001}
+    results = run(module, tmp_path, **numbers)
+    for each in results.values():
+        (found,) = each["runs"]
+        assert 0 <= found["BLEU"] <= 100
+        assert found["updates"] >= 1
+        assert found["generated tokens/s"] > 0
+
+
+def test_an_rnn_decodes_step_by_step_as_in_training(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "papers"))
+    module = script("recurrent_translation", monkeypatch)
+    ids = types.SimpleNamespace(vocabulary_size=20, pad_id=0, start_id=2, end_id=3)
+    model = module.RecurrentTranslator(
+        ids, module.Settings(model_dim=8, encoder_units=4, decoder_units=6, dropout=0.0)
+    )
+    sources, targets = np.array([[5, 6, 3, 0], [7, 8, 9, 3]]), np.array([[2, 11, 12], [2, 13, 14]])
+    logits = np.array(model({"source_ids": sources, "target_ids": targets}))
+    padded = model({"source_ids": np.pad(sources, [[0, 0], [0, 2]]), "target_ids": targets})
+    np.testing.assert_allclose(padded, logits, atol=1e-5)
+    context, cache = model.encode(sources), model.empty_cache(2, 3)
+    for index in range(3):
+        places = {"cache_index": index, "positions": np.full((2, 1), index)}
+        stepped, cache = model.step(targets[:, index : index + 1], cache, context, **places)
+        np.testing.assert_allclose(stepped[:, 0], logits[:, index], atol=1e-5)
 
 
 def test_bleu_is_case_insensitive_as_its_signature_says(monkeypatch):

@@ -81,6 +81,15 @@ def test_options_change_settings_and_keep_results_of_other_cases(compared):
     assert content["largest"] == {"outputs": 2e-5}
 
 
+def test_runs_of_other_seeds_with_the_same_settings_are_kept(compared):
+    compared()
+    _, content = compared("--only", "exact", "--seeds", "3", "2")
+    assert [run["seed"] for run in content["results"]["exact"]["runs"]] == [1, 2, 3]
+    assert content["results"]["exact"]["over seeds"]["score"]["mean"] == 2.0
+    _, content = compared("--only", "exact", "--seeds", "5", "--scale", "2")
+    assert [run["seed"] for run in content["results"]["exact"]["runs"]] == [5]
+
+
 def test_published_figures_belong_to_the_default_name(compared, tmp_path):
     compared()
     compared("--name", "other")

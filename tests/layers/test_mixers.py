@@ -54,6 +54,45 @@ def test_chunked_computation_and_partial_calls_equal_the_recurrence(mixer, input
     close(arrays(mixer.scan(inputs[:, 8:], middle, None, False)), (outputs[:, 8:], state))
 
 
+def test_s4d_is_a_convolution_of_each_channel(inputs):
+    layer = S4D(4, 0.1, 1.0)
+    layer.build((None, None, 16))
+    weight = arrays({name: getattr(layer, name) for name in ("log_step", "log_decay", "frequency", "skip")})
+    a = -np.exp(weight["log_decay"]) + 1j * weight["frequency"]
+    decay = np.exp(np.exp(weight["log_step"])[:, None] * a)
+    output = np.array(layer.output_real) + 1j * np.array(layer.output_imaginary)
+    powers = decay ** np.arange(21)[:, None, None]
+    kernel = 2 * np.sum(output * (decay - 1) / a * powers, axis=-1).real  # (T, D)
+    convolved = [
+        [np.convolve(row[:, channel], kernel[:, channel])[:21] for channel in range(16)] for row in inputs
+    ]
+    outputs = np.swapaxes(convolved, 1, 2) + weight["skip"] * inputs
+    outputs = layer.gate(keras.activations.gelu(outputs.astype("float32"), approximate=True))
+    expected = outputs[..., :16] * ops.sigmoid(outputs[..., 16:])
+    np.testing.assert_allclose(layer(inputs), expected, atol=1e-5)
+
+
+def test_mamba2_is_attention_whose_weights_decay(inputs):
+    layer = Mamba2(4, state_dim=8)
+    layer.build((None, None, 16))
+    layer.step_bias.assign([0.1, 0.5, 1.0, 2.0])
+    projected = np.array(layer.input_projection(inputs))
+    gate, values, step = np.split(projected, [32, 32 + 48], axis=-1)
+    earlier = np.pad(values, [[0, 0], [3, 0], [0, 0]])
+    values = sum(earlier[:, k : k + 21] * np.array(layer.kernel)[k] for k in range(4))
+    values, keys, queries = np.split(np.array(ops.silu(values + np.array(layer.bias))), [32, 40], axis=-1)
+    step = np.log1p(np.exp(step + np.array(layer.step_bias)))  # (B, T, H)
+    values = values.reshape(3, 21, 4, 8)
+    total = np.cumsum(-np.exp(np.array(layer.log_decay)) * step, axis=1)
+    decay = np.exp(np.minimum(total[:, :, None] - total[:, None], 0))  # (B, T, S, H)
+    weights = np.einsum("btn,bsn->bts", queries, keys)[..., None] * decay * step[:, None]
+    weights = weights * np.tri(21)[:, :, None]
+    outputs = np.einsum("btsh,bshp->bthp", weights, values) + np.array(layer.skip)[:, None] * values
+    outputs = outputs.reshape(3, 21, 32) * np.array(ops.silu(gate))
+    outputs = outputs / np.sqrt(np.mean(outputs**2, axis=-1, keepdims=True) + layer.epsilon)
+    close(arrays(layer(inputs)), arrays(layer.output_projection(outputs * np.array(layer.scale))))
+
+
 def test_padding_anywhere_changes_neither_outputs_nor_state(mixer, inputs):
     real = np.random.default_rng(1).random((3, 21)) < 0.6
     noise = np.where(real[..., None], inputs, 100.0).astype("float32")

@@ -48,7 +48,7 @@ def clock(monkeypatch):
     return made
 
 
-def fit(clock, seconds_a_batch, epochs=1000, batches=4, **options):
+def fit(clock, /, seconds_a_batch, epochs=1000, batches=4, **options):
     """Train with a clock that advances by `seconds_a_batch`; return the rate of each batch, history, model, budget."""
     options = {"minutes": 1, "peak_rate": 0.5, "warmup": 0.25, **options}
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -87,6 +87,11 @@ def test_the_clock_starts_after_the_first_batch(clock):
     clock.now += 10_000
     rates, *_ = fit(clock, seconds_a_batch=6)
     assert len(rates) == 11
+
+
+def test_another_clock_measures_the_time(clock):
+    rates, *_ = fit(clock, seconds_a_batch=6, clock=lambda: 2 * clock.now)
+    assert len(rates) == 6
 
 
 def test_training_can_end_within_an_epoch(clock):

@@ -21,8 +21,8 @@ class S4D(RecurrentMixer):
     $$h_t = \bar A h_{t-1} + \bar B x_t, \quad y_t = 2\, \mathrm{Re}(C h_t) + D x_t, \quad
     \bar A = e^{\Delta A}, \quad \bar B = (\bar A - 1) A^{-1}$$
 
-    The outputs of all channels are mixed by a gated projection of GELU(y). A sequence is computed in chunks of about √T
-    tokens, each by a convolution with the kernel $2\, \mathrm{Re}(C \bar A^k \bar B)$; states connect the chunks.
+    The outputs of all channels are mixed by a gated projection of GELU(y). A sequence is computed in chunks of about
+    2 √T tokens, each by a convolution with the kernel $2\, \mathrm{Re}(C \bar A^k \bar B)$; states connect the chunks.
     Unlike the weights of attention, the kernel does not depend on the tokens.
 
     Args:
@@ -114,7 +114,7 @@ class S4D(RecurrentMixer):
     def _chunked(self, values: Tensor, state: State, mask: Tensor | None) -> tuple[Tensor, State]:
         """Return y (B, T, D) of the tokens (B, T, D), padded at the end, and the state after them."""
         length = ops.shape(values)[1]
-        size = 2 ** round(math.log2(length) / 2) if isinstance(length, int) else 64  # Q
+        size = 2 ** round(math.log2(length) / 2 + 1) if isinstance(length, int) else 64  # Q
         count = (length + size - 1) // size  # C
         if mask is None:
             num_tokens = ops.reshape(ops.cast(length, "int32"), [1])
