@@ -1,7 +1,4 @@
-"""Settings of decoder-only families: both forms of `config.json`, and errors that name what is not supported."""
-
-import json
-import pathlib
+"""Settings of decoder-only families, in both forms of `config.json`."""
 
 import pytest
 
@@ -15,23 +12,11 @@ from keras_transformer.layers import (
     YaRNScaling,
 )
 from keras_transformer.models import Gemma, Llama
-from keras_transformer.relations import Causal, SlidingWindow, Strided
+from keras_transformer.relations import Causal, SlidingWindow
+from tests.interop.configurations import DECODER_CONFIG, decoder_config
 
 neutral = pytest.mark.backend_neutral
 FAMILIES = [architecture.model_type for architecture in ALL if architecture.model in (Llama, Gemma)]
-CONFIG = {
-    "vocab_size": 11,
-    "hidden_size": 8,
-    "intermediate_size": 6,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 6,
-    "max_position_embeddings": 32,
-    "pad_token_id": 0,
-    "eos_token_id": 2,
-}
-GEMMAS = {"hidden_activation": "gelu_pytorch_tanh"}
 SLIDING, FULL = "sliding_attention", "full_attention"
 TYPES = [SLIDING, FULL, FULL, SLIDING]
 LLAMA_3 = {
@@ -44,21 +29,16 @@ YARN = {"factor": 2.0, "original_max_position_embeddings": 16, "attention_factor
 LONGROPE = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [2.0, 3.0, 4.0]}
 
 
-def config_of(model_type, settings):
-    """Return a `config.json` with the activation of the family."""
-    gemma = model_type.startswith("gemma")
-    activation = {"hidden_activation" if gemma else "hidden_act": "gelu_pytorch_tanh" if gemma else "silu"}
-    return {"model_type": model_type, **CONFIG, **activation, **settings}
-
-
 def read(model_type, **settings):
     """Return the model of a `config.json`."""
     architecture = ARCHITECTURES[model_type]
-    return architecture.model(**architecture.arguments(config_of(model_type, settings)))
+    return architecture.model(**architecture.arguments(decoder_config(model_type, settings)))
 
 
 def of_blocks(values):
-    return list(values) if isinstance(values, tuple | list) else [values] * CONFIG["num_hidden_layers"]
+    return (
+        list(values) if isinstance(values, tuple | list) else [values] * DECODER_CONFIG["num_hidden_layers"]
+    )
 
 
 W = SlidingWindow(4)
@@ -163,81 +143,6 @@ def test_ids_and_sizes():
     assert read("gemma", hidden_activation=None, hidden_act="gelu").normalization == "pre"
 
 
-ROPE = "rope_scaling"
-UNSUPPORTED = [
-    *((family, {"attention_bias": True}, "must have attention_bias=False") for family in FAMILIES[:1]),
-    ("qwen3", {"attention_bias": True}, "attention_bias=False, as in Llama. Received: attention_bias=True"),
-    ("gemma2", {"attention_bias": True}, "attention_bias=False, as in Gemma. Received: attention_bias=True"),
-    ("llama", {"mlp_bias": True}, "mlp_bias=False"),
-    ("mistral", {"hidden_act": "gelu"}, "hidden_act='silu', as in Llama. Received: hidden_act='gelu'"),
-    ("gemma", {"hidden_activation": "silu"}, "'gelu_pytorch_tanh' as hidden_act. Received: .*'silu'"),
-    ("gemma2", {"hidden_activation": "gelu"}, "hidden_activation='gelu_pytorch_tanh'.*Received: .*'gelu'"),
-    ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention=False"),
-    ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=None"),
-    ("gemma2", {"attn_logit_softcapping": -1}, "positive number or null as attn_logit_softcapping"),
-    ("gemma2", {"query_pre_attn_scalar": "6"}, "a positive number as query_pre_attn_scalar"),
-    ("gemma2", {"tie_word_embeddings": False}, "tie_word_embeddings=True"),
-    ("llama", {"partial_rotary_factor": 0.5}, "must have 1 as partial_rotary_factor. Received: .*0.5"),
-    ("phi3", {"partial_rotary_factor": 1.5}, "a number up to 1 as partial_rotary_factor"),
-    (
-        "llama",
-        {ROPE: {"rope_type": "proportional"}},
-        "a rope_type among .*'llama3'.*rope_type='proportional'",
-    ),
-    (
-        "llama",
-        {
-            ROPE: {"type": "linear", "factor": 2.0},
-            "rope_parameters": {"rope_type": "default", "rope_theta": 5.0},
-        },
-        "rope_parameters or rope_scaling, not two that differ",
-    ),
-    ("phi3", {ROPE: {"type": "linear", "factor": 2.0}}, r"rope_type among \['default', 'longrope'\]"),
-    ("llama", {ROPE: {"type": "linear"}}, "valid settings of rope_type='linear'"),
-    ("qwen2", {"eos_token_id": None}, "an integer or a list of integers as eos_token_id"),
-    ("llama", {ROPE: {"type": "linear", "factor": "2"}}, "valid settings of rope_type='linear'"),
-    ("llama", {ROPE: {"type": "yarn", **YARN, "mscale": 0.7}}, "no other settings of .*Received: mscale=0.7"),
-    ("llama", {ROPE: {"type": "yarn", **YARN, "truncate": False}}, "Received: truncate=False"),
-    ("llama", {ROPE: [2.0]}, "a dictionary as rope_parameters or rope_scaling"),
-    ("llama", {"rope_theta": "5"}, "a positive number as rope_theta. Received: rope_theta='5'"),
-    ("gemma3_text", {"rope_parameters": {"rope_theta": 5.0}}, "rope_parameters for 'full_attention' and"),
-    ("mistral", {"sliding_window": 0}, "a positive integer as sliding_window. Received: sliding_window=0"),
-    ("mistral", {"layer_types": TYPES}, "no layer_types, or .*Received: layer_types="),
-    (
-        "gemma2",
-        {"layer_types": ["chunked_attention"] * 4},
-        "for each layer as layer_types. Received: .*chunked",
-    ),
-    ("gemma2", {"layer_types": 4}, "for each layer as layer_types. Received: layer_types=4"),
-    ("gemma3_text", {"rope_parameters": [5.0]}, "rope_parameters for 'full_attention' and"),
-    ("gemma3_text", {ROPE: 8.0}, "a dictionary as rope_scaling. Received: rope_scaling=8.0"),
-    ("gemma2", {"layer_types": [FULL]}, "for each layer as layer_types"),
-    ("gemma2", {"sliding_window": None}, "a window for 'sliding_attention'. Received: sliding_window=None"),
-    ("gemma3_text", {"sliding_window_pattern": 0}, "a positive integer as sliding_window_pattern"),
-    ("qwen2", {"max_window_layers": None}, "an integer as max_window_layers"),
-    ("smollm3", {"no_rope_layers": [1, 0]}, "for each layer as no_rope_layers"),
-    ("llama", {"max_position_embeddings": "32"}, "a positive integer as max_position_embeddings"),
-    ("llama", {"eos_token_id": "2"}, "an integer or a list of integers as eos_token_id"),
-    ("llama", {"eos_token_id": []}, "an integer or a list of integers as eos_token_id"),
-    ("llama", {"pad_token_id": 0.5}, "an integer as pad_token_id"),
-    ("llama", {"head_dim": 2.5}, "an integer as head_dim"),
-    (
-        "llama",
-        {"architectures": ["LlamaForSequenceClassification"]},
-        "with 'LlamaForCausalLM'. Received: .*Sequence",
-    ),
-    ("qwen2_moe", {}, "a model_type among .*'qwen2'.*Received: model_type='qwen2_moe'"),
-]
-
-
-@neutral
-@pytest.mark.parametrize(("model_type", "settings", "message"), UNSUPPORTED, ids=str)
-def test_settings_that_are_not_supported_are_named(model_type, settings, message, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(config_of(model_type, settings)))
-    with pytest.raises(ValueError, match=message):
-        interop.from_hugging_face(tmp_path)
-
-
 SIZES = {"num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 6, "num_kv_heads": 1, "key_dim": 6}
 
 
@@ -262,23 +167,3 @@ def test_a_model_is_written_as_the_first_type_that_supports_it(make, arguments, 
     config = interop.config_of(make(11, **SIZES, **arguments))
     assert config["model_type"] == model_type
     assert config["architectures"] == [ARCHITECTURES[model_type].class_name]
-
-
-@neutral
-@pytest.mark.parametrize(
-    ("make", "arguments", "message"),
-    [
-        (Llama, {"relation": Strided(2) & SlidingWindow(3)}, "Llama with relation="),
-        (Llama, {"relation": [SlidingWindow(2), SlidingWindow(3)]}, "Llama with "),
-        (Llama, {"max_wavelength": [10.0, 20.0]}, "Llama with max_wavelength="),
-        (Llama, {"qkv_bias": True, "head_norm": True}, "Llama with "),
-        (Llama, {"scaling": {"name": "ntk", "factor": 2.0}}, "Llama with scaling=NTKScaling"),
-        (Gemma, {"soft_cap": 3.0}, "Gemma with soft_cap=3.0"),
-        (Gemma, {"head_norm": True}, "Gemma with "),
-    ],
-    ids=str,
-)
-def test_a_model_without_a_type_is_not_written(make, arguments, message, tmp_path):
-    with pytest.raises(ValueError, match=f"Received: a {message}"):
-        interop.to_hugging_face(make(11, **SIZES, **arguments), tmp_path / "model")
-    assert not pathlib.Path(tmp_path / "model").exists()

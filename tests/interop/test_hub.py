@@ -1,6 +1,4 @@
 import json
-import pathlib
-import re
 
 import numpy as np
 import pytest
@@ -224,14 +222,3 @@ def test_an_index_that_names_a_file_outside_the_folder_raises_an_error(hub, save
         ValueError, match=r"must name files in its folder. Received: '../../secret.safetensors'"
     ):
         local_folder(NAME)
-
-
-@pytest.mark.parametrize("source", ["a/b/c", "../model", "/no/such/folder", "", "a b/c"])
-def test_a_source_that_is_neither_a_folder_nor_a_hub_id_raises_an_error(source):
-    with pytest.raises(FileNotFoundError, match=re.escape(f"Received: {source!r}")):
-        local_folder(source)
-
-
-def test_a_folder_has_no_revision(tmp_path):
-    with pytest.raises(ValueError, match=r"`revision` must be None for a folder. Received: revision='main'"):
-        local_folder(pathlib.Path(tmp_path), revision="main")

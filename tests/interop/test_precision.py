@@ -122,12 +122,3 @@ def test_int8_is_the_quantization_of_keras(folder):
     config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
     expected.quantize("int8", config=config, filters="embedding|query|key|value|output|hidden|gate")
     np.testing.assert_array_equal(logits(found), logits(expected))
-
-
-def test_invalid_precisions_raise_errors(folder):
-    with pytest.raises(ValueError, match=r"`precision` must be one of .*Received: precision='int4'"):
-        interop.from_hugging_face(folder, precision="int4")
-    with pytest.raises(
-        ValueError, match="`precision` must be None or 'int8' if `dtype` is given.*Received: "
-    ):
-        interop.from_hugging_face(folder, precision="float16", dtype="float32")

@@ -6,24 +6,11 @@ from keras import ops
 
 from keras_transformer import interop
 from keras_transformer.models import T5
+from tests.interop.configurations import T5_CONFIG
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
 neutral = pytest.mark.backend_neutral
-
-CONFIG = {
-    "model_type": "t5",
-    "architectures": ["T5ForConditionalGeneration"],
-    "vocab_size": 12,
-    "d_model": 8,
-    "d_kv": 3,
-    "d_ff": 16,
-    "num_layers": 2,
-    "num_heads": 2,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 6,
-    "decoder_start_token_id": 0,
-}
 # As published; newer versions of `transformers` write the second form of the first setting.
 VERSIONS = {
     "original": {},
@@ -67,7 +54,7 @@ def random_tensors(version):
 
 def write(folder, version, tensors, **settings):
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**CONFIG, **VERSIONS[version], **settings}))
+    (folder / "config.json").write_text(json.dumps({**T5_CONFIG, **VERSIONS[version], **settings}))
     safetensors.save_file(tensors, folder / "model.safetensors")
     return folder
 
@@ -94,7 +81,7 @@ def test_folder_round_trip_is_the_identity(version, tmp_path):
     np.testing.assert_array_equal(logits(again), logits(model))
     config = json.loads((written / "config.json").read_text())
     assert config["tie_word_embeddings"] == model.tied
-    assert all(config[key] == value for key, value in CONFIG.items())
+    assert all(config[key] == value for key, value in T5_CONFIG.items())
 
 
 def test_linear_kernels_are_transposed_and_embeddings_are_not(tmp_path):
@@ -128,24 +115,12 @@ def test_tied_embeddings_and_unused_tables_are_accepted(tmp_path):
     [
         ({"num_decoder_layers": 3}, "missing: decoder.block.2"),
         ({"num_decoder_layers": 1}, "unknown: decoder.block.1"),
-        (
-            {"num_decoder_layers": 2.5},
-            "must have an integer as num_decoder_layers. Received: num_decoder_layers=2.5",
-        ),
-        ({"dropout_rate": "0.1"}, "must have a number as dropout_rate. Received: dropout_rate='0.1'"),
-        ({"tie_word_embeddings": "no"}, "must have a boolean as tie_word_embeddings. Received: .*'no'"),
-        (
-            {"feed_forward_proj": "gated-tanh"},
-            "an activation among .*Received: feed_forward_proj='gated-tanh'",
-        ),
-        ({"is_encoder_decoder": False}, "must have is_encoder_decoder=True"),
         ({"tie_word_embeddings": False}, "missing: lm_head.weight"),
         ({"d_kv": 4}, r"of shape \(6, 8\) instead of \(8, 8\)"),
-        ({"num_layers": None}, "must have 'num_layers'. Received: none"),
     ],
     ids=str,
 )
-def test_unsupported_settings_and_weights_are_rejected(tmp_path, settings, message):
+def test_weights_that_do_not_match_the_config_are_rejected(tmp_path, settings, message):
     folder = write(tmp_path / "model", "original", random_tensors("original"), **settings)
     with pytest.raises(ValueError, match=message):
         interop.from_hugging_face(folder)

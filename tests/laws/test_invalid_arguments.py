@@ -2,7 +2,7 @@
 
 import pytest
 
-from .invalid_arguments import data, generation, inspection, layers, models, ops, pipelines
+from .invalid_arguments import data, generation, inspection, interop, layers, models, ops, pipelines, text
 
 neutral = pytest.mark.backend_neutral
 
@@ -36,6 +36,20 @@ def test_pipelines_raise_errors(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     case.check()
     assert not list(tmp_path.iterdir())
+
+
+@neutral
+@pytest.mark.parametrize("case", interop.invalid)
+def test_interoperation_raises_errors(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    case.check()
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize("case", text.invalid)
+def test_tokenizers_raise_errors(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    case.check()
 
 
 @pytest.mark.parametrize("case", data.invalid)

@@ -80,17 +80,3 @@ def test_training_learns_the_most_frequent_pairs():
     assert made.vocabulary[: len(SPECIAL_TOKENS)] == tuple(SPECIAL_TOKENS.values())
     assert made.vocabulary_size == len(BYTES) + len(made.merges)
     assert BytePairTokenizer.train(["abc"], 300).merges == []  # no pair occurs twice
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "merges", "message"),
-    [
-        (BYTES[:-1], [], r"GPT-2's character for each of the 256 bytes. Received: 259 pieces without \['"),
-        (BYTES, [("a", "b")], r"`merges` must hold pairs.*merges\[0\]=\('a', 'b'\), with \['ab'\] not in"),
-        ([*BYTES, "ab"], [("a", "b"), ("ab", "zz")], r"merges\[1\]=\('ab', 'zz'\), with \['zz', 'abzz'\]"),
-        ([*BYTES, "ab"], [("a", "b", "")], r"merges\[0\]=\('a', 'b', ''\)"),
-    ],
-)
-def test_mismatched_vocabularies_and_merges_are_rejected(vocabulary, merges, message):
-    with pytest.raises(ValueError, match=message):
-        BytePairTokenizer(vocabulary, merges)

@@ -1,81 +1,16 @@
-import json
-
 import pytest
 
 from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer, from_hugging_face
-from keras_transformer.text.tokenizers.byte_pair import BYTE_CHARACTERS
+from tests.text.tokenizer_files import BERT_JSON, END, GPT2, GPT2_JSON, MERGES, PIECES, write
 
 TEXTS = ["hello world, it's here", "¿Qué hay? ¡Adiós!", "Hello ünder the wörld [MASK]", "<|endoftext|>don't"]
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *"helowrdTÜü¿?,!",
-    "##e",
-    "##l",
-    "##o",
-    "hel",
-    "##lo",
-    "\u2028",
-]
-END = "<|endoftext|>"
-MERGES = [("h", "e"), ("l", "l"), ("ll", "o"), ("he", "llo"), ("Ġ", "t")]
-GPT2 = {piece: id_ for id_, piece in enumerate([*BYTE_CHARACTERS, *map("".join, MERGES), END])}
-
-
-def write(folder, **contents):
-    folder.mkdir(exist_ok=True)
-    for name, content in contents.items():
-        stem, _, suffix = name.rpartition("_")
-        text = content if isinstance(content, str) else json.dumps(content)
-        (folder / f"{stem}.{suffix}").write_text(text, encoding="utf-8", newline="")
-    return folder
-
-
-def bert_json(**changes):
-    return {
-        "added_tokens": [{"id": id_, "content": PIECES[id_]} for id_ in range(5)],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": False,
-            "lowercase": True,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": {piece: id_ for id_, piece in enumerate(PIECES)},
-        },
-        **changes,
-    }
-
-
-def gpt2_json(**changes):
-    return {
-        "added_tokens": [{"id": len(GPT2), "content": "<pad>"}],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "vocab": GPT2,
-            "merges": [" ".join(pair) for pair in MERGES],
-        },
-        **changes,
-    }
 
 
 @pytest.mark.slow
 def test_bert_files_are_loaded(tmp_path):
     config = {"do_lower_case": True, "strip_accents": False, "cls_token": {"content": "[CLS]"}}
     old = write(tmp_path / "old", vocab_txt="\n".join(PIECES) + "\n", tokenizer_config_json=config)
-    new = write(tmp_path / "new", tokenizer_json=bert_json())
+    new = write(tmp_path / "new", tokenizer_json=BERT_JSON)
     expected = WordPieceTokenizer(PIECES, strip_accents=False)
     for folder in (old, new):
         loaded = WordPieceTokenizer.from_files(folder)
@@ -106,11 +41,11 @@ def test_gpt2_files_are_loaded(tmp_path):
     assert BytePairTokenizer.from_files(spaced).pieces("t") == ["Ġt"]
     config = {"eos_token": END, "pad_token": "<pad>"}
     new = BytePairTokenizer.from_files(
-        write(tmp_path / "new", tokenizer_json=gpt2_json(), tokenizer_config_json=config)
+        write(tmp_path / "new", tokenizer_json=GPT2_JSON, tokenizer_config_json=config)
     )
     assert (new.pad_id, new.end_id, new.start_id) == (len(GPT2), GPT2[END], -1)
     assert new.tokenize(TEXTS).to_list() == loaded.tokenize(TEXTS).to_list()
-    pairs = gpt2_json(model={"type": "BPE", "vocab": GPT2, "merges": MERGES})
+    pairs = GPT2_JSON | {"model": {"type": "BPE", "vocab": GPT2, "merges": MERGES}}
     write(
         tmp_path / "new",
         tokenizer_json=pairs | {"added_tokens": []},
@@ -155,81 +90,3 @@ def test_byt5_files_are_loaded(tmp_path):
             "h<extra_id_124>é",
             "hé",
         )
-    with pytest.raises(ValueError, match="`vocabulary_size` must be at least 384"):
-        from_hugging_face(tmp_path, 380)
-
-
-@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, ByteTokenizer])
-def test_folders_without_the_files_are_rejected(cls, tmp_path):
-    (tmp_path / "other.txt").touch()
-    with pytest.raises(FileNotFoundError, match=r"`folder` must hold .*with \['other.txt'\]"):
-        cls.from_files(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"`folder` must hold .*with \[\]"):
-        cls.from_files(tmp_path / "none")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": None}, "must hold a model of type WordPiece"),
-        ({"model": {"type": "Unigram"}}, "must hold a model of type WordPiece. Received: 'Unigram'"),
-        ({"model": {**bert_json()["model"], "vocab": None}}, "must number its pieces"),
-        ({"model": {**bert_json()["model"], "vocab": {"[PAD]": 0, "a": 7}}}, "must number its pieces"),
-        ({"model": {**bert_json()["model"], "continuing_subword_prefix": "@"}}, "Received: .*prefix='@'"),
-        ({"normalizer": {"type": "NFC"}}, "normalizer that is supported with .*Received: normalizer `NFC`"),
-        ({"normalizer": None}, "Received: normalizer null"),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, "Received: pre_tokenizer `Whitespace`"),
-    ],
-)
-def test_unsupported_bert_files_are_rejected(changes, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        WordPieceTokenizer.from_files(write(tmp_path, tokenizer_json=bert_json(**changes)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"model": {**gpt2_json()["model"], "dropout": 0.1}},
-            "must have a model `BPE` with dropout=None. Received: dropout=0.1",
-        ),
-        ({"model": {**gpt2_json()["model"], "byte_fallback": True}}, "Received: byte_fallback=True"),
-        ({"model": {**gpt2_json()["model"], "merges": ["x y"]}}, r"merges\[0\]=\('x', 'y'\), with \['xy'\]"),
-        ({"model": {**gpt2_json()["model"], "vocab": {"a": 0, "b": 2}}}, "must number its pieces"),
-        ({"normalizer": {"type": "NFKC"}}, "Received: normalizer `NFKC`"),
-        ({"pre_tokenizer": {"type": "Sequence"}}, "Received: pre_tokenizer null"),
-        (
-            {"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}},
-            "Received: pre_tokenizer `ByteLevel` use_regex=False",
-        ),
-        ({"decoder": {"type": "WordPiece"}}, "Received: decoder `WordPiece`"),
-        ({"post_processor": {"type": "Foo"}}, "Received: post_processor `Foo`"),
-        (
-            {"added_tokens": [{"id": len(GPT2), "content": "<x>", "single_word": True}]},
-            "Received: single_word=True for '<x>'",
-        ),
-    ],
-)
-def test_unsupported_gpt2_files_are_rejected(changes, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        BytePairTokenizer.from_files(write(tmp_path, tokenizer_json=gpt2_json(**changes)))
-
-
-def test_damaged_files_are_rejected(tmp_path):
-    whole = json.dumps(gpt2_json())
-    with pytest.raises(ValueError, match=r"tokenizer.json` must be JSON"):
-        BytePairTokenizer.from_files(write(tmp_path, tokenizer_json=whole[: len(whole) // 2]))
-    with pytest.raises(ValueError, match=r"must hold a JSON object"):
-        BytePairTokenizer.from_files(write(tmp_path, tokenizer_json="[]"))
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match=r"merges\[1\]=\('l',\)"):
-        BytePairTokenizer.from_files(write(tmp_path, vocab_json=GPT2, merges_txt="#version: 0.2\nh e\nl"))
-    (tmp_path / "vocab.txt").write_bytes(b"[PAD]\n\xff")
-    with pytest.raises(ValueError, match=r"vocab.txt must be UTF-8"):
-        WordPieceTokenizer.from_files(tmp_path)
-    with pytest.raises(ValueError, match=r"token for .unknown."):
-        WordPieceTokenizer.from_files(write(tmp_path, vocab_txt="[PAD]\na\nb"))
-    with pytest.raises(ValueError, match=r"token for .pad. or .end."):
-        WordPieceTokenizer.from_files(write(tmp_path, vocab_txt="a\nb"))
-    with pytest.raises(ValueError, match=r"must have tokenizer_class='ByT5Tokenizer'"):
-        ByteTokenizer.from_files(write(tmp_path, tokenizer_config_json={"tokenizer_class": "GPT2Tokenizer"}))

@@ -163,11 +163,6 @@ def test_pieces_correspond_to_ids(tokenizer):
     assert ids == tokenizer.tokenize("hello world").numpy().tolist()
     assert [tokenizer.id_to_piece(id_) for id_ in ids] == pieces
     assert tokenizer.piece_to_id("never seen") == tokenizer.unknown_id
-    for id_ in (-1, tokenizer.vocabulary_size):
-        with pytest.raises(ValueError, match=rf"`id` must be in \[0, .*Received: id={id_}"):
-            tokenizer.id_to_piece(id_)
-    with pytest.raises(TypeError, match="`text` must be"):
-        tokenizer.pieces(["hello"])
 
 
 def test_empty_ids_contain_the_ids_of_spaces(tokenizer):
@@ -177,29 +172,10 @@ def test_empty_ids_contain_the_ids_of_spaces(tokenizer):
     assert all(not tokenizer.detokenize([id_]).numpy().strip() for id_ in others)
 
 
-@pytest.mark.parametrize("bad", [-1, 10_000])
-def test_ids_outside_the_vocabulary_are_errors_or_decode_to_nothing(tokenizer, bad):
-    ids = np.array([[5, bad]])
-    with pytest.raises(ValueError, match=rf"`ids` must be in \[0, .*Received: ids\[0, 1\]={bad}$"):
-        tokenizer.detokenize(ids)
-    graph = tf.function(tokenizer.detokenize)(tf.constant(ids))
+@pytest.mark.parametrize("bad", [-1, 10_000, 2**40])
+def test_ids_outside_the_vocabulary_decode_to_unknown_in_a_graph(tokenizer, bad):
+    graph = tf.function(tokenizer.detokenize)(tf.constant([[5, bad]]))
     assert decoded(graph) == decoded(tokenizer.detokenize([[5, tokenizer.unknown_id]]))
-
-
-@pytest.mark.parametrize(
-    ("texts", "error", "message"),
-    [
-        (3, TypeError, "`texts` must be a str"),
-        (["a", None], TypeError, r"`texts` must be a str.*texts\[1\]=None"),
-        (["ok", "a\ud800b"], ValueError, r"`texts` must be text without lone surrogates.*texts\[1\]"),
-        ([b"\xff"], ValueError, "`texts` must be UTF-8"),
-        (tf.constant([["a"]]), ValueError, "`texts` must have a static rank of 0 or 1"),
-    ],
-)
-def test_values_that_are_not_text_are_rejected(tokenizer, texts, error, message):
-    for method in (tokenizer.tokenize, tokenizer.encode):
-        with pytest.raises(error, match=message):
-            method(texts)
 
 
 def test_invalid_bytes_in_tensors_become_replacement_characters(tokenizer):
@@ -230,18 +206,6 @@ def test_a_loaded_tokenizer_equals_the_saved_one(tokenizer, tmp_path):
         text.load(tmp_path / "new")
 
 
-@pytest.mark.parametrize("name", ["word_piece", "byte_pair", "byte", "character_pair", "vocabulary"])
-def test_damaged_models_are_rejected(tokenizers, name):
-    model = tokenizers[name].model_bytes
-    load = type(tokenizers[name]).from_model_bytes
-    for damaged in (b"", model[:-10], b"\xff"):
-        with pytest.raises(ValueError, match="`model` must be a serialised tokenizer"):
-            load(damaged)
-    for other in (b"{}", b"[1]"):
-        with pytest.raises(ValueError, match="`model` must hold .* and nothing else"):
-            load(other)
-
-
 @pytest.mark.slow_variants
 def test_a_tokenizer_can_be_created_inside_a_graph(tokenizer):
     made = []
@@ -265,46 +229,9 @@ def test_training_is_deterministic_and_reads_files(cls, tmp_path):
     assert cls.train([tmp_path / "b.txt", tmp_path / "a.txt"], 300).model_bytes == expected
 
 
-@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, OpenAIGPTTokenizer])
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"texts": "one text"}, TypeError, r"`texts` must be an iterable.*pass \[text\]"),
-        ({"texts": 5}, TypeError, "`texts` must be an iterable"),
-        ({"texts": ["a", 5]}, TypeError, r"`texts` must hold str.*texts\[1\]=5"),
-        ({"texts": ["a", "\ud800"]}, ValueError, r"`texts` must be text.*texts\[1\]"),
-        ({"texts": []}, ValueError, "`texts` must hold at least one word"),
-        ({"texts": [""]}, ValueError, "`texts` must hold at least one word"),
-        (
-            {"vocabulary_size": 6},
-            ValueError,
-            r"`vocabulary_size` must (be at least \d+ for|suit) these texts",
-        ),
-        ({"vocabulary_size": "8k"}, ValueError, "`vocabulary_size` must be a positive integer"),
-        ({"min_frequency": 0}, ValueError, "`min_frequency` must be a positive integer"),
-    ],
-)
-def test_training_rejects_invalid_arguments(cls, arguments, error, message):
-    with pytest.raises(error, match=message):
-        cls.train(**{"texts": ["abc def"], "vocabulary_size": 300, **arguments})
-
-
-def test_special_tokens_must_be_in_the_vocabulary():
-    with pytest.raises(ValueError, match=r"`vocabulary` must hold every special token.*without \{'mask': "):
-        WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"])
-    with pytest.raises(ValueError, match=r"`special_tokens` must have a token for .pad."):
-        ByteTokenizer({"unknown": "<unk>"})
-    with pytest.raises(ValueError, match=r"vocabulary\[0\]=vocabulary\[257\]='<pad>'"):
-        ByteTokenizer({"pad": "<pad>"}, ["<pad>"])
-
-
-def test_adding_missing_special_ids_is_rejected():
+def test_ids_outside_the_vocabulary_decode_to_nothing_without_an_unknown_id():
     tokenizer = ByteTokenizer({"pad": "<pad>"})
     assert (tokenizer.start_id, tokenizer.end_id, tokenizer.unknown_id) == (-1, -1, -1)
-    for argument in ("add_start", "add_end"):
-        with pytest.raises(ValueError, match=f"`{argument}` must be False"):
-            tokenizer.encode(["a"], **{argument: True})
-    # Without an unknown id, an id outside the vocabulary decodes to nothing.
     assert decoded(tf.function(tokenizer.detokenize)(tf.constant([[98, 500, 99]]))) == ["ab"]
 
 

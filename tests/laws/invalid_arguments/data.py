@@ -88,15 +88,8 @@ invalid(
     *[({"pairs": [pair]}, f"…pairs[0]={pair!r}") for pair in (("a", 3), 3)],
     ({"pairs": [("a", "b"), ("a", "b\ud800")]}, r"…lone surrogates…pairs[1]=…with '\ud800'"),
     ({"pairs": "."}, "`pairs` must name files. Received: '.', a directory"),
+    type_errors=[must("be", pairs=None), must("be", pairs={"a": "b"})],
     name="translation_pairs",
-)
-invalid(
-    lambda pairs: data.translation_pairs(pairs, BYTES),
-    {},
-    must("be", pairs=None),
-    must("be", pairs={"a": "b"}),
-    name="translation_pairs",
-    error=TypeError,
 )
 invalid(
     lambda pairs: data.translation_pairs(pairs, BYTES),

@@ -41,12 +41,12 @@ IN_A_CALL = r"Exception encountered when calling \w+\.call\(\)\.\s+\x1b\[1m"  # 
 class InvalidCalls(list):
     """A table of invalid calls: call it with a function, its other arguments and rows, as `must` creates them."""
 
-    def __call__(self, call, arguments, *rows, name=None, error=ValueError):
-        """Add a case for each row: the invalid arguments, and the message."""
+    def __call__(self, call, arguments, *rows, type_errors=(), name=None, error=ValueError):
+        """Add a case for each row: the invalid arguments, and the message; `type_errors` are rows of a TypeError."""
         name = name or call.__name__
-        for row in rows:
+        for row, error_ in [*((row, error) for row in rows), *((row, TypeError) for row in type_errors)]:
             for changed, message in row if isinstance(row, list) else [row]:
-                case = InvalidCall(call, {**arguments, **changed}, message, error)
+                case = InvalidCall(call, {**arguments, **changed}, message, error_)
                 label = [name, *(f"{key}={shown(value)}" for key, value in changed.items())]
                 self.append(pytest.param(case, id="-".join(label)))
 
