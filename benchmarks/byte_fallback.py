@@ -73,11 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append({**setting, **read(tokenizer, lines)})
             result = {"machine": measuring.machine(), "results": rows}
             measuring.write_result(options.name, result, options.output)
-    shown = [
-        {key: f"{value:.3g}" if isinstance(value, float) else str(value) for key, value in row.items()}
-        for row in rows
-    ]
-    print(measuring.table(shown))
+    print(measuring.table(rows))
 
 
 if __name__ == "__main__":

@@ -233,11 +233,15 @@ def processor(description: str) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[dict[str, str]]) -> str:
-    """Return rows as a Markdown table, with columns of numbers aligned to the right."""
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a Markdown table, with columns of numbers aligned to the right and floats of three digits."""
     names = list(rows[0])
-    right = [all(row[name][:1] in "0123456789*–-" for row in rows) for name in names]
-    widths = [max(3, len(name), *(len(row[name]) for row in rows)) for name in names]
+    texts = [
+        [f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows
+    ]
+    columns = list(zip(*texts, strict=True))
+    right = [all(cell[:1] in "0123456789*–-" for cell in column) for column in columns]
+    widths = [max(3, len(name), *map(len, column)) for name, column in zip(names, columns, strict=True)]
 
     def line(cells: Iterable[str]) -> str:
         padded = (
@@ -249,11 +253,11 @@ def table(rows: Sequence[dict[str, str]]) -> str:
     rule = "|".join(
         "-" * (width + 1) + (":" if number else "-") for width, number in zip(widths, right, strict=True)
     )
-    return "\n".join([line(names), f"|{rule}|", *(line(row.values()) for row in rows)])
+    return "\n".join([line(names), f"|{rule}|", *map(line, texts)])
 
 
 def write_result(name: str, result: dict[str, Any], folder: pathlib.Path = RESULTS) -> pathlib.Path:
-    """Write `result` as JSON, and print its path."""
+    """Write `result` as JSON, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     path.write_text(json.dumps(result, indent=2, ensure_ascii=False, default=str) + "\n")

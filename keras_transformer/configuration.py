@@ -1,9 +1,12 @@
 """Configs of layers, models, losses and values such as relations, made from the parameters of their constructors."""
 
 import inspect
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
 
 import keras
+
+T = TypeVar("T")
 
 
 class Configured:
@@ -59,6 +62,34 @@ def constructor_arguments(configured: Any) -> dict[str, Any]:
     return serialized(
         {name: value for name, value in arguments.items() if not isinstance(value, keras.Variable)}
     )
+
+
+def retrieve(kind: Any, names: Mapping[str, Callable[[], T]], expectation: str, **argument: Any) -> T:
+    """Return an object of a class for itself, its name or its serialised config.
+
+    Args:
+        kind: the class.
+        names: functions that create the objects that have a name, such as their classes.
+        expectation: the end of "`name` must …" in the error.
+        **argument: the argument, by its name.
+
+    Raises:
+        ValueError: if the argument is none of these.
+    """
+    ((name, identifier),) = argument.items()
+    if isinstance(identifier, kind):
+        return identifier
+    if isinstance(identifier, str) and identifier in names:
+        return names[identifier]()
+    cause = None
+    if isinstance(identifier, dict):
+        try:
+            restored = keras.saving.deserialize_keras_object(identifier)
+            if isinstance(restored, kind):
+                return restored
+        except TypeError as error:  # of Keras for an unknown class, or of invalid arguments
+            cause = error
+    raise ValueError(f"`{name}` must {expectation}. Received: {name}={identifier!r}") from cause
 
 
 def serialized(value: Any) -> Any:

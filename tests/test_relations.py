@@ -134,8 +134,6 @@ def by_definition(relation, i, j):
             return i in indices or j in indices
         case Adjacency(pairs=pairs):
             return (j, i) in pairs
-        case Bipartite():
-            return True
         case And(left, right):
             return by_definition(left, i, j) and by_definition(right, i, j)
         case Or(left, right):

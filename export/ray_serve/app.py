@@ -37,21 +37,21 @@ def application(arguments: Mapping[str, str]) -> serve.Application:
         raise ValueError(
             f"`arguments` must be of {', '.join(_ARGUMENTS)}, and have a bundle. Received: {dict(arguments)}"
         )
-    given = {**_ARGUMENTS, **arguments}
-    counts = {key: given[key] for key in ("replicas", "threads")}
+    settings = {**_ARGUMENTS, **arguments}
+    counts = {key: settings[key] for key in ("replicas", "threads")}
     if not all(str(value).isdecimal() and int(value) > 0 for value in counts.values()):
         raise ValueError(
             f"`arguments` must have positive numbers of replicas and threads. Received: {counts}"
         )
-    bundle, threads = str(pathlib.Path(given["bundle"]).resolve()), int(given["threads"])
+    bundle, threads = str(pathlib.Path(settings["bundle"]).resolve()), int(settings["threads"])
 
     def build() -> Starlette:
-        return _app(bundle, given["name"], threads, given["precision"])
+        return _app(bundle, settings["name"], threads, settings["precision"])
 
     deployment = serve.deployment(
         serve.ingress(build)(),
         name="keras_transformer_serving",
-        num_replicas=int(given["replicas"]),
+        num_replicas=int(settings["replicas"]),
         # The server's batches are formed of concurrent requests, and its queue rejects what is too much.
         max_ongoing_requests=Limits().max_queue,
         ray_actor_options={"num_cpus": threads},

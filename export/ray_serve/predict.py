@@ -56,14 +56,14 @@ class Predictor:
 
 def read_lines(part: dict[str, Any]) -> list[dict[str, bytes]]:
     """Return the lines that begin in a part of a file: from "begin" to "end", in bytes, of the file "path"."""
-    found = []
+    lines = []
     with open(part["path"], "rb") as file:
         if part["begin"]:
             file.seek(part["begin"] - 1)
             file.readline()  # it begins in the part before
         while file.tell() < part["end"] and (line := file.readline()):
-            found.append({"line": line.rstrip(b"\r\n")})
-    return found
+            lines.append({"line": line.rstrip(b"\r\n")})
+    return lines
 
 
 def predict(

@@ -75,7 +75,7 @@ def windows(
         derived = [SLIDING if is_sliding(config, i) else FULL for i in range(config["num_hidden_layers"])]
         types = config.get("layer_types") or derived
         is_list = isinstance(types, list) and len(types) == len(derived)
-        if not is_list or any(each not in (FULL, SLIDING) for each in types):
+        if not is_list or any(type_ not in (FULL, SLIDING) for type_ in types):
             raise expected(
                 config, f"{FULL!r} or {SLIDING!r} for each layer as layer_types", layer_types=types
             )
@@ -83,13 +83,13 @@ def windows(
             raise expected(config, f"no layer_types, or {derived}", layer_types=types)
         if SLIDING in types and size is None:
             raise expected(config, f"a window for {SLIDING!r}", sliding_window=size, layer_types=types)
-        relations = [SlidingWindow(size - 1) if each == SLIDING else Causal() for each in types]
+        relations = [SlidingWindow(size - 1) if type_ == SLIDING else Causal() for type_ in types]
         return {"relation": one_if_equal(relations)}
 
     def write(model: Any) -> dict[str, Any]:
         relations = per_block(model.num_layers, relation=model.relation)
-        lefts = [each.left for each in relations if isinstance(each, SlidingWindow)]
-        types = [SLIDING if isinstance(each, SlidingWindow) else FULL for each in relations]
+        lefts = [relation.left for relation in relations if isinstance(relation, SlidingWindow)]
+        types = [SLIDING if isinstance(relation, SlidingWindow) else FULL for relation in relations]
         return {
             "sliding_window": lefts[0] + 1 if lefts and lefts[0] is not None else None,
             **({"use_sliding_window": bool(lefts)} if has_switch else {}),
@@ -172,16 +172,16 @@ def rotary_positions(
         rope, blocks = rope_of(config), range(config["num_hidden_layers"])
         base, scaling = rotary(config, rope, types)
         bases = [base if has_positions(config, i) else None for i in blocks]
-        part = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1
-        if not is_number(part) or not 0 < part <= 1 or (part < 1 and not has_part):
+        factor = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1
+        if not is_number(factor) or not 0 < factor <= 1 or (factor < 1 and not has_part):
             allowed = "a number up to 1" if has_part else "1"
-            raise expected(config, f"{allowed} as partial_rotary_factor", partial_rotary_factor=part)
+            raise expected(config, f"{allowed} as partial_rotary_factor", partial_rotary_factor=factor)
         head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         return {
             "max_wavelength": one_if_equal(bases),
             "scaling": scaling,
             "max_length": max_length(config, [scaling]),
-            **({"rotary_dim": None if part == 1 else int(head_dim * part)} if has_rotary_dim else {}),
+            **({"rotary_dim": None if factor == 1 else int(head_dim * factor)} if has_rotary_dim else {}),
         }
 
     def write(model: Any) -> dict[str, Any]:
@@ -238,17 +238,17 @@ def rotary(
     if rope_type not in types:
         raise expected(config, f"a rope_type among {['default', *types]}", rope_type=rope_type)
     scaling, names = _SCALINGS[rope_type]
-    given = {name: value for name, value in rope.items() if value is not None}
-    unknown = {name: given[name] for name in given.keys() - _OF_ALL_TYPES - {*names.values()}}
+    settings = {name: value for name, value in rope.items() if value is not None}
+    unknown = {name: settings[name] for name in settings.keys() - _OF_ALL_TYPES - {*names.values()}}
     if unknown:
         raise expected(config, f"no other settings of rope_type={rope_type!r}", **unknown)
     length: Any = config.get(LENGTH)
     original = config.get(ORIGINAL_LENGTH) or rope.get(ORIGINAL_LENGTH) or length
-    values = {LENGTH: length, **given, ORIGINAL_LENGTH: original}
+    values = {LENGTH: length, **settings, ORIGINAL_LENGTH: original}
     if rope_type == "longrope" and is_integer(length) and is_integer(original):
         values.setdefault("factor", max(length / original, 1.0))
     try:
-        return base, scaling(**{ours: values[theirs] for ours, theirs in names.items() if theirs in values})
+        return base, scaling(**{argument: values[name] for argument, name in names.items() if name in values})
     except (TypeError, ValueError) as error:
         raise expected(config, f"valid settings of rope_type={rope_type!r} ({error})", rope=rope) from error
 
@@ -258,7 +258,9 @@ def written_rope(scaling: RotaryScaling | None) -> dict[str, Any] | None:
     for rope_type, (kind, names) in _SCALINGS.items():
         if type(scaling) is kind:
             config = scaling.get_config()
-            values = {theirs: config[ours] for ours, theirs in names.items() if config[ours] is not None}
+            values = {
+                names[argument]: config[argument] for argument in names if config[argument] is not None
+            }
             values.pop(LENGTH, None)
             return {"rope_type": rope_type, **values}
     return None

@@ -59,8 +59,8 @@ def _parameters(model: Gemma) -> Parameters:
     yield "model.embed_tokens.weight", Parameter((model.embedding.embedding.embeddings,))
     for i, block in enumerate(model.blocks):
         name = f"model.layers.{i}"
-        for theirs, (residual, ours) in _NORMS[model.normalization].items():
-            yield from norm(f"{name}.{theirs}", getattr(getattr(block, residual), ours), added=1.0)
+        for hf_name, (residual, keras_name) in _NORMS[model.normalization].items():
+            yield from norm(f"{name}.{hf_name}", getattr(getattr(block, residual), keras_name), added=1.0)
         yield from attention(f"{name}.self_attn", block.self_attention, added=1.0)
         yield from feed_forward(f"{name}.mlp", block.feed_forward)
     yield from norm("model.norm", model.final_norm, added=1.0)
@@ -124,7 +124,7 @@ def _read_rotary_positions(config: Config) -> dict[str, Any]:
     }
     relation = _GEMMA_3_WINDOWS.read(config)["relation"]
     bases, scalings = zip(
-        *(of_kind[_kind(each)] for each in per_block(config["num_hidden_layers"], relation=relation)),
+        *(of_kind[_kind(block)] for block in per_block(config["num_hidden_layers"], relation=relation)),
         strict=True,
     )
     return {

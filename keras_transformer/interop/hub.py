@@ -126,18 +126,18 @@ class _Repository:
             prefix = f"{part}/".lstrip("/")
             weights = _weights(f"{prefix}{SAFETENSORS}", listed) or _weights(f"{prefix}{PYTORCH}", listed)
             if weights is not None:
-                found = self._download(weights, commit)
-                for shard in sorted(set(shards_of(found).values())) if weights.endswith(INDEX) else ():
+                file = self._download(weights, commit)
+                for shard in sorted(set(shards_of(file).values())) if weights.endswith(INDEX) else ():
                     self._download(f"{prefix}{shard}", commit)
         return folder
 
     def _download(self, name: str, revision: str) -> pathlib.Path:
         """Return the path of a file in the cache, after its download and a check of its hash if it was not there."""
         known = self._hub.try_to_load_from_cache(self.name, name, self._cache_dir, revision)
-        found = self._hub.hf_hub_download(
+        downloaded = self._hub.hf_hub_download(
             self.name, name, revision=revision, token=self._token, cache_dir=self._cache_dir
         )
-        path = pathlib.Path(found)
+        path = pathlib.Path(downloaded)
         # The name of a large file in the cache is its hash, as the hub states it.
         stored = path.resolve()
         is_new = not isinstance(known, str)
@@ -152,9 +152,10 @@ class _Repository:
 
     def _conversion(self, api: Any, commit: str) -> str | None:
         """Return the reference of the open pull request in which the hub has converted the weights of a commit."""
-        for each in api.get_repo_discussions(self.name):
-            if each.title == _CONVERSION and each.is_pull_request and each.status == "open":
-                reference: str = each.git_reference
+        for discussion in api.get_repo_discussions(self.name):
+            is_open = discussion.is_pull_request and discussion.status == "open"
+            if discussion.title == _CONVERSION and is_open:
+                reference: str = discussion.git_reference
                 commits = api.list_repo_commits(self.name, revision=reference)
                 if len(commits) > 1 and commits[1].commit_id == commit:
                     return reference
@@ -166,14 +167,14 @@ class _Repository:
         Raises:
             FileNotFoundError: if the cache has none.
         """
-        found = [
+        folders = [
             pathlib.Path(path).parent
             for name in (MODULES, CONFIG)
             if isinstance(
                 path := self._hub.try_to_load_from_cache(self.name, name, self._cache_dir, revision), str
             )
         ]
-        if not found:
+        if not folders:
             raise FileNotFoundError(
                 Message(
                     "{source} must be a folder, or a model in the cache where the Hugging Face Hub is not reached. "
@@ -183,12 +184,12 @@ class _Repository:
                     reason=_first_line(reason),
                 )
             ) from reason
-        if revision == MAIN and not any(found[0].rglob("*.safetensors")):
-            snapshots, references = found[0].parent, found[0].parents[1] / "refs"
+        if revision == MAIN and not any(folders[0].rglob("*.safetensors")):
+            snapshots, references = folders[0].parent, folders[0].parents[1] / "refs"
             for reference in sorted(references.glob("refs/pr/*")):
                 if any((snapshots / reference.read_text()).glob("*.safetensors")):
                     return snapshots / reference.read_text()
-        return found[0]
+        return folders[0]
 
     def _is_answer(self, error: Exception) -> bool:
         """Return whether an error is an answer of the hub, not its absence."""
@@ -245,24 +246,24 @@ def modules_of(folder: pathlib.Path) -> list[tuple[str, str]]:
     path = folder / MODULES
     listed = files.read_json(path)
     try:
-        found = [(str(each["type"]), str(each["path"])) for each in listed]
+        entries = [(str(entry["type"]), str(entry["path"])) for entry in listed]
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"`{path}` must be a list of modules, each with a type and a path. Received: {listed!r}"
         ) from error
-    for _, below in found:
+    for _, below in entries:
         if {"..", "/"} & set(pathlib.PurePosixPath(below).parts):
             raise ValueError(f"`{path}` must have paths below its folder. Received: path={below!r}")
-    return found
+    return entries
 
 
 def _names(info: Any) -> set[str]:
-    return {each.rfilename for each in info.siblings or ()}
+    return {file.rfilename for file in info.siblings or ()}
 
 
 def _weights(name: str, listed: set[str]) -> str | None:
     """Return the name of a file of weights, or of the index of its shards, if it is listed."""
-    return next((each for each in (name, name + INDEX) if each in listed), None)
+    return next((file for file in (name, name + INDEX) if file in listed), None)
 
 
 def _shown(token: str | bool | None) -> str:

@@ -208,7 +208,11 @@ def _dtype(precision: str | None, arguments: Mapping[str, Any]) -> dict[str, str
 def _candidates(model: keras.Model) -> list[Architecture]:
     """Return the architectures of the classes of a model and its encoder."""
     encoder = type(getattr(model, "encoder", model))
-    return [each for each in ALL if type(model) is each.model and each.encoder in (None, encoder)]
+    return [
+        architecture
+        for architecture in ALL
+        if type(model) is architecture.model and architecture.encoder in (None, encoder)
+    ]
 
 
 def _supporting(model: keras.Model, model_type: str | None = None) -> tuple[Architecture, dict[str, Any]]:

@@ -30,8 +30,8 @@ def norm(name: str, layer: Any, added: float = 0.0) -> Parameters:
 
 def attention(name: str, layer: Any, added: float = 0.0) -> Parameters:
     """Yield the parameters of an attention layer; `added` is that of the norms of queries and keys."""
-    for theirs, ours in _PROJECTIONS.items():
-        yield from dense(f"{name}.{theirs}", getattr(layer, f"{ours}_projection"))
+    for hf_name, keras_name in _PROJECTIONS.items():
+        yield from dense(f"{name}.{hf_name}", getattr(layer, f"{keras_name}_projection"))
     yield from dense(f"{name}.o_proj", layer.output_projection)
     if layer.head_norm:
         yield from norm(f"{name}.q_norm", layer.query_norm, added)

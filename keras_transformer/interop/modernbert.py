@@ -105,8 +105,8 @@ def _make(model: type[keras.Model], **arguments: Any) -> keras.Model:
 
 def _describe(model: Any) -> dict[str, Any]:
     described = describe_with_head(model)
-    pooling = {ours: theirs for theirs, ours in _POOLINGS.items()}
-    return {**described, "pooler_input": pooling[described["pooler_input"]]}
+    settings = {pooling: setting for setting, pooling in _POOLINGS.items()}
+    return {**described, "pooler_input": settings[described["pooler_input"]]}
 
 
 def _architecture(

@@ -34,7 +34,7 @@ def tensors_of_pytorch_file(path: pathlib.Path) -> dict[str, StoredTensor]:
     """Return the tensors of a file that `torch.save` has written, by name.
 
     The file is a pickle, which could call any function. Here it can only build dictionaries and tensors: every other
-    global is refused by its name.
+    global is rejected by its name.
 
     Args:
         path: a file of a state dictionary, in the zip format of PyTorch 1.6 or the one before.

@@ -93,17 +93,17 @@ def _front_matter(path: pathlib.Path) -> Mapping[str, tuple[str, ...]]:
         return {}
     with path.open("rb") as file:
         text = file.read(_MAX_BYTES).decode(errors="replace").replace("\r\n", "\n")
-    found: dict[str, tuple[str, ...]] = {}
+    entries: dict[str, tuple[str, ...]] = {}
     name = None
     matched = _FRONT_MATTER.match(text.removeprefix("\ufeff"))
     for line in matched[1].splitlines() if matched else ():
         if entry := _ENTRY.fullmatch(line):
             name, value = entry.groups()
             values = value[1:-1].split(",") if value.startswith("[") and value.endswith("]") else [value]
-            found[name] = tuple(filter(None, map(_plain, values)))
+            entries[name] = tuple(filter(None, map(_plain, values)))
         elif name and (item := _ITEM.fullmatch(line)):
-            found[name] += tuple(filter(None, [_plain(item[1])]))
-    return found
+            entries[name] += tuple(filter(None, [_plain(item[1])]))
+    return entries
 
 
 def _plain(value: str) -> str:

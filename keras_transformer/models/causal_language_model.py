@@ -5,8 +5,8 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_transformer import ops as kt_ops
-from keras_transformer.models.base import Model, padding_arguments, relation_positions
+from keras_transformer.models.base import padding_arguments, relation_positions
+from keras_transformer.models.cached_decoding import CachedDecoding
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
@@ -14,7 +14,7 @@ from keras_transformer_options.arguments import check_ids, check_positive_intege
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class CausalLanguageModel(Model):
+class CausalLanguageModel(CachedDecoding):
     r"""Base class of decoder-only language models, which predict the next token at each position.
 
     $$h_0 = \mathrm{Embed}(w), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =
@@ -48,7 +48,6 @@ class CausalLanguageModel(Model):
 
     is_encoder_decoder = False
 
-    embedding: Any
     blocks: list[Any]
     positions: Any = None
     drop: Any = None
@@ -101,66 +100,15 @@ class CausalLanguageModel(Model):
     def encode(self, source_ids: Tensor) -> None:
         """Return None, because a decoder-only model has no source."""
 
-    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[State]:
-        """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
-        return [block.self_attention.empty_cache(batch_size, length, **options) for block in self.blocks]
-
-    def select(self, cache: list[State], index: Tensor) -> list[State]:
-        """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
-        return [
-            block.self_attention.select(block_cache, index)
-            for block, block_cache in zip(self.blocks, cache, strict=True)
-        ]
-
-    def step(
-        self,
-        token_ids: Tensor,
-        cache: list[State],
-        context: None = None,
-        *,
-        cache_index: Tensor,
-        positions: Tensor,
-        padding_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        output_kernel: Tensor | None = None,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-        trace: bool = False,
-    ) -> tuple[Tensor, list[State]]:
-        """Return the next-token logits of T new tokens, given those in the cache.
-
-        Args:
-            token_ids: integers (B, T), the new tokens, padded on either side.
-            cache: the return value of `empty_cache` or of an earlier step.
-            context: None, the return value of `encode`.
-            cache_index: integer scalar, the number of tokens written before.
-            positions: integers (B, T), the positions of the new tokens.
-            padding_mask: booleans (B, T), False for padding; tokens with the `pad_id` are padding too.
-            attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, including those of
-                new tokens; for caches with several hypotheses.
-            output_kernel: the return value of `output_kernel`, if precomputed.
-            kv_cache: how the cache is stored, the same as in `empty_cache`.
-            trace: whether recurrent layers keep the states after each token, for `select`.
-
-        Returns:
-            Logits (B, T, vocabulary_size) in float32, and the new cache.
-        """
-        hidden, cache = self.hidden_step(
-            token_ids,
-            cache,
-            cache_index=cache_index,
-            positions=positions,
-            padding_mask=padding_mask,
-            attention_mask=attention_mask,
-            kv_cache=kv_cache,
-            trace=trace,
-        )
-        return self.logits(hidden, output_kernel), cache
+    def cached_blocks(self) -> list[Any]:
+        """Return the blocks."""
+        return self.blocks
 
     def hidden_step(
         self,
         token_ids: Tensor,
         cache: list[State],
-        context: None = None,
+        context: Any = None,
         *,
         positions: Tensor,
         padding_mask: Tensor | None = None,
@@ -181,10 +129,6 @@ class CausalLanguageModel(Model):
     def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
         return self.embedding.logits(hidden, kernel)
-
-    def output_kernel(self) -> Tensor | None:
-        """Return the matrix that `logits` derives from the weights, to compute it once before a loop."""
-        return self.embedding.output_kernel()
 
     def resize_token_embeddings(self, vocabulary_size: int) -> Self:
         """Copy the model with a different number of token embeddings.

@@ -1,14 +1,13 @@
 """The base class of encoder–decoder models, with teacher forcing and cached decoding."""
 
-import abc
 from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.layers.multi_head_attention import recorded_attention_weights
-from keras_transformer.models.base import Model, causal_relation, padding_arguments, relation_positions
+from keras_transformer.models.base import causal_relation, padding_arguments, relation_positions
+from keras_transformer.models.cached_decoding import CachedDecoding
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
@@ -38,7 +37,7 @@ class AttentionWeights(NamedTuple):
     cross: list[Any]
 
 
-class EncoderDecoder(Model):
+class EncoderDecoder(CachedDecoding):
     """Base class of encoder–decoders with one vocabulary for source and target.
 
     A subclass creates `embedding`, `drop`, `encoder_blocks`, `decoder_blocks` and `final_norms` in its constructor,
@@ -62,7 +61,6 @@ class EncoderDecoder(Model):
 
     is_encoder_decoder = True
 
-    embedding: Any
     drop: Any
     encoder_blocks: list[Any]
     decoder_blocks: list[Any]
@@ -95,14 +93,6 @@ class EncoderDecoder(Model):
         self.decoder_relation = causal_relation(decoder_relation, "decoder_relation")
         # A Keras mask would hide a start token whose id is the padding id.
         self._masked_id = None if start_id == pad_id else pad_id
-
-    @abc.abstractmethod
-    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
-
-    def output_kernel(self) -> Tensor | None:
-        """Return the matrix that `logits` derives from the weights, to compute it once before a loop."""
-        return self.embedding.output_kernel()
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of every target position (teacher forcing)."""
@@ -226,82 +216,24 @@ class EncoderDecoder(Model):
         projected = [block.cross_attention.project(memory) for block in self.decoder_blocks]
         return {"projected": projected, "padding_mask": padding_mask}
 
-    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[State]:
-        """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
-        return [
-            block.self_attention.empty_cache(batch_size, length, **options) for block in self.decoder_blocks
-        ]
-
-    def select(self, cache: list[State], index: Tensor) -> list[State]:
-        """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
-        return [
-            block.self_attention.select(block_cache, index)
-            for block, block_cache in zip(self.decoder_blocks, cache, strict=True)
-        ]
-
-    def step(
-        self,
-        target_ids: Tensor,
-        cache: list[State],
-        context: Context,
-        *,
-        cache_index: Tensor,
-        positions: Tensor,
-        padding_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        output_kernel: Tensor | None = None,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-        trace: bool = False,
-    ) -> tuple[Tensor, list[State]]:
-        """Return the next-token logits of T new target tokens, given those in the cache.
-
-        Args:
-            target_ids: integers (B, T), the new tokens.
-            cache: the return value of `empty_cache` or of an earlier step.
-            context: the return value of `encode`.
-            cache_index: integer scalar, the number of tokens written before.
-            positions: integers (B, T), the positions of the new tokens.
-            padding_mask: booleans (B, T), False for padding; by default False where the id is `pad_id`, except for a
-                start token with that id at position 0.
-            attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, including those of
-                new tokens; for caches with several hypotheses.
-            output_kernel: the return value of `output_kernel`, if precomputed.
-            kv_cache: how the cache is stored, the same as in `empty_cache`.
-            trace: whether recurrent layers keep the states after each token, for `select`.
-
-        Returns:
-            Logits (B, T, vocabulary_size) in float32, and the new cache.
-        """
-        hidden, cache = self.hidden_step(
-            target_ids,
-            cache,
-            context,
-            cache_index=cache_index,
-            positions=positions,
-            padding_mask=padding_mask,
-            attention_mask=attention_mask,
-            kv_cache=kv_cache,
-            trace=trace,
-        )
-        return self.logits(hidden, output_kernel), cache
+    def cached_blocks(self) -> list[Any]:
+        """Return the blocks of the decoder."""
+        return self.decoder_blocks
 
     def hidden_step(
         self,
-        target_ids: Tensor,
+        token_ids: Tensor,
         cache: list[State],
-        context: Context,
+        context: Any = None,
         *,
-        cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-        trace: bool = False,
+        **options: Any,
     ) -> tuple[Tensor, list[State]]:
         """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
-        hidden = self._embed("decoder", target_ids, positions)
+        hidden = self._embed("decoder", token_ids, positions)
         if padding_mask is None:
-            padding_mask = self._target_padding(target_ids, positions)
+            padding_mask = self._target_padding(token_ids, positions)
         new_cache = []
         for block, block_cache, projected in zip(
             self.decoder_blocks, cache, context["projected"], strict=True
@@ -310,13 +242,10 @@ class EncoderDecoder(Model):
                 hidden,
                 block_cache,
                 projected,
-                cache_index=cache_index,
                 positions=positions,
                 padding_mask=padding_mask,
                 memory_padding_mask=context["padding_mask"],
-                attention_mask=attention_mask,
-                kv_cache=kv_cache,
-                trace=trace,
+                **options,
             )
             new_cache.append(block_cache)
         return self._final_norm("decoder_norm", hidden), new_cache

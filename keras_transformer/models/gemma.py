@@ -104,8 +104,8 @@ class Gemma(CausalLanguageModel):
     ) -> None:
         super().__init__(vocabulary_size, num_layers, model_dim, pad_id, end_id, **kwargs)
         wavelengths = per_block(num_layers, max_wavelength=max_wavelength)
-        block_relations = [causal_relation(each) for each in per_block(num_layers, relation=relation)]
-        scalings = [rotary_scaling.get(each) for each in per_block(num_layers, scaling=scaling)]
+        block_relations = [causal_relation(block) for block in per_block(num_layers, relation=relation)]
+        scalings = [rotary_scaling.get(block) for block in per_block(num_layers, scaling=scaling)]
         self.num_heads, self.num_kv_heads, self.key_dim = num_heads, num_kv_heads, key_dim
         self.hidden_dim = hidden_dim
         self.max_wavelength, self.scaling = one_if_equal(wavelengths), one_if_equal(scalings)

@@ -13,7 +13,7 @@ from keras import backend, ops
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.random import check_rate, keep_mask
 from keras_transformer.ops.scores import Score
-from keras_transformer.relations import Bipartite, Full, Relation
+from keras_transformer.relations import Full, Relation
 from keras_transformer.typing import Tensor
 
 # Finite, to keep fully masked rows free of NaN, and far enough below the lowest score for a weight of exactly 0.
@@ -138,7 +138,7 @@ class AttentionInputs:
     def allowed(self) -> Tensor | None:
         """Return the mask of pairs that may attend, booleans that broadcast to (B, N, T, S), or None for all pairs."""
         masks = []
-        if not isinstance(self.relation, Full | Bipartite):
+        if not isinstance(self.relation, Full):
             queries, keys = self.positions()
             related = self.relation.related(
                 ops.expand_dims(queries, -1), ops.expand_dims(keys, -2)

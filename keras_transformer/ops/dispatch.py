@@ -11,7 +11,7 @@ from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.blockwise import passes, schedule
 from keras_transformer.ops.blockwise.schedule import BlockSchedule
 from keras_transformer.ops.scores import LinearFeatures
-from keras_transformer.relations import Bipartite, Causal, Full
+from keras_transformer.relations import Causal, Full
 from keras_transformer.typing import Tensor
 
 # Largest lengths at which the dense kernel is as fast as the chunked and as the banded kernel, and the number of
@@ -182,7 +182,7 @@ def _unsupported_by_edges(inputs: AttentionInputs) -> str | None:
 def _unsupported_by_linear(inputs: AttentionInputs) -> str | None:
     if not isinstance(inputs.score, LinearFeatures):
         return "the score is not LinearFeatures"
-    if not isinstance(inputs.relation, Full | Bipartite | Causal):
+    if not isinstance(inputs.relation, Full | Causal):
         return "the relation is neither full nor causal"
     for name in ("bias", "mask", "segment_ids", "edges", "query_positions", "key_positions"):
         if getattr(inputs, name) is not None:

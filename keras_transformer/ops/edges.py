@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, AttentionInputs
 from keras_transformer.ops.biases import PositionBias
-from keras_transformer.relations import Bipartite, Full
+from keras_transformer.relations import Full
 from keras_transformer.typing import Tensor
 
 
@@ -106,7 +106,7 @@ class _Edges:
         masks = []
         if self.exists is not None:
             masks.append(self.exists[:, None])
-        if inputs.edges is not None and not isinstance(inputs.relation, Full | Bipartite):
+        if inputs.edges is not None and not isinstance(inputs.relation, Full):
             masks.append(inputs.relation.related(*self._positions())[:, None])
         if inputs.padding_mask is not None:
             padding_mask = ops.reshape(ops.cast(inputs.padding_mask, "bool"), [-1])

@@ -15,7 +15,7 @@ from keras import backend, ops
 from keras_transformer.ops import dense
 from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.scores import ScaledDotProduct
-from keras_transformer.relations import Bipartite, Causal, Full, Relation, SlidingWindow
+from keras_transformer.relations import Causal, Full, Relation, SlidingWindow
 from keras_transformer.typing import Tensor
 
 IMPLEMENTATION = "cudnn"  # "xla", the same definition on any device, in tests
@@ -101,7 +101,7 @@ def _unsupported_inputs(inputs: AttentionInputs) -> list[str]:
 def _options(relation: Relation, num_keys: Any) -> dict[str, Any] | None:
     """Return the arguments of `dot_product_attention` for a relation, or None if it is not supported."""
     match relation:
-        case Full() | Bipartite() | SlidingWindow(None, None):
+        case Full() | SlidingWindow(None, None):
             return {}
         case Causal() | SlidingWindow(None, 0):
             return {"is_causal": True}

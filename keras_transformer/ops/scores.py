@@ -8,7 +8,6 @@ compute it and its gradient: `features` of each token, `compare` for each pair o
 Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, H head size, F features.
 """
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
@@ -17,7 +16,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.configuration import ConfiguredValue
+from keras_transformer.configuration import ConfiguredValue, retrieve
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of, check_positive
 
@@ -411,20 +410,11 @@ def get(identifier: Score | str | dict[str, Any] | None, other_names: Iterable[s
     """
     if identifier is None:
         return ScaledDotProduct()
-    if isinstance(identifier, Score):
-        return identifier
-    if isinstance(identifier, str) and identifier in _NAMES:
-        return _NAMES[identifier]()
-    score = None
-    if isinstance(identifier, dict):
-        with contextlib.suppress(TypeError):  # raised by Keras for an unknown class
-            score = keras.saving.deserialize_keras_object(identifier)
-    if isinstance(score, Score):
-        return score
-    raise ValueError(
-        f"`score` must be an ops.scores.Score, its config or one of {sorted((*_NAMES, *other_names))}; scores "
-        f"with weights are ops.scores.Additive, Bilinear and GAT, or layers. Received: score={identifier!r}"
+    expectation = (
+        f"be an ops.scores.Score, its config or one of {sorted((*_NAMES, *other_names))}; scores with weights are "
+        "ops.scores.Additive, Bilinear and GAT, or layers"
     )
+    return retrieve(Score, _NAMES, expectation, score=identifier)
 
 
 _NAMES: dict[str, type[Score]] = {

@@ -69,7 +69,7 @@ def _templates(folder: pathlib.Path, config: dict[str, Any]) -> dict[str, str]:
     if isinstance(template, str):
         return {"default": template}
     try:
-        return {each["name"]: str(each["template"]) for each in template}
+        return {named["name"]: str(named["template"]) for named in template}
     except (KeyError, TypeError):
         raise ValueError(
             f"`{folder / _CONFIG}` must have a template, or a list of named ones, as chat_template. "

@@ -46,7 +46,7 @@ class Classify(ClassifyOptions, Recipe):
         return read_rows(self, paths)
 
     def load_dataset(self) -> tuple[Any, Any, Any]:
-        """Load the train, validation and test examples of the public data set."""
+        """Load the train, validation and test examples of the public dataset."""
         if self.dataset == "mnist":
             return images.arrays(mnist.load_data())
         train, validation, test = (

@@ -28,7 +28,7 @@ def load_pipeline(source: str | os.PathLike[str], revision: str | None = None) -
 
 
 def fine_tuned_source(source: str | os.PathLike[str], revision: str | None = None) -> Source | None:
-    """Return the published model from which training starts, None if it starts from a pipeline of none.
+    """Return the published model from which training starts, None if it starts from a pipeline without one.
 
     Args:
         source: as for `load_pipeline`.
@@ -36,10 +36,10 @@ def fine_tuned_source(source: str | os.PathLike[str], revision: str | None = Non
     """
     folder = folder_of(source)
     if is_pipeline(folder):
-        found = Source.of_json(files.read_json(folder / CONFIG).get("source"))
+        published = Source.of_json(files.read_json(folder / CONFIG).get("source"))
     else:
-        found = Source.of_folder(local_folder(source, [CARD], revision=revision), revision)
-    return found and dataclasses.replace(found, fine_tuned=True)
+        published = Source.of_folder(local_folder(source, [CARD], revision=revision), revision)
+    return published and dataclasses.replace(published, fine_tuned=True)
 
 
 def with_precision(pipeline: Any, precision: str) -> Any:

@@ -78,19 +78,19 @@ class Rerank(RerankOptions, Recipe):
     def evaluate(self, pipeline: Any, examples: Sequence[Example]) -> dict[str, Any]:
         """Return the mean reciprocal rank, the accuracy of scores rounded to 0 or 1, and examples."""
         queries, texts, relevance = map(list, zip(*examples, strict=True))
-        found = pipeline(queries, texts, truncate=True)
+        predicted = pipeline(queries, texts, truncate=True)
         if pipeline.activation == "linear":
-            found = 1 / (1 + np.exp(-found))
+            predicted = 1 / (1 + np.exp(-predicted))
         rows = [
             {
                 "input": f"{query} ⇥ {text}",
                 "reference": expected >= _RELEVANT,
                 "answer": bool(score >= _RELEVANT),
             }
-            for query, text, expected, score in zip(queries, texts, relevance, found, strict=True)
+            for query, text, expected, score in zip(queries, texts, relevance, predicted, strict=True)
         ]
         return {
-            **scores.ranking(queries, [row["reference"] for row in rows], found),
+            **scores.ranking(queries, [row["reference"] for row in rows], predicted),
             "accuracy": sum(row["reference"] == row["answer"] for row in rows) / len(rows),
             "num_examples": len(rows),
             "examples": scores.wrong_first(rows),

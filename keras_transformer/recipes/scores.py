@@ -57,7 +57,7 @@ def keep_every_label(
     return train, kept
 
 
-def ranking(queries: Sequence[str], relevant: Sequence[bool], found: Sequence[float]) -> dict[str, Any]:
+def ranking(queries: Sequence[str], relevant: Sequence[bool], scores: Sequence[float]) -> dict[str, Any]:
     """Return the mean reciprocal rank of the first relevant text of each query.
 
     Queries whose texts are all relevant, or all irrelevant, are excluded; without others, the metric is absent.
@@ -65,15 +65,15 @@ def ranking(queries: Sequence[str], relevant: Sequence[bool], found: Sequence[fl
     Args:
         queries: the query of each text.
         relevant: whether each text is relevant to its query.
-        found: the score of each text. Of texts with the same score, irrelevant ones come first.
+        scores: the score of each text. Of texts with the same score, irrelevant ones come first.
     """
     texts = collections.defaultdict(list)
-    for query, is_relevant, score in zip(queries, relevant, found, strict=True):
+    for query, is_relevant, score in zip(queries, relevant, scores, strict=True):
         texts[query].append((-score, is_relevant))
     ranks = [
-        1 + [is_relevant for _, is_relevant in sorted(each)].index(True)
-        for each in texts.values()
-        if len({is_relevant for _, is_relevant in each}) == 2
+        1 + [is_relevant for _, is_relevant in sorted(ranked)].index(True)
+        for ranked in texts.values()
+        if len({is_relevant for _, is_relevant in ranked}) == 2
     ]
     return {"mean_reciprocal_rank": float(np.mean(1 / np.array(ranks)))} if ranks else {}
 

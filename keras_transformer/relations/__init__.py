@@ -11,8 +11,7 @@ Axes: B batch, T queries, S keys, N heads.
 
 from typing import Any
 
-import keras
-
+from keras_transformer.configuration import retrieve
 from keras_transformer.relations.base import EMPTY as EMPTY
 from keras_transformer.relations.base import FULL as FULL
 from keras_transformer.relations.base import PARTIAL as PARTIAL
@@ -84,19 +83,5 @@ def get(identifier: Relation | str | dict[str, Any] | None, name: str = "relatio
     """
     if identifier is None:
         return Full()
-    if isinstance(identifier, Relation):
-        return identifier
-    if isinstance(identifier, str) and identifier in _NAMES:
-        return _NAMES[identifier]()
-    relation, cause = None, None
-    if isinstance(identifier, dict):
-        try:
-            relation = keras.saving.deserialize_keras_object(identifier)
-        except TypeError as error:  # an unknown class, or invalid arguments
-            cause = error
-    if isinstance(relation, Relation):
-        return relation
-    raise ValueError(
-        f"`{name}` must be a Relation, its config, None or one of {sorted(_NAMES)}. "
-        f"Received: {name}={identifier!r}"
-    ) from cause
+    expectation = f"be a Relation, its config, None or one of {sorted(_NAMES)}"
+    return retrieve(Relation, _NAMES, expectation, **{name: identifier})

@@ -12,7 +12,6 @@ from keras import ops
 
 from keras_transformer.relations import symmetries
 from keras_transformer.relations.base import (
-    FULL,
     Bandwidth,
     Edges,
     Relation,
@@ -21,6 +20,7 @@ from keras_transformer.relations.base import (
     check_integer,
     num_blocks,
 )
+from keras_transformer.relations.positional import Full
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import is_integer
 
@@ -30,7 +30,7 @@ _LARGEST_TABLE = 32_000
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
-class Bipartite(Relation):
+class Bipartite(Full):
     """Every query attends to every key of a different sequence: the complete bipartite graph.
 
     The same set of pairs as `Full`; the name says that positions of queries and of keys are not comparable.
@@ -38,15 +38,6 @@ class Bipartite(Relation):
     References:
         Vaswani et al. (2017), section 3.2.3, encoder–decoder attention.
     """
-
-    def related(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        return (query_positions == query_positions) & (key_positions == key_positions)
-
-    def symmetries(self) -> frozenset[str]:
-        return symmetries.kept_under(symmetries.SEPARATE_PERMUTATIONS)
-
-    def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
-        return np.full(num_blocks(block_size, num_queries, num_keys), FULL, np.uint8)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -14,6 +14,8 @@ from keras_transformer.models import GPT, T5, Transformer, Unlimiformer
 from tests.generation.hybrids import HYBRIDS, hybrid
 from tests.generation.reference import decoder, random_transformer, randomise, translator
 
+from .models import MODERN
+
 # Sources of different lengths; the first generates nothing.
 SOURCES = [[], [5, 3], *np.random.default_rng(3).integers(4, 40, (3, 6)).tolist(), [17] * 9]
 SHORT_SOURCES = [[4, 5, 4, 3], [5, 3], [4, 4, 5, 5], [5, 3, 4]]
@@ -67,6 +69,12 @@ def gpt(seed, **options):
     return randomise(GPT(12, 1, 2, 8, **{"max_length": 32, "pad_id": 0, "end_id": 3, **options}), seed, 0.7)
 
 
+def t5(seed, **options):
+    """Return a T5, whose start id is the padding id."""
+    sizes = {"num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "key_dim": 3}
+    return randomise(T5(9, **sizes, num_buckets=8, max_distance=6, **options), seed, 0.6)
+
+
 def with_windows(kind, seed):
     """Return an encoder–decoder with windows in encoder and decoder."""
     sizes = {"num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "start_id": 2, "end_id": 3}
@@ -96,6 +104,8 @@ GENERATORS = {
     "transformer, other ids": transformer(pad_id=7, start_id=9, end_id=11, end_factor=4.0),
     "transformer, start is padding": transformer(start_id=0),
     "transformer, windows": row(lambda seed: with_windows(Transformer, seed + 1), SHORT_SOURCES),
+    "t5": row(lambda seed: t5(seed), SHORT_SOURCES),
+    "t5, v1.1": row(lambda seed: t5(seed + 1, activation="geglu_tanh", tied=False), SHORT_SOURCES),
     "t5, windows": row(lambda seed: with_windows(T5, seed), SHORT_SOURCES),
     "unlimiformer": row(lambda seed: Unlimiformer(random_transformer(seed + 6), 2, 4), SOURCES),
     "block": with_block(1),
@@ -109,6 +119,7 @@ GENERATORS = {
     "decoder, alibi": decoder_only(position_encoding="alibi", num_kv_heads=1),
     "decoder, grouped heads": decoder_only(num_kv_heads=2),
     "gpt": row(gpt, PROMPTS),
+    "gpt, modern": row(lambda seed: gpt(seed, **MODERN, num_kv_heads=1), PROMPTS),
     "gpt, window": row(
         lambda seed: gpt(seed, relation=relations.SlidingWindow(2), position_encoding="rotary"), PROMPTS
     ),

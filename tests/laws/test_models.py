@@ -125,6 +125,33 @@ def test_examples_of_a_batch_do_not_affect_each_other(case):
             np.testing.assert_allclose(found, known[row : row + 1][tuple(map(slice, found.shape))], **CLOSE)
 
 
+@each_decoder
+def test_a_token_changes_only_its_own_and_later_logits(case):
+    model, name = tiny(case), words(case)[-1]
+    changed = {**case.inputs, name: case.inputs[name].copy()}
+    changed[name][0, 2] = 10
+    (before,), (after,) = answers(model, case.inputs), answers(model, changed)
+    np.testing.assert_array_equal(after[0, :2], before[0, :2])
+    np.testing.assert_array_equal(after[1:], before[1:])
+    assert not np.isclose(after[0, 2], before[0, 2]).any()
+
+
+def may_have_another_padding_id(case):
+    """Return whether the padding id is an argument, 0 in the case, on which positions do not depend."""
+    is_zero = not case.options.get("pad_id") and case.options.get("position_layout") != "fairseq"
+    return words(case) and inspect.isclass(case.make) and is_zero
+
+
+@over(MODELS, may_have_another_padding_id)
+def test_another_padding_id_gives_equal_outputs(case):
+    """Padding comes first, where causal attention would see it, except in targets, which begin with a token."""
+    inputs = {name: ids if name == "target_ids" else ids[:, ::-1] for name, ids in case.inputs.items()}
+    other = {**inputs, **{name: np.where(inputs[name] == 0, 11, inputs[name]) for name in words(case)}}
+    real = inputs[words(case)[-1]] != 0
+    (expected,), (found,) = answers(tiny(case), inputs), answers(tiny(case, pad_id=11), other)
+    np.testing.assert_allclose(found[real], expected[real], **CLOSE)
+
+
 @over(MODELS, lambda case: inspect.isclass(case.make))
 def test_an_empty_batch_gives_empty_outputs(case):
     model = case.new()

@@ -102,28 +102,6 @@ def test_initialization_equals_the_paper():
 
 @pytest.mark.slow_variants
 @each
-@neutral
-def test_logits_are_float32_and_causal(options):
-    model = tiny(**options)
-    before = logits(model)
-    assert (before.shape, before.dtype) == ((2, 5, 12), np.float32)
-    changed = IDS.copy()
-    changed[0, 2] = 10
-    after = logits(model, changed)
-    np.testing.assert_array_equal(after[0, :2], before[0, :2])
-    np.testing.assert_array_equal(after[1], before[1])
-    assert not np.isclose(after[0, 2:], before[0, 2:]).all(-1).any()
-
-
-@pytest.mark.parametrize("options", [{}, MODERN], ids=["gpt2", "modern"])
-def test_pad_id_can_be_set(options):
-    model, other = tiny(**options), tiny(**options, pad_id=11)
-    renamed = logits(other, np.where(IDS == 0, 11, IDS))
-    np.testing.assert_allclose(renamed[IDS != 0], logits(model)[IDS != 0], **CLOSE)
-
-
-@pytest.mark.slow_variants
-@each
 def test_packed_texts_equal_separate_texts(options):
     model = tiny(**options)
     packed = np.concatenate([IDS[0], IDS[1, :3]])[None]
@@ -132,57 +110,6 @@ def test_packed_texts_equal_separate_texts(options):
     found = logits(model, packed, segment_ids=segments, positions=positions)
     np.testing.assert_allclose(found[0, :5], logits(model)[0], **CLOSE)
     np.testing.assert_allclose(found[0, 5:], logits(model)[1, :3], **CLOSE)
-
-
-class Uncached:
-    """The same model with a cache of ids only: every step is a full forward pass."""
-
-    def __init__(self, model):
-        self.model = model
-        self.variables = model.variables
-        for name in ("vocabulary_size", "pad_id", "end_id", "max_length"):
-            setattr(self, name, getattr(model, name))
-
-    def empty_cache(self, batch_size, length, **options):
-        return ops.zeros((batch_size, length), "int32")
-
-    def step(self, ids, cache, *, cache_index, positions, kv_cache):
-        cache = kv_cache.insert(cache, ids, cache_index)
-        logits = self.model(cache)
-        return ops.take(logits, cache_index + ops.arange(ids.shape[1]), axis=1), cache
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "sampler"),
-    [
-        pytest.param({}, "greedy", id="greedy", marks=neutral),
-        pytest.param(VARIANTS["modern"], generation.Sample(seed=3), id="sample"),
-    ],
-)
-def test_cached_generation_equals_uncached(options, sampler):
-    model = tiny(**options)
-    prompts = np.random.default_rng(1).integers(4, 12, (2, 8))  # the length of a bucket, without padding
-    cached = generation.generate(model, prompts, sampler, max_new_tokens=6)
-    plain = generation.generate(Uncached(model), prompts, sampler, max_new_tokens=6)
-    np.testing.assert_array_equal(cached.ids, plain.ids)
-    np.testing.assert_allclose(cached.scores, plain.scores, **CLOSE)
-
-
-@pytest.mark.slow
-def test_beam_scores_equal_full_forward_and_beat_greedy():
-    model = tiny(normalization="post")
-    prompts = np.array([[5, 6, 7, 8], [9, 4, 0, 0]])
-    out = generation.generate(model, prompts, generation.Beam(3, num_return=3), max_new_tokens=5)
-    greedy = generation.generate(model, prompts, max_new_tokens=5)
-    assert (out.scores[:, 0] >= greedy.scores[:, 0] - 1e-5).all()
-    for row, prompt in enumerate(prompts):
-        prompt = prompt[prompt != 0]
-        for ids, score in zip(out.ids[row], out.scores[row], strict=True):
-            ids = ids[ids != 0]
-            z = logits(model, np.concatenate([prompt, ids])[None])[0, len(prompt) - 1 : -1].astype(float)
-            log_probabilities = z - np.logaddexp.reduce(z, axis=-1, keepdims=True)
-            assert score == pytest.approx(log_probabilities[np.arange(len(ids)), ids].sum(), abs=1e-4)
 
 
 def test_max_length_limits_prompt_and_new_tokens():

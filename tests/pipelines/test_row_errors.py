@@ -126,16 +126,16 @@ def test_samples_do_not_depend_on_invalid_rows(writer):
 
 def test_pairs_are_truncated_as_in_transformers():
     counts = np.arange(16)
-    for room in range(1, 14):
-        found = first_lengths(tf.constant(counts[:, None]), tf.constant(counts), room).numpy()
+    for space in range(1, 14):
+        found = first_lengths(tf.constant(counts[:, None]), tf.constant(counts), space).numpy()
         for first, second in np.ndindex(found.shape):
-            kept = first_length(first, second, room)
+            kept = first_length(first, second, space)
             assert kept == found[first, second]
             # The longer text is truncated until both fit, or are equally long.
-            left = min(second, room - kept)
-            assert kept + left == min(first + second, room)
-            assert kept == first or left <= kept + (room % 2)
-            assert left == second or kept <= left + (room % 2)
+            left = min(second, space - kept)
+            assert kept + left == min(first + second, space)
+            assert kept == first or left <= kept + (space % 2)
+            assert left == second or kept <= left + (space % 2)
 
 
 @pytest.mark.slow_variants

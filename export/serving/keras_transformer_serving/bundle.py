@@ -350,7 +350,7 @@ def _roll_back(folder: pathlib.Path, work: pathlib.Path) -> None:
             if os.path.lexists(path := _without_links(folder, name)):
                 files.move(path, pathlib.Path(tempfile.mkdtemp(dir=work)) / "removed")
         replaced = work / _REPLACED
-        for path in sorted(each for each in replaced.rglob("*") if each.is_file()):
+        for path in sorted(file for file in replaced.rglob("*") if file.is_file()):
             files.move(path, _without_links(folder, path.relative_to(replaced).as_posix()))
         (work / MANIFEST).unlink()
     for path in work.iterdir():

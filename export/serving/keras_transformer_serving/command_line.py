@@ -181,7 +181,10 @@ async def _serve(options: argparse.Namespace) -> None:
         if not server.should_exit:
             host, port = listening.getsockname()[:2]
             address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-            routes = [*_ROUTES, *(each.format(name=name) for name in state.models for each in _MODEL_ROUTES)]
+            routes = [
+                *_ROUTES,
+                *(route.format(name=name) for name in state.models for route in _MODEL_ROUTES),
+            ]
             sys.stdout.write("".join(f"{address}{route}\n" for route in routes))
             sys.stdout.flush()
         await serving

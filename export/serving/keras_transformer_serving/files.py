@@ -228,17 +228,17 @@ def entries(folder: str | os.PathLike[str], ignored: str | None = None) -> dict[
         By name, relative to the folder with forward slashes; False for symbolic links, which are not followed, for
         empty folders and for devices.
     """
-    found: dict[str, bool] = {}
+    listed: dict[str, bool] = {}
     with os.scandir(folder) as scanned:
         for entry in sorted(scanned, key=lambda entry: entry.name):
             is_folder = entry.is_dir(follow_symlinks=False)
             if is_folder and entry.name == ignored:
                 continue
             below = entries(entry) if is_folder else {}
-            found |= {f"{entry.name}/{name}": regular for name, regular in below.items()}
+            listed |= {f"{entry.name}/{name}": regular for name, regular in below.items()}
             if not below:
-                found[entry.name] = entry.is_file(follow_symlinks=False)
-    return found
+                listed[entry.name] = entry.is_file(follow_symlinks=False)
+    return listed
 
 
 @contextlib.contextmanager

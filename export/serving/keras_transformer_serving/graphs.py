@@ -260,7 +260,7 @@ class Graphs:
     def _prompted(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
         """Return the same function for a decoder-only model, whose first step reads the left-padded prompts."""
         order = np.argsort(mask != 0, axis=1, kind="stable")  # padding first
-        first, first_mask = (np.take_along_axis(each, order, axis=1) for each in (input_ids, mask))
+        first, first_mask = (np.take_along_axis(array, order, axis=1) for array in (input_ids, mask))
         cache = self._empty(MODEL, len(input_ids))
         seen = np.zeros((len(input_ids), 0), np.int64)
 

@@ -98,13 +98,13 @@ def check_key(signature_key: bytes | None) -> None:
         raise ValueError(f"`signature_key` must be None or bytes, at least one. Received: {received}")
 
 
-def _check_signature(path: str | os.PathLike[str], found: Any, expected: str) -> None:
-    if found is None:
+def _check_signature(path: str | os.PathLike[str], signature: Any, expected: str) -> None:
+    if signature is None:
         raise ValueError(
             f"`{path}` must be signed, because a key was passed. Export with that key, or omit it. "
             "Received: a manifest without a signature"
         )
-    if not hmac.compare_digest(str(found).encode(), expected.encode()):
+    if not hmac.compare_digest(str(signature).encode(), expected.encode()):
         raise ValueError(
             f"`{path}` must be signed with the key that was passed. Pass the key of its export, or export again. "
             "Received: another signature"
@@ -122,7 +122,7 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 def _is_manifest(content: Mapping[str, Any]) -> bool:
     entries = content.get("files")
     return isinstance(entries, dict) and all(
-        isinstance(each, dict) and set(each) == {"size", "sha256"} for each in entries.values()
+        isinstance(entry, dict) and set(entry) == {"size", "sha256"} for entry in entries.values()
     )
 
 

@@ -115,7 +115,9 @@ class GeneratingGraphs:
         if self._steps:
             served.graphs.session.release()  # a large model is in memory once
             rows = served.encode(texts, source_language=chosen.get(languages.SOURCE))
-            targets = [served.target_inputs(each) for each in chosen.get(languages.TARGET, [""] * len(rows))]
+            targets = [
+                served.target_inputs(language) for language in chosen.get(languages.TARGET, [""] * len(rows))
+            ]
             parts = [
                 served.graphs.generate_by_steps(
                     *served.padded(rows[begin : begin + _BATCH]), **stacked(targets[begin : begin + _BATCH])
@@ -190,29 +192,29 @@ def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[s
         ParityError: if any other output differs.
     """
     rows = []
-    for row, (expected, found) in enumerate(zip(reference.ids, ids, strict=True)):
-        same_ids = np.array_equal(expected, found)
+    for row, (expected, received) in enumerate(zip(reference.ids, ids, strict=True)):
+        same_ids = np.array_equal(expected, received)
         if same_ids and reference.answers[row] == answers[row]:
             continue
-        if same_ids or not _is_near_tie(reference, row, found):
+        if same_ids or not _is_near_tie(reference, row, received):
             raise ParityError(
                 f"`{name}` must have the outputs of the model. It differs at input {row}, "
                 f"{reference.texts[row]!r}: expected {reference.answers[row]!r} {expected.tolist()}. "
-                f"Received: {answers[row]!r} {found.tolist()}"
+                f"Received: {answers[row]!r} {received.tolist()}"
             )
         rows.append(row)
     return rows
 
 
-def _is_near_tie(reference: Reference, row: int, found: np.ndarray) -> bool:
+def _is_near_tie(reference: Reference, row: int, received: np.ndarray) -> bool:
     expected = reference.ids[row]
-    if reference.rank is not None and expected.shape == found.shape:
-        ranks = [reference.rank(row, np.reshape(ids, [-1, ids.shape[-1]])) for ids in (expected, found)]
+    if reference.rank is not None and expected.shape == received.shape:
+        ranks = [reference.rank(row, np.reshape(ids, [-1, ids.shape[-1]])) for ids in (expected, received)]
         return bool(np.abs(ranks[0] - ranks[1]).max() <= NEAR_TIE)
-    if reference.gap is None or expected.shape != found.shape:
+    if reference.gap is None or expected.shape != received.shape:
         return False
-    column = int(np.argmax(expected != found))
-    return reference.gap(row, column, int(expected[column]), int(found[column])) <= NEAR_TIE
+    column = int(np.argmax(expected != received))
+    return reference.gap(row, column, int(expected[column]), int(received[column])) <= NEAR_TIE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,13 +265,13 @@ def compare_tensors(
 
 def load_examples(file: str | os.PathLike[str] | BinaryIO) -> list[Example]:
     """Load the examples of an export, from its file "examples.npz"."""
-    found: dict[str, Example] = {}
+    examples: dict[str, Example] = {}
     with np.load(file) as arrays:
         for key, values in arrays.items():
             number, graph, side, name = key.split("/")
-            example = found.setdefault(number, Example(graph, {}, {}))
+            example = examples.setdefault(number, Example(graph, {}, {}))
             getattr(example, side)[name] = values
-    return list(found.values())
+    return list(examples.values())
 
 
 def compare_with_stored(bundle: Bundle, part: str, run: Callable[..., Any]) -> dict[str, Any]:

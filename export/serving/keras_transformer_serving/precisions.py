@@ -64,7 +64,10 @@ def compare_onnx_with_stored(bundle: Bundle) -> dict[str, Any]:
         expected = Reference.stored(stored)
     else:
         expected = load_examples(io.BytesIO(bundle.read(f"{ONNX}/{EXAMPLES}")))
-    rows = {each: compare(each, expected, onnx_runner(bundle, each)) for each in converted_precisions(bundle)}
+    rows = {
+        precision: compare(precision, expected, onnx_runner(bundle, precision))
+        for precision in converted_precisions(bundle)
+    }
     if set(rows) != set(stored.get("precisions", {})):
         raise ParityError(
             f"`{bundle.folder / ONNX}` must have the precisions {sorted(stored.get('precisions', {}))}. "
@@ -110,7 +113,7 @@ def _compare_ids(expected: Reference, outputs: Arrays) -> dict[str, Any]:
     """Compare the first hypotheses of all texts."""
     rows = len(expected.texts)
     several = expected.ids.ndim == 3
-    ids, reference = (each[:, 0] if several else each for each in (outputs["ids"], expected.ids))
+    ids, reference = (array[:, 0] if several else array for array in (outputs["ids"], expected.ids))
     scores, lengths = (outputs[name].reshape(rows, -1)[:, 0] for name in ("scores", "lengths"))
     differs = ids != reference
     same = ~differs.any(axis=-1)

@@ -29,8 +29,8 @@ def fields(content: memoryview) -> Iterator[tuple[int, int | float | memoryview]
             size = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(wire_type, len(content))
         if position + size > len(content):
             raise _error()
-        part = content[position : position + size]
-        yield number, part if wire_type == _BYTES else struct.unpack(_NUMBERS[wire_type], part)[0]
+        encoded = content[position : position + size]
+        yield number, encoded if wire_type == _BYTES else struct.unpack(_NUMBERS[wire_type], encoded)[0]
         position += size
 
 

@@ -117,14 +117,14 @@ def test_long_texts_are_truncated_on_request(loaded, small, tmp_path):
 
 
 def test_the_longer_text_of_a_pair_is_truncated_first(loaded):
-    room = SOURCE - 3
+    space = SOURCE - 3
     for first, second in ((5, 60), (60, 5), (60, 60), (50, 60), (60, 0), (18, 19)):
-        kept = first_length(first, second, room)
-        pair, cut = ("a" * first, "b" * second), ("a" * kept, "b" * min(second, room - kept))
+        kept = first_length(first, second, space)
+        pair, cut = ("a" * first, "b" * second), ("a" * kept, "b" * min(second, space - kept))
         np.testing.assert_array_equal(
             loaded["classifier"].scores(*pair, truncate=True), loaded["classifier"].scores(*cut)
         )
-    assert first_length(60, 60, room) == room // 2
+    assert first_length(60, 60, space) == space // 2
 
 
 @pytest.mark.parametrize("name", ["classifier", "generator", "copier"])

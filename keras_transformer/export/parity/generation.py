@@ -110,8 +110,8 @@ class SavedModel:
             **chosen: of a model of many languages, those of the texts and outputs, by default the export's settings.
         """
         ids, answers = [], []
-        given = languages.of_each(len(texts), bool(self._defaults), **chosen)
-        rows = {name: given.get(name, [default] * len(texts)) for name, default in self._defaults.items()}
+        chosen = languages.of_each(len(texts), bool(self._defaults), **chosen)
+        rows = {name: chosen.get(name, [default] * len(texts)) for name, default in self._defaults.items()}
         for begin in range(0, len(texts), _BATCH):
             batch = tf.constant(list(texts[begin : begin + _BATCH]), tf.string)
             columns = {name: tf.constant(values[begin : begin + _BATCH]) for name, values in rows.items()}

@@ -1,15 +1,13 @@
 """Position encodings of attention by name."""
 
+from collections.abc import Callable
 from typing import Any
 
-import keras
-
+from keras_transformer.configuration import retrieve
 from keras_transformer.layers.positions.base import PositionEncoding
 from keras_transformer.layers.positions.biases import ALiBi, RelativeBias
 from keras_transformer.layers.positions.relative import RelativeSinusoidalPositions
 from keras_transformer.layers.positions.rotary import RotaryPositions
-
-NAMES = ("alibi", "relative_bias", "relative_sinusoidal", "rotary")
 
 
 def get(identifier: Any, num_heads: int, key_dim: int | None = None) -> PositionEncoding | None:
@@ -27,20 +25,18 @@ def get(identifier: Any, num_heads: int, key_dim: int | None = None) -> Position
     Raises:
         ValueError: if the identifier is none of these, or the encoding does not fit the heads.
     """
-    if isinstance(identifier, str) and identifier in NAMES:
-        biases = {"alibi": ALiBi, "relative_bias": RelativeBias}
-        others = {"rotary": RotaryPositions, "relative_sinusoidal": RelativeSinusoidalPositions}
-        encoding = biases[identifier](num_heads) if identifier in biases else others[identifier]()
-    elif isinstance(identifier, dict):
-        encoding = keras.saving.deserialize_keras_object(identifier)
-    else:
-        encoding = identifier
-    if encoding is None:
+    if identifier is None:
         return None
-    if not isinstance(encoding, PositionEncoding):
-        raise ValueError(
-            f"`position_encoding` must be a PositionEncoding, its config, one of {NAMES} or None; encodings that are "
-            f"added to the inputs are separate layers. Received: position_encoding={identifier!r}"
-        )
+    names: dict[str, Callable[[], PositionEncoding]] = {
+        "rotary": RotaryPositions,
+        "alibi": lambda: ALiBi(num_heads),
+        "relative_bias": lambda: RelativeBias(num_heads),
+        "relative_sinusoidal": RelativeSinusoidalPositions,
+    }
+    expectation = (
+        f"be a PositionEncoding, its config, one of {sorted(names)} or None; encodings that are added to the inputs "
+        "are separate layers"
+    )
+    encoding = retrieve(PositionEncoding, names, expectation, position_encoding=identifier)
     encoding.check(num_heads, key_dim)
     return encoding

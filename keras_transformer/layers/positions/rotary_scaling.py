@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.configuration import ConfiguredValue
+from keras_transformer.configuration import ConfiguredValue, retrieve
 from keras_transformer.layers.positions.sinusoids import geometric
 from keras_transformer_options.arguments import check_at_least, check_positive
 
@@ -290,22 +290,16 @@ def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | No
     Raises:
         ValueError: if the identifier is none of these.
     """
-    if identifier is None or isinstance(identifier, RotaryScaling):
-        return identifier
-    if isinstance(identifier, dict):
-        if identifier.get("name") in _NAMES:
-            arguments = {name: value for name, value in identifier.items() if name != "name"}
-            with contextlib.suppress(TypeError):  # a missing or unknown argument
-                return _NAMES[identifier["name"]](**arguments)
-        elif "class_name" in identifier:
-            with contextlib.suppress(TypeError):  # raised by Keras for an unknown class
-                scaling = keras.saving.deserialize_keras_object(identifier)
-                if isinstance(scaling, RotaryScaling):
-                    return scaling
-    raise ValueError(
-        f"`scaling` must be a RotaryScaling, its config, None or a dict with a name among {sorted(_NAMES)} and its "
-        f"arguments. Received: scaling={identifier!r}"
+    if identifier is None:
+        return None
+    if isinstance(identifier, dict) and identifier.get("name") in _NAMES:
+        arguments = {name: value for name, value in identifier.items() if name != "name"}
+        with contextlib.suppress(TypeError):  # a missing or unknown argument
+            return _NAMES[identifier["name"]](**arguments)
+    expectation = (
+        f"be a RotaryScaling, its config, None or a dict with a name among {sorted(_NAMES)} and its arguments"
     )
+    return retrieve(RotaryScaling, {}, expectation, scaling=identifier)
 
 
 _NAMES: dict[str, type[RotaryScaling]] = {

@@ -7,7 +7,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.base import tokenize_around
+from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,

@@ -1,9 +1,7 @@
 """A byte-level BPE tokenizer, as in GPT-2 and Llama 3, that runs inside the TensorFlow graph."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 import tensorflow as tf
 import tensorflow_text
@@ -15,8 +13,6 @@ from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer, text_settings
 from keras_transformer.text.tokenizers.vocabulary import (
     row_settings,
-    unused_ids,
-    with_roles,
     without_defaults,
 )
 from keras_transformer.text.training import pair_merges
@@ -75,6 +71,7 @@ class BytePairTokenizer(PairTokenizer):
     """
 
     file_name = "byte_pair.json"
+    _read = staticmethod(hugging_face.read_byte_pair)
 
     def __init__(
         self,
@@ -187,50 +184,6 @@ class BytePairTokenizer(PairTokenizer):
         )
         pieces = pair_merges.pieces([*tokens, *alphabet], merges)
         return cls(pieces, [(left, right) for left, right, _ in merges], **settings)
-
-    @classmethod
-    def from_files(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        special_tokens_in_text: bool = False,
-        vocabulary_size: int | None = None,
-        roles: Mapping[str, int] = MappingProxyType({}),
-        start: str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Read the tokenizer of a folder written by Hugging Face's libraries, such as GPT-2's or Llama 3's.
-
-        If it has no padding token, as in GPT-2, `pad_id` is None.
-
-        Args:
-            folder: the folder with `tokenizer.json`, or with `vocab.json`, `merges.txt` and, optionally,
-                `tokenizer_config.json`.
-            special_tokens_in_text: whether to recognise special tokens in texts.
-            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
-            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
-            start: the token that starts a row, by default that of the files. Targets of BART start with "</s>".
-            **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
-                `vocabulary_size`, or lacks a piece of `roles`.
-
-        Example:
-            >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
-            50257
-        """
-        vocabulary, merges, settings = hugging_face.read_byte_pair(folder)
-        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
-        if start is not None:
-            settings["special_tokens"] = {**settings["special_tokens"], "start": start}
-        options["unused"] = unused_ids(vocabulary, vocabulary_size)
-        settings = {"special_tokens_in_text": special_tokens_in_text, **options, **settings}
-        return cls(vocabulary, merges, **settings)
 
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
         form = self._settings.get("normalization")

@@ -70,9 +70,11 @@ def character_map(steps: Sequence[Mapping[str, Any]], split_at_white_space: bool
                 text = text.translate(small_letters())
             case "Precompiled":
                 # Characters one by one: those of a decomposed syllable of Hangul are not composed again.
-                found = sorted({*text} - {_BORDER})
-                normalized = _with_map(*precompiled).normalize(_BORDER.join(found)).split(_BORDER)
-                text = text.translate({ord(old): new for old, new in zip(found, normalized, strict=True)})
+                characters = sorted({*text} - {_BORDER})
+                normalized = _with_map(*precompiled).normalize(_BORDER.join(characters)).split(_BORDER)
+                text = text.translate(
+                    {ord(old): new for old, new in zip(characters, normalized, strict=True)}
+                )
             case "Replace" | "Strip":  # of spaces
                 pass
             case _:
@@ -102,7 +104,7 @@ def _compiled(replacements: Mapping[str, str]) -> bytes:
     if not replacements:
         return b""
     lines = (
-        "\t".join(" ".join(f"{ord(each):X}" for each in text) for text in pair)
+        "\t".join(" ".join(f"{ord(character):X}" for character in text) for text in pair)
         for pair in replacements.items()
     )
     written = io.BytesIO()

@@ -84,10 +84,10 @@ class Components:
             received = repr(self.model_type) if self.model_type else f"model={str(model)[:50]}"
             raise ValueError(f"{self.path} must hold a model of type {model_type}. Received: {received}")
         for name, value in settings.items():
-            found = model.get(name)
-            if (found or None) != (value or None):
+            setting = model.get(name)
+            if (setting or None) != (value or None):
                 raise ValueError(
-                    f"{self.path} must have a model `{model_type}` with {name}={value!r}. Received: {name}={found!r}"
+                    f"{self.path} must have a model `{model_type}` with {name}={value!r}. Received: {name}={setting!r}"
                 )
         return model
 
@@ -99,7 +99,7 @@ class Components:
                 return []
             if component.get("type") != "Sequence":
                 return [dict(component)]
-            return [step for each in component.get(_SEQUENCES[kind], ()) for step in flat(each)]
+            return [step for item in component.get(_SEQUENCES[kind], ()) for step in flat(item)]
 
         return flat(self.content.get(kind))
 

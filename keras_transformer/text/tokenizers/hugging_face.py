@@ -1,9 +1,13 @@
-"""Reading of the tokenizer files of Hugging Face's libraries."""
+"""Reading of the tokenizer files of Hugging Face's libraries.
+
+The functions `read_*` return the arguments of a tokenizer's constructor. They raise a FileNotFoundError if a folder
+lacks the files, and a ValueError if a file is damaged or of a different type of tokenizer.
+"""
 
 import base64
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -23,6 +27,8 @@ from keras_transformer.text.tokenizers.vocabulary import ROLES
 from keras_transformer_options.arguments import Message
 
 Folder = str | os.PathLike[str]
+Pairs = tuple[list[str], list[tuple[str, ...]], dict[str, Any]]
+PairReader = Callable[[Folder], Pairs]  # of the vocabulary, the merges and the settings
 
 _NAMES = {
     "unknown": "unk_token",
@@ -76,9 +82,9 @@ def tokenizer_class(folder: Folder) -> str:
                     f"{components.path} must have a model of type BPE, Unigram or WordPiece. Received: model type "
                     f"`{other}`"
                 )
-    for names, found in _CLASSES_OF_FILES.items():
+    for names, class_name in _CLASSES_OF_FILES.items():
         if all((path / name).is_file() for name in names):
-            return found
+            return class_name
     if all((path / name).is_file() for name in ("vocab.json", "merges.txt")):
         ends = (piece.endswith("</w>") for piece in read_object(path / "vocab.json"))
         return "OpenAIGPTTokenizer" if any(ends) else "BytePairTokenizer"
@@ -106,13 +112,6 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
     Args:
         folder: the folder.
         special_tokens: a mapping from roles to tokens, for roles that the files do not define.
-
-    Returns:
-        The vocabulary, and the settings of `WordPieceTokenizer`.
-
-    Raises:
-        FileNotFoundError: if there are no such files.
-        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -144,19 +143,8 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
     return pieces, {**settings, "special_tokens": roles}
 
 
-def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
-    """Read a byte-level BPE tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`.
-
-    Args:
-        folder: the folder.
-
-    Returns:
-        The vocabulary, the merges, and the settings of `BytePairTokenizer`.
-
-    Raises:
-        FileNotFoundError: if there are no such files.
-        ValueError: if a file is damaged or of a different type of tokenizer.
-    """
+def read_byte_pair(folder: Folder) -> Pairs:
+    """Read a byte-level BPE tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`."""
     path = pathlib.Path(folder)
     config = _config(path)
     components = _components(path)
@@ -182,19 +170,8 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     return pieces, merges, {**settings, **tokens}
 
 
-def read_byte_fallback(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
-    """Read a tokenizer of Llama 2 or Gemma: `tokenizer.json`, or `tokenizer.model` and `tokenizer_config.json`.
-
-    Args:
-        folder: the folder.
-
-    Returns:
-        The vocabulary, the merges, and the settings of `LlamaTokenizer`.
-
-    Raises:
-        FileNotFoundError: if there are no such files.
-        ValueError: if a file is damaged or of a different type of tokenizer.
-    """
+def read_byte_fallback(folder: Folder) -> Pairs:
+    """Read a tokenizer of Llama 2 or Gemma: `tokenizer.json`, or `tokenizer.model` and `tokenizer_config.json`."""
     path = pathlib.Path(folder)
     config = _config(path)
     roles = _roles(config, _NAMES)
@@ -219,19 +196,8 @@ def read_byte_fallback(folder: Folder) -> tuple[list[str], list[tuple[str, ...]]
     return pieces, merges, {"prepend_scheme": scheme, **components.text_settings(roles)}
 
 
-def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
-    """Read a GPT-1 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt`.
-
-    Args:
-        folder: the folder.
-
-    Returns:
-        The vocabulary, the merges, and the settings of `OpenAIGPTTokenizer`.
-
-    Raises:
-        FileNotFoundError: if there are no such files.
-        ValueError: if a file is damaged or of a different type of tokenizer.
-    """
+def read_character_pair(folder: Folder) -> Pairs:
+    """Read a GPT-1 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt`."""
     path = pathlib.Path(folder)
     lowercase = True
     if components := _components(path):
@@ -244,17 +210,12 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
     else:
         pieces, merges = _pairs_of_text(path)
     unknown = _roles(_config(path), _NAMES).get("unknown", "<unk>")
-    return pieces, merges, {"lowercase": lowercase, "special_tokens": _unknown_is_all(unknown)}
+    # The only special token is also the end token.
+    special_tokens = dict.fromkeys(("unknown", "end"), unknown)
+    return pieces, merges, {"lowercase": lowercase, "special_tokens": special_tokens}
 
 
-def _unknown_is_all(unknown: str) -> dict[str, str]:
-    """Return the roles of GPT-1's only special token: "unknown" and "end"."""
-    return dict.fromkeys(("unknown", "end"), unknown)
-
-
-def _pairs_of_json(
-    components: Components, **settings: Any
-) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
+def _pairs_of_json(components: Components, **settings: Any) -> Pairs:
     model = components.model("BPE", dropout=None, continuing_subword_prefix=None, **settings)
     pieces = components.pieces(model.get("vocab"))
     # Newer files list pairs, older ones strings "left right".
@@ -265,19 +226,19 @@ def _pairs_of_json(
 def _added_tokens(model: Any, config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the added tokens of a SentencePiece model and of `tokenizer_config.json`, as in `tokenizer.json`."""
     types = sentencepiece_model_pb2.ModelProto.SentencePiece
-    found: dict[int, dict[str, Any]] = {
+    tokens: dict[int, dict[str, Any]] = {
         id_: {"content": piece.piece, "special": piece.type == types.CONTROL}
         for id_, piece in enumerate(model.pieces)
         if piece.type in (types.CONTROL, types.USER_DEFINED)
     }
-    found |= {int(id_): token for id_, token in config.get("added_tokens_decoder", {}).items()}
-    return [{**token, "id": id_} for id_, token in sorted(found.items())]
+    tokens |= {int(id_): token for id_, token in config.get("added_tokens_decoder", {}).items()}
+    return [{**token, "id": id_} for id_, token in sorted(tokens.items())]
 
 
 def _pairs_of_sentence_piece(file: pathlib.Path, model: Any) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the pieces of a SentencePiece model of type BPE, and the merges that `transformers` derives from them."""
     spec, types = model.normalizer_spec, sentencepiece_model_pb2.ModelProto.SentencePiece
-    found = {
+    settings = {
         "model_type": sentencepiece_model_pb2.TrainerSpec.ModelType.Name(model.trainer_spec.model_type),
         "byte_fallback": model.trainer_spec.byte_fallback,
         "remove_extra_whitespaces": spec.remove_extra_whitespaces,
@@ -285,7 +246,7 @@ def _pairs_of_sentence_piece(file: pathlib.Path, model: Any) -> tuple[list[str],
     }
     _check(
         file,
-        found,
+        settings,
         {
             "model_type": "BPE",
             "byte_fallback": True,
@@ -327,10 +288,6 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
 
     Returns:
         The SentencePiece model, the vocabulary or None if it is the model's, and the settings of `MarianT5Tokenizer`.
-
-    Raises:
-        FileNotFoundError: if there are no such files.
-        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -407,13 +364,13 @@ def _albert(file: pathlib.Path, config: Mapping[str, Any]) -> Components:
 
 def _row_settings(components: Components, roles: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of `tokenizer.json` for pairs of texts and for mask tokens, where it has them."""
-    separators, found = components.template.pair_separators, {}
+    separators, settings = components.template.pair_separators, {}
     if separators > 1:
-        found["pair_separators"] = separators
+        settings["pair_separators"] = separators
     for token in components.added_tokens:
         if token["content"] == roles.get("mask"):
-            found["lstrip_mask"] = bool(token.get("lstrip"))
-    return found
+            settings["lstrip_mask"] = bool(token.get("lstrip"))
+    return settings
 
 
 def _pegasus_pieces(file: pathlib.Path, config: Mapping[str, Any]) -> list[str]:
@@ -450,18 +407,7 @@ def _unigram(components: Components) -> tuple[bytes, list[str]]:
 
 
 def read_bytes(folder: Folder) -> dict[str, Any]:
-    """Read a ByT5 tokenizer: `tokenizer_config.json`.
-
-    Args:
-        folder: the folder.
-
-    Returns:
-        The settings of `ByteTokenizer`.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if the file is damaged or of a different type of tokenizer.
-    """
+    """Read a ByT5 tokenizer: `tokenizer_config.json`."""
     path = pathlib.Path(folder) / "tokenizer_config.json"
     if not path.is_file():
         raise _missing(path.parent, path.name)
@@ -480,8 +426,8 @@ def _components(path: pathlib.Path) -> Components | None:
 
 def _config(path: pathlib.Path) -> dict[str, Any]:
     """Return the entries of the optional configuration files next to a vocabulary."""
-    found = (path / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
-    return {key: value for file in found if file.is_file() for key, value in read_object(file).items()}
+    files = (path / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
+    return {key: value for file in files if file.is_file() for key, value in read_object(file).items()}
 
 
 def _roles(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
@@ -492,10 +438,10 @@ def _roles(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str
     return {role: token for role, token in contents.items() if token is not None}
 
 
-def _check(path: pathlib.Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def _check(path: pathlib.Path, settings: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for key, value in expected.items():
-        if found.get(key) != value:
-            raise ValueError(f"{path} must have {key}={value!r}. Received: {key}={found.get(key)!r}")
+        if settings.get(key) != value:
+            raise ValueError(f"{path} must have {key}={value!r}. Received: {key}={settings.get(key)!r}")
 
 
 def _text(path: pathlib.Path) -> str:
@@ -508,9 +454,9 @@ def _text(path: pathlib.Path) -> str:
 
 
 def _missing(path: pathlib.Path, names: str) -> FileNotFoundError:
-    found: Sequence[str] = sorted(each.name for each in path.iterdir()) if path.is_dir() else ()
-    message = f"{{folder}} must hold {names}. Received: {{folder=}}, with {{found!s}}"
-    return FileNotFoundError(Message(message, folder=str(path), found=list(found)))
+    files = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
+    message = f"{{folder}} must hold {names}. Received: {{folder=}}, with {{files!s}}"
+    return FileNotFoundError(Message(message, folder=str(path), files=files))
 
 
 def sentence_piece_model(

@@ -1,9 +1,6 @@
 """A character-level BPE tokenizer with byte fallback, as in Llama 2 and Gemma, inside the TensorFlow graph."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +9,7 @@ from keras_transformer.text.pretokenizers.characters import CodePointTable, cut,
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids, text_settings
-from keras_transformer.text.tokenizers.vocabulary import unused_ids, with_roles, without_defaults
+from keras_transformer.text.tokenizers.vocabulary import without_defaults
 from keras_transformer_options.arguments import check_not_negative, check_one_of
 from keras_transformer_serving.text.subword import PREPEND_SCHEMES, byte_fallback_ids
 
@@ -60,6 +57,7 @@ class LlamaTokenizer(PairTokenizer):
     """
 
     file_name = "byte_fallback_pair.json"
+    _read = staticmethod(hugging_face.read_byte_fallback)
 
     def __init__(
         self,
@@ -106,42 +104,6 @@ class LlamaTokenizer(PairTokenizer):
             self._joined = tf.constant([*sorted(joined), np.iinfo(np.int64).max], tf.int64)
             self._byte_ids = tf.constant([bytes_.get(byte, -1) for byte in range(256)])
             self._contents, self._is_byte = tf.constant(contents), tf.constant(is_byte)
-
-    @classmethod
-    def from_files(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        special_tokens_in_text: bool = False,
-        vocabulary_size: int | None = None,
-        roles: Mapping[str, int] = MappingProxyType({}),
-    ) -> Self:
-        """Read the tokenizer of a folder written by Hugging Face's libraries, such as Llama 2's or Gemma's.
-
-        Args:
-            folder: the folder with `tokenizer.json` or `tokenizer.model` and, optionally, `tokenizer_config.json`.
-            special_tokens_in_text: whether to recognise special tokens in texts.
-            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
-            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
-                `vocabulary_size`, or lacks a piece of `roles`.
-
-        Example:
-            >>> LlamaTokenizer.from_files("llama-2-7b").vocabulary_size  # doctest: +SKIP
-            32000
-        """
-        vocabulary, merges, settings = hugging_face.read_byte_fallback(folder)
-        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
-        unused = unused_ids(vocabulary, vocabulary_size)
-        return cls(
-            vocabulary, merges, special_tokens_in_text=special_tokens_in_text, unused=unused, **settings
-        )
 
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
         scheme = self._settings["prepend_scheme"]
@@ -192,10 +154,10 @@ class LlamaTokenizer(PairTokenizer):
         run_rows = tf.boolean_mask(rows, starts)
         runs, replaced = (
             tf.strings.reduce_join(
-                tf.RaggedTensor.from_value_rowids(each, run, tf.size(run_rows, tf.int64), validate=False),
+                tf.RaggedTensor.from_value_rowids(strings, run, tf.size(run_rows, tf.int64), validate=False),
                 axis=-1,
             )
-            for each in (contents, tf.where(is_byte, "\ufffd", contents))
+            for strings in (contents, tf.where(is_byte, "\ufffd", contents))
         )
         valid = tf.strings.unicode_transcode(runs, "UTF-8", "UTF-8", errors="replace") == runs
         parts = tf.RaggedTensor.from_value_rowids(

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.text.tokenizers import hugging_face, multilingual
-from keras_transformer.text.tokenizers.base import tokenize_around
 from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
+from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,

@@ -1,8 +1,6 @@
 """A character-level BPE tokenizer with end-of-word suffixes, as in GPT-1, that runs inside the TensorFlow graph."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Self
 
 import tensorflow as tf
@@ -12,7 +10,7 @@ from keras_transformer.text.pretokenizers.characters import CodePointTable, shif
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids
-from keras_transformer.text.tokenizers.vocabulary import unused_ids, with_roles, without_defaults
+from keras_transformer.text.tokenizers.vocabulary import without_defaults
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 from keras_transformer_options.arguments import check_not_negative
@@ -52,6 +50,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
     """
 
     file_name = "character_pair.json"
+    _read = staticmethod(hugging_face.read_character_pair)
 
     def __init__(
         self,
@@ -128,44 +127,6 @@ class OpenAIGPTTokenizer(PairTokenizer):
         )
         pieces = pair_merges.pieces([*tokens, *alphabet], merges)
         return cls(pieces, [(left, right) for left, right, _ in merges], **settings)
-
-    @classmethod
-    def from_files(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        special_tokens_in_text: bool = False,
-        vocabulary_size: int | None = None,
-        roles: Mapping[str, int] = MappingProxyType({}),
-    ) -> Self:
-        """Read the GPT-1 tokenizer of a folder written by Hugging Face's libraries.
-
-        Its only special token, "<unk>", is also the end token; there is no padding token.
-
-        Args:
-            folder: the folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`.
-            special_tokens_in_text: whether to recognise special tokens in texts.
-            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
-            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
-                `vocabulary_size`, or lacks a piece of `roles`.
-
-        Example:
-            >>> OpenAIGPTTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP
-            40478
-        """
-        vocabulary, merges, settings = hugging_face.read_character_pair(folder)
-        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
-        unused = unused_ids(vocabulary, vocabulary_size)
-        return cls(
-            vocabulary, merges, special_tokens_in_text=special_tokens_in_text, unused=unused, **settings
-        )
 
     def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         characters = tf.strings.unicode_decode(words, "UTF-8")

@@ -1,23 +1,46 @@
 """Base classes of tokenizers that split texts into words, and words into pieces of a vocabulary."""
 
 import abc
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import tokenize_once
-from keras_transformer.text.tokenizers.base import Compiled, Parts, split_around, tokenize_around
+from keras_transformer.text.tokenizers.hugging_face import PairReader
 from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
+from keras_transformer.text.tokenizers.tokens_in_text import Parts, split_around, tokenize_around
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,
     serialised,
+    unused_ids,
+    with_roles,
     without_defaults,
 )
 
 _IN_TEXT = ("tokens_in_text", "lstrip_tokens", "rstrip_tokens", "normalized_tokens")
+
+
+class Compiled:
+    """A function of strings that is traced once, for eager calls and for all graphs.
+
+    A `tf.function` that is an attribute of a tokenizer would be saved with each model that contains the tokenizer.
+
+    Args:
+        function: a function of strings (B,), and of tensors.
+        *specs: the specs of these tensors.
+    """
+
+    def __init__(self, function: Callable[..., tf.RaggedTensor], *specs: tf.TensorSpec):
+        self._graph = tf.function(function, [tf.TensorSpec([None], tf.string), *specs], autograph=False)
+
+    def __call__(self, *inputs: tf.Tensor) -> tf.RaggedTensor:
+        """Return the function's result."""
+        return self._graph(*inputs)
 
 
 class WordTokenizer(VocabularyTokenizer):
@@ -74,7 +97,8 @@ class WordTokenizer(VocabularyTokenizer):
 class PairTokenizer(WordTokenizer):
     """Base class of byte-pair encoding, which merges adjacent pieces of words.
 
-    Settings with the names of `tokens_in_text` list the tokens that are recognised in texts, and how.
+    A subclass sets `_read`, the function that reads its files. Settings with the names of `tokens_in_text` list the
+    tokens that are recognised in texts, and how.
 
     Args:
         vocabulary: the pieces in the order of their ids.
@@ -88,6 +112,7 @@ class PairTokenizer(WordTokenizer):
     """
 
     sampling = "seeded"
+    _read: ClassVar[PairReader]
     _keys = frozenset({"vocabulary", "merges", "settings"})
 
     def __init__(
@@ -109,6 +134,51 @@ class PairTokenizer(WordTokenizer):
         self._compiled_with_specials = Compiled(self._tokenize_texts_with_specials)
         scalar, seed = tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.int64)
         self._sampler = Compiled(self._sample_texts, scalar, seed)
+
+    @classmethod
+    def from_files(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        special_tokens_in_text: bool = False,
+        vocabulary_size: int | None = None,
+        roles: Mapping[str, int] = MappingProxyType({}),
+        start: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Read the tokenizer of a folder written by Hugging Face's libraries.
+
+        If the files have no padding token, as GPT-2's, `pad_id` is None.
+
+        Args:
+            folder: the folder with `tokenizer.json`, or the older files of the tokenizer, `vocab.json` and
+                `merges.txt` or, for Llama, `tokenizer.model`; and, optionally, `tokenizer_config.json`.
+            special_tokens_in_text: whether to recognise special tokens in texts.
+            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
+            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
+            start: the token that starts a row, by default that of the files. Targets of BART start with "</s>".
+            **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
+                `vocabulary_size`, or lacks a piece of `roles`.
+
+        Example:
+            >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
+            50257
+        """
+        vocabulary, merges, settings = cls._read(folder)
+        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
+        if start is not None:
+            settings["special_tokens"]["start"] = start
+        options["unused"] = unused_ids(vocabulary, vocabulary_size)
+        return cls(
+            vocabulary, merges, **{"special_tokens_in_text": special_tokens_in_text, **options, **settings}
+        )
 
     @property
     def merges(self) -> Sequence[Sequence[str]]:

@@ -42,18 +42,18 @@ class RowErrors:
         if errors not in ("raise", "return"):
             raise ValueError(f"`errors` must be 'raise' or 'return'. Received: errors={errors!r}")
         self._raises = errors == "raise"
-        self._found: dict[int, Exception] = {}
+        self._errors: dict[int, Exception] = {}
 
     def __contains__(self, row: int) -> bool:
         """Return whether a row has an error."""
-        return row in self._found
+        return row in self._errors
 
     def add(self, row: int, error: Exception) -> None:
         """Raise the error of a row, or keep it if it is the row's first."""
         if self._raises:
             raise error from None
         # A traceback refers to the variables of its functions, such as all texts.
-        self._found.setdefault(row, error.with_traceback(None))
+        self._errors.setdefault(row, error.with_traceback(None))
 
     @contextlib.contextmanager
     def of(self, row: int) -> Iterator[None]:
@@ -71,7 +71,7 @@ class RowErrors:
 
     def merge(self, answers: Mapping[int, Any]) -> list[Any]:
         """Return the answers to accepted rows, by index, and the errors of the others, in order."""
-        merged = {**answers, **self._found}
+        merged = {**answers, **self._errors}
         return [merged[row] for row in sorted(merged)]
 
 

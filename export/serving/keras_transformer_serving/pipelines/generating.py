@@ -85,7 +85,9 @@ class GeneratingTask(Task):
     def ranges(cls, config: dict[str, Any]) -> dict[str, tuple[float, float]]:
         """Return the least and the largest value of each option."""
         limit, constraints = config["max_new_tokens"], config.get("constraints", [])
-        counts = [each["count"] for each in constraints if each["constraint"] == "MinNewTokens"]
+        counts = [
+            constraint["count"] for constraint in constraints if constraint["constraint"] == "MinNewTokens"
+        ]
         return {
             "max_new_tokens": (max([1, *counts]), limit),
             "min_new_tokens": (0, limit),
@@ -122,7 +124,10 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         self.config = config
         constraints = config.get("constraints", [])
         self._other_ends = {
-            id_ for each in constraints if each["constraint"] == "EndTokens" for id_ in each["end_ids"]
+            id_
+            for constraint in constraints
+            if constraint["constraint"] == "EndTokens"
+            for id_ in constraint["end_ids"]
         }
 
     @property
@@ -360,14 +365,14 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
 
     def _languages(self, count: int, source_language: Any, target_language: Any) -> dict[str, list[str]]:
         """Return the languages of each text and of each output, by option; none if the model has none."""
-        given = languages.of_each(
+        chosen = languages.of_each(
             count,
             bool(self.languages),
             source_language=source_language,
             target_language=target_language,
         )
         defaults = {option.name: [option.default] * count for option in languages.options(self.config)}
-        return {**defaults, **given}
+        return {**defaults, **chosen}
 
     def _encoded(
         self, texts: Sequence[Any], errors: RowErrors, truncate: bool, source_languages: list[str] | None
@@ -522,7 +527,7 @@ class TextGeneration(Chat, Generating):
         """Return the text of generated ids, including the space after the prompt."""
         # As in the pipeline: without an ordinary token before them, the leading space would be stripped.
         anchor, ids = self.config["anchor_id"], self._until_end(ids)
-        text, prefix = (self._text_tokenizer.detokenize(each) for each in ([anchor, *ids], [anchor]))
+        text, prefix = (self._text_tokenizer.detokenize(row) for row in ([anchor, *ids], [anchor]))
         return text.removeprefix(prefix)
 
 

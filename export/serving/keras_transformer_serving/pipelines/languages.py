@@ -38,15 +38,15 @@ def of_each(count: int, has_languages: bool, **languages: Any) -> dict[str, list
         TypeError: if an option is of another type.
         ValueError: if the model has no languages, or there are not as many as texts.
     """
-    given = {name: value for name, value in languages.items() if value is not None}
-    for name, value in given.items():
+    chosen = {name: value for name, value in languages.items() if value is not None}
+    for name, value in chosen.items():
         if not has_languages:
             raise ValueError(
                 f"`{name}` must be None, as the model has no languages. Received: {name}={shown(value)}"
             )
         is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-        given[name] = values = list(value) if is_list else [value] * count
-        if not all(isinstance(each, str) for each in (values if is_list else [value])):
+        chosen[name] = values = list(value) if is_list else [value] * count
+        if not all(isinstance(language, str) for language in (values if is_list else [value])):
             raise TypeError(
                 f"`{name}` must be a string, or one for each text. Received: {name}={shown(value)}"
             )
@@ -54,4 +54,4 @@ def of_each(count: int, has_languages: bool, **languages: Any) -> dict[str, list
             raise ValueError(
                 f"`{name}` must be one string, or one for each of {count} texts. Received: {len(values)} strings"
             )
-    return given
+    return chosen

@@ -257,7 +257,7 @@ class TextPipeline(TextTask, Model):
         split = self.config.get("long_texts") == "window"
         if len(ids) > max_ids and not (split and max_ids >= 2):
             hint = "" if split else ", or long_texts='window'"
-            question = "".join(f" beside its `{each}`" for each in first)
+            question = "".join(f" beside its `{name}`" for name in first)
             raise InvalidInputError(
                 name,
                 f"`{name}` must have at most {max(max_ids, 0)} tokens each{question}, as `max_length` is {limit}"

@@ -160,10 +160,10 @@ def routes() -> list[Route]:
         ("GET", "/v2/models/{name}/versions/{version}/ready", inference, _model_ready),
         ("POST", "/v2/models/{name}/versions/{version}/infer", inference, _infer),
     ]
-    for part in ("", "/versions/{version}", "/labels/{label}"):
+    for suffix in ("", "/versions/{version}", "/labels/{label}"):
         table += [
-            ("GET", "/v1/models/{name}" + part, rest, _status),
-            ("GET", "/v1/models/{name}" + part + "/metadata", rest, _metadata),
+            ("GET", "/v1/models/{name}" + suffix, rest, _status),
+            ("GET", "/v1/models/{name}" + suffix + "/metadata", rest, _metadata),
         ]
     return [Route(path, _endpoint(protocol, run), methods=[method]) for method, path, protocol, run in table]
 

@@ -65,8 +65,10 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
         inputs, outputs = declared[name]
         if option:  # the ids of the parts of a long text together
             outputs = tuple(
-                dataclasses.replace(each, shape=(*each.shape[:-1], None)) if each.name == "ids" else each
-                for each in outputs
+                dataclasses.replace(tensor, shape=(*tensor.shape[:-1], None))
+                if tensor.name == "ids"
+                else tensor
+                for tensor in outputs
             )
         long = () if name == "generate_ids" else option
         result[name] = Signature((*inputs, *long), outputs, functools.partial(prepare, outputs))
@@ -97,7 +99,7 @@ def warm_up(pipeline: Generating) -> Iterator[Job]:
     while length < 2 * pipeline.graphs.max_source_tokens:
         ids = [pipeline.graphs.end_id] * min(length, pipeline.graphs.max_source_tokens)
         values = _Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
-        yield Job(run, length, values, lambda found: found)
+        yield Job(run, length, values, lambda result: result)
         length *= 2
 
 
@@ -168,11 +170,11 @@ def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
     return (TEXT, *languages.options(pipeline.config), limit, *long_texts.option(pipeline))
 
 
-def check_options(pipeline: Generating, given: Row) -> None:
+def check_options(pipeline: Generating, options: Row) -> None:
     """Raise a InvalidInputError if an option is out of range."""
     for name, (low, high) in pipeline.ranges(pipeline.config).items():
-        if name in given and not low <= given[name] <= high:
-            raise InvalidInputError(name, f"`{name}` must be in [{low}, {high}]. Received: {given[name]}")
+        if name in options and not low <= options[name] <= high:
+            raise InvalidInputError(name, f"`{name}` must be in [{low}, {high}]. Received: {options[name]}")
 
 
 def _prepare(
@@ -249,7 +251,7 @@ def _noise(pipeline: Generating, row: Row, index: int, part: int = 0) -> np.ndar
 def _prepare_encoding(pipeline: Generating, row: Row, index: int) -> Job:
     ids = _source_ids(pipeline, row)
     outputs: Row = {"source_ids": ids, "padding_mask": [True] * len(ids), ERROR: ""}
-    return Job(_identity, None, outputs, lambda found: found)
+    return Job(_identity, None, outputs, lambda result: result)
 
 
 def _identity(batch: Sequence[Row]) -> Sequence[Row]:
@@ -269,7 +271,7 @@ def _prepare_scoring(pipeline: Generating, run: Any, row: Row, index: int) -> Jo
             f"Received: {len(target)} tokens",
         )
     values = (ids, target, _target_inputs(pipeline, row))
-    return Job(run, bucket(max(len(ids), _SHORT)), values, lambda found: found)
+    return Job(run, bucket(max(len(ids), _SHORT)), values, lambda result: result)
 
 
 def _score(pipeline: Generating, batch: Sequence[tuple[list[int], list[int], Row]]) -> list[Row]:
@@ -289,7 +291,7 @@ def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> 
             f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {len(ids)} tokens",
         )
     values = _Values(ids, {}, _noise(pipeline, {}, index), _target_inputs(pipeline, row))
-    return Job(run, _MOST_ALIGNED, values, lambda found: found)
+    return Job(run, _MOST_ALIGNED, values, lambda result: result)
 
 
 def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
@@ -347,7 +349,7 @@ def _finish(pipeline: Generating, names: Sequence[str], generated: dict[str, np.
     outputs: Row = {name: generated[name] for name in names if name in generated}
     if "text" in names:
         ids = generated["ids"]
-        texts = [pipeline.decode(each) for each in ids.reshape(-1, ids.shape[-1]).tolist()]
+        texts = [pipeline.decode(row) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
         outputs["text"] = texts if ids.ndim > 1 else texts[0]
     return {**outputs, ERROR: ""}
 

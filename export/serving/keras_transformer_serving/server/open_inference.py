@@ -112,13 +112,13 @@ def metadata(name: str, numbers: Sequence[int], signatures: Mapping[str, Signatu
     }
 
 
-def _column(tensor: Tensor, given: Mapping[str, Any], place: str) -> list[Any]:
+def _column(tensor: Tensor, received: Mapping[str, Any], place: str) -> list[Any]:
     """Return the rows of an input tensor, as nested lists."""
-    shape, data = given.get("shape"), given.get("data")
-    if given.get("datatype") != tensor.names.inference:
+    shape, data = received.get("shape"), received.get("data")
+    if received.get("datatype") != tensor.names.inference:
         raise RequestError(
             400,
-            f"`{place}.datatype` must be {tensor.names.inference}. Received: {shown(given.get('datatype'))}",
+            f"`{place}.datatype` must be {tensor.names.inference}. Received: {shown(received.get('datatype'))}",
         )
     sizes = shape if isinstance(shape, list) else []
     if len(sizes) != 1 + len(tensor.shape) or not all(

@@ -70,9 +70,9 @@ def document(models: Iterable[ServedModel]) -> Json:
             "get": _operation("The signatures of the model", {"type": "object"})
         }
         request, response = _predict(signatures)
-        for part in ("", "/versions/{version}", "/labels/{label}"):
-            paths[f"/v1/models/{name}{part}:predict"] = {
-                "post": _operation("Predict (TensorFlow Serving)", response, request, _parameter(part))
+        for suffix in ("", "/versions/{version}", "/labels/{label}"):
+            paths[f"/v1/models/{name}{suffix}:predict"] = {
+                "post": _operation("Predict (TensorFlow Serving)", response, request, _parameter(suffix))
             }
         if isinstance(loaded.pipeline, Generating) and not generating.streams(loaded.pipeline):
             stream = _row(generating.stream_inputs(loaded.pipeline))
@@ -81,17 +81,17 @@ def document(models: Iterable[ServedModel]) -> Json:
             operation["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
             paths[f"/v1/models/{name}:stream"] = {"post": operation}
         infer = _infer(signatures)
-        for part in ("", "/versions/{version}"):
-            path = f"/v2/models/{name}{part}"
+        for suffix in ("", "/versions/{version}"):
+            path = f"/v2/models/{name}{suffix}"
             paths[path] = {
-                "get": _operation("The tensors of the model", {"type": "object"}, None, _parameter(part))
+                "get": _operation("The tensors of the model", {"type": "object"}, None, _parameter(suffix))
             }
             paths[f"{path}/ready"] = {
-                "get": _operation("Whether the model is loaded", {"type": "object"}, None, _parameter(part))
+                "get": _operation("Whether the model is loaded", {"type": "object"}, None, _parameter(suffix))
             }
             paths[f"{path}/infer"] = {
                 "post": _operation(
-                    "Infer (Open Inference Protocol)", {"type": "object"}, infer, _parameter(part)
+                    "Infer (Open Inference Protocol)", {"type": "object"}, infer, _parameter(suffix)
                 )
             }
     return {
@@ -130,8 +130,8 @@ def _operation(summary: str, response: Json, request: Json | None = None, parame
     return operation
 
 
-def _parameter(part: str) -> list[Json]:
-    names = [name for name in ("version", "label") if f"{{{name}}}" in part]
+def _parameter(suffix: str) -> list[Json]:
+    names = [name for name in ("version", "label") if f"{{{name}}}" in suffix]
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
@@ -198,7 +198,7 @@ def _infer(signatures: Mapping[str, Signature]) -> Json:
         "properties": {
             "name": {"enum": names},
             "shape": {"type": "array", "items": {"type": "integer"}},
-            "datatype": {"enum": sorted(each.inference for each in DTYPES.values())},
+            "datatype": {"enum": sorted(names.inference for names in DTYPES.values())},
             "data": {"type": "array"},
         },
         "required": ["name", "shape", "datatype", "data"],

@@ -14,8 +14,8 @@ from keras_transformer_serving.text.subword import (
 )
 
 _CLASSES: dict[str, Callable[[bytes], Tokenizer]] = {
-    each.__name__: each
-    for each in (
+    class_.__name__: class_
+    for class_ in (
         BytePairTokenizer,
         ByteTokenizer,
         LlamaTokenizer,

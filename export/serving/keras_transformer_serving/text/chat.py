@@ -82,8 +82,8 @@ class ChatTemplate:
         Raises:
             ImportError: if Jinja is not installed.
             TypeError: if `messages` or `tools` are of another type.
-            ValueError: if there is no message, or one has no role or content; or if the template refuses the
-                conversation, is not valid, or uses a name or an attribute that it must not.
+            ValueError: if there is no message, or one has no role or content; or if the template raises an
+                error, is not valid, or uses a name or an attribute that it must not.
         """
         _check_messages(messages)
         _check_tools(tools)
@@ -173,7 +173,9 @@ def _arguments(value: Any) -> dict[str, Any]:
 
 
 def _check_messages(messages: Any) -> None:
-    if not isinstance(messages, list | tuple) or not all(isinstance(each, Mapping) for each in messages):
+    if not isinstance(messages, list | tuple) or not all(
+        isinstance(message, Mapping) for message in messages
+    ):
         raise TypeError(
             '`messages` must be a list of messages such as {"role": "user", "content": "Hello"}. '
             f"Received: messages={_shown(messages)}"
@@ -195,7 +197,7 @@ def _check_messages(messages: Any) -> None:
 
 
 def _check_tools(tools: Any) -> None:
-    is_valid = isinstance(tools, list | tuple) and all(isinstance(each, Mapping) for each in tools)
+    is_valid = isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) for tool in tools)
     if tools is not None and not is_valid:
         raise TypeError(
             f"`tools` must be a list of JSON schemas of functions. Received: tools={_shown(tools)}"
