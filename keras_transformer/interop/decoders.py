@@ -258,9 +258,7 @@ def written_rope(scaling: RotaryScaling | None) -> dict[str, Any] | None:
     for rope_type, (kind, names) in _SCALINGS.items():
         if type(scaling) is kind:
             config = scaling.get_config()
-            values = {
-                names[argument]: config[argument] for argument in names if config[argument] is not None
-            }
+            values = {names[argument]: config[argument] for argument in names if config[argument] is not None}
             values.pop(LENGTH, None)
             return {"rope_type": rope_type, **values}
     return None
