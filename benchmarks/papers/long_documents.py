@@ -45,7 +45,7 @@ class Settings:
     hidden_dim: int = 128
     batch_size: int = 64
     peak_rate: float = 0.002
-    updates: int = 800
+    updates: int = 2500
     tuning_times_longer: int = 3
     tuning_rate: float = 0.0003
     tuning_updates: int = 100
@@ -54,7 +54,7 @@ class Settings:
 
 CASES = {
     "classification": Settings(),
-    "summary": Settings("summary", topics=3, symbols=16, updates=1200),
+    "summary": Settings("summary", topics=3, symbols=16),
 }
 
 
