@@ -45,7 +45,7 @@ class Settings:
     hidden_dim: int = 128
     batch_size: int = 64
     peak_rate: float = 0.002
-    updates: int = 800
+    updates: int = 2500
     tuning_times_longer: int = 3
     tuning_rate: float = 0.0003
     tuning_updates: int = 100
@@ -54,7 +54,7 @@ class Settings:
 
 CASES = {
     "classification": Settings(),
-    "summary": Settings("summary", topics=3, symbols=16, updates=1200),
+    "summary": Settings("summary", topics=3, symbols=16),
 }
 
 
@@ -117,8 +117,8 @@ def windows(ids: np.ndarray, length: int, stride: int) -> np.ndarray:
     return np.where(np.arange(length) == end, END, padded)
 
 
-def model_of(settings: Settings) -> tuple[Any, Any]:
-    """Return a model for the task, and an Unlimiformer for it with the same weights."""
+def model_of(settings: Settings) -> tuple[Any, ...]:
+    """Return a model for the task, and an Unlimiformer for it with the same encoder–decoder."""
     from keras_transformer import models
 
     names = ("num_layers", "num_heads", "model_dim", "hidden_dim")
@@ -127,12 +127,10 @@ def model_of(settings: Settings) -> tuple[Any, Any]:
     long = models.Unlimiformer(base, settings.top_k, settings.chunk_length, settings.overlap)
     if settings.task == "summary":
         return base, long
-    short, classifier = (
+    return tuple(
         models.EncoderDecoderClassifier(encoder, settings.symbols, decoder_input="start")
         for encoder in (base, long)
     )
-    classifier.transform, classifier.head = short.transform, short.head
-    return short, classifier
 
 
 def fit(
@@ -210,6 +208,7 @@ def train(run: references.Run) -> references.Figures:
     keras.utils.set_random_seed(seed)
     model, long = model_of(settings)
     losses = fit(model, settings, (0.5, 1), settings.peak_rate, settings.updates, seed + 1)
+    long.set_weights(model.get_weights())
     short = documents(settings, settings.tested, (chunk // 2, chunk), 1.0, seed + 2)
     length = settings.times_longer * chunk
     test = documents(settings, settings.tested, (length, length), 1.0, seed + 3)

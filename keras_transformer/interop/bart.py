@@ -22,6 +22,8 @@ from keras_transformer.ops.scores import ScaledDotProduct
 _TIED = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 _OFFSET = 2  # unused rows before the first position
 
+_OF_CLASSIFIER = ("num_classes", "problem_type", "decoder_input")
+
 
 def _attention(name: str, layer: Any, residual: Any) -> Parameters:
     for part in ("query", "key", "value"):
@@ -71,12 +73,12 @@ def _classifier_parameters(model: EncoderDecoderClassifier) -> Parameters:
 
 
 def _make_classifier(**arguments: Any) -> EncoderDecoderClassifier:
-    of_head = {name: arguments.pop(name) for name in ("num_classes", "problem_type")}
+    of_head = {name: arguments.pop(name) for name in _OF_CLASSIFIER}
     return EncoderDecoderClassifier(Transformer(**arguments), **of_head)
 
 
 def _describe_classifier(model: EncoderDecoderClassifier) -> dict[str, Any]:
-    of_head = {"num_classes": model.num_classes, "problem_type": model.problem_type}
+    of_head = {name: getattr(model, name) for name in _OF_CLASSIFIER}
     return {**model.encoder.get_config(), **of_head}
 
 
@@ -188,7 +190,7 @@ ARCHITECTURES = (
     ),
     _bart(
         "BartForSequenceClassification",
-        {"normalization": "post", **_LEARNED, "output_bias": False},
+        {"normalization": "post", **_LEARNED, "output_bias": False, "decoder_input": "text"},
         settings={**_POSITIONS, "num_classes": "num_labels", "problem_type": "problem_type"},
         model=EncoderDecoderClassifier,
         parameters=_classifier_parameters,

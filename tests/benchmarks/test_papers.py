@@ -310,6 +310,57 @@ def test_an_lstm_has_as_many_weights_as_the_blocks(monkeypatch):
     assert lstm == pytest.approx(n * (4 * d * d + 2 * d * h), rel=0.02)
 
 
+@pytest.mark.parametrize("task", ["classification", "summary"])
+def test_long_documents_have_their_facts_at_random_places(monkeypatch, task):
+    module = script("long_documents", monkeypatch)
+    settings = module.CASES[task]
+    found = module.documents(settings, 200, (40, 64), 1.0, 0)
+    places = set()
+    for ids, facts, label in zip(*found, strict=True):
+        end = ids.tolist().index(module.END)
+        assert 39 <= end < 64
+        assert not ids[end + 1 :].any()
+        for fact in facts[facts[:, 0] > 0]:
+            place = ids.tolist().index(fact[0])
+            places.add(place)
+            assert place + len(fact) <= end
+            np.testing.assert_array_equal(ids[place : place + len(fact)], fact)
+            assert (ids == fact[0]).sum() == 1
+        if task == "classification":
+            said = facts[1] if facts[1, 0] else facts[0]
+            assert label == said[1] - module.FIRST_TOPIC - settings.topics
+    assert len(places) > 20
+    if task == "classification":
+        assert 60 < (found.facts[:, 1, 0] > 0).sum() < 140
+    some = module.documents(settings, 200, (40, 64), 0.5, 0)
+    assert 0.4 < (some.facts[..., 0] > 0).mean() / (found.facts[..., 0] > 0).mean() < 0.6
+
+
+def test_windows_of_long_documents_have_every_token_and_an_end(monkeypatch):
+    module = script("long_documents", monkeypatch)
+    ids = np.arange(10, 60)[None]
+    ids[0, -1] = module.END
+    for length, stride in ((16, 8), (16, 15), (64, 64)):
+        parts = module.windows(ids, length, stride)[0]
+        assert parts.shape[1] == length
+        assert ((parts == module.END).sum(axis=1) == 1).all()
+        assert {*parts[parts > module.END]} == {*range(10, 59)}
+    assert module.summaries(np.array([[[4, 9], [0, 0], [6, 8]]])).tolist() == [[4, 9, 6, 8, module.END, 0, 0]]
+
+
+def test_neighbouring_words_are_exchanged_in_half_of_the_captions(monkeypatch):
+    module = script("t5", monkeypatch)
+    captions = [f"a b{n} c d d" for n in range(400)]
+    pairs = module.exchanged(captions, 0)
+    right = [source == f"order: {caption}" for (source, _), caption in zip(pairs, captions, strict=True)]
+    assert right == [answer == module.YES for _, answer in pairs]
+    assert 160 < sum(right) < 240
+    assert all(
+        sorted(source.split()[1:]) == sorted(caption.split())
+        for (source, _), caption in zip(pairs, captions, strict=True)
+    )
+
+
 def test_unlimiformer_reports_mean_and_deviation_over_seeds(monkeypatch, tmp_path, capsys):
     module = script("unlimiformer", monkeypatch)
     percent = {0: 100.0, 5: 92.5, 10: 95.0}

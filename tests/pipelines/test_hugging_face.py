@@ -232,6 +232,10 @@ def test_bart_classifies_pairs_with_the_rows_of_its_tokenizer(tmp_path):
         start_id=tokenizer.end_id,
         end_id=tokenizer.end_id,
     )
+    with pytest.raises(
+        ValueError, match="must be supported by BartForSequenceClassification.*decoder_input='start'"
+    ):
+        interop.to_hugging_face(EncoderDecoderClassifier(bart, 3, decoder_input="start"), tmp_path / "bart")
     model = randomised(EncoderDecoderClassifier(bart, 3))
     folder = interop.to_hugging_face(model, tmp_path / "bart")
     change_config(folder, id2label={"0": "contradiction", "1": "neutral", "2": "entailment"})
