@@ -106,7 +106,7 @@ class EncoderDecoderClassifier(Model):
         shifted = ops.concatenate([ops.full_like(ids[:, :1], self.encoder.start_id), ids[:, :-1]], axis=1)
         hidden = self.encoder.decoder_states(shifted, memory, padding_mask, training)
         places = ops.where(ops.equal(ids, self.encoder.end_id), ops.arange(ops.shape(ids)[1]), 0)
-        last = ops.max(places, axis=1)[:, None, None]  # (B, 1, 1)
+        last = ops.max(places, axis=1, initial=0)[:, None, None]  # (B, 1, 1)
         pooled = ops.take_along_axis(hidden, last, axis=1)[:, 0]
         pooled = self.transform(self.drop(pooled, training=training))
         return self.head(self.drop(pooled, training=training))

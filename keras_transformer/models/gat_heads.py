@@ -120,7 +120,7 @@ class GraphClassifier(HeadedGAT):
             present = ops.cast(padding_mask, "bool")[..., None]
         count = ops.sum(ops.cast(present, hidden.dtype), axis=1)
         if self.pooling == "max":
-            largest = ops.max(ops.where(present, hidden, -np.inf), axis=1)
+            largest = ops.max(ops.where(present, hidden, -np.inf), axis=1, initial=-np.inf)
             return ops.where(count > 0, largest, 0.0)
         total = ops.sum(ops.where(present, hidden, 0.0), axis=1)
         return total if self.pooling == "sum" else total / ops.maximum(count, 1.0)

@@ -156,14 +156,15 @@ def _pool(encoder: Any, hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
         return mean_of_tokens(hidden, mask)
     hidden = ops.cast(hidden, "float32")
     if pooling == "max":
-        largest = ops.max(ops.where(mask[..., None], hidden, _LOWEST), axis=1)
+        largest = ops.max(ops.where(mask[..., None], hidden, _LOWEST), axis=1, initial=_LOWEST)
         return ops.where(ops.any(mask, axis=1, keepdims=True), largest, 0.0)
     weights = ops.cast(mask, "float32")
     numbers = weights * ops.arange(1, ops.shape(mask)[1] + 1, dtype="float32")  # (B, T), 0 for padding
     if pooling == "weighted_mean":
         weights = numbers
     elif pooling == "last":
-        weights = weights * ops.cast(ops.equal(numbers, ops.max(numbers, axis=1, keepdims=True)), "float32")
+        last = ops.max(numbers, axis=1, keepdims=True, initial=0)
+        weights = weights * ops.cast(ops.equal(numbers, last), "float32")
     total = ops.sum(hidden * weights[..., None], axis=1)
     norm = ops.maximum(ops.sum(weights, axis=1, keepdims=True), 1)
     return total / (ops.sqrt(norm) if pooling == "mean_sqrt_length" else norm)
