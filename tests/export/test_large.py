@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ import tensorflow as tf
 import keras_transformer_serving as serving
 from keras_transformer import export, models, pipelines, text
 from keras_transformer.export.to_onnx import conversion, precisions, weights
+from keras_transformer_serving import sessions
 
 
 @pytest.fixture
@@ -80,16 +82,20 @@ def test_a_tied_embedding_is_stored_once(random_transformer, precision):
     assert len([each for each in converted.graph.initializer if 260 in each.dims]) == 1
 
 
-@pytest.fixture(scope="module")
-def writer():
-    """A language model, whose tied embedding is transposed and gathered."""
+def new_writer():
+    """Return a language model, whose tied embedding is transposed and gathered."""
     tokenizer = text.ByteTokenizer()
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 32, "hidden_dim": 64, "max_length": 32}
     model = models.GPT(tokenizer.vocabulary_size, **sizes, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
-    random = np.random.default_rng(0)
-    for weight in model.weights:  # some beyond the range of float16
-        weight.assign(random.normal(size=weight.shape) * np.exp(random.normal(size=weight.shape) * 3))
     return pipelines.TextGeneration(model, tokenizer, max_new_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def writer():
+    writer, random = new_writer(), np.random.default_rng(0)
+    for weight in writer.model.weights:  # some beyond the range of float16
+        weight.assign(random.normal(size=weight.shape) * np.exp(random.normal(size=weight.shape) * 3))
+    return writer
 
 
 def saved(model, precision, readers, path):
@@ -145,6 +151,23 @@ def test_large_weights_are_exported_in_every_precision(small_files, classifier, 
         for row, other in zip(found, expected, strict=True):
             assert row == pytest.approx(other, abs=0.05)
     assert serving.verify(folder)
+
+
+@pytest.mark.slow
+def test_the_weights_of_one_graph_at_a_time_are_in_memory(small_files, tmp_path, monkeypatch):
+    writer, alive, new_session = new_writer(), [], sessions._new_session
+    table = writer.model.embedding.embedding.embeddings
+    table.assign(np.random.default_rng(0).normal(size=table.shape))  # it repeats the last token
+
+    def watched(*arguments):
+        assert not [session for session in alive if session() is not None]
+        session = new_session(*arguments)
+        alive.append(weakref.ref(session))
+        return session
+
+    monkeypatch.setattr(sessions, "_new_session", watched)
+    export.onnx(writer, tmp_path / "it", precisions=("float32", "float16"), texts=["ab", "c"])
+    assert len(alive) == 3  # the loop, the single steps, the loop in float16
 
 
 LARGE = """

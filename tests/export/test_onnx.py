@@ -1,9 +1,12 @@
+import os
+
 import keras
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import tensorflow as tf
+import tf2onnx
 
 import keras_transformer_serving as serving
 from keras_transformer import export, generation
@@ -357,6 +360,32 @@ def test_exact_gelu_converts_and_agrees():
     x = np.linspace(-6, 6, 101, dtype="float32")
     (y,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["y"], {"x": x})
     np.testing.assert_allclose(y, keras.ops.convert_to_numpy(gelu(x)["y"]), atol=1e-6)
+
+
+def test_graphs_are_not_copied_unless_an_optimisation_fails(monkeypatch):
+    monkeypatch.delenv("TF2ONNX_CATCH_ERRORS", raising=False)
+    copies = []
+
+    def copied(graph, memo):
+        copies.append(graph)
+        return graph
+
+    def fail(*_):
+        raise NotImplementedError
+
+    def twice():
+        signature = [tf.TensorSpec([None], tf.float32, name="x")]
+        model = conversion.convert("twice", lambda x: {"y": 2 * x}, signature, {"x": ["n"], "y": ["n"]})
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        return session.run(["y"], {"x": np.ones(2, "float32")})[0].tolist()
+
+    monkeypatch.setattr(tf2onnx.graph.Graph, "__deepcopy__", copied, raising=False)
+    assert twice() == [2, 2]
+    assert copies == []
+    monkeypatch.setattr(tf2onnx.optimizer.ReshapeOptimizer, "optimize", fail)
+    assert twice() == [2, 2]
+    assert copies
+    assert "TF2ONNX_CATCH_ERRORS" not in os.environ
 
 
 @pytest.mark.slow

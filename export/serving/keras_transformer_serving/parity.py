@@ -15,7 +15,7 @@ from keras_transformer_serving.graphs import Graphs
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines import generating_pipeline, languages
 from keras_transformer_serving.pipelines.generating import stacked
-from keras_transformer_serving.sessions import Sessions
+from keras_transformer_serving.sessions import File, Sessions
 from keras_transformer_serving.text import Tokenizer, reads_text, tokenizer_of
 
 ONNX_STEPS = "onnx_steps"
@@ -351,7 +351,7 @@ def onnx_runner(bundle: Bundle, precision: str = FLOAT32) -> Any:
     return graph_runner(sessions, tokenizer, config, steps)
 
 
-def sessions_to_compare(read: Callable[[str], bytes], precision: str = FLOAT32) -> Sessions:
+def sessions_to_compare(read: Callable[[str], File], precision: str = FLOAT32) -> Sessions:
     """Return sessions for comparisons in a precision.
 
     Other precisions than float32 run on one thread: int8 ids change with the rounding of sums, which may depend on how

@@ -1,6 +1,8 @@
 """ONNX Runtime's sessions: execution providers, devices and the graphs they may run."""
 
 import logging
+import os
+import pathlib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +14,9 @@ from keras_transformer_serving import external_data
 Provider = str | tuple[str, Mapping[str, Any]]
 """The name of an execution provider, or its name and options."""
 
+File = bytes | os.PathLike[str]
+"""The content of a file, or its path."""
+
 LOG = logging.getLogger("keras_transformer_serving")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _FIRST_WITH_CUDA_13 = (1, 27)  # of the released onnxruntime-gpu; from 1.19 on they were built with CUDA 12
@@ -21,17 +26,19 @@ class Sessions:
     """ONNX Runtime's sessions of the graphs of an export.
 
     Args:
-        read: a function from the name of a graph, or of its `external_data.file_name`, to the content of the file.
+        read: a function from the name of a graph, or of its `external_data.file_name`, to the content of the file; or
+            from the name of a graph to the path of its file, for files that do not change: ONNX Runtime then maps the
+            weights in a file beside it into memory.
         providers: ONNX Runtime's execution providers, names or tuples of a name and options, in order of preference;
             by default CUDA, if available, then CPU.
         threads: the number of threads that share an operation; by default one for each core.
         save_memory: whether weights in a file beside the graph are not packed for faster products, which takes their
-            memory once more while a session is created.
+            memory once more while a session is created, and unused memory is not kept for later operations.
     """
 
     def __init__(
         self,
-        read: Callable[[str], bytes],
+        read: Callable[[str], File],
         providers: Sequence[Provider] | None = None,
         threads: int | None = None,
         save_memory: bool = False,
@@ -61,7 +68,7 @@ class Sessions:
 
 def _new_session(
     name: str,
-    read: Callable[[str], bytes],
+    read: Callable[[str], File],
     providers: Sequence[Provider] | None,
     threads: int | None,
     save_memory: bool,
@@ -79,29 +86,35 @@ def _new_session(
         if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
             raise ValueError(f"`threads` must be a positive integer or None. Received: threads={threads!r}")
         options.intra_op_num_threads = threads
-    content = read(name)
-    weights = _external_weights(name, content, read)
-    if weights:
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()]
-        options.add_external_initializers([*weights], values)
-        if save_memory:
-            options.add_session_config_entry("session.disable_prepacking", "1")
+    model: Any = read(name)
+    if isinstance(model, os.PathLike):
+        path = pathlib.Path(model)
+        model, is_large = str(path), path.with_name(external_data.file_name(name)).exists()
+    else:
+        weights = _external_weights(name, model, read)
+        is_large = bool(weights)
+        if is_large:
+            values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()]
+            options.add_external_initializers([*weights], values)
+    if save_memory and is_large:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.enable_cpu_mem_arena = False
     available = onnxruntime.get_available_providers()
     if providers is None:
         usable = [provider for provider in (CUDA, CPU) if provider in available]
-        session = onnxruntime.InferenceSession(content, sess_options=options, providers=usable)
+        session = onnxruntime.InferenceSession(model, sess_options=options, providers=usable)
         if lost := [provider for provider in usable if provider not in session.get_providers()]:
             LOG.warning("%s cannot be used: %s runs on the CPU%s", lost[0], name, _cuda_hint(onnxruntime))
         return session
     names = _names(providers)
     _check_in(available, names, providers, onnxruntime)
-    session = onnxruntime.InferenceSession(content, sess_options=options, providers=[*providers])
+    session = onnxruntime.InferenceSession(model, sess_options=options, providers=[*providers])
     # A provider that does not start, such as CUDA without its libraries, is skipped, and the others run its nodes.
     _check_in(session.get_providers(), names, providers, onnxruntime)
     return session
 
 
-def _external_weights(name: str, content: bytes, read: Callable[[str], bytes]) -> dict[str, np.ndarray]:
+def _external_weights(name: str, content: bytes, read: Callable[[str], Any]) -> dict[str, np.ndarray]:
     """Return the weights, by name, that a graph reads from a separate file.
 
     ONNX Runtime gets them as arrays and reads no file, which could have changed since it was verified.

@@ -3,8 +3,10 @@
 import types
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 
 import keras_transformer_serving as serving
 from keras_transformer_serving import sessions
@@ -137,3 +139,27 @@ def test_threads_sets_the_number_of_threads_of_an_operation(small, tmp_path):
             ValueError, match="`threads` must be a positive integer or None. Received: threads="
         ):
             serving.load(tmp_path / "it", threads=wrong)
+
+
+def test_a_graph_of_a_path_has_the_weights_in_the_file_beside_it(tmp_path):
+    weight = onnx.numpy_helper.from_array(np.arange(6, dtype="float32").reshape(2, 3), "weight")
+    x, y = (
+        helper.make_tensor_value_info(name, 1, ["batch_size", size]) for name, size in (("x", 2), ("y", 3))
+    )
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weight"], ["y"])], "model", [x], [y], [weight]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+
+    def read(name):
+        return path.with_name("model.onnx_data" if name.endswith("data") else "model.onnx").read_bytes()
+
+    mapped = sessions.Sessions(lambda _: path, save_memory=True)("model")
+    given = sessions.Sessions(read)("model")
+    for session in (mapped, given):
+        (found,) = session.run(None, {"x": np.ones((1, 2), "float32")})
+        np.testing.assert_array_equal(found, [[3, 5, 7]])
+    arenas = [each.get_session_options().enable_cpu_mem_arena for each in (mapped, given)]
+    assert arenas == [False, True]

@@ -6,8 +6,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 import keras_transformer_serving as serving
 from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.export.parity import generation, outputs
@@ -46,13 +44,15 @@ class WithPipeline:
         Raises:
             ParityError: if an output differs.
         """
-        pipeline, run = self._pipeline, self._runner(path, part)
+        pipeline = self._pipeline
+        # No runner is kept: the weights of one graph at a time are in memory, and none while the pipeline runs.
         if pipeline.generates:
             expected = self._reference(part == ONNX and not serving.reads_text(self._config))
-            report = parity.compare_generated(expected, run)
+            report = parity.compare_generated(expected, self._runner(path, part))
         else:
             expected = [example for example in self._examples if part != ONNX or example.graph == FORWARD]
-            report = parity.compare_tensors(expected, run, outputs.tolerance(pipeline.model))
+            tolerance = outputs.tolerance(pipeline.model)
+            report = parity.compare_tensors(expected, self._runner(path, part), tolerance)
             if store:
                 outputs.save(path / parity.EXAMPLES, expected)
         converted = {
@@ -152,12 +152,7 @@ def _saved_model(path: pathlib.Path, config: dict[str, Any]) -> Any:
 
 def _sessions(path: pathlib.Path, precision: str = graph_files.FLOAT32) -> serving.Sessions:
     """Return the sessions of the graphs in a folder."""
-
-    def read(name: str) -> Any:
-        file = _file(path, name, precision)
-        return file.read_bytes() if file.suffix == ".onnx" else np.memmap(file, mode="r")
-
-    return parity.sessions_to_compare(read, precision)
+    return parity.sessions_to_compare(lambda name: _file(path, name, precision), precision)
 
 
 def _file(path: pathlib.Path, name: str, precision: str = graph_files.FLOAT32) -> pathlib.Path:

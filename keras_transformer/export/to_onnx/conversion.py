@@ -1,9 +1,10 @@
 """Export of pipelines and functions as ONNX graphs."""
 
+import contextlib
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -229,18 +230,14 @@ def convert(
         >>> graph = convert("twice", lambda x: {"y": 2 * x}, [spec], {"x": ["batch_size"], "y": ["batch_size"]})
     """
     import onnx as onnx_library
-    import tf2onnx
 
-    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # unconverted operations are reported below
     matrices = weights.Matrices(variables)
     signature = [*signature, *matrices.specs]
     traced = tf.function(matrices.arguments_of(function), input_signature=signature, autograph=False)
     traced_model = traced.get_concrete_function()
     try:
         with without_tensorflow_warnings():
-            model, _ = tf2onnx.convert.from_function(
-                traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
-            )
+            model = _from_function(traced, signature)
     except Exception as error:  # of any class: TensorFlow's, Protocol Buffers', its own
         raise ValueError(
             f"`model` must consist of operations that ONNX supports. Received: {error}"
@@ -268,6 +265,40 @@ def convert(
         ) from error
     matrices.insert(model.graph, detached)
     return model
+
+
+def _from_function(traced: Any, signature: Sequence[tf.TensorSpec]) -> Any:
+    """Return the ONNX model of a traced function."""
+    import tf2onnx
+
+    def converted() -> Any:
+        return tf2onnx.convert.from_function(
+            traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
+        )[0]
+
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # `convert` reports unconverted operations
+    try:
+        with _without_copies():
+            return converted()
+    except Exception:  # an optimisation may have failed, which is skipped if there is a copy
+        return converted()
+
+
+@contextlib.contextmanager
+def _without_copies() -> Iterator[None]:
+    """Keep tf2onnx from copying the graph before each optimisation, to restore it if that fails."""
+    from tf2onnx import constants
+
+    name = constants.ENV_TF2ONNX_CATCH_ERRORS
+    before = os.environ.get(name)
+    os.environ[name] = "FALSE"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _insert_captured(graph: Any, traced: Any) -> None:
