@@ -25,6 +25,7 @@ from keras_transformer.models.transformer import Transformer as Transformer
 from keras_transformer.models.transformer_xl import TransformerXL as TransformerXL
 from keras_transformer.models.unlimiformer import Unlimiformer as Unlimiformer
 from keras_transformer.models.vit import ViT as ViT
+from keras_transformer.models.whisper import Whisper as Whisper
 
 __all__ = [
     "BERT",
@@ -50,4 +51,5 @@ __all__ = [
     "TransformerXL",
     "Unlimiformer",
     "ViT",
+    "Whisper",
 ]
