@@ -58,8 +58,12 @@ def _parameters(model: Transformer) -> Parameters:
     yield from _around_blocks(model, "decoder")
     for i, block in enumerate(model.decoder_blocks):
         name = f"model.decoder.layers.{i}"
-        yield from attention_parameters(f"{name}.self_attn", block.self_attention, block.self_attention_residual)
-        yield from attention_parameters(f"{name}.encoder_attn", block.cross_attention, block.cross_attention_residual)
+        yield from attention_parameters(
+            f"{name}.self_attn", block.self_attention, block.self_attention_residual
+        )
+        yield from attention_parameters(
+            f"{name}.encoder_attn", block.cross_attention, block.cross_attention_residual
+        )
         yield from feed_forward_parameters(name, block)
 
 

@@ -67,8 +67,8 @@ def from_hugging_face(
 
     Returns:
         A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama` for Llama, Mistral, Qwen, SmolLM and Phi-3, a
-        `models.Gemma`, a `models.Transformer` for Marian, a `models.T5`, a `models.ViT` or a `models.Whisper`; for BERT and BART the model
-        for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
+        `models.Gemma`, a `models.Transformer` for Marian, a `models.T5`, a `models.ViT` or a `models.Whisper`; for BERT
+        and BART the model for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
         FileNotFoundError: if there is no such folder or model, or a file is missing.

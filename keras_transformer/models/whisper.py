@@ -118,7 +118,10 @@ class Whisper(EncoderDecoder):
             **kwargs,
         )
         check_positive_integer(
-            num_heads=num_heads, model_dim=model_dim, hidden_dim=hidden_dim, max_source_length=max_source_length
+            num_heads=num_heads,
+            model_dim=model_dim,
+            hidden_dim=hidden_dim,
+            max_source_length=max_source_length,
         )
         self.num_heads = num_heads
         self.model_dim = model_dim
@@ -184,6 +187,11 @@ class Whisper(EncoderDecoder):
         }
         self._build_weights()
 
+    @property
+    def max_samples(self) -> int:
+        """The number of samples that the encoder reads."""
+        return 2 * self.max_source_length * int(self.features.hop_length)
+
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of every target position (teacher forcing)."""
         named = self.named_inputs(inputs)
@@ -210,8 +218,7 @@ class Whisper(EncoderDecoder):
     def encoder_states(self, source: Tensor, training: bool | None = None, *_: Any, **__: Any) -> Any:
         """Return the encoder's output (B, S, D) for audio (B, N) or frames, and its mask (B, S), True everywhere."""
         if len(source.shape) == 2:
-            count = 2 * self.max_source_length * self.features.hop_length
-            source = self.features(_with_length(source, count))
+            source = self.features(_with_length(source, self.max_samples))
         frames = ops.cast(source, self.compute_dtype)
         hidden = self.drop(self.positions["encoder"](self.subsampling(frames)), training=training)
         padding_mask = ops.ones_like(hidden[..., 0], "bool")
