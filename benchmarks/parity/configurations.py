@@ -38,6 +38,7 @@ CONFIGS = {
     "smollm3": "SmolLM3Config",
     "t5": "T5Config",
     "vit": "ViTConfig",
+    "whisper": "WhisperConfig",
     "xlm-roberta": "XLMRobertaConfig",
 }
 # Keys that other keys are derived from, which no table names.

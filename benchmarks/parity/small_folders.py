@@ -24,6 +24,10 @@ import transformers
 
 NEW_TOKENS = 8
 LONG = 36  # tokens, more than the original length of Phi-3
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "beam": {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"},
+}
 SEQ2SEQ = {
     "vocab_size": 41,
     "d_model": 12,
@@ -46,6 +50,16 @@ T5 = {
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 12,
     "decoder_start_token_id": 0,
+}
+WHISPER = {
+    **{name: value for name, value in SEQ2SEQ.items() if name != "max_position_embeddings"},
+    "num_mel_bins": 10,
+    "max_source_positions": 11,
+    "max_target_positions": 23,
+    "pad_token_id": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
 }
 ENCODER = {
     "vocab_size": 41,
@@ -111,6 +125,7 @@ MODELS = {
         "decoder_start_token_id": 40,
         "eos_token_id": 2,
     },
+    "WhisperForConditionalGeneration": WHISPER,
     "T5ForConditionalGeneration": T5,
     "MT5ForConditionalGeneration": T5,
     **{
@@ -194,6 +209,8 @@ def randomise(model: torch.nn.Module) -> None:
 def outputs(model: torch.nn.Module, random: np.random.Generator) -> dict[str, np.ndarray]:
     """Inputs of a model, and its outputs for them."""
     config = model.config
+    if config.model_type == "whisper":
+        return outputs_of_audio(model, random)
     ids = rows(random, config.pad_token_id, (11, 6, 9))
     mask = torch.tensor((ids != config.pad_token_id).astype("int64"))
     is_classifier = hasattr(model, "classification_head")
@@ -222,6 +239,25 @@ def long_outputs(model: torch.nn.Module, random: np.random.Generator) -> dict[st
     return {f"long_{name}": array for name, array in long.items()}
 
 
+def outputs_of_audio(model: torch.nn.Module, random: np.random.Generator) -> dict[str, np.ndarray]:
+    """Frames (B, T, F) and target ids of a Whisper, and its outputs for them."""
+    config = model.config
+    shape = (3, 2 * config.max_source_positions, config.num_mel_bins)
+    frames = random.normal(size=shape).astype("float32")
+    starts = np.full((3, 1), config.decoder_start_token_id)
+    target = np.concatenate([starts, random.integers(3, 40, (3, 6))], axis=1)
+    features = torch.tensor(frames).transpose(1, 2)
+    found = model(input_features=features, decoder_input_ids=torch.tensor(target))
+    # Whisper's own `generate` adds the tokens of a language and a task.
+    generate = transformers.GenerationMixin.generate
+    options = {"max_new_tokens": NEW_TOKENS, "suppress_tokens": [config.decoder_start_token_id]}
+    searches = {
+        name: generate(model, features, do_sample=False, **search, **options)[:, 1:].numpy()
+        for name, search in SEARCHES.items()
+    }
+    return {"frames": frames, "target": target, "outputs": found.logits.numpy(), **searches}
+
+
 def generated(model: torch.nn.Module, ids: np.ndarray, start: int) -> dict[str, np.ndarray]:
     """The ids that greedy and beam search generate from index `start` on."""
     config = model.config
@@ -237,11 +273,9 @@ def generated(model: torch.nn.Module, ids: np.ndarray, start: int) -> dict[str, 
         "forced_bos_token_id": None,
         "suppress_tokens": sorted(never),  # padding and the start token are never generated here
     }
-    beam = {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"}
-    searches = {"greedy": {"num_beams": 1}, "beam": beam}
     return {
         name: model.generate(torch.tensor(ids), **search, **options)[:, start:].numpy()
-        for name, search in searches.items()
+        for name, search in SEARCHES.items()
     }
 
 

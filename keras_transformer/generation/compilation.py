@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_transformer import xla
-from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder
+from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder, source_is_ids
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.typing import Tensor
 
@@ -49,6 +49,8 @@ class ModelFunctions:
     def _padded(self, inputs: Arrays) -> Arrays:
         """Pad each axis of each input to the size of a bucket; padding rows have a limit of one new token."""
         ids = dict.fromkeys(("source_ids", "prefix_ids", "target_ids"), padding_value(self.model))
+        if not source_is_ids(self.model):
+            del ids["source_ids"]  # audio is padded with zeros
         padding_values = {**ids, "limits": 1}
         # Learned positions of an encoder–decoder limit padding, too; prompts are padded on the left, without positions.
         max_length = getattr(self.model, "max_length", None) if is_encoder_decoder(self.model) else None

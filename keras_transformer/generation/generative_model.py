@@ -17,7 +17,8 @@ class GenerativeModel(Protocol):
 
     Optional attributes: `max_length`, the number of positions; `output_kernel`, see `models.GPT.output_kernel`;
     `hidden_step` and `logits`, required for `Contrastive`, see `models.GPT`; `select`, required for models with a
-    recurrent state, whose `step` takes `trace`, see `layers.RecurrentMixer`.
+    recurrent state, whose `step` takes `trace`, see `layers.RecurrentMixer`; `source_is_ids`, False for an
+    encoder–decoder whose source is audio (B, N) or frames of it (B, T, F), as of `models.Whisper`.
 
     Attributes:
         vocabulary_size: the number of ids.
@@ -76,3 +77,8 @@ class GenerativeModel(Protocol):
 def is_encoder_decoder(model: Any) -> bool:
     """Return True for a model that encodes a source, False for one that continues a prompt."""
     return bool(getattr(model, "is_encoder_decoder", hasattr(model, "encode")))
+
+
+def source_is_ids(model: Any) -> bool:
+    """Return True for a model whose source is ids, False for audio."""
+    return bool(getattr(model, "source_is_ids", True))

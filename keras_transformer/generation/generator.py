@@ -122,7 +122,7 @@ class Generator(ModelFunctions):
             ValueError: if ids are not a matrix of ids in the vocabulary, a prompt is empty or too long, a prefix has
                 padding between tokens, no sequence satisfies the constraints, or the model's logits are NaN.
         """
-        source_ids = validation.checked_ids("source_ids", source_ids, self.model.vocabulary_size)
+        source_ids = validation.checked_source(self.model, source_ids)
         if limits is not None:
             limits = validation.checked_integers("limits", limits, len(source_ids), 1, self.max_new_tokens)
         return self.generate(
@@ -299,7 +299,7 @@ def cached_generator(
 ) -> tuple[Any, np.ndarray, np.ndarray, int | None]:
     """Return the model's cached generator for all limits of a bucket, and validated source ids, limits and seed."""
     validation.check_generates("model", model)
-    source_ids = validation.checked_ids("source_ids", source_ids, model.vocabulary_size)
+    source_ids = validation.checked_source(model, source_ids)
     batch_size = len(source_ids)
     if np.ndim(max_new_tokens) == 0:
         smallest = largest = max_new_tokens

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder
+from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder, source_is_ids
 from keras_transformer.ops import KVCache
 from keras_transformer.typing import Tensor
 
@@ -145,7 +145,9 @@ def prepare(
     start_ids: Tensor | None = None,
 ) -> Prompt:
     """Create the prompt: the source of a decoder-only model, or the start token and target prefix of others."""
-    if model.pad_id is None:
+    if not source_is_ids(model):
+        real = ops.ones_like(ops.reshape(source_ids, [ops.shape(source_ids)[0], -1])[:, :1], "bool")
+    elif model.pad_id is None:
         real = ops.ones_like(source_ids, "bool") if padding_mask is None else ops.cast(padding_mask, "bool")
     else:
         if padding_mask is not None:

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.generation.generative_model import is_encoder_decoder
-from keras_transformer_options.arguments import ArgumentError
+from keras_transformer.generation.generative_model import is_encoder_decoder, source_is_ids
+from keras_transformer_options.arguments import ArgumentError, check
 
 MAX_NEW_TOKENS = 2**20
 """The largest number of new tokens, more than any model generates, because tensors are allocated for all of them."""
@@ -60,6 +60,9 @@ def checked_mask(name: str, mask: Any, ids: np.ndarray) -> np.ndarray:
 
 def source_mask(model: Any, source_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
     """Return the mask (B, S), False for the model's `pad_id` and where `padding_mask` is False."""
+    if not source_is_ids(model):
+        check(padding_mask is None, "be None for a model that reads audio", padding_mask=padding_mask)
+        return np.ones((len(source_ids), 1), bool)
     real = np.ones_like(source_ids, bool) if model.pad_id is None else source_ids != model.pad_id
     return real if padding_mask is None else real & checked_mask("padding_mask", padding_mask, source_ids)
 
@@ -78,6 +81,8 @@ def target_mask(model: Any, target_ids: np.ndarray, padding_mask: Any = None) ->
 
 def masked(model: Any, source_ids: np.ndarray, real: np.ndarray) -> dict[str, np.ndarray]:
     """Return ids with `pad_id` at padding, or ids and a mask for a model without `pad_id`."""
+    if not source_is_ids(model):
+        return {"source_ids": source_ids}
     if model.pad_id is None:
         return {"source_ids": source_ids, "padding_mask": real}
     return {"source_ids": np.where(real, source_ids, model.pad_id)}
@@ -107,6 +112,20 @@ def checked_pair(
 def seed_or_new(seed: int | None) -> int:
     """Return the seed, or for None a new one from Python's `random`, as Keras draws its default seeds."""
     return random.getrandbits(32) if seed is None else seed
+
+
+def checked_source(model: Any, source_ids: Any) -> np.ndarray:
+    """Return validated sources: ids, or audio (B, N) or frames (B, T, F) for a model that reads audio."""
+    if source_is_ids(model):
+        return checked_ids("source_ids", source_ids, model.vocabulary_size)
+    source = np.asarray(keras.ops.convert_to_numpy(source_ids))
+    if source.ndim not in (2, 3) or source.dtype.kind != "f" or not np.isfinite(source).all():
+        finite = source.dtype.kind == "f" and bool(np.isfinite(source).all())
+        raise ValueError(
+            "`source_ids` must be audio (batch, samples) or frames (batch, length, size), finite floats, for a "
+            f"{type(model).__name__}. Received: shape {source.shape}, dtype={source.dtype}, finite={finite}"
+        )
+    return source.astype(np.float32)
 
 
 def checked_ids(name: str, ids: Any, vocabulary_size: int) -> np.ndarray:

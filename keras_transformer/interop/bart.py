@@ -25,14 +25,16 @@ _OFFSET = 2  # unused rows before the first position
 _OF_CLASSIFIER = ("num_classes", "problem_type", "decoder_input")
 
 
-def _attention(name: str, layer: Any, residual: Any) -> Parameters:
+def attention_parameters(name: str, layer: Any, residual: Any) -> Parameters:
+    """Yield the parameters of an attention and the norm of its residual connection."""
     for part in ("query", "key", "value"):
         yield from dense(f"{name}.{part[0]}_proj", getattr(layer, f"{part}_projection"))
     yield from dense(f"{name}.out_proj", layer.output_projection)
     yield from norm(f"{name}_layer_norm", residual.norm)
 
 
-def _feed_forward(name: str, block: Any) -> Parameters:
+def feed_forward_parameters(name: str, block: Any) -> Parameters:
+    """Yield the parameters of the feed-forward network of a block and the norm of its residual connection."""
     yield from dense(f"{name}.fc1", block.feed_forward.hidden)
     yield from dense(f"{name}.fc2", block.feed_forward.output_projection)
     yield from norm(f"{name}.final_layer_norm", block.feed_forward_residual.norm)
@@ -56,14 +58,18 @@ def _parameters(model: Transformer) -> Parameters:
     yield from _around_blocks(model, "encoder")
     for i, block in enumerate(model.encoder_blocks):
         name = f"model.encoder.layers.{i}"
-        yield from _attention(f"{name}.self_attn", block.attention, block.attention_residual)
-        yield from _feed_forward(name, block)
+        yield from attention_parameters(f"{name}.self_attn", block.attention, block.attention_residual)
+        yield from feed_forward_parameters(name, block)
     yield from _around_blocks(model, "decoder")
     for i, block in enumerate(model.decoder_blocks):
         name = f"model.decoder.layers.{i}"
-        yield from _attention(f"{name}.self_attn", block.self_attention, block.self_attention_residual)
-        yield from _attention(f"{name}.encoder_attn", block.cross_attention, block.cross_attention_residual)
-        yield from _feed_forward(name, block)
+        yield from attention_parameters(
+            f"{name}.self_attn", block.self_attention, block.self_attention_residual
+        )
+        yield from attention_parameters(
+            f"{name}.encoder_attn", block.cross_attention, block.cross_attention_residual
+        )
+        yield from feed_forward_parameters(name, block)
 
 
 def _classifier_parameters(model: EncoderDecoderClassifier) -> Parameters:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.interop import bart, bert, gemma, gpt, llama, modernbert, t5, vit
+from keras_transformer.interop import bart, bert, gemma, gpt, llama, modernbert, t5, vit, whisper
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.hub import CONFIG, local_folder
 from keras_transformer.interop.tensors import (
@@ -33,6 +33,7 @@ ALL = (
     *modernbert.ARCHITECTURES,
     *t5.ARCHITECTURES,
     vit.VIT,
+    whisper.WHISPER,
 )
 # The first architecture of each model type; `config.json` names the class if there are several.
 ARCHITECTURES: dict[str, Architecture] = {
@@ -72,8 +73,8 @@ def from_hugging_face(
 
     Returns:
         A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama` for Llama, Mistral, Qwen, SmolLM and Phi-3, a
-        `models.Gemma`, a `models.Transformer` for Marian, a `models.T5` or a `models.ViT`; for BERT and BART the model
-        for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
+        `models.Gemma`, a `models.Transformer` for Marian, a `models.T5`, a `models.ViT` or a `models.Whisper`; for BERT
+        and BART the model for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
         FileNotFoundError: if there is no such folder or model, or a file is missing.

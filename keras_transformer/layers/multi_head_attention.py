@@ -56,6 +56,8 @@ class MultiHeadAttention(ConfiguredLayer):
         activity_regularizer: regularizer of their outputs.
         kernel_constraint: constraint of their matrices.
         bias_constraint: constraint of their biases.
+        key_bias: whether the key projection has a bias, by default `qkv_bias`; it does not change the softmax of
+            scaled dot products.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -122,6 +124,7 @@ class MultiHeadAttention(ConfiguredLayer):
         head_norm: str | None = None,
         head_norm_epsilon: float = 1e-6,
         shared_query_key: bool = False,
+        key_bias: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -150,6 +153,7 @@ class MultiHeadAttention(ConfiguredLayer):
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.qkv_bias = use_bias if qkv_bias is None else qkv_bias
+        self.key_bias = self.qkv_bias if key_bias is None else key_bias
         self.kernel_initializer = initializers.get(kernel_initializer)
         self.query_initializer = initializers.get(query_initializer)
         self.output_initializer = initializers.get(output_initializer)
@@ -443,7 +447,7 @@ class MultiHeadAttention(ConfiguredLayer):
         initializer = {"query": self.query_initializer, "output": self.output_initializer}.get(name)
         layer = keras.layers.Dense(
             size,
-            use_bias=self.use_bias if name == "output" else self.qkv_bias,
+            use_bias={"output": self.use_bias, "key": self.key_bias}.get(name, self.qkv_bias),
             kernel_initializer=initializers.clone(initializer or self.kernel_initializer),
             bias_initializer=initializers.clone(self.bias_initializer),
             **self.projection_options,

@@ -28,6 +28,7 @@ from keras_transformer.models.transformer_xl import TransformerXL as Transformer
 from keras_transformer.models.unlimiformer import Unlimiformer as Unlimiformer
 from keras_transformer.models.vit import ViT as ViT
 from keras_transformer.models.vit_heads import ImageSegmenter as ImageSegmenter
+from keras_transformer.models.whisper import Whisper as Whisper
 
 __all__ = [
     "BERT",
@@ -56,4 +57,5 @@ __all__ = [
     "TransformerXL",
     "Unlimiformer",
     "ViT",
+    "Whisper",
 ]

@@ -65,6 +65,11 @@ class CTC(Model):
         self.built = True
 
     @property
+    def features(self) -> Any:
+        """The layer that converts audio to frames; None for a model that reads frames."""
+        return self.encoder.features
+
+    @property
     def sample_rate(self) -> int | None:
         """The number of samples in a second of audio; None for a model that reads frames."""
         return self.encoder.sample_rate

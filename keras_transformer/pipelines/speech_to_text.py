@@ -1,33 +1,51 @@
 """Speech recognition."""
 
+import pathlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
-from keras_transformer.models import CTC
+from keras_transformer import ops as kt_ops
+from keras_transformer.generation import samplers
+from keras_transformer.generation.constraints import serialize as serialize_constraint
+from keras_transformer.generation.loop import run_search
+from keras_transformer.generation.search.base import Inputs
+from keras_transformer.generation.settings import Settings
+from keras_transformer.models import CTC, Whisper
 from keras_transformer.pipelines.arguments import check_model, check_tokenizer
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts, length_bucket
+from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_positive
+from keras_transformer_options.arguments import check, check_positive
+from keras_transformer_serving import files
 from keras_transformer_serving.audio import checked_audio
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_batch_size
 from keras_transformer_serving.pipelines.speech_to_text import ALL, SpeechTask, is_single
+
+_MAX_SECONDS = 30.0
+_PREFIX = (("lang_to_id", "<|en|>"), ("task_to_id", "transcribe"))
 
 
 class SpeechToText(SpeechTask, ForwardPipeline):
     """A pipeline of a model of speech and its tokenizer: from audio to text, with the features inside the graph.
 
     Args:
-        model: such as `models.CTC`, that reads audio.
+        model: such as `models.CTC`, that reads audio, or `models.Whisper`.
         tokenizer: with the model's vocabulary.
-        max_seconds: the maximum duration of audio.
+        generation: for a model that generates, a `Greedy` or `Beam`, or its name.
+        constraints: for a model that generates, constraints on the text, such as `generation.BannedWords`.
+        prefix_ids: for a model that generates, the ids before each text, such as those of a language and a task.
+        max_new_tokens: for a model that generates, the maximum number of tokens of a text.
+        max_seconds: the maximum duration of audio, by default 30 seconds or, if it is shorter, the model's duration.
 
     Raises:
         TypeError: if the model does not read audio, or `tokenizer` is not a tokenizer.
-        ValueError: if the vocabularies differ, or `max_seconds` is not positive.
+        ValueError: if model and tokenizer differ in vocabulary or padding id, `generation` samples, or a setting is out
+            of range.
 
     Example:
         >>> recognize = SpeechToText(model, tokenizer)
@@ -35,22 +53,42 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         ['turn left', 'stop']
     """
 
-    model_classes: ClassVar[tuple[type, ...]] = (CTC,)
+    model_classes: ClassVar[tuple[type, ...]] = (CTC, Whisper)
 
-    def __init__(self, model: Any, tokenizer: Any, max_seconds: float = 30.0) -> None:
-        check_model(model, "a recognizer of speech, such as `models.CTC`", "sample_rate", "greedy_ids")
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        generation: Any = "greedy",
+        *,
+        constraints: Sequence[Any] = (),
+        prefix_ids: Sequence[int] = (),
+        max_new_tokens: int = 128,
+        max_seconds: float | None = None,
+    ) -> None:
+        check_model(model, "a recognizer of speech, such as `models.CTC`", "sample_rate", "features")
         if model.sample_rate is None:
             raise TypeError("`model` must read audio rather than frames. Received: model.sample_rate=None")
         check_tokenizer(tokenizer)
-        check_positive(max_seconds=max_seconds)
         for name in ("vocabulary_size", "pad_id"):
             if getattr(model, name) != getattr(tokenizer, name):
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}. Received: "
                     f"model.{name}={getattr(model, name)}, tokenizer.{name}={getattr(tokenizer, name)}"
                 )
+        limit = getattr(model, "max_samples", _MAX_SECONDS * model.sample_rate) / model.sample_rate
+        max_seconds = min(limit, _MAX_SECONDS) if max_seconds is None else max_seconds
+        check_positive(max_seconds=max_seconds)
+        if hasattr(model, "max_samples"):
+            check(max_seconds <= limit, f"be at most {limit}, the model's duration", max_seconds=max_seconds)
         self.model, self.tokenizer = model, tokenizer
         self.max_seconds = float(max_seconds)
+        self._generation: Settings | None = None
+        if hasattr(model, "step"):
+            self.prefix_ids = [int(id_) for id_ in prefix_ids]
+            settings = Settings.of(model, generation, max_new_tokens, 0, constraints)
+            check(not settings.sampler.draws, "not sample for speech", generation=settings.sampler)
+            self._generation = settings
 
     def __call__(self, audio: Any, batch_size: int = 16, *, errors: Errors = "raise") -> Any:
         """Return the text of each audio.
@@ -118,8 +156,22 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         return {"audio": audio, "lengths": tf.cast(lengths, tf.int32)}
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the ids (B, T) of the texts, with padding between them."""
-        return {"ids": self.model.greedy_ids(self.model(inputs, training=False))}
+        """Return the ids (B, T) of the texts, with padding between or after them."""
+        if self._generation is None:
+            return {"ids": self.model.greedy_ids(self.model(inputs, training=False))}
+        audio, lengths = inputs["audio"], inputs["lengths"]
+        is_real = ops.arange(ops.shape(audio)[1], dtype="int32") < ops.cast(lengths, "int32")[:, None]
+        prefix = ops.zeros((ops.shape(audio)[0], 1), "int32") + np.array([self.prefix_ids], "int32")
+        found = run_search(
+            Inputs(
+                self.model,
+                self._generation,
+                kt_ops.StaticCache(in_place=False),
+                ops.where(is_real, audio, 0.0),
+                prefix_ids=prefix if self.prefix_ids else None,
+            )
+        )
+        return {"ids": found["ids"][:, 0]}
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Convert ids to "text" (B,)."""
@@ -138,15 +190,38 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         ]
         return {FORWARD: audio, DEFAULT: audio}
 
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments except model and tokenizer."""
+        settings: dict[str, Any] = {"max_seconds": self.max_seconds}
+        if self._generation is None:
+            return settings
+        constraints = self._generation.logits_processors.constraints
+        return {
+            **settings,
+            "generation": samplers.serialize(self._generation.sampler),
+            "constraints": [serialize_constraint(constraint) for constraint in constraints],
+            "prefix_ids": self.prefix_ids,
+            "max_new_tokens": self._generation.max_new_tokens,
+        }
+
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
-        rate = {"sample_rate": self.model.sample_rate, "min_samples": self.min_samples}
-        return {**super().export_config(), **rate}
+        config = {**super().export_config(), "sample_rate": self.model.sample_rate}
+        # The graph has the generation loop, so that serving does not generate.
+        for name in ("generation", "constraints", "prefix_ids", "max_new_tokens"):
+            config.pop(name, None)
+        return {**config, "min_samples": self.min_samples}
 
     @property
     def min_samples(self) -> int:
         """The number of samples of the shortest audio: of one frame."""
-        return int(self.model.encoder.features.hop_length)
+        return int(self.model.features.hop_length)
+
+    @classmethod
+    def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
+        """Return the sampler, the constraints, the maximum number of tokens, and the ids before each text."""
+        arguments = settings_from(folder, model, settings)
+        return {"prefix_ids": _prefix_of(folder), **arguments}
 
     def _preprocessed(
         self, inputs: Sequence[Sequence[Any]], indices: Sequence[int], **options: Any
@@ -162,3 +237,11 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         for row, values in zip(rows, audio, strict=True):
             values[: len(row)] = row
         return super()._preprocessed([audio, lengths], np.arange(len(rows)), **options)
+
+
+def _prefix_of(folder: pathlib.Path) -> list[int]:
+    """Return the ids of English, of transcription and of no timestamps in a generation_config.json, if it has them."""
+    path = folder / GENERATION_CONFIG
+    config = files.read_json(path) if path.is_file() else {}
+    found = [config[name].get(key) for name, key in _PREFIX if isinstance(config.get(name), dict)]
+    return [id_ for id_ in (*found, config.get("no_timestamps_token_id")) if id_ is not None]

@@ -34,6 +34,8 @@ each_generating = pytest.mark.parametrize(
 
 def inputs_of(expected):
     """Return the inputs of a call."""
+    if "frames" in expected:
+        return {"frames": expected["frames"], "target_ids": expected["target"]}
     if "target" in expected:
         return {"source_ids": expected["ids"], "target_ids": expected["target"]}
     return expected["ids"]
@@ -67,7 +69,8 @@ def test_outputs_equal_transformers(folder):
 @each_generating
 def test_generated_ids_equal_transformers(folder, search):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
-    found = generation.generate(model, expected["ids"], SEARCHES[search], max_new_tokens=8).best
+    source = expected["frames" if "frames" in expected else "ids"]
+    found = generation.generate(model, source, SEARCHES[search], max_new_tokens=8).best
     assert_equal_until_the_end(model, found, expected[search])
 
 

@@ -107,7 +107,12 @@ LAYERS = {
                 "name": "attention",
             },
             "defaults": {},
-            "strided, chunked": {"relation": Strided(2), "kernel": "chunked", "head_norm": "rms"},
+            "strided, chunked": {
+                "relation": Strided(2),
+                "kernel": "chunked",
+                "head_norm": "rms",
+                "key_bias": False,
+            },
             "initializers": {
                 **INITIALIZERS,
                 "query_initializer": "ones",

@@ -352,6 +352,24 @@ MODELS = {
         },
         everyday=False,
     ),
+    **cases(
+        models.Whisper,
+        {
+            **WORDS,
+            "max_source_length": 5,
+            "max_length": 8,
+            "num_mels": 8,
+            "pad_id": 0,
+            "start_id": 2,
+            "end_id": 3,
+        },
+        {"audio": AUDIO["audio"], "target_ids": TARGET},
+        {
+            "defaults": {},
+            "everything": {"num_decoder_layers": 2, "activation": "relu", **RATES, "dropout": 0.1},
+        },
+        everyday=False,
+    ),
     **cases(recognizer, {"vocabulary_size": 16}, AUDIO, {"defaults": {}}),
     **cases(
         on_vit(models.ImageSegmenter),

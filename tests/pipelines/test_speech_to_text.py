@@ -1,6 +1,7 @@
 """Speech recognition: files, bad input, padding, and requests to a server."""
 
 import base64
+import functools
 import io
 import wave
 
@@ -8,9 +9,13 @@ import numpy as np
 import pytest
 
 import keras_transformer_serving as serving
-from keras_transformer import export, models, pipelines
+from keras_transformer import export, generation, models, pipelines
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
+from keras_transformer_serving.server import forward, tensorflow_serving
+from keras_transformer_serving.server.batching import compute
+from keras_transformer_serving.server.signatures import Job
+from tests.laws.cases import randomise
 from tests.laws.pipelines import AUDIO, BYTES, SIZES, recognize_speech
 
 RATE = 16000
@@ -114,17 +119,51 @@ def test_a_request_has_numbers_or_the_base64_of_a_wav_file(recognize):
         audio.convert(wav(AUDIO[0], rate=8000), "audio")
 
 
+@functools.cache
+def whisper():
+    """Return a pipeline of a small Whisper."""
+    ids = {name: getattr(BYTES, name) for name in ("pad_id", "start_id", "end_id")}
+    model = models.Whisper(
+        BYTES.vocabulary_size, **SIZES, max_source_length=10, max_length=12, num_mels=9, **ids
+    )
+    return pipelines.SpeechToText(
+        randomise(model, 1), BYTES, generation.Beam(2), prefix_ids=[70, 71], max_new_tokens=6
+    )
+
+
+def test_whisper_writes_what_it_generates():
+    recognize, rows = whisper(), [AUDIO[0], AUDIO[1, :1500]]
+    padded = np.stack([rows[0], np.pad(rows[1], (0, 1500))])
+    prefix = np.tile([[70, 71]], (2, 1))
+    found = generation.generate(
+        recognize.model, padded, generation.Beam(2), max_new_tokens=6, prefix_ids=prefix
+    )
+    assert recognize(rows) == [text.decode() for text in BYTES.detokenize(found.best).numpy()]
+    with pytest.raises(ValueError, match=r"must have 160 to 3200 samples \(0\.2 seconds\)"):
+        recognize(np.zeros(3201, "float32"))
+    with pytest.raises(ValueError, match="`generation` must not sample for speech"):
+        pipelines.SpeechToText(recognize.model, BYTES, generation.Sample())
+
+
 @pytest.mark.slow
-def test_the_export_and_its_server_answer_as_the_pipeline(recognize, tmp_path):
-    export.onnx(recognize, tmp_path / "it", precisions=("float32", "float16", "int8"))
-    served = serving.load(tmp_path / "it")
+@pytest.mark.parametrize("make", [recognize_speech, whisper], ids=["CTC", "Whisper"])
+def test_the_export_and_its_server_answer_as_the_pipeline(make, tmp_path):
+    pipeline = make()
+    pipeline.save(tmp_path / "saved")
     rows = [AUDIO[0], AUDIO[1, :1500], wav(AUDIO[2]), np.full(900, np.nan, "float32")]
-    found, expected = (call(rows, errors="return") for call in (served, recognize))
+    expected = pipeline(rows, errors="return")
+    assert pipelines.load(tmp_path / "saved")(rows[:3]) == expected[:3]
+    export.saved_model(pipeline, tmp_path / "it")
+    export.onnx(pipeline, tmp_path / "it", precisions=("float32", "int8"))
+    served = serving.load(tmp_path / "it")
+    found = served(rows, errors="return")
     assert found[:3] == expected[:3]
     assert str(found[3]) == str(expected[3])
-    with TestClient(app(tmp_path / "it")) as client:
-        encoded = base64.b64encode(rows[2]).decode()
-        audio = [{"audio": rows[1].tolist()}, {"audio": {"b64": encoded}}, {"audio": [0.0] * 9}]
-        answer = client.post("/v1/models/it:predict", json={"instances": audio}).json()["predictions"]
-    assert [each["text"] for each in answer] == [*expected[1:3], ""]
-    assert "must have 160 to 480000 samples" in answer[2]["error"]
+    signatures = forward.signatures(served, 4)
+    audio = [{"b64": base64.b64encode(rows[2]).decode()}, rows[1].tolist(), [0.0] * 9]
+    name, columns, _ = tensorflow_serving.parse(
+        {"instances": [{"audio": each} for each in audio]}, signatures
+    )
+    answers = [compute([job])[0] if isinstance(job, Job) else job for job in signatures[name].jobs(columns)]
+    assert [answer["text"] for answer in answers] == [*expected[2:0:-1], ""]
+    assert "must have 160 to" in answers[2]["error"]
