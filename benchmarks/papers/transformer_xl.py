@@ -2,8 +2,9 @@
 
 "copy": streams of segments of 24 random symbols, each followed by its copy; the share of symbols that are predicted in
 copies. "shakespeare": the validation loss in nats per character, of the first 8 characters of each segment and of all,
-after as many updates on as many characters as nanoGPT's configuration for a CPU. Every model is trained on the same
-batches, whose rows continue; the model with memory is also validated without. `--help` lists the options.
+after as many updates on as many characters as nanoGPT's configuration for a CPU. A memory needs batches whose rows
+continue; models without are trained on them, too, and on segments in random order ("shuffled"). The model with memory
+is also validated without. `--help` lists the options.
 """
 
 import argparse
@@ -36,6 +37,7 @@ class Settings:
     learning_rate: float = 2e-3
     warmup: int = 100
     symbols: int = 8
+    order: str = "continued"
 
 
 COPY: dict[str, Any] = {
@@ -51,6 +53,7 @@ CASES = {
     "copy, no memory": Settings("no memory", **COPY),
     "shakespeare, memory": Settings(),
     "shakespeare, no memory": Settings("no memory"),
+    "shakespeare, no memory, shuffled": Settings("no memory", order="shuffled"),
     "shakespeare, GPT": Settings("gpt"),
 }
 
@@ -144,7 +147,9 @@ def characters(settings: Settings, seed: int, folder: pathlib.Path) -> reference
     tokenizer = shakespeare.Characters(texts[0] + texts[1])
     model = build(tokenizer.vocabulary_size, settings)
     options: dict[str, Any] = {"batch_size": settings.batch_size, "length": settings.length}
-    train = data.language_modeling([texts[0]], tokenizer, contiguous=True, seed=seed, **options)
+    train = data.language_modeling(
+        [texts[0]], tokenizer, contiguous=settings.order == "continued", seed=seed, **options
+    )
     every = min(int(train.cardinality()), settings.steps)
     epochs = settings.steps / every
     for epoch in range(-(-settings.steps // every)):

@@ -145,6 +145,8 @@ class MultiHeadAttention(ConfiguredLayer):
             num_kv_heads=num_kv_heads,
             num_heads=num_heads,
         )
+        if shared_query_key:
+            check(key_bias is None, "be None for a shared projection", key_bias=key_bias)
         self.shared_query_key = shared_query_key
         self.relation = relations.get(relation)
         self.position_encoding = attention_encodings.get(position_encoding, num_heads, key_dim)

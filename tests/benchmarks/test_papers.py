@@ -90,6 +90,22 @@ def test_mnist_reproduction_reports_results(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_mixers_of_pixels_have_as_many_weights(monkeypatch, tmp_path):
+    from keras_transformer.datasets import mnist
+
+    random = np.random.default_rng(0)
+    images, labels = random.integers(0, 256, (40, 28, 28, 1)).astype("uint8"), random.integers(0, 10, 40)
+    module = script("pixel_mnist", monkeypatch)
+    monkeypatch.setattr(mnist, "load_data", lambda folder: ((images, labels), (images[:10], labels[:10])))
+    small = {"size": 7, "num_layers": 1, "batch_size": 8, "validation_images": 8, "minutes": 0.001}
+    results = run(module, tmp_path, "--seeds", "0", **small)
+    counts = [each["runs"][0]["parameters"] for each in results.values()]
+    assert len(counts) == 5
+    assert max(counts) < 1.1 * min(counts)
+
+
+@pytest.mark.slow
 def test_shakespeare_reproduction_reports_results(monkeypatch, tmp_path, capsys):
     random = np.random.default_rng(0)
     text = " ".join(random.choice(WORDS, 400))
