@@ -26,13 +26,13 @@ class Settings:
     score: str = "scaled_dot_product"
     shared_query_key: bool = False
     vocabulary_size: int = 2000
-    num_layers: int = 2
+    num_layers: int = 1
     num_heads: int = 4
     model_dim: int = 64
     hidden_dim: int = 128
     dropout: float = 0.1
     label_smoothing: float = 0.1
-    batch_tokens: int = 1024
+    batch_tokens: int = 2048
     max_length: int = 40
     peak_rate: float = 4e-3
     warmup: float = 0.2

@@ -1,4 +1,4 @@
-"""Which patches a Vision Transformer relates: in the plane, or in the order in which they are read.
+"""Relations of the patches of a Vision Transformer: in the plane, or in the order in which they are read.
 
 A patch attends to all patches, to the 3 × 3 around it (2-D window), to four before and four after it row by row (1-D
 window), or step by step to the eight before it. "shapes": segmentation of circles, squares and triangles on noise, by
@@ -28,7 +28,7 @@ class Settings:
     hidden_dim: int = 128
     patch_size: int = 4
     batch_size: int = 64
-    updates: int = 800
+    updates: int = 300
     peak_rate: float = 2e-3
 
 

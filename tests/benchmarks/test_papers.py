@@ -444,7 +444,7 @@ class TestGraphTasks:
         order = np.sign(positive[:, None] - negative)
         assert module.area(positive, negative) == pytest.approx(50 * (1 + order.mean()))
 
-    def test_mutual_information_is_one_for_equal_partitions_and_zero_for_independent_ones(self, module):
+    def test_mutual_information_is_one_for_equal_partitions_and_zero_for_unrelated_ones(self, module):
         labels = np.arange(12) % 3
         assert module.mutual_information((labels + 1) % 3, labels) == pytest.approx(1)
         assert module.mutual_information(np.arange(12) // 6, labels) == pytest.approx(0, abs=1e-9)
