@@ -43,6 +43,8 @@ class MultiHeadAttention(ConfiguredLayer):
         use_bias: whether the four projections have biases.
         seed: an integer for reproducible dropout.
         qkv_bias: whether the query, key and value projections have biases, by default `use_bias`.
+        key_bias: whether the key projection has a bias, by default `qkv_bias`; it does not change the softmax of
+            scaled dot products.
         kernel_initializer: initializer of the matrices of the four projections.
         query_initializer: initializer of the query projection's matrix, by default `kernel_initializer`.
         output_initializer: initializer of the output projection's matrix, by default `kernel_initializer`.
@@ -56,8 +58,6 @@ class MultiHeadAttention(ConfiguredLayer):
         activity_regularizer: regularizer of their outputs.
         kernel_constraint: constraint of their matrices.
         bias_constraint: constraint of their biases.
-        key_bias: whether the key projection has a bias, by default `qkv_bias`; it does not change the softmax of
-            scaled dot products.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:

@@ -72,6 +72,10 @@ invalid(
         {"num_kv_heads": 2, "shared_query_key": True},
         "`num_kv_heads` must equal `num_heads` for a shared projection. Received: num_kv_heads=2, num_heads=4",
     ),
+    (
+        {"key_bias": False, "shared_query_key": True},
+        "`key_bias` must be None for a shared projection. Received: key_bias=False",
+    ),
     must(RATE, dropout=1.0),
     must("be", relation="cause", position_encoding="rotari", score="scaled", kernel="flash"),
     ({"position_encoding": SinusoidalPositions()}, "…added to the inputs… Received"),
