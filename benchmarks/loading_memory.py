@@ -19,6 +19,7 @@ from typing import Any
 import measuring
 
 MODEL = {"vocabulary_size": 32000, "num_layers": 20, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096}
+FORMATS = ("safetensors", "shards", "pytorch", "bfloat16")
 SHARDS = 4
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
@@ -82,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--layers", type=int, default=MODEL["num_layers"], help="(default: 20, about 1.06 GB)"
     )
+    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS, help="(default: all)")
     parser.add_argument("--load", type=pathlib.Path, help="load this folder only, and print the figures")
     parser.add_argument("--precision", default="float32", choices=BYTES, help="for --load")
     options = parser.parse_args(arguments)
@@ -92,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         save(pathlib.Path(temporary), options.layers)
-        for folder in sorted(pathlib.Path(temporary).iterdir()):
+        folders = [pathlib.Path(temporary) / name for name in options.formats]
+        for folder in filter(pathlib.Path.exists, folders):  # that of PyTorch needs the package
             precisions = BYTES if folder.name == "bfloat16" else ("float32",)
             backends = filter(importlib.util.find_spec, ("tensorflow", "jax"))
             for precision, backend in itertools.product(precisions, backends):
