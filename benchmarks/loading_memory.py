@@ -8,6 +8,7 @@ each precision. `--help` lists the options.
 import importlib.util
 import itertools
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -67,13 +68,11 @@ def peak_mib() -> float:
 
 def load(folder: pathlib.Path, precision: str) -> dict[str, float]:
     """Load a model, and return the size of its weights and the growth of memory, in MiB."""
-    from keras import ops
-
     from keras_transformer import interop
 
     before = peak_mib()
     model = interop.from_hugging_face(folder, precision=precision)
-    size = sum(ops.size(weight) * BYTES[str(weight.dtype)] for weight in model.weights) / 2**20
+    size = sum(math.prod(weight.shape) * BYTES[str(weight.dtype)] for weight in model.weights) / 2**20
     return {"weights_mib": size, "peak_mib": peak_mib() - before}
 
 
