@@ -8,6 +8,7 @@ each precision. `--help` lists the options.
 import importlib.util
 import itertools
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 import measuring
 
 MODEL = {"vocabulary_size": 32000, "num_layers": 20, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096}
+FORMATS = ("safetensors", "shards", "pytorch", "bfloat16")
 SHARDS = 4
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
@@ -66,13 +68,11 @@ def peak_mib() -> float:
 
 def load(folder: pathlib.Path, precision: str) -> dict[str, float]:
     """Load a model, and return the size of its weights and the growth of memory, in MiB."""
-    from keras import ops
-
     from keras_transformer import interop
 
     before = peak_mib()
     model = interop.from_hugging_face(folder, precision=precision)
-    size = sum(ops.size(weight) * BYTES[str(weight.dtype)] for weight in model.weights) / 2**20
+    size = sum(math.prod(weight.shape) * BYTES[str(weight.dtype)] for weight in model.weights) / 2**20
     return {"weights_mib": size, "peak_mib": peak_mib() - before}
 
 
@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--layers", type=int, default=MODEL["num_layers"], help="(default: 20, about 1.06 GB)"
     )
+    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS, help="(default: all)")
     parser.add_argument("--load", type=pathlib.Path, help="load this folder only, and print the figures")
     parser.add_argument("--precision", default="float32", choices=BYTES, help="for --load")
     options = parser.parse_args(arguments)
@@ -92,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         save(pathlib.Path(temporary), options.layers)
-        for folder in sorted(pathlib.Path(temporary).iterdir()):
+        folders = [pathlib.Path(temporary) / name for name in options.formats]
+        for folder in filter(pathlib.Path.exists, folders):  # that of PyTorch needs the package
             precisions = BYTES if folder.name == "bfloat16" else ("float32",)
             backends = filter(importlib.util.find_spec, ("tensorflow", "jax"))
             for precision, backend in itertools.product(precisions, backends):
