@@ -40,7 +40,7 @@ def recognize():
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_samples_of_wav_files_equal_what_was_written(width, tmp_path):
+def test_wav_files_of_each_width_are_read(width, tmp_path):
     samples = np.clip(AUDIO[0], -1, 1)
     (tmp_path / "a.wav").write_bytes(wav(samples, width=width))
     for source in (wav(samples, width=width), tmp_path / "a.wav"):
@@ -132,7 +132,7 @@ def whisper():
     )
 
 
-def test_whisper_writes_what_it_generates():
+def test_whisper_texts_equal_generation():
     recognize, rows = whisper(), [AUDIO[0], AUDIO[1, :1500]]
     padded = np.stack([rows[0], np.pad(rows[1], (0, 1500))])
     prefix = np.tile([[70, 71]], (2, 1))
