@@ -215,11 +215,23 @@ class Whisper(EncoderDecoder):
             "target_lengths": InputSpec(None, ("B",), required=False),
         }
 
-    def encoder_states(self, source: Tensor, training: bool | None = None, *_: Any, **__: Any) -> Any:
-        """Return the encoder's output (B, S, D) for audio (B, N) or frames, and its mask (B, S), True everywhere."""
-        if len(source.shape) == 2:
-            source = self.features(_with_length(source, self.max_samples))
-        frames = ops.cast(source, self.compute_dtype)
+    def encoder_states(
+        self,
+        source_ids: Tensor,
+        training: bool | None = None,
+        source_lengths: Tensor | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the encoder's output (B, S, D) for audio (B, N) or frames, and its mask (B, S), True everywhere.
+
+        The other arguments are for encoders of ids.
+        """
+        frames = source_ids
+        if len(frames.shape) == 2:
+            frames = self.features(_with_length(frames, self.max_samples))
+        frames = ops.cast(frames, self.compute_dtype)
         hidden = self.drop(self.positions["encoder"](self.subsampling(frames)), training=training)
         padding_mask = ops.ones_like(hidden[..., 0], "bool")
         for block in self.encoder_blocks:

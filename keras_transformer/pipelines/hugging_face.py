@@ -17,6 +17,7 @@ from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TOOL_USE
 from keras_transformer.pipelines.reranking import Reranking
+from keras_transformer.pipelines.speech_to_text import SpeechToText
 from keras_transformer.pipelines.text_generation import TextGeneration
 from keras_transformer_options.arguments import check
 from keras_transformer_serving import files
@@ -70,6 +71,7 @@ def from_hugging_face(
     | encoders with `modules.json` of `sentence-transformers` | `Embedding` |
     | cross-encoders of `sentence-transformers` with one label | `Reranking` |
     | ViT | `ImageClassification` |
+    | Whisper | `SpeechToText` |
 
     BERT's relatives are RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ALBERT and ModernBERT. The tokenizer is read by
     `text.from_hugging_face`. The languages of mBART, M2M-100 and NLLB-200 are arguments of calls; defaults are read
@@ -213,6 +215,8 @@ def _tokenizer(folder: pathlib.Path, pipeline: Any, model: Any, **arguments: boo
     if pipeline is TextGeneration:  # of several end tokens, the model determines one
         ids = {"end": model.end_id, "pad": model.pad_id}
         options = {"roles": {role: id_ for role, id_ in ids.items() if id_ is not None}}
+    if pipeline is SpeechToText:  # the files name another start token
+        options = {"roles": {"start": model.start_id, "end": model.end_id, "pad": model.pad_id}}
     tokenizer = read(folder, vocabulary_size=config.get("vocab_size"), **options)
     known = inspect.signature(type(tokenizer)).parameters
     if arguments.get("lowercase") and "lowercase" not in known:

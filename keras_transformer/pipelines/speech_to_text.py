@@ -88,6 +88,9 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             self.prefix_ids = [int(id_) for id_ in prefix_ids]
             settings = Settings.of(model, generation, max_new_tokens, 0, constraints)
             check(not settings.sampler.draws, "not sample for speech", generation=settings.sampler)
+            limit = model.max_length - len(self.prefix_ids)
+            positions = f"be at most {limit}, the positions of the model after `prefix_ids`"
+            check(max_new_tokens <= limit, positions, max_new_tokens=max_new_tokens)
             self._generation = settings
 
     def __call__(self, audio: Any, batch_size: int = 16, *, errors: Errors = "raise") -> Any:
@@ -220,8 +223,13 @@ class SpeechToText(SpeechTask, ForwardPipeline):
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
         """Return the sampler, the constraints, the maximum number of tokens, and the ids before each text."""
-        arguments = settings_from(folder, model, settings)
-        return {"prefix_ids": _prefix_of(folder), **arguments}
+        prefix = list(settings.get("prefix_ids", _prefix_of(folder)))
+        # The maximum length of `transformers` includes the start token and the prefix.
+        limit = model.max_length - 1 - len(prefix)
+        found = settings_from(folder, model, settings)
+        if "max_new_tokens" not in settings:
+            found["max_new_tokens"] = min(limit, found.get("max_new_tokens", limit))
+        return {**found, "prefix_ids": prefix}
 
     def _preprocessed(
         self, inputs: Sequence[Sequence[Any]], indices: Sequence[int], **options: Any

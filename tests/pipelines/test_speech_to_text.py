@@ -3,20 +3,21 @@
 import base64
 import functools
 import io
+import json
 import wave
 
 import numpy as np
 import pytest
 
 import keras_transformer_serving as serving
-from keras_transformer import export, generation, models, pipelines
+from keras_transformer import export, generation, interop, models, pipelines, text
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
 from keras_transformer_serving.server import forward, tensorflow_serving
 from keras_transformer_serving.server.batching import compute
 from keras_transformer_serving.server.signatures import Job
 from tests.laws.cases import randomise
-from tests.laws.pipelines import AUDIO, BYTES, SIZES, recognize_speech
+from tests.laws.pipelines import AUDIO, BYTES, LINES, SIZES, recognize_speech
 
 RATE = 16000
 
@@ -39,7 +40,7 @@ def recognize():
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_samples_of_wav_files_equal_what_was_written(width, tmp_path):
+def test_wav_files_of_each_width_are_read(width, tmp_path):
     samples = np.clip(AUDIO[0], -1, 1)
     (tmp_path / "a.wav").write_bytes(wav(samples, width=width))
     for source in (wav(samples, width=width), tmp_path / "a.wav"):
@@ -131,7 +132,7 @@ def whisper():
     )
 
 
-def test_whisper_writes_what_it_generates():
+def test_whisper_texts_equal_generation():
     recognize, rows = whisper(), [AUDIO[0], AUDIO[1, :1500]]
     padded = np.stack([rows[0], np.pad(rows[1], (0, 1500))])
     prefix = np.tile([[70, 71]], (2, 1))
@@ -143,6 +144,29 @@ def test_whisper_writes_what_it_generates():
         recognize(np.zeros(3201, "float32"))
     with pytest.raises(ValueError, match="`generation` must not sample for speech"):
         pipelines.SpeechToText(recognize.model, BYTES, generation.Sample())
+
+
+def test_the_folder_of_a_whisper_determines_tokenizer_prefix_and_settings(tmp_path):
+    special = {"unknown": "<|endoftext|>", "end": "<|endoftext|>", "start": "<|startoftranscript|>"}
+    trained = text.BytePairTokenizer.train(LINES, 280, special_tokens={**special, "en": "<|en|>"})
+    ids = {piece: id_ for id_, piece in enumerate(trained.vocabulary)}
+    end, start, english = (ids[token] for token in ("<|endoftext|>", "<|startoftranscript|>", "<|en|>"))
+    sizes = {**SIZES, "max_source_length": 10, "max_length": 12, "num_mels": 80}
+    model = randomise(models.Whisper(len(ids), **sizes, pad_id=end, start_id=start, end_id=end), 1)
+    folder = interop.to_hugging_face(model, tmp_path / "whisper")
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in trained.merges)]
+    (folder / "merges.txt").write_text("\n".join(merges))
+    settings = {"max_length": 12, "suppress_tokens": [40, 50], "lang_to_id": {"<|en|>": english}}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    recognize = pipelines.from_hugging_face(folder)
+    assert recognize.settings()["prefix_ids"] == [english]
+    assert recognize.settings()["max_new_tokens"] == 10
+    assert recognize.tokenizer.start_id == start
+    tokenizer = trained.with_arguments(special_tokens={**special, "pad": "<|endoftext|>", "en": "<|en|>"})
+    constraints = [generation.BannedWords([[40], [50]])]
+    options = {"constraints": constraints, "prefix_ids": [english], "max_new_tokens": 10}
+    assert recognize(AUDIO[0]) == pipelines.SpeechToText(model, tokenizer, **options)(AUDIO[0])
 
 
 @pytest.mark.slow

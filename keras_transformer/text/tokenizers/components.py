@@ -11,6 +11,7 @@ from keras_transformer_serving import files
 TOKENIZER_JSON = "tokenizer.json"
 _SPACE = "\u2581"
 # The lists of sequences of components.
+_WHISPER_START = "<|startoftranscript|>"
 _SEQUENCES = {
     "normalizer": "normalizers",
     "pre_tokenizer": "pretokenizers",
@@ -140,6 +141,8 @@ class Components:
             match step["type"]:
                 case "TemplateProcessing":
                     single, pair = (self._tokens_of(step.get(name) or ()) for name in ("single", "pair"))
+                    if single[0] == _WHISPER_START:  # a language and a task follow, the prefix of a pipeline
+                        return Template(single[0], single[-1])
                     first, *rest = (place for place, token in enumerate(single) if token is None)
                     if rest or first > 1 or len(single) - first > 2:
                         self.unsupported("post_processor")
