@@ -2,9 +2,9 @@
 
 One architecture for all: `num_layers` blocks of a mixer and a feed-forward network, the mean over the pixels, and a
 classifier. The mixers have nearly as many weights: S4D, Mamba-2, causal attention, causal attention to a window, and
-Keras' LSTM. The images are averaged to 14 x 14 pixels; `--size 28 --minutes 120 --model-dim 128 --num-layers 4` trains
-on all pixels, on a GPU. The last 5,000 training images are for validation; nothing is chosen by the test images.
-`--help` lists the options.
+Keras' LSTM. The images are averaged to 14 x 14 pixels; all pixels need a GPU: `--size 28 --clock wall --minutes 120
+--model-dim 128 --num-layers 4`. The last 5,000 training images are for validation; nothing is chosen by the test
+images. `--help` lists the options.
 """
 
 import argparse
