@@ -210,7 +210,7 @@ def clusters(run: references.Run) -> references.Figures:
     }
 
 
-def k_means(points: np.ndarray, count: int, seed: int, starts: int = 10, steps: int = 50) -> np.ndarray:
+def k_means(points: np.ndarray, count: int, seed: int, starts: int = 3, steps: int = 30) -> np.ndarray:
     """Return the cluster of each point (Lloyd's algorithm from k-means++ centres, the best of several starts)."""
     random, best, lowest = np.random.default_rng(seed), np.zeros(len(points), int), np.inf
     for _ in range(starts):

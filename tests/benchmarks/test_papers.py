@@ -527,5 +527,5 @@ def test_attribution_reports_accuracies_of_pruned_heads(monkeypatch, tmp_path):
     small = {"vocabulary_size": 80, "num_heads": 2, "model_dim": 8, "hidden_dim": 8, "epochs": 1, "steps": 2}
     result = run(module, tmp_path, "--seeds", "0", **small)["pruned heads"]["runs"][0]
     for curve in result["curves"].values():
-        assert list(curve) == ["0%", "25%", "50%", "75%", "100%"]
-        assert (curve["0%"], curve["100%"]) == (result["all heads"], result["no heads"])
+        assert list(curve) == ["0.0%", "50.0%", "75.0%", "87.5%", "100.0%"]
+        assert (curve["0.0%"], curve["100.0%"]) == (result["all heads"], result["no heads"])
