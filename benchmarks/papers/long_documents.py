@@ -33,28 +33,28 @@ class Settings:
     task: str = "classification"
     topics: int = 2
     words: int = 1  # of a fact, after its topic
-    symbols: int = 8
+    symbols: int = 4
     kept: float = 0.8  # the share of facts in short documents
     chunk_length: int = 16
     overlap: int = 8
     top_k: int = 8
     times_longer: int = 8
-    num_layers: int = 2
+    num_layers: int = 1
     num_heads: int = 4
-    model_dim: int = 64
-    hidden_dim: int = 128
+    model_dim: int = 32
+    hidden_dim: int = 64
     batch_size: int = 64
-    peak_rate: float = 0.002
-    updates: int = 2500
+    peak_rate: float = 0.005
+    updates: int = 1500
     tuning_times_longer: int = 3
     tuning_rate: float = 0.0003
-    tuning_updates: int = 100
+    tuning_updates: int = 300
     tested: int = 400
 
 
 CASES = {
     "classification": Settings(),
-    "summary": Settings("summary", topics=3, symbols=16),
+    "summary": Settings("summary", topics=3, symbols=8, updates=3000),
 }
 
 
