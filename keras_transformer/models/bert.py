@@ -35,6 +35,11 @@ class Encoder(Model):
     model_dim: int
     pooler: keras.layers.Dense | None
 
+    @property
+    def pooler_layers(self) -> list[keras.layers.Layer]:
+        """The layers with weights of `pool`."""
+        return [] if self.pooler is None else [self.pooler]
+
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name; "masked_positions" is for heads."""
         # Batches of `data` have segments for every encoder; one without segments ignores them.
@@ -288,8 +293,8 @@ class BERT(PublishedSizes, Encoder):
             for layer in layers:
                 if layer is not None:
                     layer.build(input_shape)
-        if self.pooler is not None:
-            self.pooler.build((None, self.model_dim))
+        for layer in self.pooler_layers:
+            layer.build((None, self.model_dim))
         self.built = True
 
 

@@ -19,6 +19,12 @@ from keras_transformer_options.arguments import check_one_of, check_positive_int
 POOLINGS = ("pooler", "mean")
 
 
+def _set_pooler_trainable(encoder: Any, trainable: bool) -> None:
+    """Set whether the pooler of an encoder is trained."""
+    for layer in encoder.pooler_layers:
+        layer.trainable = trainable
+
+
 class HeadedEncoder(Model):
     """Base class of encoders with a head; the encoder's pooler is trainable only if the head uses it."""
 
@@ -30,9 +36,8 @@ class HeadedEncoder(Model):
         super().__init__(**{"dtype": encoder.dtype_policy, **kwargs})
         self.encoder = encoder
         encoder.build_as_sublayer()
-        if encoder.pooler is not None:
-            encoder.pooler.trainable = pools
-        elif pools:
+        _set_pooler_trainable(encoder, pools)
+        if pools and encoder.pooler is None:
             raise ValueError(
                 f"`encoder` must have a pooler for a {type(self).__name__}. Received: an encoder with pooler=False"
             )
@@ -168,7 +173,7 @@ class Pretraining(HeadedEncoder):
             encoder, dtype=self.dtype_policy, name="masked_language_model"
         )
         self.masked_language_model.build_as_sublayer()
-        encoder.pooler.trainable = True  # `MaskedLanguageModel` has set it to False
+        _set_pooler_trainable(encoder, True)  # `MaskedLanguageModel` has set it to False
         self.next_sentence = self._head(2, "next_sentence", encoder.model_dim)
         self.built = True
 

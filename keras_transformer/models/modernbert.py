@@ -174,6 +174,11 @@ class ModernBERT(Encoder):
             hidden = block(hidden, **padding, training=training)
         return self.final_norm(hidden)
 
+    @property
+    def pooler_layers(self) -> list[keras.layers.Layer]:
+        """The layers with weights of `pool`."""
+        return [layer for layer in (self.pooler, self.pooler_norm) if layer is not None]
+
     def pool(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Return the pooled hidden state (B, D) of (B, T, D), of which the mask (B, T) is False for padding.
 
@@ -193,7 +198,6 @@ class ModernBERT(Encoder):
         self.embedding.build((None, None))
         for layer in (self.embedding_norm, self.drop, *self.blocks, self.final_norm):
             layer.build(shape)
-        for layer in (self.pooler, self.pooler_norm):
-            if layer is not None:
-                layer.build((None, self.model_dim))
+        for layer in self.pooler_layers:
+            layer.build((None, self.model_dim))
         self.built = True
