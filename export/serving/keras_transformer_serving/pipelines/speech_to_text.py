@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_transformer_serving.audio import checked_audio, read_wav
 from keras_transformer_serving.pipelines.classification import ArrayPipeline
-from keras_transformer_serving.pipelines.errors import Errors, RowErrors
+from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError, RowErrors
 from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.tasks import DEFAULT, Row, Task, Tensor
 from keras_transformer_serving.text import Tokenizer
@@ -123,12 +123,13 @@ def is_single(audio: Any) -> bool:
 
 
 def check_samples(samples: np.ndarray, config: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless audio (N,) is finite, and neither too short nor too long."""
+    """Raise an `InvalidInputError` unless audio (N,) is finite, and neither too short nor too long."""
     if not np.isfinite(samples).all():
-        raise ValueError("`audio` must be finite. Received: NaN or infinite samples")
+        raise InvalidInputError("audio", "`audio` must be finite. Received: NaN or infinite samples")
     low, high = config["min_samples"], int(config["max_seconds"] * config["sample_rate"])
     if not low <= len(samples) <= high:
-        raise ValueError(
+        raise InvalidInputError(
+            "audio",
             f"`audio` must have {low} to {high} samples ({config['max_seconds']} seconds). "
-            f"Received: {len(samples)} samples"
+            f"Received: {len(samples)} samples",
         )
