@@ -40,8 +40,8 @@ class Settings:
     max_length: int = 48
     peak_rate: float = 5e-3
     warmup: float = 0.1
-    minutes: float = 1.0
-    test_pairs: int = 300
+    minutes: float = 2.0
+    test_pairs: int = 1000
 
 
 class AttentionCell(keras.layers.Layer):
