@@ -48,7 +48,7 @@ class Settings:
     updates: int = 1500
     tuning_times_longer: int = 3
     tuning_rate: float = 0.0003
-    tuning_updates: int = 300
+    tuning_updates: int = 40
     tested: int = 400
 
 

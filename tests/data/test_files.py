@@ -304,7 +304,7 @@ def test_csv_files_may_have_another_delimiter(tmp_path):
         ("a.tsv", None, {}, FileNotFoundError, "`paths` must name files that exist. Received: .*a.tsv"),
         ("a.tsv", "", {}, ValueError, "`paths` must name non-empty files. Received: .*a.tsv"),
         ("a.tsv", "\n", {"on_error": "skip"}, ValueError, "`paths` must hold at least one example"),
-        ("a.dat", "a", {}, ValueError, "must end in .tsv, .csv, .jsonl, .txt .*`format`.*a.dat"),
+        ("a.dat", "a", {}, ValueError, "must end in .tsv, .csv, .jsonl, .txt, .story .*`format`.*a.dat"),
         ("a.gz", "a", {}, ValueError, "must end in .tsv"),
         ("a.tsv.gz", "a", {}, ValueError, "must name complete gzip files .*a.tsv.gz"),
         ("a.tsv", "a", {"format": "xml"}, ValueError, "`format` must be one of .*Received: format='xml'"),
