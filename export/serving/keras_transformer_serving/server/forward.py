@@ -13,7 +13,12 @@ from keras_transformer_serving.pipelines.texts import TextPipeline, Windows
 from keras_transformer_serving.server.signatures import TRUNCATE, Job, Signature, bucket, text_of
 from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, FORWARD, Row, Tensor
 
-_DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32", "tensor(float16)": "float32"}
+_DTYPES = {
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(float)": "float32",
+    "tensor(float16)": "float32",
+}
 
 
 def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
