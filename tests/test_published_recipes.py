@@ -81,9 +81,11 @@ def test_a_family_that_does_not_fit_the_task_is_an_error(name, start, downloads)
         recipe_of(name, downloads / start).untrained()
 
 
-def test_a_model_of_many_languages_is_an_error():
+def test_a_model_of_many_languages_needs_languages():
     folder = pathlib.Path(__file__).parent / "interop" / "folders" / "M2M100"
-    with pytest.raises(ValueError, match="must be a model without tokens of languages.*Received: a model of"):
+    with pytest.raises(
+        ValueError, match="`source_language` must be one of .*'en'.* Received: source_language=None"
+    ):
         recipe_of("Translate", folder).untrained()
 
 

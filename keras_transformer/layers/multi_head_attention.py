@@ -145,8 +145,6 @@ class MultiHeadAttention(ConfiguredLayer):
             num_kv_heads=num_kv_heads,
             num_heads=num_heads,
         )
-        if shared_query_key:
-            check(key_bias is None, "be None for a shared projection", key_bias=key_bias)
         self.shared_query_key = shared_query_key
         self.relation = relations.get(relation)
         self.position_encoding = attention_encodings.get(position_encoding, num_heads, key_dim)
@@ -156,6 +154,9 @@ class MultiHeadAttention(ConfiguredLayer):
         self.use_bias = use_bias
         self.qkv_bias = use_bias if qkv_bias is None else qkv_bias
         self.key_bias = self.qkv_bias if key_bias is None else key_bias
+        if shared_query_key:
+            fits = self.key_bias == self.qkv_bias
+            check(fits, "equal {qkv_bias} for a shared projection", key_bias=key_bias, qkv_bias=self.qkv_bias)
         self.kernel_initializer = initializers.get(kernel_initializer)
         self.query_initializer = initializers.get(query_initializer)
         self.output_initializer = initializers.get(output_initializer)

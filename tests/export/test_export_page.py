@@ -11,11 +11,13 @@ from keras_transformer import pipelines, text
 from keras_transformer.export.to_onnx import optimum
 from keras_transformer.models import (
     BERT,
+    CTC,
     GAT,
     GPT,
     MaskedLanguageModel,
     SequenceClassifier,
     SpanClassifier,
+    SpeechEncoder,
     TokenClassifier,
     Transformer,
     Unlimiformer,
@@ -43,6 +45,10 @@ def translator(make):
     return pipelines.TextToText(model, BYTES, **LIMITS)
 
 
+def recognizer():
+    return pipelines.SpeechToText(CTC(SpeechEncoder(**SMALL), BYTES.vocabulary_size), BYTES)
+
+
 def writer():
     model = GPT(BYTES.vocabulary_size, **SMALL, **IDS, max_length=32)
     return pipelines.TextGeneration(model, BYTES, **LIMITS)
@@ -65,6 +71,7 @@ PIPELINES = {
     "`Embedding`": lambda: pipelines.Embedding(bert(), BYTES),
     "`Reranking`": lambda: pipelines.Reranking(bert(lambda encoder: SequenceClassifier(encoder, 1)), BYTES),
     "`ImageClassification`": lambda: pipelines.ImageClassification(ViT(8, 4, num_classes=2, **SMALL)),
+    "`SpeechToText`": recognizer,
     "`NodeClassification`": lambda: pipelines.NodeClassification(GAT(5, 2, num_heads=(2, 1), head_dim=4)),
 }
 TEXTS = {"too long": b"[MASK] b " * 50, "not UTF-8": b"[MASK] \xff", "empty": b""}
@@ -77,6 +84,10 @@ INVALID = {
     "`Reranking`": {reason: (b"a", text) for reason, text in TEXTS.items()},
     "`FillMask`": {**TEXTS, "no mask": b"a"},
     "`ImageClassification`": {"out of range": np.full((8, 8, 3), 300.0)},
+    "`SpeechToText`": {
+        "not finite": (np.full(2000, np.nan), np.array(2000)),
+        "empty": (np.zeros(2000), np.array(0)),
+    },
     "`NodeClassification`": {"missing node": (np.zeros((2, 5)), np.array([[0, 7]]))},
 }
 
@@ -109,7 +120,8 @@ def test_rows_of_the_table_equal_the_exports(name):
     found = set()
     for reason, row in INVALID.get(name, TEXTS).items():
         inputs = row if isinstance(row, tuple) else (row,)
-        dtypes = ["float32", "int64"] if "Node" in name else ["float32" if "Image" in name else "string"] * 2
+        is_array = isinstance(inputs[0], np.ndarray)
+        dtypes = ["float32", "int64"] if is_array else ["string"] * 2
         tensors = (tf.constant([each], dtype) for each, dtype in zip(inputs, dtypes, strict=False))
         if pipeline.preprocess(*tensors).error.numpy()[0]:
             found.add(reason)

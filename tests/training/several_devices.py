@@ -10,12 +10,18 @@ RANDOM = np.random.default_rng(0)
 ROWS, LENGTH, VOCABULARY = 8, 6, 16
 IDS = RANDOM.integers(1, VOCABULARY, (ROWS, LENGTH))
 IDS = np.where(np.arange(LENGTH) < RANDOM.integers(2, LENGTH + 1, (ROWS, 1)), IDS, 0)
+AUDIO = {
+    "audio": RANDOM.normal(0, 0.1, (ROWS, 2000)).astype("float32"),
+    "lengths": RANDOM.integers(1500, 2001, ROWS),
+}
+FRAMES = RANDOM.normal(size=(ROWS, 6, 5)).astype("float32")
 IMAGES = RANDOM.uniform(0, 255, (ROWS, 8, 8, 3)).astype("float32")
 GRAPHS = {
     "nodes": RANDOM.normal(size=(ROWS, LENGTH, 5)).astype("float32"),
     "edges": RANDOM.integers(0, LENGTH, (ROWS, 8, 2)),
 }
 CLASSES = RANDOM.integers(0, 4, ROWS)
+IDS_OF_WHISPER = {"pad_id": 0, "start_id": 1, "end_id": 2}
 SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "dropout": 0.1}
 PAIRS = {"source_ids": IDS, "target_ids": IDS}
 SENTENCES = np.stack([IDS, IDS[::-1]], axis=1)
@@ -27,6 +33,10 @@ PACKED = {
     "segment_ids": np.tile([1, 1, 1, 1, 2, 2], (ROWS, 1)),
     "positions": np.tile([0, 1, 2, 3, 0, 1], (ROWS, 1)),
 }
+
+
+def gat():
+    return models.GAT(5, 4, (2, 2), 4, dropout=0.1)
 
 
 def transformer():
@@ -56,10 +66,17 @@ def of_both(replicas):
 # Model, inputs, labels and loss; the fastest first.
 CASES = {
     "gat": (
-        lambda: models.GAT(5, 4, (2, 2), 4, dropout=0.1),
+        gat,
         GRAPHS,
         np.tile(CLASSES[:, None], LENGTH),
         of_classes,
+    ),
+    "graph classifier": (lambda: models.GraphClassifier(gat(), 4), GRAPHS, CLASSES, of_classes),
+    "link predictor": (
+        lambda: models.LinkPredictor(gat()),
+        {**GRAPHS, "pairs": RANDOM.integers(0, LENGTH, (ROWS, 3, 2))},
+        RANDOM.integers(0, 2, (ROWS, 3)),
+        lambda replicas: keras.losses.BinaryCrossentropy(from_logits=True),
     ),
     "gpt": (gpt, IDS, IDS, of_tokens),
     "llama": (lambda: models.Llama(VOCABULARY, **SIZES, pad_id=0), IDS, IDS, of_tokens),
@@ -79,6 +96,26 @@ CASES = {
     "transformer": (transformer, PAIRS, IDS, of_tokens),
     "t5": (lambda: models.T5(VOCABULARY, **SIZES, key_dim=4), PAIRS, IDS, of_tokens),
     "vit": (lambda: models.ViT(8, 4, 4, **SIZES), IMAGES, CLASSES, of_classes),
+    "image segmenter": (
+        lambda: models.ImageSegmenter(models.ViT(8, 4, None, **SIZES), 4),
+        IMAGES,
+        RANDOM.integers(0, 4, (ROWS, 8, 8)),
+        of_classes,
+    ),
+    "speech": (
+        lambda: models.CTC(models.SpeechEncoder(**SIZES), VOCABULARY),
+        AUDIO,
+        IDS[:, :2],
+        lambda replicas: keras.losses.CTC(),
+    ),
+    "whisper": (
+        lambda: models.Whisper(
+            VOCABULARY, **SIZES, **IDS_OF_WHISPER, num_mels=5, max_source_length=3, max_length=LENGTH
+        ),
+        {"frames": FRAMES, "target_ids": IDS},
+        IDS,
+        of_tokens,
+    ),
     "unlimiformer": (
         lambda: models.Unlimiformer(transformer(), top_k=3, chunk_length=4),
         PAIRS,

@@ -419,7 +419,8 @@ def test_importing_serving_does_not_import_the_server():
 def test_images_and_graphs_are_classified(small, tmp_path):
     classes = {"labels": ["x", "y"], "problem_type": "single_label_classification", "threshold": 0.5}
     images = {**classes, "pipeline": "ImageClassification", "value_range": [0.0, 1.0]}
-    nodes = {"labels": [7, 8], "pipeline": "NodeClassification"}
+    images |= {"image_size": [2, 2], "num_channels": 1, "resize": False}
+    nodes = {"labels": [7, 8], "pipeline": "NodeClassification", "num_features": 1}
     folders = {name: tmp_path / name for name in ("images", "nodes")}
     for name, config in (("images", images), ("nodes", nodes)):
         contents = {"model.onnx": array_graph(name).SerializeToString()}

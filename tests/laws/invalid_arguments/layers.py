@@ -74,7 +74,7 @@ invalid(
     ),
     (
         {"key_bias": False, "shared_query_key": True},
-        "`key_bias` must be None for a shared projection. Received: key_bias=False",
+        "`key_bias` must equal `qkv_bias` for a shared projection. Received: key_bias=False, qkv_bias=True",
     ),
     must(RATE, dropout=1.0),
     must("be", relation="cause", position_encoding="rotari", score="scaled", kernel="flash"),
