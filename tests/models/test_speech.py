@@ -76,6 +76,7 @@ def test_frames_of_the_features_equal_the_audio():
     np.testing.assert_allclose(frames(inputs)[1, :count], outputs[1, :count], **CLOSE)
 
 
+@pytest.mark.slow
 def test_a_model_learns_two_words():
     keras.utils.set_random_seed(0)
     time, lengths = np.arange(4000) / 16000, np.array([4000, 2800] * 8, "int32")

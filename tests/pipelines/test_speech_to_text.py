@@ -132,6 +132,7 @@ def whisper():
     )
 
 
+@pytest.mark.slow
 def test_whisper_texts_equal_generation():
     recognize, rows = whisper(), [AUDIO[0], AUDIO[1, :1500]]
     padded = np.stack([rows[0], np.pad(rows[1], (0, 1500))])
@@ -146,6 +147,7 @@ def test_whisper_texts_equal_generation():
         pipelines.SpeechToText(recognize.model, BYTES, generation.Sample())
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_whisper_determines_tokenizer_prefix_and_settings(tmp_path):
     special = {"unknown": "<|endoftext|>", "end": "<|endoftext|>", "start": "<|startoftranscript|>"}
     trained = text.BytePairTokenizer.train(LINES, 280, special_tokens={**special, "en": "<|en|>"})
