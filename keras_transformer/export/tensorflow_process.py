@@ -178,7 +178,9 @@ def run(path: str) -> None:
     """Run the call in the file `call` of a folder, and write its result or exception to the file `result`."""
     from keras_transformer import export
 
-    threading.Thread(target=_interrupt_at_end_of_input, args=[threading.get_ident()], daemon=True).start()
+    caller_ended = threading.Event()
+    watch = functools.partial(_interrupt_at_end_of_input, threading.get_ident(), caller_ended)
+    threading.Thread(target=watch, daemon=True).start()
     folder = pathlib.Path(path)
     try:
         with open(folder / "call", "rb") as file:
@@ -187,9 +189,12 @@ def run(path: str) -> None:
     except Exception as error:
         content = _pickled(error, traceback.format_exc())
     except KeyboardInterrupt:
-        shutil.rmtree(folder)  # the process that made it may have ended
         sys.exit(130)
-    (folder / "result").write_bytes(content)
+    finally:
+        if caller_ended.is_set():  # and may have been killed before it removed its folder
+            shutil.rmtree(folder, ignore_errors=True)
+    if not caller_ended.is_set():
+        (folder / "result").write_bytes(content)
 
 
 def _pickled(error: Exception, trace: str) -> bytes:
@@ -201,6 +206,7 @@ def _pickled(error: Exception, trace: str) -> bytes:
     return content
 
 
-def _interrupt_at_end_of_input(main: int) -> None:
+def _interrupt_at_end_of_input(main: int, ended: threading.Event) -> None:
     os.read(0, 1)
+    ended.set()
     signal.pthread_kill(main, signal.SIGINT)

@@ -45,14 +45,14 @@ def examples(name, rows):
     return ids[:, :-1], ids[:, 1:] * real
 
 
-def trained(name, policy, steps, **options):
+def trained(name, policy, steps, epsilon=1e-7, **options):
     """Return a model after training, its history and its loss on the examples of the first steps."""
     keras.utils.set_random_seed(0)
     sizes = {**TINY, "vocabulary_size": VOCABULARY, "model_dim": 32, "hidden_dim": 64, "dtype": policy}
     model = getattr(models, name)(**sizes, dropout=0.0)
     model = models.MaskedLanguageModel(model) if name == "BERT" else model
     rate = TransformerSchedule(32, min(200, steps), scale=0.5)
-    model.compile(keras.optimizers.Adam(rate), LabelSmoothedCrossentropy(0.1), **options)
+    model.compile(keras.optimizers.Adam(rate, epsilon=epsilon), LabelSmoothedCrossentropy(0.1), **options)
     x, y = examples(name, 16 * steps)
     history = model.fit(x, y, batch_size=16, shuffle=False, verbose=0, check_inputs=False)
     first = slice(0, 16 * min(steps, 100))
@@ -82,9 +82,11 @@ def test_loss_after_2000_steps_equals_float32(name):
 @pytest.mark.parametrize("name", ["GPT", "Transformer", "BERT"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_first_updates_equal_float32(policy, name):
-    _, _, expected = trained(name, "float32", 4, run_eagerly=True)
-    _, _, found = trained(name, policy, 4, run_eagerly=True)
-    assert found == pytest.approx(expected, rel=3e-3)
+    # Adam divides by the size of each gradient, and so scales those up that are rounding errors, as of key biases.
+    options = {"epsilon": 1e-4, "run_eagerly": True}
+    _, _, expected = trained(name, "float32", 4, **options)
+    _, _, found = trained(name, policy, 4, **options)
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
