@@ -48,9 +48,12 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             of range.
 
     Example:
+        >>> from keras_transformer import models, text
+        >>> tokenizer = text.ByteTokenizer()
+        >>> model = models.CTC(models.SpeechEncoder(1, 2, 16, 32), tokenizer.vocabulary_size)
         >>> recognize = SpeechToText(model, tokenizer)
-        >>> recognize(["turn_left.wav", samples])
-        ['turn left', 'stop']
+        >>> len(recognize([np.zeros(16000), np.zeros(8000)]))
+        2
     """
 
     model_classes: ClassVar[tuple[type, ...]] = (CTC, Whisper)
