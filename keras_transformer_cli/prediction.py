@@ -36,7 +36,7 @@ class Predictor:
     text: Callable[[Any], str] = str
 
     def __call__(self, lines: Sequence[str]) -> list[Any]:
-        """Answer lines: texts, texts separated by tabs, or paths of images."""
+        """Answer lines: texts, texts separated by tabs, or paths of images or audio."""
         if self.image_size is not None:
             return [self.answer(self._image(line)) for line in lines]
         rows = [line.split("\t") if max(self.columns) > 1 else [line] for line in lines]
@@ -188,7 +188,7 @@ def load(folder: str) -> Predictor:
         pipeline = pipelines.load(path)
     name = type(pipeline).__name__
     if not pipeline.reads:
-        raise ValueError(f"`folder` must be a pipeline of texts or images. Received: a {name}")
+        raise ValueError(f"`folder` must be a pipeline of texts, images or audio. Received: a {name}")
     if pipeline.reads == "images":
         model = pipeline.model
         size = (*model.image_size, model.num_channels)
@@ -207,7 +207,9 @@ def _of_export(path: pathlib.Path) -> Predictor:
     if "generation" in config:
         return Predictor(name, generating_export(export), (1,), text=task.text)
     if not task.reads:
-        raise ValueError(f"`folder` must be an export of texts or images. Received: an export of a {name}")
+        raise ValueError(
+            f"`folder` must be an export of texts, images or audio. Received: an export of a {name}"
+        )
     model = serving.load(path)
     if task.reads == "images":
         size = (*config["image_size"], config["num_channels"])

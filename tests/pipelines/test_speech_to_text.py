@@ -4,6 +4,7 @@ import base64
 import functools
 import io
 import json
+import pathlib
 import wave
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import keras_transformer_serving as serving
 from keras_transformer import export, generation, interop, models, pipelines, text
+from keras_transformer_cli import commands
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
 from keras_transformer_serving.server import forward, tensorflow_serving
@@ -58,10 +60,22 @@ def test_files_and_arrays_have_the_same_text(recognize, tmp_path):
     assert recognize([]) == []
 
 
+def test_the_command_line_reads_paths(recognize, tmp_path, capsys):
+    recognize.save(tmp_path / "it")
+    paths = [str(tmp_path / name) for name in ("a.wav", "b.wav")]
+    for path, samples in zip(paths, AUDIO, strict=False):
+        pathlib.Path(path).write_bytes(wav(samples))
+    assert commands.main(["predict", str(tmp_path / "it"), *paths, "--format", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [
+        {"input": path, "answer": answer} for path, answer in zip(paths, recognize(paths), strict=True)
+    ]
+
+
 BAD = {
     "another rate": (wav(AUDIO[0], rate=8000), "must have 16000 samples a second. Received: 8000 in"),
     "stereo file": (wav(AUDIO[0], channels=2), "must have one channel. Received: 2 channels in"),
-    "empty file": (b"", "must be a WAV file of integer samples. Received: 0 bytes"),
+    "empty file": (b"", "must be a WAV file of integer samples. Received: 0 bytes, an incomplete file"),
     "file without samples": (wav([]), "must have samples. Received: none in"),
     "text file": (b"turn left", "must be a WAV file of integer samples. Received: 9 bytes"),
     "stereo": (

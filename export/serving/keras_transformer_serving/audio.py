@@ -30,7 +30,7 @@ def read_wav(source: str | os.PathLike[str] | bytes, sample_rate: int) -> np.nda
             content = file.readframes(file.getnframes())
     except (EOFError, wave.Error) as error:
         raise _error(
-            f"`audio` must be a WAV file of integer samples. Received: {name}, {error or 'an incomplete file'}"
+            f"`audio` must be a WAV file of integer samples. Received: {name}, {str(error) or 'an incomplete file'}"
         ) from None
     if channels != 1:
         raise _error(f"`audio` must have one channel. Received: {channels} channels in {name}")

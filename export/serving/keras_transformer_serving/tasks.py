@@ -180,8 +180,8 @@ class Task:
     SavedModels and of the server, the answers of calls and the columns of the command line follow from it.
 
     Attributes:
-        reads: what the command line reads from a line: "texts", separated by tabs, the path of one of "images", or ""
-            if it cannot read the inputs.
+        reads: what the command line reads from a line: "texts", separated by tabs, the path of one of "images" or
+            of "audio", or "" if it cannot read the inputs.
         config: the settings of an export.
     """
 
