@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.epochs import Shard, rows_of_batch, shuffled
+from keras_transformer.data.epochs import Rows, Seeds, Shard, permuted, rows_of_batch, shuffled
 from keras_transformer.data.shape_search import Shape, choose_lengths, choose_shapes, first_fitting, ordered
 from keras_transformer.data.storage import Arrays, gathered
 from keras_transformer_options.arguments import check_positive, check_positive_integer, is_integer
@@ -210,7 +209,6 @@ class BucketOrder:
     Attributes:
         count: the number of batches in an epoch.
         shard: the worker's shard of each batch.
-        static_lengths: the length of each side, `None` for a side whose length differs between batches.
         content: for `Epochs.fingerprint`.
 
     Raises:
@@ -230,55 +228,55 @@ class BucketOrder:
         count_of_bucket = shard.batches(drawn, buckets.batch_sizes, complete)
         self.count = int(count_of_bucket.sum())
         self.shard, self._shuffle, self._complete = shard, shuffle, complete
-        # If all buckets have the same batch size, it is a static shape for Keras and the compiler.
-        sizes = set(buckets.batch_sizes.tolist())
-        self._static_size = sizes.pop() if len(sizes) == 1 and complete else None
-        self.static_lengths = [
-            lengths[0] if len(set(lengths)) == 1 else None for lengths in buckets.shapes.T.tolist()
-        ]
+        # Reshuffle each part for every pass over it, unless there is one pass over all, which is in a random order.
+        self._reshuffle = shuffle and not np.array_equal(numbers, buckets.sizes)
         self._rows, self.content = buckets.rows, [*buckets.content, numbers]
-        with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-            self._shapes, self._sizes = (
-                tf.constant(array, tf.int64) for array in (buckets.shapes, buckets.batch_sizes)
-            )
-            self._drawn, self._first_batch = tf.constant(drawn), _starts(count_of_bucket)
-            # The parts of a bucket are contiguous.
-            self._first_of_bucket = _starts(drawn)
-            self._first_of_part = _starts(numbers.reshape(-1))
-            self._part_sizes, self._part_start = (
-                tf.constant(buckets.sizes.reshape(-1)),
-                _starts(buckets.sizes.reshape(-1)),
-            )
+        self._shapes, self._sizes = buckets.shapes.tolist(), buckets.batch_sizes.tolist()
+        self._drawn, self._first_batch = drawn.tolist(), _starts(count_of_bucket)
+        # The parts of a bucket are contiguous.
+        self._first_of_bucket, self._first_of_part = _starts(drawn), _starts(numbers.reshape(-1))
+        self._part_sizes = buckets.sizes.reshape(-1)
+        self._part_start = _starts(self._part_sizes)
 
-    def __call__(self, number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the row indices of a batch, int64 (B,), −1 for padding, and its shape, int64 (sides,)."""
-        place = shuffled(number, seeds, self.count) if self._shuffle else number
-        bucket = _last_not_after(self._first_batch, place)
-        size = self._sizes[bucket]
+    def __call__(self, number: int, seeds: Seeds) -> Rows:
+        """Return the row indices of a batch, −1 for padding, and its shape."""
+        if self._shuffle:
+            (number,) = shuffled(number, number + 1, seeds, self.count).tolist()
+        return self._at(number, seeds)
+
+    def of_each_shape(self) -> Iterator[Rows]:
+        """Yield the rows of the first and of the last batch of each bucket."""
+        ends = [*self._first_batch[1:].tolist(), self.count]
+        for start, end in zip(self._first_batch.tolist(), ends, strict=True):
+            if start < end:
+                yield self._at(start, (0, 0))
+                yield self._at(end - 1, (0, 0))
+
+    def _at(self, place: int, seeds: Seeds) -> Rows:
+        """Return the rows of the batch at a place, where the batches of the first bucket come first."""
+        bucket = int(_last_not_after(self._first_batch, place))
         numbers = rows_of_batch(
-            place - self._first_batch[bucket],
+            place - int(self._first_batch[bucket]),
             seeds,
             self._drawn[bucket],
-            size,
+            self._sizes[bucket],
             self._shuffle,
             self.shard,
             self._complete,
             full=self._complete,
             purpose=1 + bucket,
         )
-        drawn = self._draw(self._first_of_bucket[bucket] + tf.maximum(numbers, 0), seeds)
-        rows = tf.where(numbers >= 0, drawn, -1)
-        return tf.ensure_shape(rows, [self._static_size]), self._shapes[bucket]
+        drawn = self._draw(self._first_of_bucket[bucket] + np.maximum(numbers, 0), seeds)
+        return np.where(numbers >= 0, drawn, -1), self._shapes[bucket]
 
-    def _draw(self, numbers: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    def _draw(self, numbers: np.ndarray, seeds: Seeds) -> np.ndarray:
         """Map numbers that count the drawn rows of all parts to row indices, int64 (B,)."""
         part = _last_not_after(self._first_of_part, numbers)
-        size = tf.gather(self._part_sizes, part)
-        numbers -= tf.gather(self._first_of_part, part)
+        size, numbers = self._part_sizes[part], numbers - self._first_of_part[part]
         within = numbers % size
-        if self._shuffle:  # reshuffle each part for every pass over it
-            within = shuffled(within, seeds, size, -1 - part - numbers // size * 2**16)
-        return gathered(self._rows, tf.gather(self._part_start, part) + within)
+        if self._reshuffle:
+            within = permuted(within, seeds, size, -1 - part - numbers // size * 2**16)
+        return gathered(self._rows, self._part_start[part] + within)
 
 
 def _chunks(row_lengths: RowLengths, start: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -333,12 +331,11 @@ def _batch_size_of(batch_size: int | None, batch_tokens: int | None) -> Callable
     return lambda shape: max(1, batch_tokens // max(shape))
 
 
-def _starts(sizes: np.ndarray) -> tf.Tensor:
+def _starts(sizes: np.ndarray) -> np.ndarray:
     """Return the start index of each of several contiguous parts."""
-    return tf.constant(np.cumsum(sizes) - sizes)
+    return np.cumsum(sizes) - sizes
 
 
-def _last_not_after(starts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+def _last_not_after(starts: np.ndarray, numbers: Any) -> np.ndarray:
     """Return the index of the last start that is at most each number, int64, of the shape of `numbers`."""
-    indices = tf.searchsorted(starts, tf.reshape(numbers, [-1]), side="right", out_type=tf.int64) - 1
-    return tf.reshape(indices, tf.shape(numbers))
+    return np.searchsorted(starts, numbers, side="right") - 1

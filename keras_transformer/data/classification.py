@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.data.batches import Dataset
 from keras_transformer.data.encoder_rows import (
     EncoderRow,
     checked_shapes,
@@ -36,7 +36,7 @@ def classification(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches to train an encoder such as BERT to classify texts or pairs of texts, or to predict numbers.
 
     The inputs equal those of `pipelines.TextClassification` for the same texts. The labels correspond to the

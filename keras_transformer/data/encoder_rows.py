@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.data.batches import Dataset, batches
 from keras_transformer.data.buckets import Shapes
-from keras_transformer.data.epochs import Batch, Shard, batches
+from keras_transformer.data.epochs import Batch, Shard
 from keras_transformer.data.examples import Examples, stored
 from keras_transformer.data.storage import Chunk, RowsToStore, gathered
 from keras_transformer.data.texts import Tokenizer, check_special_ids, token_lists
@@ -78,7 +78,7 @@ def encoder_batches(
     shard: Shard,
     cache_dir: str | os.PathLike[str] | None,
     complete: bool = False,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches of rows of similar length.
 
     Args:
@@ -106,18 +106,16 @@ def encoder_batches(
     order = shapes.order(
         arrays, lambda start, end: ids.lengths(start, end)[:, None], ids.count, shuffle, shard, complete
     )
-    static = [None, *order.static_lengths]
 
-    def encoder_inputs(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        length = batch.lengths[0]
+    def encoder_inputs(batch: Batch) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        (length,) = batch.lengths
         token_ids, lengths = ids.gather(batch.rows, length)
-        real = tf.range(length) < lengths
-        second = tf.range(length) >= gathered(arrays["boundaries"], tf.maximum(batch.rows, 0))[:, None]
+        real = np.arange(length) < lengths
+        second = np.arange(length) >= gathered(arrays["boundaries"], np.maximum(batch.rows, 0))[:, None]
         inputs = {
-            "token_ids": tf.where(real, token_ids, tokenizer.pad_id),
-            "segment_ids": tf.cast(second & real, tf.int32),
+            "token_ids": np.where(real, token_ids, tokenizer.pad_id),
+            "segment_ids": (second & real).astype(np.int32),
         }
-        inputs = {name: tf.ensure_shape(values, static) for name, values in inputs.items()}
         if arrays.has_rows("labels"):
             return inputs, arrays.rows("labels").padded(batch.rows, length, IGNORED)
         return inputs, gathered(arrays["labels"], batch.rows)

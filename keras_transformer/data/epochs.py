@@ -1,21 +1,26 @@
 """Batches of stored rows, in an order that is a function of seed and epoch.
 
-An order gives the rows of a batch, an objective makes inputs and labels of them, and `batches` makes a dataset of both.
-To resume in the middle of an epoch, only the numbers of the epoch and the batch have to be stored. Shuffling needs no
-buffer: TensorFlow's `RandomIndexShuffle` computes single entries of a permutation.
+An order gives the rows of a batch, an objective makes inputs and labels of them, and `batches.batches` makes a dataset
+of both. To resume in the middle of an epoch, only the numbers of the epoch and the batch have to be stored. Shuffling
+needs no buffer: a cipher computes single entries of a permutation.
 """
 
-import hashlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer_options.arguments import check, is_integer
 
-_PREFETCHED = 4  # batches
-_ROUNDS = 8  # of the cipher that permutes; with 4, permutations of few numbers are less uniform
+Seeds = tuple[int, ...]
+"""Integers that are not negative, for `np.random.default_rng`, less than 2⁶³."""
+
+_BLOCK = 1024  # entries of a permutation that are computed together
+_ROUNDS = 12  # of the cipher that permutes; with 8, permutations of few numbers are less uniform
+_ROUND_NUMBERS = np.arange(_ROUNDS, dtype=np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_HALF, _ONE = np.uint64(32), np.uint64(1)
 
 
 class Epochs:
@@ -59,11 +64,11 @@ class Epochs:
             )
         self._positions["next"] = epoch, batch
 
-    def begin(self) -> tuple[np.int64, np.int64]:
+    def begin(self) -> tuple[int, int]:
         """Return the epoch of the iteration that begins, and its first batch."""
         epoch, batch = self._positions["current"] = self._positions["next"]
         self._positions["next"] = epoch + 1, 0
-        return np.int64(epoch), np.int64(batch)
+        return epoch, batch
 
 
 class Shard(NamedTuple):
@@ -91,7 +96,7 @@ class Shard(NamedTuple):
         return cls(int(shard[0]), int(shard[1]))
 
     def drawn(self, count: Any, complete: bool) -> Any:
-        """Return the number of rows, of `count`, that an epoch draws, integers or tensors.
+        """Return the number of rows, of `count`, that an epoch draws, integers or arrays of them.
 
         Args:
             count: the number of rows.
@@ -119,17 +124,19 @@ class Batch(NamedTuple):
 
     Attributes:
         rows: the indices of rows, int64 (B,), −1 for a row of padding.
-        lengths: the length of each side, int64 (sides,); `None` if all batches have one length.
-        seed: the seed of the worker's shard of this batch, int64 (2,).
-        epoch_seed: the seed of the epoch, int64 (2,).
+        lengths: the length of each side; `None` if all batches have one length.
+        seed: the seed of the worker's shard of this batch.
+        epoch_seed: the seed of the epoch.
     """
 
-    rows: tf.Tensor
-    lengths: tf.Tensor | None
-    seed: tf.Tensor
-    epoch_seed: tf.Tensor
+    rows: np.ndarray
+    lengths: Sequence[int] | None
+    seed: Seeds
+    epoch_seed: Seeds
 
 
+Rows = tuple[np.ndarray, Sequence[int] | None]
+"""`Batch.rows` and `Batch.lengths`."""
 Objective = Callable[[Batch], tuple[Any, Any]]
 
 
@@ -146,13 +153,16 @@ class Order(Protocol):
     shard: Shard
     content: Sequence[np.ndarray | str]
 
-    def __call__(self, number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Return `Batch.rows` and `Batch.lengths`.
+    def __call__(self, number: int, seeds: Seeds) -> Rows:
+        """Return the rows of a batch.
 
         Args:
-            number: the number of the batch, int64 ().
-            seeds: the seeds of the epoch, int64 (2,).
+            number: the number of the batch.
+            seeds: the seed and the number of the epoch.
         """
+
+    def of_each_shape(self) -> Iterable[Rows]:
+        """Yield the rows of batches of every shape that occurs."""
 
 
 class RowOrder:
@@ -187,15 +197,16 @@ class RowOrder:
         self._rows, self._batch_size, self._shuffle = rows, batch_size, shuffle
         self._complete, self._padded = complete, padded
 
-    def __call__(self, number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, None]:
-        """Return the indices of the rows of a batch, int64 (B,)."""
+    def __call__(self, number: int, seeds: Seeds) -> Rows:
+        """Return the rows of a batch."""
         rows = rows_of_batch(
             number, seeds, self._rows, self._batch_size, self._shuffle, self.shard, self._complete
         )
-        if self._padded:
-            rows = tf.pad(rows, [[0, self._batch_size - tf.size(rows)]], constant_values=-1)
-            rows = tf.ensure_shape(rows, [self._batch_size])
-        return rows, None
+        return padded(rows, self._batch_size) if self._padded else rows, None
+
+    def of_each_shape(self) -> Iterable[Rows]:
+        """Yield the rows of the first and of the last batch."""
+        return (self(number, (0, 0)) for number in (0, self.count - 1))
 
 
 class ContiguousOrder:
@@ -216,115 +227,107 @@ class ContiguousOrder:
         self.count, self.shard = shard.batches(rows, batch_size), shard
         self._rows, self._batch_size = rows, batch_size
 
-    def __call__(self, number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, None]:
-        """Return the indices of the rows of a batch, int64 (B,)."""
-        parts = self.shard.index * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
+    def __call__(self, number: int, seeds: Seeds) -> Rows:
+        """Return the rows of a batch."""
+        parts = self.shard.index * self._batch_size + np.arange(self._batch_size)
         rows = parts * self.count + number
-        return tf.where(rows < self._rows, rows, -1), None
+        return np.where(rows < self._rows, rows, -1), None
+
+    def of_each_shape(self) -> Iterable[Rows]:
+        """Yield the rows of the first batch."""
+        yield self(0, (0, 0))
 
 
-def batches(
-    order: Order,
-    objective: Objective,
-    seed: int,
-    content: Iterable[np.ndarray | str],
-    nondeterministic_tokenizer: str = "",
-) -> tf.data.Dataset:
-    """Make a dataset of batches, each a function of its number.
+def shuffled(start: int, end: int, seeds: Seeds, count: int, purpose: int = 0) -> np.ndarray:
+    """Return the numbers from `start` up to `end`, exclusive, mapped by a random permutation of [0, count).
 
     Args:
-        order: the rows of each batch.
-        objective: a function from the rows of a batch to its inputs and labels.
-        seed: the first of the two seeds; the second is the number of the epoch.
-        content: the arrays that the batches are made of, or hashes of them, for `Epochs.fingerprint`.
-        nondeterministic_tokenizer: see `Epochs`.
+        start: the first number.
+        end: the last number plus 1, at most `count`.
+        seeds: the seed and the number of the epoch.
+        count: the size of the permutation.
+        purpose: the index of the permutation within the epoch.
 
     Returns:
-        The dataset, with its `Epochs` as the attribute `epochs`.
-
-    Raises:
-        ValueError: if `seed` is not an integer.
+        int64 (end - start,).
     """
-    check(is_integer(seed), "be an integer", seed=seed)
-    count, shard = order.count, order.shard
-    digest = hashlib.blake2b(f"{count} {seed} {shard.count}".encode(), digest_size=16)
-    for item in (*content, *order.content):
-        if isinstance(item, str):
-            digest.update(item.encode())
-            continue
-        array = np.ascontiguousarray(item)
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(array.data if array.size else b"")
-    epochs = Epochs(count, digest.hexdigest(), nondeterministic_tokenizer)
-
-    def numbers(_: tf.Tensor) -> tf.data.Dataset:
-        epoch, first = tf.numpy_function(epochs.begin, [], (tf.int64, tf.int64), stateful=True)
-        first = tf.ensure_shape(first, ())
-        seeds = tf.stack([tf.constant(seed, tf.int64), tf.ensure_shape(epoch, ())])
-        return tf.data.Dataset.range(first, count).map(lambda number: (number, seeds))
-
-    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[Any, Any]:
-        part = number * shard.count + shard.index
-        seed_of_batch = tf.random.experimental.stateless_fold_in(seeds, part)
-        return objective(Batch(*order(number, seeds), seed_of_batch, seeds))
-
-    dataset = tf.data.Dataset.range(1).flat_map(numbers).map(batch, tf.data.AUTOTUNE, deterministic=True)
-    dataset = prefetched(dataset.apply(tf.data.experimental.assert_cardinality(count)))
-    dataset.epochs = epochs
-    return dataset
+    first = start // _BLOCK
+    blocks = [_block(number, seeds, count, purpose) for number in range(first, -(-end // _BLOCK))]
+    return np.concatenate([np.zeros(0, np.int64), *blocks])[start - first * _BLOCK :][: end - start]
 
 
-def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Prefetch the batches of a dataset, without autotuning.
-
-    With autotuning, TensorFlow (2.20 and 2.21) ends an epoch only when its tuner next wakes: 1.3, 2.6, 5.1, …, 82
-    seconds after the start, then every minute. An epoch of 21 seconds takes 41.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.prefetch(_PREFETCHED).with_options(options)
+@functools.lru_cache(maxsize=64)
+def _block(number: int, seeds: Seeds, count: int, purpose: int) -> np.ndarray:
+    """Return the n-th block of a permutation: computed together, its entries take a tenth of the time."""
+    numbers = np.arange(number * _BLOCK, min((number + 1) * _BLOCK, count))
+    return permuted(numbers, seeds, count, purpose)
 
 
-def shuffled(
-    numbers: tf.Tensor, seeds: tf.Tensor, count: int | tf.Tensor, purpose: int | tf.Tensor = 0
-) -> tf.Tensor:
-    """Map numbers by a random permutation of [0, count).
+def permuted(numbers: np.ndarray, seeds: Seeds, count: Any, purpose: Any) -> np.ndarray:
+    """Map numbers by random permutations, without a buffer.
+
+    A permutation is a Feistel network: a number is written with two digits, to each of which a hash of the other is
+    added in turn. The digits also write a few numbers from `count` on; these are mapped again until one is less.
 
     Args:
-        numbers: int64 (n,) or (), in [0, count).
-        seeds: the seeds of the epoch, int64 (2,).
-        count: the size of the permutation, or one size for each number, int64 (n,).
-        purpose: the index of the permutation within the epoch, or one index for each number, int64 (n,).
+        numbers: integers (n,).
+        seeds: the seed and the number of the epoch.
+        count: the size of the permutation, or one size for each number, integers (n,).
+        purpose: the index of the permutation within the epoch, or one index for each number, integers (n,).
 
     Returns:
-        int64, of the shape of `numbers`.
+        int64 (n,).
+
+    References:
+        Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (2002): a generalised Feistel cipher and cycle
+        walking.
     """
-    purpose = tf.cast(purpose, tf.int64)
-    seed = tf.stack(
-        [tf.broadcast_to(value, tf.shape(purpose)) for value in (seeds[0], seeds[1], purpose)], axis=-1
-    )
-    # `tf.random.experimental.index_shuffle` takes one seed for all numbers.
-    return tf.raw_ops.RandomIndexShuffle(
-        index=numbers, seed=seed, max_index=tf.cast(count, tf.int64) - 1, rounds=_ROUNDS
-    )
+    sizes = np.atleast_1d(count).astype(np.uint64)
+    first_base = np.ceil(np.sqrt(sizes)).astype(np.uint64)
+    second_base = (sizes + first_base - _ONE) // first_base
+    key = np.zeros(1, np.uint64)
+    for part in (*seeds, purpose):
+        key = _hashed(key + np.atleast_1d(np.asarray(part, np.int64)).view(np.uint64))
+    keys = _hashed(_ROUND_NUMBERS + key)  # (rounds, 1) or (rounds, n)
+
+    def mapped(values: np.ndarray) -> np.ndarray:
+        first, second = np.divmod(values, second_base)
+        for first_key, second_key in zip(keys[::2], keys[1::2], strict=True):
+            first = (first + _hashed(second + first_key)) % first_base
+            second = (second + _hashed(first + second_key)) % second_base
+        return first * second_base + second
+
+    values = mapped(numbers.astype(np.uint64))
+    while (outside := values >= sizes).any():
+        values = np.where(outside, mapped(values), values)
+    return values.astype(np.int64)
+
+
+def _hashed(values: np.ndarray) -> np.ndarray:
+    """Return hashes of 32 bits, uint64, by the multiplications and shifts of SplitMix64."""
+    mixed = values * _MULTIPLIERS[0]
+    mixed ^= mixed >> _HALF
+    mixed *= _MULTIPLIERS[1]
+    mixed >>= _HALF
+    return mixed
 
 
 def rows_of_batch(
-    number: tf.Tensor,
-    seeds: tf.Tensor,
-    count: int | tf.Tensor,
-    batch_size: int | tf.Tensor,
+    number: int,
+    seeds: Seeds,
+    count: int,
+    batch_size: int,
     shuffle: bool,
     shard: Shard,
     complete: bool,
     full: bool = False,
-    purpose: int | tf.Tensor = 0,
-) -> tf.Tensor:
+    purpose: int = 0,
+) -> np.ndarray:
     """Return the indices of the rows in a worker's shard of a batch, int64 (b,), out of `count` rows.
 
     Args:
-        number: the number of the batch, int64 ().
-        seeds: the seeds of the epoch, int64 (2,).
+        number: the number of the batch.
+        seeds: the seed and the number of the epoch.
         count: the number of rows.
         batch_size: B, the number of rows of each worker.
         shuffle: whether to reshuffle in each epoch.
@@ -340,13 +343,18 @@ def rows_of_batch(
     first = number * batch_size * shard.count
     last = first + batch_size * shard.count
     if not full:
-        last = tf.minimum(last, tf.cast(drawn, tf.int64))
-    size = (last - first + shard.count - 1) // shard.count
-    rows = first + shard.index * size + tf.range(size)
-    present = tf.minimum(rows, drawn - 1)
+        last = min(last, drawn)
+    size = -(-(last - first) // shard.count)
+    start = first + shard.index * size
+    end = max(start, min(start + size, drawn))
     if shuffle:
-        indices = shuffled(present, seeds, count, purpose)
+        rows = shuffled(start, end, seeds, count, purpose)
     else:  # drop the last rows in the first epoch, the rows before them in the next
-        dropped = count - drawn
-        indices = tf.where(present < drawn - seeds[1] * dropped % (drawn + 1), present, present + dropped)
-    return tf.where(rows < drawn, indices, -1)
+        rows, dropped = np.arange(start, end), count - drawn
+        rows = np.where(rows < drawn - seeds[1] * dropped % (drawn + 1), rows, rows + dropped)
+    return padded(rows, size)
+
+
+def padded(rows: np.ndarray, size: int) -> np.ndarray:
+    """Complete row indices to (size,) with −1, rows of padding."""
+    return np.concatenate([rows, np.full(size - len(rows), -1)])

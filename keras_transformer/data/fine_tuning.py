@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
+from keras_transformer.data.batches import Dataset, batches
+from keras_transformer.data.epochs import Batch, RowOrder, Shard
 from keras_transformer.data.examples import Examples, Labels, stored
 from keras_transformer.data.storage import Chunk, RowsToStore, gathered
 from keras_transformer.data.texts import Tokenizer, padding_values, token_lists
@@ -29,7 +29,7 @@ def fine_tuning(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches to fine-tune a language model for a task, with language modelling as an auxiliary objective.
 
     For an encoder such as BERT, which needs no such objective, see `classification`; its labels are the same.
@@ -128,17 +128,16 @@ def fine_tuning(
     )
     tokens, first_row = arrays.rows("rows"), arrays.rows("numbers").splits
     rows_per_example, length = arrays["sizes"].tolist()
-    shape = [None, length] if task in ("classification", "entailment") else [None, rows_per_example, length]
+    shape = (length,) if task in ("classification", "entailment") else (rows_per_example, length)
 
-    def classes_and_tokens(batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        rows = gathered(first_row, batch.rows)[:, None] + tf.range(rows_per_example, dtype=tf.int64)
-        rows = tf.reshape(tf.where(rows < gathered(first_row, batch.rows + 1)[:, None], rows, -1), [-1])
+    def classes_and_tokens(batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        rows = gathered(first_row, batch.rows)[:, None] + np.arange(rows_per_example)
+        rows = np.where(rows < gathered(first_row, batch.rows + 1)[:, None], rows, -1).reshape(-1)
         ids, lengths = tokens.gather(rows, length)
-        column = tf.range(length, dtype=tf.int64)
-        following = tf.pad(ids[:, 1:], [[0, 0], [0, 1]])
-        following = tf.where(column + 1 < lengths, following, padding[1])
-        ids = tf.where(column < lengths, ids, padding[0])
-        ids, following = (tf.reshape(values, [-1, *shape[1:]]) for values in (ids, following))
+        column = np.arange(length)
+        following = np.where(column + 1 < lengths, np.roll(ids, -1, axis=1), padding[1])
+        ids = np.where(column < lengths, ids, padding[0])
+        ids, following = (values.reshape(-1, *shape) for values in (ids, following))
         return {"token_ids": ids}, {"classes": gathered(arrays["labels"], batch.rows), "tokens": following}
 
     order = RowOrder(len(first_row) - 1, batch_size, shuffle, part, complete=False)

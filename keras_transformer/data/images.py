@@ -1,9 +1,9 @@
 """Batches of images and labels for an image classifier."""
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
+from keras_transformer.data.batches import Dataset, batches
+from keras_transformer.data.epochs import Batch, RowOrder, Shard
 from keras_transformer_options.arguments import ArgumentError, check_at_least
 
 
@@ -17,7 +17,7 @@ def image_batches(
     shuffle: bool = True,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches of images, with random shifts and flips that differ in each epoch.
 
     Args:
@@ -55,28 +55,25 @@ def image_batches(
     check_at_least(1, batch_size=batch_size)
     check_at_least(0, shift=shift)
     part = Shard.of(shard)
-    content, order = (images, labels), RowOrder(len(images), batch_size, shuffle, part, complete=False)
-    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-        images, labels = tf.constant(images), tf.constant(labels)
 
-    def augmented(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        chosen = tf.gather(images, batch.rows)
+    def augmented(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        chosen, random = images[batch.rows], np.random.default_rng(batch.seed)
         if shift:
-            chosen = _moved(chosen, shift, batch.seed)
+            chosen = _moved(chosen, shift, random)
         if flip:
-            mirrored = tf.random.stateless_uniform([tf.size(batch.rows), 1, 1, 1], batch.seed + 1) < 0.5
-            chosen = tf.where(mirrored, chosen[:, :, ::-1], chosen)
-        return chosen, tf.gather(labels, batch.rows)
+            mirrored = random.random((len(chosen), 1, 1, 1)) < 0.5
+            chosen = np.where(mirrored, chosen[:, :, ::-1], chosen)
+        return chosen, labels[batch.rows]
 
-    return batches(order, augmented, seed, content)
+    order = RowOrder(len(images), batch_size, shuffle, part, complete=False)
+    return batches(order, augmented, seed, (images, labels))
 
 
-def _moved(images: tf.Tensor, shift: int, seed: tf.Tensor) -> tf.Tensor:
+def _moved(images: np.ndarray, shift: int, random: np.random.Generator) -> np.ndarray:
     """Pad each image and crop it at a random offset."""
-    padded = tf.pad(images, [[0, 0], [shift, shift], [shift, shift], [0, 0]])
-    for axis in (1, 2):
-        places = tf.random.stateless_uniform(
-            [tf.shape(images)[0], 1], seed + axis, maxval=2 * shift + 1, dtype=tf.int32
-        )
-        padded = tf.gather(padded, places + tf.range(images.shape[axis]), axis=axis, batch_dims=1)
-    return padded
+    padded = np.pad(images, [(0, 0), (shift, shift), (shift, shift), (0, 0)])
+    count, height, width, _ = images.shape
+    rows, columns = (
+        random.integers(2 * shift + 1, size=(count, 1)) + np.arange(size) for size in (height, width)
+    )
+    return padded[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None]]

@@ -5,14 +5,14 @@ import os
 from collections.abc import Iterator
 
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.data.batches import Dataset, batches
 from keras_transformer.data.buckets import Shapes
-from keras_transformer.data.epochs import RowOrder, Shard, batches
+from keras_transformer.data.epochs import RowOrder, Shard
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import PackedTexts
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
-from keras_transformer.data.storage import Chunk, RaggedRows, RowsToStore
+from keras_transformer.data.storage import Chunk, RaggedRows, RowsToStore, within
 from keras_transformer.data.texts import Tokenizer, check_special_ids, padding_values, tokenized
 from keras_transformer_options.arguments import ArgumentError, check_positive_integer
 from keras_transformer_options.columns import Columns
@@ -32,7 +32,7 @@ def instruction_tuning(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     r"""Make batches of prompts and completions for a decoder-only model, with the loss on completions only.
 
     For a prompt x and its completion y, which an end token follows, the objective is
@@ -86,12 +86,9 @@ def instruction_tuning(
         for chunk in chunks:
             _, prompts, completions = zip(*chunk, strict=True)
             prompts, completions = (tokenized(side, tokenizer) for side in (prompts, completions))
-            ends = tf.fill([prompts.nrows(), 1], tokenizer.end_id)
-            texts = RowsToStore.of_ragged(tf.concat([prompts, completions, ends], axis=1))
-            starts = np.repeat(np.cumsum(texts.lengths) - texts.lengths, texts.lengths)
-            is_label = np.arange(len(texts.values)) - starts >= np.repeat(
-                prompts.row_lengths(), texts.lengths
-            )
+            ends = RowsToStore.repeated([tokenizer.end_id], len(chunk))
+            texts = prompts.followed_by(completions).followed_by(ends)
+            is_label = within(texts.lengths) >= np.repeat(prompts.lengths, texts.lengths)
             has_tokens = has_tokens or len(texts.values) > len(chunk)
             yield {"texts": texts, "is_label": is_label}
         if not has_tokens:

@@ -4,9 +4,10 @@ import itertools
 import os
 from collections.abc import Iterator
 
-import tensorflow as tf
+import numpy as np
 
-from keras_transformer.data.epochs import Batch, ContiguousOrder, Order, RowOrder, Shard, batches
+from keras_transformer.data.batches import Dataset, batches
+from keras_transformer.data.epochs import Batch, ContiguousOrder, Order, RowOrder, Shard
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import Elements, PackedTexts
 from keras_transformer.data.sampling import SampledRows, check_sampling, nondeterministic_tokenizer
@@ -39,7 +40,7 @@ def language_modeling(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     r"""Make batches for the objective $\max_\theta \sum_t \log p_\theta(w_t \mid w_{t-T} \dots w_{t-1})$.
 
     The texts, each followed by an end token, are concatenated to one stream of tokens $w_t$ and split into rows of T
@@ -105,12 +106,11 @@ def language_modeling(
         for chunk in chunks:
             ids = tokenized(chunk, tokenizer)
             if is_sampled:
-                kept = itertools.compress(chunk, ids.row_lengths().numpy() > 0)
+                kept = itertools.compress(chunk, ids.lengths > 0)
                 yield {"strings": RowsToStore.of_strings([_as_bytes(text) for text in kept])}
-            ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
-            has_tokens = has_tokens or int(ids.nrows()) > 0
-            ends = tf.fill([ids.nrows(), 1], tokenizer.end_id)
-            yield {"texts": RowsToStore.of_ragged(tf.concat([ids, ends], axis=1))}
+            ids = ids._replace(lengths=ids.lengths[ids.lengths > 0])
+            has_tokens = has_tokens or len(ids.lengths) > 0
+            yield {"texts": ids.followed_by(RowsToStore.repeated([tokenizer.end_id], len(ids.lengths)))}
         check_tokens(has_tokens)
 
     arrays = stored(
@@ -151,17 +151,15 @@ class _Stream:
 
     def __call__(self, batch: Batch) -> Elements:
         """Return the inputs and labels of a batch."""
-        shift = 0
-        if self._shuffle:
-            shift = tf.random.stateless_uniform([], batch.epoch_seed, 0, self._length, tf.int64)
+        shift = np.random.default_rng(batch.epoch_seed).integers(self._length) if self._shuffle else 0
         # Negative for the first row of a shuffled epoch, which is shortened so that each token is in one row.
-        first = tf.where(batch.rows >= 0, batch.rows * self._length - shift, self._predicted)
-        end = tf.minimum(first + self._length, self._predicted)[:, None]
-        places = tf.maximum(first, 0)[:, None] + tf.range(self._length + 1, dtype=tf.int64)  # (B, T + 1)
-        tokens = gathered(self._flat, tf.minimum(places, self._predicted))
+        first = np.where(batch.rows >= 0, batch.rows * self._length - shift, self._predicted)
+        end = np.minimum(first + self._length, self._predicted)[:, None]
+        places = np.maximum(first, 0)[:, None] + np.arange(self._length + 1)  # (B, T + 1)
+        tokens = gathered(self._flat, np.minimum(places, self._predicted))
         real = places[:, :-1] < end
         ids, labels = (
-            tf.where(real, values, padding)
+            np.where(real, values, padding)
             for values, padding in zip((tokens[:, :-1], tokens[:, 1:]), self._padding, strict=True)
         )
         return {"token_ids": ids}, labels

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
+from keras_transformer.data.batches import Dataset, batches
+from keras_transformer.data.epochs import Batch, RowOrder, Shard
 from keras_transformer.data.examples import Examples, stored
 from keras_transformer.data.storage import Chunk, RaggedRows, RowsToStore, gathered
 from keras_transformer.data.texts import (
@@ -49,7 +49,7 @@ def masked_language_modeling(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     r"""Make batches to train an encoder to predict masked tokens.
 
     Of the n tokens of a row that are not special, max(1, round(rate · n)) are chosen, different ones in each epoch:
@@ -109,9 +109,9 @@ def masked_language_modeling(
     ids = arrays.rows("rows")
     mask = _Masking(tokenizer, max_length, rate, whole_words)
 
-    def masked_tokens(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def masked_tokens(batch: Batch) -> tuple[dict[str, np.ndarray], np.ndarray]:
         token_ids = ids.padded(batch.rows, max_length, tokenizer.pad_id)
-        masked, positions, labels = mask(token_ids, batch.seed)
+        masked, positions, labels = mask(token_ids, np.random.default_rng(batch.seed))
         return {"token_ids": masked, "masked_positions": positions}, labels
 
     order = RowOrder(ids.count, batch_size, shuffle, part)
@@ -130,7 +130,7 @@ def next_sentences(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches of BERT's two pre-training tasks: masked language modelling and next-sentence prediction.
 
     Every sentence with a successor is the first sentence of one row. In a random half of the rows, which differs in
@@ -192,18 +192,17 @@ def next_sentences(
     ids = arrays.rows("sentences")
     mask = _Masking(tokenizer, max_length, rate, whole_words)
 
-    def pretraining(batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        before, seed = gathered(arrays["first"], batch.rows), batch.seed
+    def pretraining(batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        before, random = gathered(arrays["first"], batch.rows), np.random.default_rng(batch.seed)
         start, end = (gathered(arrays[name], before) for name in ("document_start", "document_end"))
-        fraction = tf.random.stateless_uniform([tf.size(before)], seed + 3)
-        other = tf.cast(fraction * tf.cast(ids.count - (end - start), tf.float32), tf.int64)
-        other = tf.where(other < start, other, other + end - start)
-        random_one = tf.random.stateless_uniform([tf.size(before)], seed + 4) < 0.5
-        second = tf.where(random_one, tf.minimum(other, ids.count - 1), before + 1)
+        other = random.integers(ids.count - (end - start))
+        other = np.where(other < start, other, other + end - start)
+        is_random = random.random(len(before)) < 0.5
+        second = np.where(is_random, other, before + 1)
         token_ids, segment_ids = _joined(ids, before, second, tokenizer, max_length)
-        masked, positions, labels = mask(token_ids, seed)
+        masked, positions, labels = mask(token_ids, random)
         inputs = {"token_ids": masked, "segment_ids": segment_ids, "masked_positions": positions}
-        return inputs, {"tokens": labels, "next_sentence": tf.cast(random_one, tf.int32)}
+        return inputs, {"tokens": labels, "next_sentence": is_random.astype(np.int32)}
 
     order = RowOrder(len(arrays["first"]), batch_size, shuffle, part, complete=False)
     return batches(order, pretraining, seed, arrays.content)
@@ -213,93 +212,72 @@ class _Masking:
     """Choose tokens and replace them by mask tokens."""
 
     def __init__(self, tokenizer: MaskingTokenizer, max_length: int, rate: float, whole_words: bool) -> None:
-        self.tokenizer, self.rate = tokenizer, rate
-        self.most = max(1, round(rate * max_length))
+        self._mask_id, self._pad_id, self._rate = tokenizer.mask_id, tokenizer.pad_id, rate
+        self._most = max(1, round(rate * max_length))
         names = ("pad_id", "unknown_id", "start_id", "end_id", "mask_id")
-        special = {getattr(tokenizer, name) for name in names}
-        ordinary = [id_ for id_ in range(tokenizer.vocabulary_size) if id_ not in special]
-        continues = [
-            whole_words and tokenizer.id_to_piece(id_).startswith("##")
-            for id_ in range(tokenizer.vocabulary_size)
-        ]
-        with tf.device("CPU:0"):
-            self.special = tf.constant(sorted(special))
-            self.ordinary, self.continues = tf.constant(ordinary), tf.constant(continues)
-
-    def __call__(self, token_ids: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the masked ids (B, T), the chosen positions (B, M) and the original tokens there (B, M)."""
-        shape = tf.shape(token_ids)
-        may = tf.reduce_all(token_ids[..., None] != self.special, axis=-1)  # (B, T)
-        tokens = tf.cast(tf.math.count_nonzero(may, axis=1, keepdims=True), tf.float32)
-        wanted = tf.where(tokens > 0, tf.maximum(1.0, tf.round(self.rate * tokens)), 0.0)  # (B, 1)
-        first = may & ~tf.gather(self.continues, token_ids)
-        first |= may & (tf.range(shape[1]) == tf.argmax(may, axis=1, output_type=tf.int32)[:, None])
-        # Sort tokens in a random order that keeps words together, and choose the first of them.
-        word = tf.where(may, tf.cumsum(tf.cast(first, tf.int32), axis=1), 0)  # (B, T)
-        priority = tf.random.stateless_uniform([shape[0], shape[1] + 1], seed)
-        priority = tf.where(may, tf.gather(priority, word, batch_dims=1), 2.0)
-        order = tf.argsort(priority, axis=1, stable=True)  # (B, T)
-        ordered_word = tf.gather(word, order, batch_dims=1)
-        place = tf.range(1, shape[1] + 1)[None]
-        same_as_next = ordered_word[:, 1:] == ordered_word[:, :-1]
-        last = tf.concat([~same_as_next, tf.ones([shape[0], 1], tf.bool)], axis=1)
-        fits = tf.cast(place, tf.float32) <= wanted
-        # Choose whole words whose last token is within the wanted number, but at least one word.
-        count = tf.reduce_max(tf.where(last & fits, place, 0), axis=1, keepdims=True)
-        one = tf.where(tokens > 0, tf.argmax(last, axis=1, output_type=tf.int32)[:, None] + 1, 0)
-        count = tf.maximum(count, one)
-        positions = order[:, : self.most]
-        chosen = tf.range(1, tf.shape(positions)[1] + 1) <= count  # (B, M)
-        positions = tf.where(chosen, positions, 0)
-        labels = tf.where(chosen, tf.gather(token_ids, positions, batch_dims=1), self.tokenizer.pad_id)
-        replaced = self._replace(labels, seed)
-        rows = tf.broadcast_to(tf.range(shape[0])[:, None], tf.shape(positions))
-        places = tf.boolean_mask(tf.stack([rows, positions], axis=-1), chosen)
-        masked = tf.tensor_scatter_nd_update(token_ids, places, tf.boolean_mask(replaced, chosen))
-        return masked, positions, labels
-
-    def _replace(self, labels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        draw = tf.random.stateless_uniform(tf.shape(labels), seed + 1)
-        index = tf.random.stateless_uniform(
-            tf.shape(labels), seed + 2, maxval=len(self.ordinary), dtype=tf.int32
+        special, ids = [getattr(tokenizer, name) for name in names], np.arange(tokenizer.vocabulary_size)
+        self._is_ordinary = ~np.isin(ids, special)
+        self._ordinary = ids[self._is_ordinary].astype(np.int32)
+        self._continues = np.array(
+            [whole_words and tokenizer.id_to_piece(int(id_)).startswith("##") for id_ in ids]
         )
-        other = tf.where(draw < _MASKED + _RANDOM, tf.gather(self.ordinary, index), labels)
-        return tf.where(draw < _MASKED, self.tokenizer.mask_id, other)
+
+    def __call__(
+        self, token_ids: np.ndarray, random: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the masked ids (B, T), the chosen positions (B, M) and the original tokens there (B, M)."""
+        size, length = token_ids.shape
+        may = self._is_ordinary[token_ids]  # (B, T)
+        tokens = may.sum(axis=1, keepdims=True)
+        wanted = np.where(tokens > 0, np.maximum(1, np.round(self._rate * tokens)), 0)  # (B, 1)
+        first = may & ~self._continues[token_ids]
+        first |= may & (np.arange(length) == may.argmax(axis=1)[:, None])
+        # Sort tokens in a random order that keeps words together, and choose the first of them.
+        word = np.where(may, first.cumsum(axis=1), 0)  # (B, T)
+        priority = np.take_along_axis(random.random((size, length + 1)), word, axis=1)
+        order = np.where(may, priority, 2.0).argsort(axis=1, kind="stable")  # (B, T)
+        ordered_word = np.take_along_axis(word, order, axis=1)
+        last = np.diff(ordered_word, axis=1, append=-1) != 0
+        place = np.arange(1, length + 1)
+        # Choose whole words whose last token is within the wanted number, but at least one word.
+        count = np.where(last & (place <= wanted), place, 0).max(axis=1, keepdims=True)
+        count = np.maximum(count, np.where(tokens > 0, last.argmax(axis=1)[:, None] + 1, 0))
+        chosen = place[: self._most] <= count  # (B, M)
+        positions = np.where(chosen, order[:, : self._most], 0)
+        labels = np.where(chosen, np.take_along_axis(token_ids, positions, axis=1), self._pad_id)
+        masked = token_ids.copy()
+        masked[np.nonzero(chosen)[0], positions[chosen]] = self._replaced(labels[chosen], random)
+        return masked, positions.astype(np.int32), labels
+
+    def _replaced(self, ids: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        draw, other = random.random(len(ids)), random.choice(self._ordinary, len(ids))
+        return np.where(draw < _MASKED, self._mask_id, np.where(draw < _MASKED + _RANDOM, other, ids))
 
 
 def _joined(
     ids: RaggedRows,
-    first_rows: tf.Tensor,
-    second_rows: tf.Tensor,
+    first_rows: np.ndarray,
+    second_rows: np.ndarray,
     tokenizer: MaskingTokenizer,
     max_length: int,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Return rows "start, first, end, second, end" and their segment ids, (B, T) each."""
-    available = max_length - 3
-    first, first_lengths = ids.gather(first_rows, available)
-    second, second_lengths = ids.gather(second_rows, available)
+    available, columns = max_length - 3, np.arange(max_length)
+    first, first_lengths = ids.gather(first_rows, max_length)
+    second, second_lengths = ids.gather(second_rows, max_length)
     # Each text may have half of the positions, and those of the other half that the other text does not need.
-    half = available // 2
-    kept_first = tf.minimum(
-        first_lengths, tf.maximum(tf.constant(half, tf.int64), available - second_lengths)
+    kept_first = np.minimum(first_lengths, np.maximum(available // 2, available - second_lengths))
+    kept_second = np.minimum(second_lengths, available - kept_first)
+    boundary = kept_first + 2
+    end = boundary + kept_second  # the position of the last end id
+    shifted = (columns - boundary) % max_length  # of the second text
+    token_ids = np.where(
+        columns < boundary, np.roll(first, 1, axis=1), np.take_along_axis(second, shifted, axis=1)
     )
-    kept_second = tf.minimum(second_lengths, available - kept_first)
-    start, end = (
-        tf.fill([tf.size(first_rows), 1], tokenizer.start_id),
-        tf.fill([tf.size(first_rows), 1], tokenizer.end_id),
-    )
-    rows = [
-        tf.RaggedTensor.from_tensor(part, tf.squeeze(kept, 1))
-        for part, kept in ((first, kept_first), (second, kept_second))
-    ]
-    first_part = tf.concat([start, rows[0], end], axis=1)
-    second_part = tf.concat([rows[1], end], axis=1)
-    shape = [None, max_length]
-    token_ids = tf.concat([first_part, second_part], axis=1).to_tensor(tokenizer.pad_id, shape=shape)
-    segments = tf.concat([tf.zeros_like(first_part), tf.ones_like(second_part)], axis=1).to_tensor(
-        0, shape=shape
-    )
-    return token_ids, segments
+    token_ids[:, 0] = tokenizer.start_id
+    token_ids = np.where((columns == boundary - 1) | (columns == end), tokenizer.end_id, token_ids)
+    segments = ((columns >= boundary) & (columns <= end)).astype(np.int32)
+    return np.where(columns <= end, token_ids, tokenizer.pad_id), segments
 
 
 def _check(tokenizer: MaskingTokenizer, batch_size: int, max_length: int, rate: float) -> None:

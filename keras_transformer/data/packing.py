@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.data.buckets import RowLengths
 from keras_transformer.data.epochs import Batch
 from keras_transformer.data.sampling import SampledRows, seeded
-from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStore, check_files
+from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStore, check_files, within
 
-Elements = tuple[dict[str, tf.Tensor], tf.Tensor]
+Elements = tuple[dict[str, np.ndarray], np.ndarray]
 
 _MAX_TEXTS, _MAX_TOKENS = 2**16, 2**24  # packed at a time
 
@@ -52,57 +51,42 @@ class PackedTexts:
 
     def __call__(self, batch: Batch) -> Elements:
         """Return the inputs and labels of a batch."""
-        samples: list[tf.Tensor] = []
-        if self._sampled is not None:
-            texts = tf.numpy_function(self._texts_of, [batch.rows], tf.int64, stateful=False)
-            sampled = seeded(self._sampled, batch.seed).sample(tf.ensure_shape(texts, [None]))
-            samples = [sampled.values, sampled.row_lengths()]
-        inputs = [batch.rows, *samples]
-        ids, segments, positions, labels = _computed(self._gather, inputs, 4, self._length)
-        return {"token_ids": ids, "segment_ids": segments, "positions": positions}, labels
-
-    def _texts_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the text index of each piece of the rows."""
-        check_files(*self._firsts, self._texts)
-        return self._texts[_pieces_of(self._firsts, rows)[0]]
-
-    def _gather(self, rows: np.ndarray, *samples: np.ndarray) -> list[np.ndarray]:
-        check_files(self._flat, *self._firsts, self._sizes, self._capacities, self._is_label)
-        pieces, counts = _pieces_of(self._firsts, rows)
+        check_files(self._flat, *self._firsts, self._sizes, self._capacities, self._is_label, self._texts)
+        pieces, counts = _pieces_of(self._firsts, batch.rows)
         flat, first, sizes = self._flat, self._firsts.flat[pieces], self._sizes[pieces]
-        if samples:
-            flat, first, sizes = self._with_samples(pieces, *samples)
+        if self._sampled is not None:
+            samples = seeded(self._sampled, batch.seed).sample(self._texts[pieces])
+            flat, first, sizes = self._with_samples(pieces, samples)
         layout = _Layout.of(counts, sizes)
         place = first[layout.piece] + layout.position
         ids, labels = flat[place], flat[place + 1]
         if self._is_label is not None:
             labels = np.where(self._is_label[place + 1], labels, self._padding[1])
-        return [
+        ids, labels = (
             layout.dense(values, padding, self._length)
-            for values, padding in (
-                (ids, self._padding[0]),
-                (layout.segment, 0),
-                (layout.position, 0),
-                (labels, self._padding[1]),
-            )
-        ]
+            for values, padding in zip((ids, labels), self._padding, strict=True)
+        )
+        segments, positions = (
+            layout.dense(values, 0, self._length) for values in (layout.segment, layout.position)
+        )
+        return {"token_ids": ids, "segment_ids": segments, "positions": positions}, labels
 
     def _with_samples(
-        self, pieces: np.ndarray, values: np.ndarray, sizes: np.ndarray
+        self, pieces: np.ndarray, samples: RaggedRows
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ids of pieces, the index of each piece's first id, and their numbers of inputs.
 
         A sample that exceeds its piece's capacity is replaced by the usual ids.
         """
-        first, usual = self._firsts.flat[pieces], self._sizes[pieces]
+        first, usual, sizes = self._firsts.flat[pieces], self._sizes[pieces], np.diff(samples.splits)
         fits = (sizes > 0) & (sizes <= self._capacities[pieces])
-        starts, inputs = np.cumsum(sizes) - sizes, np.where(fits, sizes, usual)
-        piece, position = np.repeat(np.arange(len(pieces)), inputs + 1), _within(inputs + 1)
+        inputs = np.where(fits, sizes, usual)
+        piece, position = np.repeat(np.arange(len(pieces)), inputs + 1), within(inputs + 1)
         is_sample = fits[piece] & (position < inputs[piece])
         # A sample is followed by the end token, which comes after the usual ids.
         place = first[piece] + np.where(fits[piece], usual[piece], position)
-        sample_place = np.where(is_sample, starts[piece] + position, 0)
-        ids = np.where(is_sample, np.append(values, 0)[sample_place], self._flat[place])
+        sample_place = np.where(is_sample, samples.splits[piece] + position, 0)
+        ids = np.where(is_sample, np.append(samples.flat, 0)[sample_place], self._flat[place])
         return ids, np.cumsum(inputs + 1) - inputs - 1, inputs
 
 
@@ -133,25 +117,23 @@ class PackedPairs:
 
     def __call__(self, batch: Batch) -> Elements:
         """Return the inputs and labels of a batch."""
-        *sides, labels = _computed(self._gather, [batch.rows], 7, self._length)
-        names = [f"{side}_{name}" for side in ("source", "target") for name in _NAMES]
-        return dict(zip(names, sides, strict=True)), labels
-
-    def _gather(self, rows: np.ndarray) -> list[np.ndarray]:
         check_files(*self._sources, *self._targets, *self._pairs)
-        places, counts = _pieces_of(self._pairs, rows)
+        places, counts = _pieces_of(self._pairs, batch.rows)
         pairs = self._pairs.flat[places]
         source, layout = self._ended(self._sources, pairs, counts, self._source.last)
-        arrays = self._side(source, layout, self._source.pad_id)
+        inputs = self._side("source", source, layout, self._source.pad_id)
         labels, layout = self._ended(self._targets, pairs, counts, self._target.last)
         shifted = np.where(layout.position == 0, self._target.start, np.roll(labels, 1))
-        arrays += self._side(shifted, layout, self._target.pad_id)
-        return [*arrays, layout.dense(labels, self._target.pad_id, self._length)]
+        inputs |= self._side("target", shifted, layout, self._target.pad_id)
+        return inputs, layout.dense(labels, self._target.pad_id, self._length)
 
-    def _side(self, ids: np.ndarray, layout: "_Layout", pad_id: int) -> list[np.ndarray]:
-        """Return ids, segments and positions (B, L)."""
-        values = (ids, pad_id), (layout.segment, 0), (layout.position, 0)
-        return [layout.dense(array, padding, self._length) for array, padding in values]
+    def _side(self, side: str, ids: np.ndarray, layout: "_Layout", pad_id: int) -> dict[str, np.ndarray]:
+        """Return ids, segments and positions (B, L) by name."""
+        return {
+            f"{side}_ids": layout.dense(ids, pad_id, self._length),
+            f"{side}_segment_ids": layout.dense(layout.segment, 0, self._length),
+            f"{side}_positions": layout.dense(layout.position, 0, self._length),
+        }
 
     def _ended(
         self, texts: RaggedRows, pairs: np.ndarray, counts: np.ndarray, last: int
@@ -163,9 +145,6 @@ class PackedPairs:
         place = np.minimum(starts[layout.piece] + layout.position, len(texts.flat) - 1)
         ids = texts.flat[place] if len(texts.flat) else np.zeros(place.shape, np.int32)
         return np.where(layout.position == sizes[layout.piece] - 1, last, ids), layout
-
-
-_NAMES = ("ids", "segment_ids", "positions")
 
 
 class _Layout(NamedTuple):
@@ -194,10 +173,10 @@ class _Layout(NamedTuple):
         return cls(
             rows=len(counts),
             row=row,
-            column=_within(np.bincount(row, minlength=len(counts))),
-            segment=np.repeat(_within(counts) + 1, sizes),
+            column=within(np.bincount(row, minlength=len(counts))),
+            segment=np.repeat(within(counts) + 1, sizes),
             piece=np.repeat(np.arange(len(sizes)), sizes),
-            position=_within(sizes),
+            position=within(sizes),
         )
 
     def dense(self, values: np.ndarray, padding: int, length: int) -> np.ndarray:
@@ -207,22 +186,11 @@ class _Layout(NamedTuple):
         return array
 
 
-def _computed(gather: Any, inputs: list[tf.Tensor], count: int, length: int) -> list[tf.Tensor]:
-    """Call a NumPy function of row indices and other inputs, which returns int32 arrays (B, length)."""
-    arrays = tf.numpy_function(gather, inputs, [tf.int32] * count, stateful=False)
-    return [tf.ensure_shape(array, [inputs[0].shape[0], length]) for array in arrays]
-
-
 def _pieces_of(pieces: RaggedRows, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the pieces of rows, and their number in each row (B,); row −1 has none."""
     splits = pieces.splits
     indices = [np.arange(splits[row], splits[row + 1]) if row >= 0 else np.arange(0) for row in rows]
     return np.concatenate(indices), np.array([len(row) for row in indices])
-
-
-def _within(sizes: np.ndarray) -> np.ndarray:
-    """Return the index of each element within its segment, for consecutive segments of `sizes`."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def _packed_pieces(
@@ -244,7 +212,7 @@ def _packed_pieces(
         numbers = -(-inputs // length)
         if not split:
             numbers[numbers > 1] = 0
-        number = _within(numbers)
+        number = within(numbers)
         first = np.repeat(starts[:-1], numbers) + number * length
         size = np.minimum(np.repeat(inputs, numbers) - number * length, length)
         capacity = size

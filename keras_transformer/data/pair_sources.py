@@ -3,10 +3,9 @@
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import tensorflow as tf
-
+from keras_transformer.data.batches import is_tensorflow
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.progress import ProgressBar
 from keras_transformer_options.arguments import ArgumentError, Message
@@ -15,9 +14,14 @@ from keras_transformer_options.examples import ADVICE, FileFormat, file_examples
 from keras_transformer_options.files import format_of, matching
 from keras_transformer_options.malformed import Malformed
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 _CHUNK = 8192
 
-Pairs = Iterable[tuple[str, str]] | str | os.PathLike[str] | list[str | os.PathLike[str]] | tf.data.Dataset
+Pairs: TypeAlias = (
+    "Iterable[tuple[str, str]] | str | os.PathLike[str] | list[str | os.PathLike[str]] | tf.data.Dataset"
+)
 Row = tuple[int, bytes, bytes]
 
 
@@ -73,7 +77,7 @@ class PairReader:
             raise ArgumentError("{pairs} must hold at least one pair", pairs=empty)
 
     def _pairs(self, pairs: Pairs, progress: ProgressBar) -> Iterator[tuple[bytes, bytes]]:
-        if isinstance(pairs, tf.data.Dataset):
+        if is_tensorflow(pairs):
             for chunk in pairs.batch(_CHUNK).as_numpy_iterator():
                 yield from zip(*(side.tolist() for side in chunk), strict=True)
             return
@@ -118,7 +122,9 @@ def _is_path(item: Any) -> bool:
 
 def _checked(pairs: Any) -> Any:
     """Validate the pairs of a task; replace paths and patterns by lists of files."""
-    if isinstance(pairs, tf.data.Dataset):
+    if is_tensorflow(pairs):
+        import tensorflow as tf
+
         scalar = tf.TensorSpec((), tf.string)
         if pairs.element_spec != (scalar, scalar):
             raise ArgumentError(

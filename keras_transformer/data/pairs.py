@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.data.batches import Dataset, batches
 from keras_transformer.data.buckets import BucketOrder, LengthBuckets, LengthCounts, RowLengths, Shapes
-from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
+from keras_transformer.data.epochs import Batch, RowOrder, Shard
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import PackedPairs
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
@@ -70,17 +70,15 @@ class Framing(NamedTuple):
             return cls(id_, (*prefix,), (end_id,), id_, pad_id)
         return cls(start_id, (id_, *prefix), (), end_id, pad_id)
 
-    def stored(self, rows: tf.RaggedTensor, limit: int | None = None) -> tf.RaggedTensor:
-        """Return rows (n, None) of ids with those before and after them, without the first and the last.
+    def stored(self, rows: RowsToStore, limit: int | None = None) -> RowsToStore:
+        """Return rows of ids with those before and after them, without the first and the last.
 
         With a limit, texts are cut off so that no row with its first or last id is longer.
         """
         if limit is not None:
-            rows = rows[:, : max(limit - 1 - len(self.before) - len(self.after), 0)]
-        before, after = (
-            tf.tile(tf.constant([ids], tf.int32), [rows.nrows(), 1]) for ids in (self.before, self.after)
-        )
-        return tf.concat([before, rows, after], axis=1)
+            rows = rows.truncated(max(limit - 1 - len(self.before) - len(self.after), 0))
+        before, after = (RowsToStore.repeated(ids, len(rows.lengths)) for ids in (self.before, self.after))
+        return before.followed_by(rows).followed_by(after)
 
 
 def translation_pairs(
@@ -106,7 +104,7 @@ def translation_pairs(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches to train an encoder–decoder for translation by teacher forcing.
 
     The decoder's inputs are `start, y1, …, yn` and its labels `y1, …, yn, end`. All pairs are tokenised once,
@@ -227,7 +225,7 @@ def multi_task_pairs(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     r"""Make batches to train one encoder–decoder on several tasks, each marked by a prefix of its sources.
 
     A task m with $e_m$ pairs contributes the fraction $r_m$ of the examples of an epoch:
@@ -324,7 +322,7 @@ def _batches(
     shuffle: bool,
     seed: int,
     cache_dir: str | os.PathLike[str] | None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make the batches of `translation_pairs` from the pairs of tasks, each with a prefix of its sources."""
     arguments = dict(zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True))
     for argument, tokenizer in arguments.items():
@@ -373,19 +371,13 @@ def _batches(
         counts = shapes.count_lengths(lengths, ends)
     buckets = shapes.buckets(arrays, lengths, counts, ends, shard.count)
     order = BucketOrder(buckets, shuffle, shard, None if mixture is None else mixture(buckets.sizes))
-    # A length that all batches share is a static shape for Keras and the compiler.
-    source_shape, target_shape = ([None, length] for length in order.static_lengths)
 
-    def teacher_forcing(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def teacher_forcing(batch: Batch) -> tuple[dict[str, np.ndarray], np.ndarray]:
         (source_ids, _), (labels, target_ids) = (
-            _ended_and_started(seeded(side, batch.seed), batch.rows, batch.lengths[i], framing)
-            for i, (side, framing) in enumerate(zip(sides, framings, strict=True))
+            _ended_and_started(seeded(side, batch.seed), batch.rows, length, framing)
+            for side, length, framing in zip(sides, batch.lengths, framings, strict=True)
         )
-        inputs = {
-            "source_ids": tf.ensure_shape(source_ids, source_shape),
-            "target_ids": tf.ensure_shape(target_ids, target_shape),
-        }
-        return inputs, tf.ensure_shape(labels, target_shape)
+        return {"source_ids": source_ids, "target_ids": target_ids}, labels
 
     return batches(order, teacher_forcing, seed, arrays.content, nondeterministic_tokenizer(*sides))
 
@@ -415,7 +407,7 @@ def _stored(
             task_of, sources, targets = zip(*chunk, strict=True)
             sources = [prefixes[task] + source for task, source in zip(task_of, sources, strict=True)]
             yield {
-                name: RowsToStore.of_ragged(framing.stored(tokenized(texts, tokenizer), limit))
+                name: framing.stored(tokenized(texts, tokenizer), limit)
                 for name, texts, tokenizer, framing, limit in zip(
                     ("sources", "targets"), (sources, targets), tokenizers, framings, limits, strict=True
                 )
@@ -510,12 +502,15 @@ def _apportioned(total: int, weights: np.ndarray) -> np.ndarray:
 
 
 def _ended_and_started(
-    texts: RaggedRows | SampledRows, rows: tf.Tensor, length: tf.Tensor, framing: Framing
-) -> tuple[tf.Tensor, tf.Tensor]:
+    texts: RaggedRows | SampledRows, rows: np.ndarray, length: int, framing: Framing
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids with their last id, and the ids after their start id, int32 (B, L) each."""
     ids, lengths = texts.gather(rows, length)  # (B, L), (B, 1)
-    positions = tf.range(length)
-    ended = tf.where(positions < lengths, ids, tf.where(positions == lengths, framing.last, framing.pad_id))
-    start = tf.fill([tf.size(rows), 1], framing.start)
-    shifted = tf.concat([start, ids[:, :-1]], axis=1)
-    return ended, tf.where(positions <= lengths, shifted, framing.pad_id)
+    positions = np.arange(length)
+    padding = np.int32(framing.pad_id)
+    ended = np.where(
+        positions < lengths, ids, np.where(positions == lengths, np.int32(framing.last), padding)
+    )
+    shifted = np.roll(ids, 1, axis=1)
+    shifted[:, 0] = framing.start
+    return ended, np.where(positions <= lengths, shifted, padding)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.data.batches import Dataset
 from keras_transformer.data.encoder_rows import (
     EncoderRow,
     checked_shapes,
@@ -48,7 +48,7 @@ def questions(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches to train an encoder such as BERT for extractive question answering.
 
     The inputs equal those of `pipelines.QuestionAnswering` with `long_texts="window"`: a context that is too long

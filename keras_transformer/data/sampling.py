@@ -4,9 +4,9 @@ import math
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.storage import RaggedRows
+from keras_transformer.data.epochs import Seeds
+from keras_transformer.data.storage import RaggedRows, RowsToStore
 from keras_transformer_options.arguments import check, is_number
 
 _MEASURED = 8192  # texts, to estimate how much longer samples are
@@ -35,7 +35,7 @@ class SampledRows(NamedTuple):
         tokenizer: the tokenizer.
         rate: the argument of `tokenizer.sample`.
         factor: the ratio of lengths, with and without sampling, that most samples do not exceed.
-        seed: integers (2,), or None before `seeded`.
+        seed: the seed of a batch, see `seeded`.
     """
 
     rows: RaggedRows
@@ -43,7 +43,7 @@ class SampledRows(NamedTuple):
     tokenizer: Any
     rate: float
     factor: float
-    seed: tf.Tensor | None = None
+    seed: Seeds = (0,)
 
     @classmethod
     def of(
@@ -55,32 +55,33 @@ class SampledRows(NamedTuple):
         to tenths, so that it is the same each time.
         """
         count = min(_MEASURED, rows.count)
-        samples = tokenizer.sample(texts.strings(tf.range(count, dtype=tf.int64)), rate, [0, 0])
-        ratio = (len(samples.values) + special_ids * count) / max(rows.lengths(0, count).sum(), 1)
+        samples = cls(rows, texts, tokenizer, rate, 1.0).sample(np.arange(count))
+        ratio = (len(samples.flat) + special_ids * count) / max(rows.lengths(0, count).sum(), 1)
         return cls(rows, texts, tokenizer, rate, math.ceil(10 * (1 + 1.5 * max(ratio - 1, 0))) / 10)
 
-    def gather(self, rows: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def gather(self, rows: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Sample the ids of rows, in the form of `RaggedRows.gather`.
 
         Samples of `length` tokens or more, which leave no position for an end token, are replaced.
         """
         ids, lengths = self.rows.gather(rows, length)
-        samples = self.sample(tf.maximum(rows, 0))
-        counts = samples.row_lengths()[:, None]
+        sampled, counts = self.sample(np.maximum(rows, 0)).gather(np.arange(len(rows)), length)
         fits = (counts < length) & (lengths >= 0)
-        sampled = samples.to_tensor(0, shape=tf.stack([-1, length]))
-        return tf.where(fits, sampled, ids), tf.where(fits, counts, lengths)
+        return np.where(fits, sampled, ids), np.where(fits, counts, lengths)
 
-    def sample(self, rows: tf.Tensor) -> tf.RaggedTensor:
+    def sample(self, rows: np.ndarray) -> RaggedRows:
         """Sample the ids of the texts of rows (B,), without special ids."""
-        return self.tokenizer.sample(self.texts.strings(rows), self.rate, self.seed)
+        seed = np.random.default_rng(self.seed).integers(2**63 - 1, size=2)
+        return RowsToStore.of_tokens(
+            self.tokenizer.sample(self.texts.strings(rows), self.rate, seed)
+        ).to_rows()
 
     def lengths(self, start: int, end: int) -> np.ndarray:
         """Return the number of tokens, int64, that about 96 % of the samples of each text do not exceed."""
         return np.ceil(self.rows.lengths(start, end) * self.factor).astype(np.int64) + 2
 
 
-def seeded(rows: RaggedRows | SampledRows, seed: tf.Tensor) -> RaggedRows | SampledRows:
+def seeded(rows: RaggedRows | SampledRows, seed: Seeds) -> RaggedRows | SampledRows:
     """Set the seed of rows with samples; return other rows unchanged."""
     return rows._replace(seed=seed) if isinstance(rows, SampledRows) else rows
 

@@ -6,10 +6,10 @@ import zlib
 from collections.abc import Iterator
 
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.data.batches import Dataset, batches
 from keras_transformer.data.encoder_rows import checked_shapes
-from keras_transformer.data.epochs import Batch, Shard, batches
+from keras_transformer.data.epochs import Batch, Shard
 from keras_transformer.data.examples import stored
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.storage import Chunk, RowsToStore, gathered
@@ -32,7 +32,7 @@ def sentence_pairs(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches to train a `models.SentenceEncoder` on pairs of texts with `training.InfoNCE`.
 
     The texts of a pair mean the same or belong together, such as a question and its answer. For unsupervised SimCSE,
@@ -76,9 +76,9 @@ def sentence_pairs(
         for chunk in chunks:
             _, *sides = zip(*chunk, strict=True)
             ids = [tokenized(side, tokenizer) for side in sides]
-            needed = np.max([side.row_lengths() for side in ids], axis=0) + 2
+            needed = np.max([side.lengths for side in ids], axis=0) + 2
             truncated, count = truncated + int((needed > shapes.limit).sum()), count + len(chunk)
-            first, second = (RowsToStore.of_ragged(_row_ids(side, tokenizer, shapes.limit)) for side in ids)
+            first, second = (_row_ids(side, tokenizer, shapes.limit) for side in ids)
             hashes = [[zlib.crc32(text) >> 1 for text in side] for side in sides]
             yield {"first": first, "second": second, "hashes": np.array(hashes, np.int32).T}
         if truncated:
@@ -102,15 +102,17 @@ def sentence_pairs(
     def row_lengths(start: int, end: int) -> np.ndarray:
         return np.max([side.lengths(start, end) for side in ids], axis=0)[:, None]
 
-    def contrastive(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def contrastive(batch: Batch) -> tuple[dict[str, np.ndarray], np.ndarray]:
         padded = [side.padded(batch.rows, batch.lengths[0], tokenizer.pad_id) for side in ids]
-        return {"token_ids": tf.stack(padded, axis=1)}, gathered(arrays["hashes"], batch.rows)
+        return {"token_ids": np.stack(padded, axis=1)}, gathered(arrays["hashes"], batch.rows)
 
     order = shapes.order(arrays, row_lengths, ids[0].count, shuffle, part, complete=False)
     return batches(order, contrastive, seed, arrays.content)
 
 
-def _row_ids(tokens: tf.RaggedTensor, tokenizer: Tokenizer, limit: int) -> tf.RaggedTensor:
+def _row_ids(tokens: RowsToStore, tokenizer: Tokenizer, limit: int) -> RowsToStore:
     """Truncate the ids of texts, and add the start and end ids."""
-    start, end = (tf.fill([tokens.nrows(), 1], id_) for id_ in (tokenizer.start_id, tokenizer.end_id))
-    return tf.concat([start, tokens[:, : limit - 2], end], axis=1)
+    start, end = (
+        RowsToStore.repeated([id_], len(tokens.lengths)) for id_ in (tokenizer.start_id, tokenizer.end_id)
+    )
+    return start.followed_by(tokens.truncated(limit - 2)).followed_by(end)

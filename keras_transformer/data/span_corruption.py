@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
+from keras_transformer.data.batches import Dataset, batches
+from keras_transformer.data.epochs import Batch, RowOrder, Shard
 from keras_transformer.data.examples import stored
 from keras_transformer.data.storage import Chunk, RowsToStore
 from keras_transformer.data.texts import (
@@ -39,7 +39,7 @@ def span_corruption(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     r"""Make batches to train an encoder–decoder to predict the missing spans of a text.
 
     Of the n tokens of a row, m = max(1, round(rate · n)) are removed, in max(1, round(m / mean_span)) spans with at
@@ -115,42 +115,23 @@ def span_corruption(
     length = int(arrays["length"][0])  # of the longest row
     max_spans = int(sizes.spans[: length + 1].max())
     chosen = _sentinels(sentinels, tokenizer, max_spans, set(arrays["used"].tolist()))
-    ids = arrays.rows("rows")
-    start = tokenizer.pad_id if start_id is None else start_id
-    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-        noise, spans = tf.constant(sizes.noise), tf.constant(sizes.spans)
-        sentinel_ids = tf.constant(chosen, tf.int32)
+    ids, pad_id, end_id = arrays.rows("rows"), tokenizer.pad_id, tokenizer.end_id
+    sentinel_ids, start = np.array(chosen, np.int32), pad_id if start_id is None else start_id
 
-    def example(
-        numbered: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        tokens, size, seed = numbered
-        tokens = tokens[:size]
-        missing = _missing(size, noise[size], spans[size], seed)
-        starts = missing & ~tf.concat([[False], missing[:-1]], axis=0)
-        sentinel = tf.gather(sentinel_ids, tf.maximum(tf.cumsum(tf.cast(starts, tf.int32)) - 1, 0))
-        source = tf.boolean_mask(tf.where(starts, sentinel, tokens), starts | ~missing)
-        # The removed tokens, each span after its sentinel.
-        target = tf.boolean_mask(tf.stack([sentinel, tokens], axis=1), tf.stack([starts, missing], axis=1))
-        labels = _row(target, tokenizer, sizes.target_length)
-        shifted = _row(tf.concat([[start], target], axis=0), tokenizer, sizes.target_length, end=False)
-        return {"source_ids": _row(source, tokenizer, max_length), "target_ids": shifted}, labels
-
-    ids_spec, labels_spec = (
-        tf.TensorSpec([length], tf.int32) for length in (max_length, sizes.target_length)
-    )
-    signature = {"source_ids": ids_spec, "target_ids": labels_spec}, labels_spec
-
-    def missing_spans(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        tokens, lengths = ids.gather(batch.rows, length)
-        # `example` uses two seeds.
-        seed_of_row = batch.seed + 2 * tf.range(tf.size(batch.rows, out_type=tf.int64))[:, None]
-        # A row of padding is computed as a row of one token, and replaced below.
-        sizes_of_rows = tf.cast(tf.maximum(lengths[:, 0], 1), tf.int32)
-        examples = tf.map_fn(example, (tokens, sizes_of_rows, seed_of_row), fn_output_signature=signature)
-        return tf.nest.map_structure(
-            lambda values: tf.where(lengths >= 0, values, tokenizer.pad_id), examples
+    def missing_spans(batch: Batch) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        random, count = np.random.default_rng(batch.seed), len(batch.rows)
+        source_ids, target_ids, labels = (
+            np.full((count, size), pad_id, np.int32)
+            for size in (max_length, sizes.target_length, sizes.target_length)
         )
+        for row, (tokens, (size,)) in enumerate(zip(*ids.gather(batch.rows, length), strict=True)):
+            if size < 0:  # a row of padding
+                continue
+            source, target = _corrupted(tokens[:size], sizes, sentinel_ids, random)
+            source_ids[row, : len(source) + 1] = np.append(source, end_id)
+            labels[row, : len(target) + 1] = np.append(target, end_id)
+            target_ids[row, : len(target) + 1] = np.insert(target, 0, start)
+        return {"source_ids": source_ids, "target_ids": target_ids}, labels
 
     return batches(RowOrder(ids.count, batch_size, shuffle, part), missing_spans, seed, arrays.content)
 
@@ -182,28 +163,32 @@ class _Sizes(NamedTuple):
         return cls(noise, spans, row_length, int((noise + spans).max()) + 1)
 
 
-def _missing(size: tf.Tensor, noise: tf.Tensor, spans: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def _corrupted(
+    tokens: np.ndarray, sizes: _Sizes, sentinels: np.ndarray, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of a row with sentinels for random spans, and the spans, each after its sentinel."""
+    missing = _missing(len(tokens), int(sizes.noise[len(tokens)]), int(sizes.spans[len(tokens)]), random)
+    starts = np.diff(missing, prepend=False) & missing
+    sentinel = sentinels[np.maximum(np.cumsum(starts) - 1, 0)]
+    source = np.where(starts, sentinel, tokens)[starts | ~missing]
+    target = np.stack([sentinel, tokens], axis=1)[np.stack([starts, missing], axis=1)]
+    return source, target
+
+
+def _missing(size: int, noise: int, spans: int, random: np.random.Generator) -> np.ndarray:
     """Return a mask (size,) of the tokens to remove: `noise` of them, in `spans` spans."""
-    removed = _composition(noise, spans, seed)
+    lengths = np.empty(2 * spans + 1, np.int64)
+    lengths[1::2] = _composition(noise, spans, random)
     # The numbers of tokens kept before, between and after the spans; the first and the last may be 0.
-    kept = _composition(size - noise + 2, spans + 1, seed + 1)
-    kept -= tf.one_hot(0, spans + 1, dtype=tf.int32) + tf.one_hot(spans, spans + 1, dtype=tf.int32)
-    lengths = tf.reshape(tf.stack([kept, tf.concat([removed, [0]], axis=0)], axis=1), [-1])
-    return tf.repeat(tf.range(2 * spans + 2) % 2 == 1, lengths)
+    lengths[::2] = _composition(size - noise + 2, spans + 1, random)
+    lengths[[0, -1]] -= 1
+    return np.repeat(np.arange(2 * spans + 1) % 2 == 1, lengths)
 
 
-def _composition(total: tf.Tensor, count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def _composition(total: int, count: int, random: np.random.Generator) -> np.ndarray:
     """Return `count` random positive integers that sum to `total`, uniform over all compositions."""
-    places = tf.random.experimental.stateless_shuffle(tf.range(1, total), seed)[: count - 1]
-    ends = tf.concat([[0], tf.sort(places), [total]], axis=0)
-    return ends[1:] - ends[:-1]
-
-
-def _row(ids: tf.Tensor, tokenizer: Tokenizer, length: int, end: bool = True) -> tf.Tensor:
-    """Append an end id to `ids`, and pad them to `length`."""
-    ids = tf.concat([ids, [tokenizer.end_id]], axis=0) if end else ids
-    padded = tf.pad(ids, [[0, length - tf.size(ids)]], constant_values=tokenizer.pad_id)
-    return tf.ensure_shape(padded, [length])
+    places = 1 + random.choice(total - 1, count - 1, replace=False, shuffle=False)
+    return np.diff(np.sort(places), prepend=0, append=total)
 
 
 def _sentinels(

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer_serving import files
 
@@ -51,9 +50,43 @@ class RowsToStore(NamedTuple):
         return cls(np.frombuffer(b"".join(rows), np.uint8), np.fromiter(map(len, rows), np.int64, len(rows)))
 
     @classmethod
-    def of_ragged(cls, rows: tf.RaggedTensor) -> Self:
-        """Take the rows of a ragged tensor (n, None)."""
+    def of_tokens(cls, rows: Any) -> Self:
+        """Take what a tokenizer returns: lists of ids, or a ragged tensor of TensorFlow (n, None)."""
+        if isinstance(rows, Sequence):
+            return cls.of_lists(rows)
         return cls(rows.values.numpy(), rows.row_lengths().numpy())
+
+    @classmethod
+    def repeated(cls, ids: Sequence[int], count: int) -> Self:
+        """Return `count` equal rows."""
+        return cls(np.tile(np.array(ids, np.int32), count), np.full(count, len(ids)))
+
+    @property
+    def ends(self) -> np.ndarray:
+        """The end index of each row, exclusive, int64 (n,)."""
+        return np.cumsum(self.lengths, dtype=np.int64)
+
+    def to_lists(self) -> list[list[int]]:
+        """Return the rows as lists."""
+        values, ends = self.values.tolist(), self.ends.tolist()
+        return [values[start:end] for start, end in itertools.pairwise([0, *ends])]
+
+    def truncated(self, length: int) -> Self:
+        """Return the first `length` values of each row."""
+        return self._replace(
+            values=self.values[within(self.lengths) < length], lengths=np.minimum(self.lengths, length)
+        )
+
+    def followed_by(self, others: "RowsToStore") -> Self:
+        """Return each row followed by the other row of the same index."""
+        places = np.repeat(self.ends, others.lengths)
+        return self._replace(
+            values=np.insert(self.values, places, others.values), lengths=self.lengths + others.lengths
+        )
+
+    def to_rows(self) -> "RaggedRows":
+        """Return the rows for random access."""
+        return RaggedRows(self.values, np.append(0, self.ends))
 
 
 class RaggedRows(NamedTuple):
@@ -76,23 +109,18 @@ class RaggedRows(NamedTuple):
         """Return the lengths of the rows from `start` up to `end`, exclusive, int64."""
         return np.diff(self.splits[start : end + 1])
 
-    def strings(self, rows: tf.Tensor) -> tf.Tensor:
+    def strings(self, rows: np.ndarray) -> list[bytes]:
         """Return rows (B,) of bytes, uint8, as strings."""
+        check_files(*self)
+        return [self.flat[self.splits[row] : self.splits[row + 1]].tobytes() for row in rows]
 
-        def join(rows: np.ndarray) -> np.ndarray:
-            check_files(*self)
-            strings = [self.flat[self.splits[row] : self.splits[row + 1]].tobytes() for row in rows]
-            return np.array(strings, object)
-
-        return tf.ensure_shape(tf.numpy_function(join, [rows], tf.string, stateful=False), rows.shape)
-
-    def padded(self, rows: tf.Tensor, length: int | tf.Tensor, padding: int) -> tf.Tensor:
-        """Gather rows, as `gather` does, into a dense tensor (B, L) with `padding` after their ends."""
+    def padded(self, rows: np.ndarray, length: int, padding: int) -> np.ndarray:
+        """Gather rows, as `gather` does, into an array (B, L) with `padding` after their ends."""
         ids, lengths = self.gather(rows, length)
-        return tf.where(tf.range(tf.cast(length, tf.int64)) < lengths, ids, padding)
+        return np.where(np.arange(length) < lengths, ids, padding)
 
-    def gather(self, rows: tf.Tensor, length: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Gather rows into a dense tensor.
+    def gather(self, rows: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Gather rows into an array.
 
         Args:
             rows: int64 (B,), the indices of rows; -1 for a missing row.
@@ -101,13 +129,6 @@ class RaggedRows(NamedTuple):
         Returns:
             Ids (B, L), arbitrary after the end of a row, and int64 lengths (B, 1), -1 for a missing row.
         """
-        dtypes = (tf.as_dtype(self.flat.dtype), tf.int64)
-        inputs = [rows, tf.cast(length, tf.int64)]
-        ids, lengths = tf.numpy_function(self._gather, inputs, dtypes, stateful=False)
-        ids = tf.ensure_shape(ids, [rows.shape[0], length if isinstance(length, int) else None])
-        return ids, tf.ensure_shape(lengths, [rows.shape[0], 1])
-
-    def _gather(self, rows: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         check_files(*self)
         present = np.maximum(rows, 0)
         starts = self.splits[present]
@@ -226,7 +247,7 @@ def _parts(chunks: Iterable[Chunk]) -> Iterator[tuple[str, np.ndarray]]:
                 ends[name] = 0
                 yield name + _SPLITS, np.zeros(1, np.int64)
             yield name, part.values
-            yield name + _SPLITS, ends[name] + np.cumsum(part.lengths, dtype=np.int64)
+            yield name + _SPLITS, ends[name] + part.ends
             ends[name] += len(part.values)
 
 
@@ -331,15 +352,15 @@ def _mapped(path: pathlib.Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def gathered(array: np.ndarray, indices: tf.Tensor) -> tf.Tensor:
+def gathered(array: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """Return the entries of an array, in memory or mapped, at indices into its first axis."""
+    check_files(array)
+    return np.asarray(array[indices])
 
-    def gather(indices: np.ndarray) -> np.ndarray:
-        check_files(array)
-        return np.asarray(array[indices])
 
-    entries = tf.numpy_function(gather, [indices], tf.as_dtype(array.dtype), stateful=False)
-    return tf.ensure_shape(entries, indices.shape.concatenate(array.shape[1:]))
+def within(sizes: np.ndarray) -> np.ndarray:
+    """Return the index of each element within its segment, for consecutive segments of `sizes`."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def check_files(*arrays: np.ndarray | None) -> None:

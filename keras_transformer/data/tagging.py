@@ -4,8 +4,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-import tensorflow as tf
-
+from keras_transformer.data.batches import Dataset
 from keras_transformer.data.encoder_rows import (
     IGNORED,
     EncoderRow,
@@ -34,7 +33,7 @@ def tagging(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches to train an encoder such as BERT to classify words, as in named entity recognition.
 
     The inputs equal those of `pipelines.TokenClassification` for the words joined by spaces. The first token of each

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.progress import ProgressBar
+from keras_transformer.data.storage import RowsToStore
 from keras_transformer_options.arguments import ArgumentError, Message
 from keras_transformer_options.columns import ColumnPicker, Columns
 from keras_transformer_options.examples import ADVICE, file_examples
@@ -27,8 +27,8 @@ class Tokenizer(Protocol):
     end_id: int
     vocabulary_size: int
 
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
+    def tokenize(self, texts: list[str]) -> Any:
+        """Convert strings (B,) to ids without special ids: a list for each, or an int32 `tf.RaggedTensor` (B, None)."""
 
 
 def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise") -> Examples:
@@ -88,26 +88,27 @@ def _check_text(text: Any, index: int) -> None:
             ) from None
 
 
-def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> tf.RaggedTensor:
-    """Tokenise texts, and return their ids, int32 ragged (n, None).
+def tokenized(texts: Iterable[str | bytes], tokenizer: Tokenizer) -> RowsToStore:
+    """Tokenise texts, and return their ids, int32; invalid UTF-8 becomes U+FFFD.
 
     Raises:
         ValueError: if an id is outside the tokenizer's vocabulary.
     """
-    ids, size = tokenizer.tokenize(tf.constant(texts, tf.string)), tokenizer.vocabulary_size
-    values, splits = ids.values.numpy(), ids.row_splits.numpy()
-    if len(wrong := np.flatnonzero((values < 0) | (values >= size))):
-        row = int(np.searchsorted(splits, wrong[0], side="right")) - 1
+    strings = [text if isinstance(text, str) else text.decode(errors="replace") for text in texts]
+    ids, size = RowsToStore.of_tokens(tokenizer.tokenize(strings)), tokenizer.vocabulary_size
+    if len(wrong := np.flatnonzero((ids.values < 0) | (ids.values >= size))):
+        row = int(np.searchsorted(ids.ends, wrong[0], side="right"))
+        column = wrong[0] - ids.ends[row] + ids.lengths[row]
         raise ValueError(
             f"`tokenizer` must have ids in [0, {size}), its vocabulary. "
-            f"Received: {values[wrong[0]]} at row {row}, column {wrong[0] - splits[row]}"
+            f"Received: {ids.values[wrong[0]]} at row {row}, column {column}"
         )
     return ids
 
 
 def token_lists(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """Tokenise texts, and return the ids of each."""
-    return tokenized(texts, tokenizer).to_list()
+    return tokenized(texts, tokenizer).to_lists()
 
 
 def pieces(ids: Iterable[list[int]], length: int) -> list[list[int]]:

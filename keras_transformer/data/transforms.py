@@ -1,20 +1,18 @@
 """Transformations of batches that `training.ExactResume` supports."""
 
-import copy
-import hashlib
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.epochs import prefetched
+from keras_transformer.data.batches import Dataset, element_spec, mapped, on_host
 from keras_transformer_options.arguments import is_number
 
 LENGTHS = {"token_ids": "lengths", "source_ids": "source_lengths", "target_ids": "target_lengths"}
 
 
-def with_class_weight(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.data.Dataset:
+def with_class_weight(dataset: Dataset, class_weight: Mapping[int, float]) -> Dataset:
     """Weight examples by their classes, as `fit(class_weight=...)`, for training that `training.ExactResume` continues.
 
     With `fit(class_weight=...)`, Keras wraps the dataset, so that it cannot be resumed within an epoch.
@@ -35,9 +33,9 @@ def with_class_weight(dataset: tf.data.Dataset, class_weight: Mapping[int, float
         >>> next(iter(with_class_weight(batches, {1: 3.0})))[2].numpy()
         array([1., 3.], dtype=float32)
     """
-    spec = dataset.element_spec
+    spec = element_spec(dataset)
     classes = spec[1] if isinstance(spec, tuple) and len(spec) > 1 else None
-    if not isinstance(classes, tf.TensorSpec) or not classes.dtype.is_integer or classes.shape.rank != 1:
+    if not hasattr(classes, "dtype") or "int" not in classes.dtype.name or len(classes.shape) != 1:
         raise ValueError(
             f"`dataset` must have classes, integers (B,), as its labels. Received: element_spec={spec}"
         )
@@ -49,17 +47,18 @@ def with_class_weight(dataset: tf.data.Dataset, class_weight: Mapping[int, float
             )
     table = np.ones(max(class_weight, default=0) + 2, "float32")  # the last one is for all greater classes
     table[list(class_weight)] = list(class_weight.values())
-    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-        weights = tf.constant(table)
 
-    def weighted(inputs: Any, labels: tf.Tensor, *others: tf.Tensor) -> Any:
-        class_weights = tf.gather(weights, tf.clip_by_value(tf.cast(labels, tf.int64), 0, len(table) - 1))
+    def weights(labels: np.ndarray) -> np.ndarray:
+        return table[np.clip(labels, 0, len(table) - 1)]
+
+    def weighted(inputs: Any, labels: Any, *others: Any) -> Any:
+        class_weights = on_host(weights, "float32", labels)
         return inputs, labels, class_weights * others[0] if others else class_weights
 
     return mapped(dataset, weighted, table)
 
 
-def with_lengths(dataset: tf.data.Dataset, pad_id: int = 0) -> tf.data.Dataset:
+def with_lengths(dataset: Dataset, pad_id: int = 0) -> Dataset:
     """Add the lengths of rows to batches whose padding is at the end, as in all batches of `data`.
 
     The models pass them to `ops.attention` as `key_lengths`, with which the kernel "fused" can be used: a mask does not
@@ -72,7 +71,8 @@ def with_lengths(dataset: tf.data.Dataset, pad_id: int = 0) -> tf.data.Dataset:
 
     Returns:
         The same elements, with "lengths" (B,), or "source_lengths" and "target_lengths", in the inputs. Iteration
-        raises `tf.errors.InvalidArgumentError` if padding is before the end of a row.
+        raises an error if padding is before the end of a row: `tf.errors.InvalidArgumentError` on TensorFlow, or a
+        ValueError.
 
     Raises:
         ValueError: if the inputs have no ids.
@@ -82,7 +82,7 @@ def with_lengths(dataset: tf.data.Dataset, pad_id: int = 0) -> tf.data.Dataset:
         >>> next(iter(with_lengths(batches)))["lengths"].numpy()
         array([2, 1], dtype=int32)
     """
-    spec = dataset.element_spec
+    spec = element_spec(dataset)
     inputs_spec = spec[0] if isinstance(spec, tuple) else spec
     ids = [name for name in LENGTHS if isinstance(inputs_spec, dict) and name in inputs_spec]
     if not ids:
@@ -90,40 +90,24 @@ def with_lengths(dataset: tf.data.Dataset, pad_id: int = 0) -> tf.data.Dataset:
             f"`dataset` must have inputs with ids: one of {sorted(LENGTHS)}. Received: element_spec={spec}"
         )
 
-    def add(inputs: dict[str, tf.Tensor], *others: Any) -> Any:
-        lengths = {LENGTHS[name]: _lengths(name, inputs[name], pad_id) for name in ids}
+    def add(inputs: dict[str, Any], *others: Any) -> Any:
+        lengths = {
+            LENGTHS[name]: on_host(functools.partial(_lengths, name, pad_id), "int32", inputs[name])
+            for name in ids
+        }
         inputs_and_lengths = {**inputs, **lengths}
         return (inputs_and_lengths, *others) if isinstance(spec, tuple) else inputs_and_lengths
 
     return mapped(dataset, add)
 
 
-def _lengths(name: str, ids: tf.Tensor, pad_id: int) -> tf.Tensor:
+def _lengths(name: str, pad_id: int, ids: np.ndarray) -> np.ndarray:
     """Return the lengths, int32 (B,), if padding is at the end."""
+    places = np.arange(1, ids.shape[1] + 1)
     real = ids != pad_id
-    count = tf.shape(ids)[1]
-    lengths = tf.reduce_max(tf.where(real, tf.range(1, count + 1), 0), axis=1)
-    padding = tf.sequence_mask(lengths, count) & ~real
     if name == "target_ids":  # the start id may be the padding id
-        padding &= tf.range(count) > 0
-        lengths = tf.maximum(lengths, 1)
-    message = f"Padding of `{name}` must be at the end of each row, but some is before other ids."
-    with tf.control_dependencies([tf.debugging.assert_none_equal(padding, True, message=message)]):
-        return tf.identity(lengths)
-
-
-def mapped(dataset: tf.data.Dataset, function: Any, content: np.ndarray | None = None) -> tf.data.Dataset:
-    """Apply a function to the batches of a dataset, so that `training.ExactResume` still supports it.
-
-    Args:
-        dataset: the dataset.
-        function: a function of an element, which neither draws random numbers nor keeps a state.
-        content: the values that the function depends on, for `Epochs.fingerprint`.
-    """
-    result = prefetched(dataset.map(function, tf.data.AUTOTUNE, deterministic=True))
-    if hasattr(dataset, "epochs"):
-        result.epochs = copy.copy(dataset.epochs)
-        if content is not None:
-            digest = hashlib.blake2b(dataset.epochs.fingerprint.encode() + content.tobytes(), digest_size=16)
-            result.epochs.fingerprint = digest.hexdigest()
-    return result
+        real[:, 0] = True
+    lengths = np.where(real, places, 0).max(axis=1)
+    if not (real | (places > lengths[:, None])).all():
+        raise ValueError(f"Padding of `{name}` must be at the end of each row, but some is before other ids.")
+    return lengths.astype(np.int32)

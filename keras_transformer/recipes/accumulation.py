@@ -1,16 +1,16 @@
 """Accumulation of the gradients of several batches."""
 
+import itertools
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.transforms import mapped
+from keras_transformer.data.batches import Dataset, mapped, on_host
 
 _COUNTED = 100
 
 
-def weighted_by_labels(batches: tf.data.Dataset, loss: Any) -> tf.data.Dataset:
+def weighted_by_labels(batches: Dataset, loss: Any) -> Dataset:
     r"""Weight batches by their numbers of labels, so that all labels have equal weight in accumulated gradients.
 
     A loss is the mean over the n labels of a batch, and accumulation takes the mean over batches. With the weight n / N
@@ -26,19 +26,20 @@ def weighted_by_labels(batches: tf.data.Dataset, loss: Any) -> tf.data.Dataset:
         Elements `(inputs, labels, weights)`.
     """
 
-    def count(labels: tf.Tensor) -> tf.Tensor:
+    def count(labels: np.ndarray) -> int:
         if not hasattr(loss, "pad_id"):
-            return tf.size(labels)
-        return tf.math.count_nonzero(
-            labels >= 0 if loss.pad_id is None else labels != loss.pad_id, dtype=tf.int32
-        )
+            return labels.size
+        return np.count_nonzero(labels >= 0 if loss.pad_id is None else labels != loss.pad_id)
 
-    counts = [count(labels) for _, labels, *_ in batches.take(_COUNTED)]
+    counts = [count(np.asarray(labels)) for _, labels, *_ in itertools.islice(batches, _COUNTED)]
     batches.epochs.start_at(0)
     mean = np.mean(counts, dtype="float32")
 
-    def weighted(inputs: Any, labels: tf.Tensor, *others: tf.Tensor) -> Any:
-        weight = tf.repeat(tf.cast(count(labels), tf.float32) / mean, tf.shape(labels)[0])
-        return inputs, labels, weight * others[0] if others else weight
+    def weights(labels: np.ndarray) -> np.ndarray:
+        return np.full(len(labels), count(labels) / mean, "float32")
+
+    def weighted(inputs: Any, labels: Any, *others: Any) -> Any:
+        batch_weights = on_host(weights, "float32", labels)
+        return inputs, labels, batch_weights * others[0] if others else batch_weights
 
     return mapped(batches, weighted, mean)

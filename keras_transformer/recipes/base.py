@@ -133,7 +133,7 @@ class Recipe(TaskOptions, abc.ABC):
         steps = None if self.accumulate == 1 else self.accumulate
         if steps is not None:
             batches = weighted_by_labels(batches, loss)
-        rate = self.schedule(int(batches.cardinality()))
+        rate = self.schedule(len(batches))
         model = pipeline.model
         model.compile(
             keras.optimizers.Adam(rate, beta_2=0.98, epsilon=1e-9, gradient_accumulation_steps=steps),

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import data
-from keras_transformer.data import epochs, progress, storage
+from keras_transformer.data import batches, epochs, progress, storage
 from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer
 from keras_transformer_serving import files
 
@@ -182,18 +182,65 @@ def test_an_epoch_does_not_wait_for_tensorflow_autotuning(name):
     assert EPOCHS[name](2).options().autotune.enabled is False
 
 
+@pytest.mark.slow_variants
+@pytest.mark.parametrize(
+    "name", sorted(EPOCHS.keys() - {"translation_pairs, sampled", "language_modeling, sampled"})
+)
+def test_without_tensorflow_datasets_have_the_same_batches(name, monkeypatch):
+    dataset = EPOCHS[name](2, seed=-1)
+    expected = [listed(dataset) for _ in range(2)]
+    monkeypatch.setattr(batches, "_HAS_TENSORFLOW", False)
+    other = EPOCHS[name](2, seed=-1)
+    assert isinstance(other, keras.utils.PyDataset)
+    assert len(other) == other.num_batches == len(dataset)
+    assert other.epochs.fingerprint == dataset.epochs.fingerprint
+    for epoch in expected:
+        assert_equal(listed(other), epoch)
+    other.epochs.start_at(1, len(other) - 1)
+    assert_equal(listed(other), expected[1][-1:])
+    other.epochs.start_at(0)
+    other.on_epoch_begin()  # Keras reads batches by their indices
+    assert_equal(listed(other[index] for index in range(len(other))), expected[0])
+    with pytest.raises(IndexError, match=f"`index` must be less than {len(other)}"):
+        other[len(other)]
+
+
 def test_fingerprints_of_different_data_differ():
     others = [(source + "!", target) for source, target in PAIRS]
     one, other = (data.translation_pairs(pairs, BYTES, 2).epochs.fingerprint for pairs in (PAIRS, others))
     assert one != other
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 10, 1000])
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 1000, 3000])
 def test_shuffled_indices_are_a_permutation(count):
-    seeds, numbers = tf.constant([3, 5], tf.int64), tf.range(count, dtype=tf.int64)
-    orders = [epochs.shuffled(numbers, seeds, count, purpose).numpy() for purpose in (0, 1)]
+    orders = [epochs.shuffled(0, count, (3, 5), count, purpose) for purpose in (0, 1)]
     assert all(sorted(order) == list(range(count)) for order in orders)
     assert count < 10 or not np.array_equal(*orders)
+    start, end = count // 3, count - count // 3
+    np.testing.assert_array_equal(epochs.shuffled(start, end, (3, 5), count), orders[0][start:end])
+    places = np.array([count // 2, 0])
+    several = epochs.permuted(places, (3, 5), [count, 7], [1, 2])
+    assert several.tolist() == [orders[1][count // 2], *epochs.shuffled(0, 1, (3, 5), 7, 2)]
+
+
+@pytest.mark.parametrize("seeds", ["epochs", "purposes"])
+def test_all_permutations_are_equally_likely(seeds):
+    """χ² of the 24 permutations of four numbers, and of the places of the first two of fifty."""
+    draws = range(2400)
+    for count, shown, outcomes in ((4, 4, 24), (50, 2, 50 * 49)):
+        if seeds == "epochs":
+            orders = [tuple(epochs.shuffled(0, shown, (0, draw), count)) for draw in draws]
+        else:
+            purposes = np.repeat(draws, shown)
+            numbers = np.tile(np.arange(shown), len(draws))
+            found = epochs.permuted(numbers, (0, 0), count, purposes)
+            orders = map(tuple, found.reshape(len(draws), shown).tolist())
+        counts = np.zeros(outcomes)
+        observed = list(collections.Counter(orders).values())
+        counts[: len(observed)] = observed
+        expected = len(draws) / outcomes
+        statistic = ((counts - expected) ** 2 / expected).sum()
+        assert abs(statistic - (outcomes - 1)) < 4 * (2 * (outcomes - 1)) ** 0.5
 
 
 @pytest.mark.parametrize(("epoch", "batch"), [(-1, 0), (0, -1), (0, 4)])

@@ -1,6 +1,5 @@
 import collections
 
-import keras
 import numpy as np
 import pytest
 
@@ -81,7 +80,6 @@ def test_tasks_are_mixed_in_the_proportions_of_the_paper(limit, temperature, exp
 
 @pytest.mark.slow
 def test_each_epoch_samples_different_pairs_of_a_limited_task():
-    keras.utils.set_random_seed(0)  # TensorFlow derives the draws from the global seed too
     batches = made(limit=12)
     epochs = [epoch(batches) for _ in range(8)]
     of_b = [{row for row in rows if row[1][0] == "b"} for rows in epochs]

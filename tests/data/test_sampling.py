@@ -86,7 +86,7 @@ class TestTokenizers:
 
 @pytest.mark.slow
 def test_few_samples_exceed_the_expected_length(tokenizer):
-    ids, texts = RowsToStore.of_ragged(tokenizer.tokenize(TEXTS)), [text.encode() for text in TEXTS]
+    ids, texts = RowsToStore.of_tokens(tokenizer.tokenize(TEXTS)), [text.encode() for text in TEXTS]
     arrays = in_memory([{"ids": ids, "texts": RowsToStore.of_strings(texts)}])
     for rate in (0.05, 0.1, 0.3):
         rows = SampledRows.of(arrays.rows("ids"), arrays.rows("texts"), tokenizer, rate)

@@ -3,6 +3,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import data
+from keras_transformer.data import batches as datasets
 from keras_transformer.data import epochs
 
 
@@ -40,7 +41,7 @@ def test_class_weights_multiply_sample_weights():
 
 def test_a_weighted_dataset_keeps_its_position_but_changes_its_fingerprint():
     order = epochs.RowOrder(3, 1, False, epochs.Shard())
-    dataset = epochs.batches(order, lambda batch: (batch.rows, batch.rows), 0, [])
+    dataset = datasets.batches(order, lambda batch: (batch.rows, batch.rows), 0, [])
     weighted = data.with_class_weight(dataset, {2: 5.0})
     weighted.epochs.start_at(1, 1)
     assert [float(weights[0]) for _, _, weights in weighted.take(2)] == [1.0, 5.0]
