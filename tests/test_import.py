@@ -20,7 +20,7 @@ WARNINGS = [
 ]
 
 
-def run(code, *arguments, backend="jax"):
+def run(code, *arguments, backend="jax", timeout=120):
     """Run code in a new process; return the JSON on its last line of output."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend}
     done = subprocess.run(
@@ -28,7 +28,7 @@ def run(code, *arguments, backend="jax"):
         capture_output=True,
         text=True,
         env=environment,
-        timeout=120,
+        timeout=timeout,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -96,6 +96,27 @@ def test_on_jax_models_train_and_generate_without_tensorflow():
     print(json.dumps(kt.generation.generate(model, ids, max_new_tokens=4).ids.shape))
     """
     assert run(code) == [2, 1, 4]
+
+
+@pytest.mark.slow
+def test_on_jax_texts_become_batches_of_fit_and_answers_without_tensorflow(tmp_path):
+    code = """
+    import json, sys
+    sys.modules.update(dict.fromkeys(["tensorflow", "tensorflow_text"]))
+    import keras_transformer as kt
+    pairs = [("uno dos", "one two"), ("tres", "three"), ("dos uno", "two one")] * 4
+    tokenizer = kt.text.SentencePieceTokenizer.train([text for pair in pairs for text in pair], 300)
+    tokenizer.save(sys.argv[1])
+    tokenizer = kt.text.load(sys.argv[1])
+    model = kt.models.Transformer(tokenizer.vocabulary_size, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
+    model.compile("adam", kt.training.LabelSmoothedCrossentropy(0.1))
+    batches = kt.data.translation_pairs(pairs, tokenizer, 4)
+    history = model.fit(batches, validation_data=batches, epochs=2, shuffle=False, verbose=0).history
+    ids = tokenizer.encode(["dos"], add_end=True)
+    texts = tokenizer.detokenize(kt.generation.generate(model, ids, max_new_tokens=4).best)
+    print(json.dumps([len(history["val_loss"]), all(isinstance(text, str) for text in texts)]))
+    """
+    assert run(code, tmp_path, timeout=600) == [2, True]
 
 
 @pytest.mark.slow

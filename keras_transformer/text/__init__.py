@@ -1,18 +1,35 @@
-"""Tokenizers that run inside the TensorFlow graph, and their trainers."""
+"""Tokenizers that run inside the TensorFlow graph, and their trainers.
 
+Where TensorFlow is not installed, the classes have the same names, ids and files, and run in Python.
+"""
+
+import importlib.util
 import os
 from typing import Any
 
-from keras_transformer.text.tokenizers import folders, hugging_face
-from keras_transformer.text.tokenizers.base import Tokenizer
-from keras_transformer.text.tokenizers.byte import ByteTokenizer
-from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
-from keras_transformer.text.tokenizers.llama import LlamaTokenizer
-from keras_transformer.text.tokenizers.marian_t5 import MarianT5Tokenizer
-from keras_transformer.text.tokenizers.openai_gpt import OpenAIGPTTokenizer
-from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
-from keras_transformer.text.tokenizers.word_piece import WordPieceTokenizer
+from keras_transformer.text.tokenizers import folders
 from keras_transformer_options.arguments import ArgumentError
+
+if importlib.util.find_spec("tensorflow_text") is None:
+    from keras_transformer.text.without_tensorflow import (
+        BytePairTokenizer,
+        ByteTokenizer,
+        LlamaTokenizer,
+        MarianT5Tokenizer,
+        OpenAIGPTTokenizer,
+        SentencePieceTokenizer,
+        Tokenizer,
+        WordPieceTokenizer,
+    )
+else:
+    from keras_transformer.text.tokenizers.base import Tokenizer
+    from keras_transformer.text.tokenizers.byte import ByteTokenizer
+    from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
+    from keras_transformer.text.tokenizers.llama import LlamaTokenizer
+    from keras_transformer.text.tokenizers.marian_t5 import MarianT5Tokenizer
+    from keras_transformer.text.tokenizers.openai_gpt import OpenAIGPTTokenizer
+    from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
+    from keras_transformer.text.tokenizers.word_piece import WordPieceTokenizer
 
 __all__ = [
     "BytePairTokenizer",
@@ -94,11 +111,14 @@ def from_hugging_face(
 
     Raises:
         FileNotFoundError: if there are no such files.
+        ImportError: if TensorFlow is not installed.
         ValueError: if a file is damaged, or a component of `tokenizer.json` is not supported.
 
     Example:
         >>> tokenizer = from_hugging_face("downloads/Qwen2.5-0.5B", vocabulary_size=151936)  # doctest: +SKIP
     """
+    from keras_transformer.text.tokenizers import hugging_face
+
     cls: Any = _CLASSES[hugging_face.tokenizer_class(folder)]
     tokenizer: Tokenizer = cls.from_files(folder, vocabulary_size=vocabulary_size, **options)
     return tokenizer

@@ -1,9 +1,11 @@
 """Validation of texts and their conversion to a string tensor."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
@@ -47,7 +49,7 @@ def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
     )
 
 
-def to_string_tensor(texts: Any, argument: str = "texts") -> tf.Tensor:
+def to_string_tensor(texts: Any, argument: str = "texts") -> "tf.Tensor":
     """Convert text to a string tensor of valid UTF-8.
 
     Python values that are not valid Unicode raise an error; in tensors, which may come from a client of a server,
@@ -64,6 +66,8 @@ def to_string_tensor(texts: Any, argument: str = "texts") -> tf.Tensor:
         TypeError: if `texts` is not text.
         ValueError: if a text is not valid Unicode, or `texts` has rank 2 or more.
     """
+    import tensorflow as tf
+
     if tf.is_tensor(texts):
         if not isinstance(texts, tf.Tensor) or texts.dtype != tf.string:
             raise TypeError(
