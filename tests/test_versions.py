@@ -138,3 +138,24 @@ def test_notebooks_upgrade_no_package():
         for line in lines:
             assert not {"-U", "--upgrade", "--force-reinstall"} & set(line.split()), line
             assert not set("<>=") & set(line), line
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "expected"),
+    [
+        ("linux", "x86_64", {"tensorflow", "tensorflow-text"}),
+        ("linux", "aarch64", {"tensorflow", "tensorflow-text"}),
+        ("darwin", "arm64", {"tensorflow", "tensorflow-text"}),
+        ("darwin", "x86_64", set()),
+        ("win32", "AMD64", {"tensorflow"}),
+    ],
+)
+def test_tensorflow_is_required_where_it_has_wheels(system, machine, expected):
+    environment = {"sys_platform": system, "platform_machine": machine}
+    required = {
+        requirement.name
+        for requirement in map(Requirement, PROJECT["dependencies"])
+        if requirement.name.startswith("tensorflow")
+        and (requirement.marker is None or requirement.marker.evaluate(environment))
+    }
+    assert required == expected
