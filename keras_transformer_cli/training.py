@@ -16,6 +16,7 @@ from keras_transformer_cli.output import flag_of, say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import Message
 from keras_transformer_options.base import TaskOptions, flags_of, types_of
+from keras_transformer_options.config_files import read_config
 from keras_transformer_options.tasks import TASKS
 
 BACKENDS = ("tensorflow", "jax")
@@ -91,12 +92,12 @@ def train(options: argparse.Namespace) -> int:
         OSError: in several processes, instead of a RuntimeError, if another process ended, failed or did not answer.
     """
     set_backend(options.backend)
-    values = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(options.task)
-        if hasattr(options, field.name)
-    }
-    if "validation" in values:
+    values = {} if options.config is None else read_config(options.config, options.task)
+    given = {field.name for field in dataclasses.fields(options.task) if hasattr(options, field.name)}
+    if given & {"data", "dataset"}:  # the command line names other data than the file
+        values = {name: value for name, value in values.items() if name not in ("data", "dataset")}
+    values |= {name: getattr(options, name) for name in given}
+    if "validation" in given:
         values["validation"] = _validation(values["validation"])
     checked = options.task(**values)
     output = pathlib.Path(options.output or _default_output(options.task.task, values))
@@ -161,6 +162,11 @@ def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
             default=argparse.SUPPRESS,
             **arguments,
         )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML file with options, such as config.toml of a run; those of the command line override it",
+    )
     parser.add_argument("--output", metavar="FOLDER", help="a new folder; default: runs/TASK-DATA")
     parser.add_argument(
         "--resume",

@@ -38,6 +38,13 @@ class TextToTextOptions(TableOptions):
         None, "The maximum number of positions of each side of a batch, instead of {batch_size}."
     )
     max_new_tokens: int | None = option(128, "The maximum number of tokens of an output.")
+    monitor: str = option(
+        "loss",
+        'What must improve on the validation examples for training to go on, see {patience}: "loss", or a metric of '
+        "the report, for which at most 1,000 of them are generated after each epoch: bleu or chrf of translations, "
+        "rouge1, rouge2 or rougeL of summaries.",
+        metavar="NAME",
+    )
     source_language: str | None = option(
         None,
         "The language of the sources, if {from_} is a translation model of many languages, such as eng_Latn; by "
@@ -49,10 +56,12 @@ class TextToTextOptions(TableOptions):
     tokenizers: ClassVar[tuple[str, ...]] = (*SENTENCE_PIECE, *CHARACTERS)
     model_sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base", "big")
     default_batch_tokens: ClassVar[int] = 2048
+    metrics: ClassVar[tuple[str, ...]] = ("bleu", "chrf")  # see `pipelines.evaluate`
 
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
+        check_one_of(("loss", *self.metrics), monitor=self.monitor)
         if self.from_ is None:
             for name in ("source_language", "target_language"):
                 check(getattr(self, name) is None, "be None without {from_}", **{name: getattr(self, name)})
@@ -107,6 +116,7 @@ class SummarizeOptions(TextToTextOptions):
     column_names: ClassVar[str] = "the columns of documents and summaries"
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = SUMMARY_COLUMNS
     default_batch_tokens: ClassVar[int] = 8192
+    metrics: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
 
 
 @dataclasses.dataclass(frozen=True)

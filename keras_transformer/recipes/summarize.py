@@ -23,7 +23,6 @@ class Summarize(SummarizeOptions, TextToTextRecipe):
         'The storm is over.'
     """
 
-    metrics: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
     truncates: ClassVar[bool] = True
 
     def read(self, paths: Any) -> Pairs:
