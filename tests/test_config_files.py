@@ -76,7 +76,7 @@ def recipe_of(monkeypatch):
         train.values = values
         return 0
 
-    monkeypatch.setattr(training, "_train", train)
+    monkeypatch.setattr(training, "run", train)
 
     def run(*arguments):
         assert commands.main([str(argument) for argument in arguments]) == 0

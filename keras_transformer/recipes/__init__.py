@@ -9,6 +9,7 @@ from keras_transformer.recipes.quickstarts import quickstart as quickstart
 from keras_transformer.recipes.rerank import Rerank as Rerank
 from keras_transformer.recipes.runs import run as run
 from keras_transformer.recipes.summarize import Summarize as Summarize
+from keras_transformer.recipes.synthetic import generate_pairs as generate_pairs
 from keras_transformer.recipes.tag import Tag as Tag
 from keras_transformer.recipes.translate import Translate as Translate
 from keras_transformer_options.base import TASKS as TASKS
@@ -24,6 +25,7 @@ __all__ = [
     "Summarize",
     "Tag",
     "Translate",
+    "generate_pairs",
     "quickstart",
     "run",
 ]
