@@ -153,7 +153,8 @@ def test_a_student_learns_the_outputs_of_its_teacher(tmp_path):
 
     pairs = recipes.generate_pairs(teach, texts, tmp_path / "pairs.tsv", say=silent)
     size = {"layers": 1, "heads": 2, "model_dim": 32, "vocabulary_size": 336, "max_length": 32}
-    recipe = recipes.Translate(pairs, **size, epochs=25, patience=25, learning_rate=0.01, jit_compile=False)
+    training = {"epochs": 60, "patience": 60, "batch_size": 16, "learning_rate": 0.01, "jit_compile": False}
+    recipe = recipes.Translate(pairs, **size, **training)
     student, _ = recipe.train(verbose=0)
     scores = pipelines.evaluate(student, list(zip(texts[:50], teach(texts[:50]), strict=True)))
     assert scores["exact_match"] > 0.8
