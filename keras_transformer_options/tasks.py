@@ -37,7 +37,9 @@ class TextToTextOptions(TableOptions):
     batch_tokens: int | None = option(
         None, "The maximum number of positions of each side of a batch, instead of {batch_size}."
     )
-    max_new_tokens: int | None = option(128, "The maximum number of tokens of an output.")
+    max_new_tokens: int | None = option(
+        None, "The maximum number of tokens of an output, by default 128, or that of the model in {from_}."
+    )
     monitor: str = option(
         "loss",
         'What must improve on the validation examples for training to go on, see {patience}: "loss", or a metric of '
@@ -99,9 +101,6 @@ class SummarizeOptions(TextToTextOptions):
     """The options of the task `summarize`."""
 
     max_length: int = option(512, "The maximum number of tokens of a document, the rest of which is cut off.")
-    max_new_tokens: int | None = option(
-        None, "The maximum number of tokens of a summary, by default 128, or that of the model in {from_}."
-    )
     top_k: int | None = option(
         None,
         "The number of a document's states that each head attends to for a token of the summary: an Unlimiformer reads "
@@ -146,7 +145,8 @@ class LanguageModelOptions(TextsOptions):
 
     max_length: int = 256
     max_new_tokens: int | None = option(
-        None, "The maximum number of tokens of an output, by default half of {max_length}."
+        None,
+        "The maximum number of tokens of an output, by default half of {max_length}, or that of the model in {from_}.",
     )
 
     task: ClassVar[str] = "language-model"

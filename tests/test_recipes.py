@@ -278,6 +278,27 @@ def test_documents_are_cut_off_at_the_maximum_length(learned_positions):
         recipes.Summarize(DOCUMENTS, from_=learned_positions, max_length=21).untrained()
 
 
+def test_the_number_of_new_tokens_is_an_option_of_loaded_pipelines(learned_positions, tmp_path):
+    from keras_transformer import models, text
+
+    tokenizer = text.ByteTokenizer()
+    ids = {"pad_id": tokenizer.pad_id, "end_id": tokenizer.end_id}
+    model = models.GPT(
+        tokenizer.vocabulary_size, num_layers=1, num_heads=2, model_dim=8, max_length=20, **ids
+    )
+    pipelines.TextGeneration(model, tokenizer, max_new_tokens=7).save(tmp_path / "gpt")
+    folders = {
+        "Translate": learned_positions,
+        "Summarize": learned_positions,
+        "LanguageModel": tmp_path / "gpt",
+    }
+    for name, folder in folders.items():
+        for options, expected in (({}, 7), ({"max_new_tokens": 5}, 5)):
+            examples = DOCUMENTS if name == "Summarize" else [(f"{letter} a", "b") for letter in "abcdefgh"]
+            recipe = getattr(recipes, name)(examples, from_=folder, max_length=12, **options)
+            assert recipe.untrained().max_new_tokens == expected
+
+
 def test_an_unlimiformer_summarizes_documents_longer_than_the_positions(learned_positions):
     options = {"from_": learned_positions, "max_length": 64, "max_new_tokens": 5, "top_k": 4}
     pipeline = recipes.Summarize(DOCUMENTS, **options, chunk_length=16).untrained()

@@ -32,14 +32,14 @@ class TextToTextRecipe(TextToTextOptions, Recipe):
     def new_pipeline(self, train: Pairs) -> pipelines.TextToText:
         """Create a Transformer with one vocabulary for sources and targets, or load the pipeline of `from_`."""
         if self.from_ is not None:
-            return self._with_languages(check_pipeline(self.pretrained(), pipelines.TextToText))
+            return self._with_options(check_pipeline(self.pretrained(), pipelines.TextToText))
         tokenizer = self.new_tokenizer(side for pair in train for side in pair)
         special_ids = {name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")}
         model = models.Transformer(tokenizer.vocabulary_size, **self.sizes(), **special_ids)
         return pipelines.TextToText(model, tokenizer, max_new_tokens=self.max_new_tokens or 128)
 
-    def _with_languages(self, pipeline: pipelines.TextToText) -> pipelines.TextToText:
-        """Return a pipeline with the options' languages, or those that it has."""
+    def _with_options(self, pipeline: pipelines.TextToText) -> pipelines.TextToText:
+        """Return a pipeline with the options' languages and number of tokens, or those that it has."""
         known = list(pipeline.languages)
         chosen = {name: getattr(self, name) or getattr(pipeline, name) for name in _LANGUAGES}
         for name, language in chosen.items():
@@ -49,7 +49,7 @@ class TextToTextRecipe(TextToTextOptions, Recipe):
                 check(
                     language is None, "be None, as the model of {from_} has no languages", **{name: language}
                 )
-        return pipeline.with_settings(**chosen)
+        return pipeline.with_settings(max_new_tokens=self.max_new_tokens, **chosen)
 
     def lengths(self, pipeline: Any) -> int | tuple[int, int]:
         """Return the maximum length of sources and targets."""
