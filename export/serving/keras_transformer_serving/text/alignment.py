@@ -103,7 +103,8 @@ def align(source: str, target: str, score: Score) -> AlignedText:
     if not words:
         return AlignedText(target, ())
     scores, ends = score([source, *(_without(source, *unit) for unit in units)], target)
-    decreases = scores[0] - scores[1:]  # (units, tokens)
+    with np.errstate(invalid="ignore"):  # −∞ − −∞
+        decreases = np.nan_to_num(scores[0] - scores[1:], nan=0.0, posinf=1e9)  # (units, tokens)
     of_words = np.zeros((len(units), len(words)))
     starts = [word.start for word in words]
     for token, (begin, end) in enumerate(itertools.pairwise([0, *ends])):

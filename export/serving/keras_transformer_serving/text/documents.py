@@ -3,8 +3,7 @@
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from keras_transformer_serving.text import alignment, glossary, markup
 from keras_transformer_serving.text.alignment import AlignedText, Score
@@ -12,7 +11,7 @@ from keras_transformer_serving.text.glossary import Glossary, Term
 from keras_transformer_serving.text.markup import Segment
 from keras_transformer_serving.text.splitting import Split
 
-SplitTexts = Callable[[Sequence[str]], Sequence[Split]]
+SplitText = Callable[[Sequence[str]], Sequence[Split]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +29,11 @@ class Part:
     has_tags: bool = False
     terms: tuple[Term, ...] = ()
     is_soft: bool = False
+
+    @property
+    def is_marked(self) -> bool:
+        """True if there are tags or terms in the part."""
+        return self.has_tags or bool(self.terms)
 
     def finish(self, output: str, score: Score) -> str | AlignedText:
         """Return the translation of the part with the terms of the glossary, and aligned if there are tags within it.
@@ -76,7 +80,7 @@ class Document:
         text: str,
         tag_handling: str | None = None,
         terms: Glossary | None = None,
-        split_texts: SplitTexts | None = None,
+        split_texts: SplitText | None = None,
     ) -> None:
         if tag_handling is None:
             self._segments, self._between = [Segment(text, [], False)], ["", ""]
@@ -99,26 +103,6 @@ class Document:
             translation = _joined(split, [*itertools.islice(remaining, len(split.parts))])
             strings += [segment.with_tags(translation), between]
         return "".join(strings)
-
-
-def glossaries_of(count: int, entries: Any, mode: str) -> list[Glossary | None]:
-    """Return the glossary of each of `count` texts, for an argument that is None, a mapping, or one for each text.
-
-    Raises:
-        TypeError: if it is of another type.
-        ValueError: if there are not as many as texts, or one has too many entries.
-    """
-    glossary.check_mode(mode)
-    if entries is None or isinstance(entries, Mapping):
-        return [None if entries is None else Glossary(entries, mode)] * count
-    of_each = (
-        list(entries) if isinstance(entries, Iterable) and not isinstance(entries, str | bytes) else [entries]
-    )
-    if len(of_each) != count and isinstance(entries, Sequence):
-        raise ValueError(
-            f"`glossary` must be one mapping, or one for each of {count} texts. Received: {len(of_each)} items"
-        )
-    return [None if item is None else Glossary(item, mode) for item in of_each]
 
 
 def _parts(segment: Segment, split: Split, terms: Glossary | None) -> list[Part]:
