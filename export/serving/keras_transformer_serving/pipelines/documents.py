@@ -8,7 +8,7 @@ from keras_transformer_serving.text import glossary
 from keras_transformer_serving.text.alignment import Score
 from keras_transformer_serving.text.documents import Document, SplitText
 from keras_transformer_serving.text.glossary import Glossary
-from keras_transformer_serving.text.splitting import Split, SplitTexts
+from keras_transformer_serving.text.splitting import Split, SplitTexts, is_valid_text
 
 
 def translate(
@@ -35,7 +35,7 @@ def translate(
     documents: list[Split | Document] = []
     for row, text in enumerate(texts):
         documents.append(Split.whole(text))
-        if isinstance(text, str):
+        if is_valid_text(text):
             with row_errors.of(row):
                 documents[row] = document(text, tag_handling, glossaries[row], split_texts)
         if row in row_errors:

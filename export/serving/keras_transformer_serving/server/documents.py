@@ -22,6 +22,11 @@ _TAGS, _GLOSSARY, _MODE = "tag_handling", "glossary", "glossary_mode"
 class _GlossaryTensor(Tensor):
     """A glossary: a JSON object, or a string of one."""
 
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of a glossary."""
+        return {"type": "object", "additionalProperties": {"type": "string"}}
+
     def convert(self, value: Any, place: str) -> Any:
         """Return a JSON object as a string."""
         return super().convert(json.dumps(value) if isinstance(value, dict) else value, place)

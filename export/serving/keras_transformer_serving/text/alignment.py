@@ -1,5 +1,6 @@
 """Alignment of the words of a translation with the words of its source, by the model that translated it."""
 
+import bisect
 import collections
 import dataclasses
 import itertools
@@ -109,8 +110,8 @@ def align(source: str, target: str, score: Score) -> AlignedText:
     starts = [word.start for word in words]
     for token, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
         if string := target[begin:end].lstrip():  # in the word of its first character
-            index = np.searchsorted(starts, end - len(string), "right") - 1
-            of_words[:, max(index, 0)] += decreases[:, token]
+            index = max(bisect.bisect(starts, end - len(string)) - 1, 0)
+            of_words[:, index] += decreases[:, token]
     equal = _equal_words(source, target, words)
     sources = [
         (units[of_unit.argmax()] if of_unit.max() > 0 else None)

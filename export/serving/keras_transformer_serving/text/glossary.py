@@ -46,7 +46,7 @@ class Glossary:
         [Term(start=3, end=7, translation='Home')]
     """
 
-    def __init__(self, entries: Mapping[str, str], mode: str = "hard") -> None:
+    def __init__(self, entries: Any, mode: str = "hard") -> None:
         check_mode(mode)
         is_mapping = isinstance(entries, Mapping)
         if not is_mapping or not all(isinstance(text, str) for entry in entries.items() for text in entry):

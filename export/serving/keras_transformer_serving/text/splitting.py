@@ -108,6 +108,11 @@ class SplitTexts:
         self.parts = self.of_parts([split.parts for split in splits])
         self.owners = self.of_parts([[index] * len(split.parts) for index, split in enumerate(splits)])
 
+    @property
+    def number_of_texts(self) -> int:
+        """The number of texts."""
+        return len(self._splits)
+
     def of_first(self, values: Sequence[Any], other: Any) -> list[Any]:
         """Return the value of each text for its first part, and another value for the other parts."""
         return [*values, *[other] * (len(self.parts) - len(self._splits))]
@@ -182,7 +187,7 @@ def split_texts(
     def fits(string: str) -> bool:
         return sizes[string] <= max_tokens
 
-    strings = [text for text in texts if _is_string(text)]
+    strings = [text for text in texts if is_valid_text(text)]
     count(strings)
     pieces = {
         text: [sentence for line in text.splitlines(True) for sentence in sentences(line)]
@@ -202,7 +207,7 @@ def split_texts(
         for text, of_text in pieces.items()
         if all(fits(_core(piece)) for piece in of_text)
     }
-    return [(_is_string(text) and splits.get(text)) or Split.whole(text) for text in texts]
+    return [(is_valid_text(text) and splits.get(text)) or Split.whole(text) for text in texts]
 
 
 def sentences(line: str) -> list[str]:
@@ -217,7 +222,7 @@ def sentences(line: str) -> list[str]:
     return [line[start:end] for start, end in itertools.pairwise(cuts) if start < end]
 
 
-def _is_string(text: Any) -> bool:
+def is_valid_text(text: Any) -> bool:
     """Return whether a value is a string of valid Unicode, without lone surrogates."""
     return isinstance(text, str) and _SURROGATE.search(text) is None
 
