@@ -117,13 +117,31 @@ def test_invalid_rows_have_errors_that_name_the_remedy(exports):
         row = {"text": "<p>ab</p>" * 300, "tag_handling": "html"}
         status, found = await predict(app, "copier", [row])
         assert (status, "at most 256 rows and parts" in found["error"]) == (400, True)
-        status, found = await predict(app, "copier", [{"text": "ab", "top_p": 0.5}])
-        assert status == 400
         status, found = await predict(app, "generator", [{"text": "ab", "tag_handling": "html"}])
         assert status == 400
         assert "optionally" not in found["error"].split("Received")[1]
 
     run(exports, test, "copier", "generator")
+
+
+@pytest.mark.parametrize("name", ["copier", "generator", "sampler"])
+def test_settings_of_an_export_are_rejected_by_name(exports, name):
+    async def test(app):
+        for setting, call in (
+            ("num_beams", "Beam(num_beams=…)"),
+            ("top_p", "Sample(top_p=…)"),
+            ("banned_words", "constraints=[BannedWords(…)]"),
+        ):
+            expected = f"`{setting}` must be set when the model is exported: pipeline.with_settings({call})."
+            for signature in ("serving_default", "generate"):
+                for request in (([{"text": "ab", setting: 1}], {}), (["ab"], {setting: 1})):
+                    status, found = await predict(
+                        app, name, request[0], signature_name=signature, **request[1]
+                    )
+                    assert status == 400
+                    assert found["error"].startswith(expected)
+
+    run(exports, test, name)
 
 
 def test_other_requests_are_answered_while_a_document_is_translated(exports):

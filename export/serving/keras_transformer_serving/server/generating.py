@@ -29,6 +29,14 @@ from keras_transformer_serving.text.documents import Document
 
 _SHORT = 32  # source tokens; shorter texts are in one batch, as the decoder takes most of the time
 _MOST_ALIGNED = 64  # tokens of a source text: each is hidden once
+_SETTINGS = {
+    **{name: f"Beam({name}=…)" for name in ("num_beams", "length_penalty", "num_return")},
+    **{name: f"Sample({name}=…)" for name in ("temperature", "top_k", "top_p", "min_p")},
+    "banned_words": "constraints=[BannedWords(…)]",
+    "constraints": "constraints=[…]",
+    "no_repeat_ngram_size": "constraints=[NoRepeatNGram(…)]",
+    "repetition_penalty": "constraints=[RepetitionPenalty(…)]",
+}
 
 
 class _Values(NamedTuple):
@@ -61,7 +69,8 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
         (_, *of_rows), (_, *noise) = (declared[name][0] for name in ("generate", "generate_ids"))
         arrays = (Tensor("input_ids", "int64", (None,)), *of_rows, *noise)
         outputs = declared["generate_ids"][1]
-        return {"generate_ids": Signature(arrays, outputs, functools.partial(prepare, outputs))}
+        prepare_ids = functools.partial(prepare, outputs)
+        return {"generate_ids": Signature(arrays, outputs, prepare_ids, _SETTINGS)}
     result = {}
     for name in (DEFAULT, "generate", "generate_ids"):
         inputs, outputs = declared[name]
@@ -73,7 +82,8 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
                 for tensor in outputs
             )
         of_texts = () if name == "generate_ids" else options
-        result[name] = Signature((*inputs, *of_texts), outputs, functools.partial(prepare, outputs))
+        prepare_texts = functools.partial(prepare, outputs)
+        result[name] = Signature((*inputs, *of_texts), outputs, prepare_texts, _SETTINGS)
     result["encode"] = Signature(*declared["encode"], functools.partial(_prepare_encoding, pipeline))
     if scores_targets:
         run_scores = functools.partial(_score, pipeline)
