@@ -1,12 +1,10 @@
-"""Tags, placeholders and glossaries in calls of the library, and of exports with the same result."""
+"""Tags, placeholders and glossaries in calls of the library."""
 
 import re
 
 import pytest
 
 import keras_transformer as kt
-import keras_transformer_serving as serving
-from keras_transformer.generation import Beam, Sample
 
 TAG = re.compile(r"<[^>]*>|\{\w*\}")
 PAGE = "<p>uno <b>dos</b> {x} tres</p> <ul><li>la casa<li>el &amp; perro</ul>"
@@ -49,28 +47,6 @@ def test_errors_name_the_text_or_the_argument(pipeline):
     ):
         with pytest.raises(ValueError, match=message):
             pipeline("uno", **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["greedy", Beam(2, num_return=2), Sample(seed=3)], ids=str)
-def test_an_export_gives_the_output_of_the_library(pipeline, sampler, tmp_path):
-    pipeline = pipeline.with_settings(sampler)
-    served = serving.load(kt.export.onnx(pipeline, tmp_path / "export"))
-    texts = [
-        PAGE,
-        "la <b>casa</b> azul",
-        "{x} uno {y} dos",
-        "",
-        "<p></p>",
-        "El <u>perro <i>y</i></u> la casa.",
-    ]
-    for options in (
-        {"tag_handling": "html"},
-        {"glossary": {"casa": "xyz", "dos": "tres"}},
-        {"tag_handling": "html", "glossary": {"casa": "xyz", "perro": "uno"}, "glossary_mode": "soft"},
-        {"tag_handling": "html", "long_texts": "split"},
-    ):
-        assert served(texts, **options) == pipeline(texts, **options)
 
 
 @pytest.fixture(scope="module")

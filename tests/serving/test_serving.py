@@ -203,6 +203,24 @@ def test_execution_providers_can_be_chosen(exported, pipeline):
 
 
 @pytest.mark.slow
+def test_tags_and_terms_of_glossaries_are_placed_as_by_the_pipeline(served, pipeline):
+    texts = [
+        "<p>uno <b>dos</b> tres</p> <ul><li>la <i>casa</i> {x} azul<li>el &amp; perro</ul>",
+        "",
+        "<p></p>",
+    ]
+    texts += ["la <b>casa</b> azul", "{x} uno {y} dos", "El <u>perro <i>y</i></u> la casa."]
+    terms = {"casa": "xyz", "perro": "uno"}
+    for options in (
+        {"tag_handling": "html"},
+        {"glossary": terms},
+        {"tag_handling": "html", "glossary": terms, "glossary_mode": "soft"},
+        {"tag_handling": "html", "long_texts": "split"},
+    ):
+        assert served(texts, **options) == pipeline(texts, **options)
+
+
+@pytest.mark.slow
 def test_server_and_saved_model_signatures_give_equal_outputs(served, pipeline, texts):
     import tensorflow as tf
 
