@@ -24,7 +24,9 @@ MARK = re.compile(
 )
 WORDS = st.sampled_from(["casa", "azul", "Él", "don't", "3.5", "家", "perro"])
 STRINGS = st.lists(
-    st.one_of(WORDS, st.sampled_from([" ", " ", ", ", ". ", "! ", "&amp;", "&lt;", " (", ")", "\n"])),
+    st.one_of(
+        WORDS, st.sampled_from([" ", " ", ", ", ". ", "! ", "&amp;", "&nbsp;", "&lt;", " (", ")", "\n"])
+    ),
     max_size=6,
 ).map("".join)
 EMPTY = st.sampled_from(
@@ -83,7 +85,10 @@ def translated(part, random):
     text, result = "", []
     for string, word in chosen:
         text += random.choice(["", " "]) if string in "!.,()&<" else " " if text else ""
-        source = (word.start, word.end) if random.random() < 0.8 else None
+        last = max(word, chosen[random.integers(0, len(chosen))][1])  # some are aligned with several words
+        source = (
+            (word.start, random.choice([word.end, word.end, last.end])) if random.random() < 0.8 else None
+        )
         result.append(Word(len(text), len(text) + len(string), source))
         text += string
     return AlignedText(text, tuple(result))

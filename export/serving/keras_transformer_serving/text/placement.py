@@ -170,10 +170,10 @@ class Placement:
         index = bisect.bisect(occupied, run)
         lowest = max(words[0], occupied[index - 1][1] if index else 0)
         highest = min(words[1], occupied[index][0] if index < len(occupied) else len(self._words))
-        if not text[0].isalnum():
+        if text and not text[0].isalnum():
             while begin > lowest and self._is_punctuation_in(element, begin - 1):
                 begin -= 1
-        if not text[-1].isalnum():
+        if text and not text[-1].isalnum():
             while end < highest and self._is_punctuation_in(element, end):
                 end += 1
         return begin, end
