@@ -10,7 +10,7 @@ TAG = re.compile(r"<[^>]*>|\{\w*\}")
 PAGE = "<p>uno <b>dos</b> {x} tres</p> <ul><li>la casa<li>el &amp; perro</ul>"
 
 
-def test_tags_are_kept_and_the_translation_is_that_of_the_text(pipeline):
+def test_tags_are_kept_and_do_not_change_the_translation(pipeline):
     output = pipeline(PAGE, tag_handling="html")
     assert sorted(TAG.findall(output)) == sorted(TAG.findall(PAGE))
     first, second, third = pipeline(["uno dos tres", "la casa", "el & perro"])
@@ -89,7 +89,7 @@ def translator():
 
 
 @pytest.mark.slow
-def test_tags_are_around_the_translations_of_their_words(translator):
+def test_tags_enclose_the_translations_of_their_words(translator):
     for text, expected in (
         ("veo la <b>casa</b> roja", "I see the red <b>house</b>"),
         ("<i>compro</i> la mesa <b>vieja</b>", "<i>I buy</i> the <b>old</b> table"),

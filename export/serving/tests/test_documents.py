@@ -56,14 +56,14 @@ HTML = st.recursive(
 )
 
 
-MARKS_OUT = re.compile(r"<!--.*?-->|<script>.*?</script>", re.DOTALL)
+SKIPPED = re.compile(r"<!--.*?-->|<script>.*?</script>", re.DOTALL)
 
 
 def is_nested(text):
     """Return whether the elements that `HTML` generates are nested."""
     opened = []
     for slash, name, rest in re.findall(
-        r"<(/?)([a-z-]+)((?:\"[^\"]*\"|'[^']*'|[^'\">])*)>", MARKS_OUT.sub("", text)
+        r"<(/?)([a-z-]+)((?:\"[^\"]*\"|'[^']*'|[^'\">])*)>", SKIPPED.sub("", text)
     ):
         if name in ("p", "li", "br", "img", "wbr", "hr") or rest.endswith("/"):
             continue
@@ -109,11 +109,13 @@ def test_each_tag_is_in_the_output_once_and_nested(tag_handling, data, seed):
         segments, between = markup.parse(text, "html")
         plain = html.unescape(MARK.sub("", output))
     else:
-        marks = re.compile(r"\{\w*\}|%s|%\(\w+\)d|\$\{\w+\}")
-        assert collections.Counter(marks.findall(output)) == collections.Counter(marks.findall(text))
+        placeholders = re.compile(r"\{\w*\}|%s|%\(\w+\)d|\$\{\w+\}")
+        assert collections.Counter(placeholders.findall(output)) == collections.Counter(
+            placeholders.findall(text)
+        )
         segments, between = markup.parse(text, "placeholders")
-        plain = marks.sub("", output)
-        between = [marks.sub("", string) for string in between]
+        plain = placeholders.sub("", output)
+        between = [placeholders.sub("", string) for string in between]
     strings = [html.unescape(MARK.sub("", between[0]))]
     for translation, after in zip(outputs if segments else [], between[1:], strict=True):
         strings += [translation.text, html.unescape(MARK.sub("", after))]
@@ -183,7 +185,7 @@ def translate(text, output, tag_handling=None, entries=None, mode="hard"):
         ("La <b></b>casa azul", "the blue house", "the blue <b></b>house"),
     ],
 )
-def test_tags_are_around_the_words_that_translate_theirs(text, output, expected):
+def test_tags_enclose_the_translations_of_their_words(text, output, expected):
     assert translate(text, output, "html") == expected
 
 
@@ -272,7 +274,7 @@ def test_large_documents_take_time_in_proportion_to_their_size(text):
     document.join([alignment.copied(part) for part in document.parts])
 
 
-def test_each_part_of_a_source_is_hidden_in_turn():
+def test_each_word_of_a_source_is_omitted_once():
     sources = []
 
     def record(texts, target):
