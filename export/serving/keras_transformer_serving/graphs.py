@@ -45,6 +45,21 @@ class Graphs:
         """The number of hypotheses returned for each input, N."""
         return int(self.sampler.get("num_return", 1))
 
+    @property
+    def has_steps(self) -> bool:
+        """True if there are the graphs of single steps of an encoder–decoder, which `score` needs.
+
+        Converted precisions and some models lack them.
+        """
+        if self.start_id is None:
+            return False
+        try:
+            for name in (ENCODER, DECODER):
+                self.session(name)
+        except FileNotFoundError:
+            return False
+        return True
+
     def padding_mask(self, input_ids: np.ndarray) -> np.ndarray:
         """Return the mask int64 (B, S): 0 where `input_ids` equal `pad_id`; all ones if that is None."""
         return np.ones_like(input_ids) if self.pad_id is None else (input_ids != self.pad_id).astype(np.int64)

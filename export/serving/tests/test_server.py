@@ -342,7 +342,8 @@ def example(schema):
         return schema.get("default", schema.get("enum", [None])[0])
     if schema["type"] == "array":
         return [example(schema["items"])] * schema.get("minItems", 2)
-    return {"string": "a", "integer": 1, "number": 0.5, "boolean": True}[schema["type"]]
+    values = {"string": "a", "integer": 1, "number": 0.5, "boolean": True, "object": {"b": "c"}}
+    return values[schema["type"]]
 
 
 def body_of(document, path):

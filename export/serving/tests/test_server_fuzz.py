@@ -31,11 +31,25 @@ VALUES = st.recursive(
 )
 BASE64 = st.one_of(VALUES, st.sampled_from(["", "/w==", "YQ=="]))
 INPUT = st.one_of(TEXT, VALUES, st.fixed_dictionaries({"b64": BASE64}))
+MARKED = st.lists(
+    st.one_of(st.sampled_from(["<b>", "</b>", "<p>", "<!--", "{x}", "%s", "&lt;", "a b", "<"]), TEXT)
+)
+TAG_HANDLING = st.one_of(st.sampled_from(["html", "placeholders"]), INPUT)
+GLOSSARY = st.one_of(st.dictionaries(TEXT, TEXT, max_size=3), INPUT)
 INPUTS = st.fixed_dictionaries(
     {},
-    optional=dict.fromkeys(
-        ("text", "text_pair", "target", "input_ids", "max_new_tokens", "min_new_tokens"), INPUT
-    ),
+    optional={
+        **dict.fromkeys(
+            ("text_pair", "target", "input_ids", "max_new_tokens", "min_new_tokens", "top_p"), INPUT
+        ),
+        "text": st.one_of(MARKED.map("".join), INPUT),
+        "tag_handling": TAG_HANDLING,
+        "glossary": GLOSSARY,
+        "glossary_mode": st.one_of(st.sampled_from(["hard", "soft"]), INPUT),
+    },
+)
+DOCUMENTS = st.fixed_dictionaries(
+    {"text": MARKED.map("".join)}, optional={"tag_handling": TAG_HANDLING, "glossary": GLOSSARY}
 )
 NAMED = [
     "serving_default",
@@ -54,7 +68,9 @@ COLUMNS = st.dictionaries(
 PREDICT = st.fixed_dictionaries(
     {},
     optional={
-        "instances": st.one_of(st.lists(st.one_of(INPUT, INPUTS), max_size=4), VALUES),
+        "instances": st.one_of(
+            st.lists(st.one_of(INPUT, INPUTS), max_size=4), st.lists(DOCUMENTS, max_size=1), VALUES
+        ),
         "inputs": st.one_of(COLUMNS, VALUES),
         "signature_name": SIGNATURES,
     },

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.graphs import DECODER, ENCODER, uniform_noise
+from keras_transformer_serving.graphs import uniform_noise
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import NEW_SEED, Generating, stacked, stream_text
-from keras_transformer_serving.server import long_texts
+from keras_transformer_serving.server import documents, long_texts
 from keras_transformer_serving.server.signatures import (
     TRUNCATE,
     Job,
@@ -24,9 +24,19 @@ from keras_transformer_serving.server.signatures import (
     text_of,
 )
 from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, TEXT, Row, Tensor
+from keras_transformer_serving.text import splitting
+from keras_transformer_serving.text.documents import Document
 
 _SHORT = 32  # source tokens; shorter texts are in one batch, as the decoder takes most of the time
 _MOST_ALIGNED = 64  # tokens of a source text: each is hidden once
+_SETTINGS = {
+    **{name: f"Beam({name}=…)" for name in ("num_beams", "length_penalty", "num_return")},
+    **{name: f"Sample({name}=…)" for name in ("temperature", "top_k", "top_p", "min_p")},
+    "banned_words": "constraints=[BannedWords(…)]",
+    "constraints": "constraints=[…]",
+    "no_repeat_ngram_size": "constraints=[NoRepeatNGram(…)]",
+    "repetition_penalty": "constraints=[RepetitionPenalty(…)]",
+}
 
 
 class _Values(NamedTuple):
@@ -49,29 +59,31 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
     texts `generate_ids` of `input_ids`. `score` needs graphs of single steps of an encoder–decoder, with which it takes
     targets of at most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling,
     so that a sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take
-    `long_texts`, too.
+    `long_texts`, `tag_handling` and `glossary`, too.
     """
     declared = pipeline.tensors(pipeline.config)
-    option = long_texts.option(pipeline)
+    options = (*long_texts.option(pipeline), *documents.options(pipeline))
     run = functools.partial(_generate, pipeline)
     prepare = functools.partial(_prepare, pipeline, run)
     if pipeline.tokenizer is None:
-        (_, *options), (_, *noise) = (declared[name][0] for name in ("generate", "generate_ids"))
-        arrays = (Tensor("input_ids", "int64", (None,)), *options, *noise)
+        (_, *of_rows), (_, *noise) = (declared[name][0] for name in ("generate", "generate_ids"))
+        arrays = (Tensor("input_ids", "int64", (None,)), *of_rows, *noise)
         outputs = declared["generate_ids"][1]
-        return {"generate_ids": Signature(arrays, outputs, functools.partial(prepare, outputs))}
+        prepare_ids = functools.partial(prepare, outputs)
+        return {"generate_ids": Signature(arrays, outputs, prepare_ids, _SETTINGS)}
     result = {}
     for name in (DEFAULT, "generate", "generate_ids"):
         inputs, outputs = declared[name]
-        if option:  # the ids of the parts of a long text together
+        if options:  # the ids of the parts of a text together
             outputs = tuple(
                 dataclasses.replace(tensor, shape=(*tensor.shape[:-1], None))
                 if tensor.name == "ids"
                 else tensor
                 for tensor in outputs
             )
-        long = () if name == "generate_ids" else option
-        result[name] = Signature((*inputs, *long), outputs, functools.partial(prepare, outputs))
+        of_texts = () if name == "generate_ids" else options
+        prepare_texts = functools.partial(prepare, outputs)
+        result[name] = Signature((*inputs, *of_texts), outputs, prepare_texts, _SETTINGS)
     result["encode"] = Signature(*declared["encode"], functools.partial(_prepare_encoding, pipeline))
     if scores_targets:
         run_scores = functools.partial(_score, pipeline)
@@ -101,18 +113,6 @@ def warm_up(pipeline: Generating) -> Iterator[Job]:
         values = _Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
         yield Job(run, length, values, lambda result: result)
         length *= 2
-
-
-def scores(pipeline: Generating) -> bool:
-    """Return whether an export has the graphs that score targets, which converted precisions and some models lack."""
-    if pipeline.graphs.start_id is None:
-        return False
-    try:
-        for name in (ENCODER, DECODER):
-            pipeline.graphs.session(name)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def streams(pipeline: Generating) -> str:
@@ -180,7 +180,7 @@ def check_options(pipeline: Generating, options: Row) -> None:
 def _prepare(
     pipeline: Generating, run: Any, outputs: Sequence[Tensor], row: Row, index: int
 ) -> Job | SplitRow:
-    split = None
+    split: splitting.Split | Document | None = None
     if "input_ids" in row:
         try:
             rows = pipeline.encode([row["input_ids"]])
@@ -188,7 +188,8 @@ def _prepare(
             raise InvalidInputError("input_ids", str(error)) from None
     else:
         # In signatures without the option, long texts are errors.
-        split = long_texts.split(pipeline, text_of(row, "text", "texts"), row.get(long_texts.NAME, "refuse"))
+        text, setting = text_of(row, "text", "texts"), row.get(long_texts.NAME, "refuse")
+        split = documents.document(pipeline, row, text, setting) or long_texts.split(pipeline, text, setting)
         rows = [pipeline.preprocess(part, TRUNCATE in row, _source_language(row)) for part in split.parts]
     targets = _target_inputs(pipeline, row)
     check_options(pipeline, row)
@@ -201,8 +202,13 @@ def _prepare(
     jobs = []
     for part, ids in enumerate(rows):
         values = _Values(ids, options, _noise(pipeline, row, index, part), targets)
-        jobs.append(Job(run, bucket(max(len(ids), _SHORT)), values, finish))
-    if split is None or split.is_whole:
+        if isinstance(split, Document) and split.of_parts[part].is_marked:
+            # Other rows are computed between two of these, whose alignment takes longer.
+            aligned = (values, split.of_parts[part], documents.score_function(pipeline, row))
+            jobs.append(Job(functools.partial(documents.finish_parts, pipeline, run), None, aligned, finish))
+        else:
+            jobs.append(Job(run, bucket(max(len(ids), _SHORT)), values, finish))
+    if split is None or (isinstance(split, splitting.Split) and split.is_whole):
         return jobs[0]
     return SplitRow(jobs, functools.partial(long_texts.join, pipeline, split))
 
@@ -347,7 +353,9 @@ def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, 
 def _finish(pipeline: Generating, names: Sequence[str], generated: dict[str, np.ndarray]) -> Row:
     """Return the named outputs of a row, with the texts of its ids."""
     outputs: Row = {name: generated[name] for name in names if name in generated}
-    if "text" in names:
+    if "text" in names and "text" in generated:
+        outputs["text"] = generated["text"] if generated["ids"].ndim > 1 else generated["text"][0]
+    elif "text" in names:
         ids = generated["ids"]
         texts = [pipeline.decode(row) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
         outputs["text"] = texts if ids.ndim > 1 else texts[0]

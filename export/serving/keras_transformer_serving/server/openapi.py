@@ -179,7 +179,7 @@ def _row(tensors: Iterable[Tensor]) -> Json:
 
 
 def _schema(tensor: Tensor) -> Json:
-    schema: Json = {"type": DTYPES[tensor.dtype].json}
+    schema: Json = tensor.json_schema
     for size in reversed(tensor.shape):
         schema = {"type": "array", "items": schema}
         if size is not None:

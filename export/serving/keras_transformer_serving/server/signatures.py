@@ -68,11 +68,13 @@ class Signature:
         outputs: the outputs; "error" among them if rows can have errors.
         prepare: a function from the inputs of a row and its index in the request to a `Job` or `SplitRow`. It raises a
             InvalidInputError for an invalid row.
+        settings: settings of exports that requests cannot change, and how they are set.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     prepare: Callable[[Row, int], Job | SplitRow]
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def rows(
         self,
@@ -91,8 +93,8 @@ class Signature:
             truncate: whether to cut texts that are too long, as the request says.
 
         Raises:
-            RequestError: if an input is unknown, missing or has the wrong type, the numbers of values differ, or
-                `truncate` is not a boolean, or the signature has no texts.
+            RequestError: if an input is unknown, a setting of the export, missing or has the wrong type, the numbers of
+                values differ, or `truncate` is not a boolean, or the signature has no texts.
         """
         check_truncate(truncate)
         inputs = {tensor.name: tensor for tensor in self.inputs}
@@ -101,6 +103,13 @@ class Signature:
                 400, f"`{TRUNCATE}` needs a signature of texts. Received: the inputs {', '.join(inputs)}"
             )
         wrong = [name for name in columns if name not in inputs]
+        for name in wrong:
+            if name in self.settings:
+                raise RequestError(
+                    400,
+                    f"`{name}` must be set when the model is exported: pipeline.with_settings({self.settings[name]}). "
+                    f"Received: {name} in a request",
+                )
         missing = [name for name, tensor in inputs.items() if tensor.required and name not in columns]
         if wrong or missing:
             optional = [tensor.name for tensor in self.inputs if not tensor.required]

@@ -60,12 +60,10 @@ def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
 
 
 def of_all_rows(options: Mapping[str, Any], signature: Signature) -> dict[str, list[Any]]:
-    """Return the optional inputs of a request that apply to all rows."""
-    return {
-        tensor.name: [options[tensor.name]]
-        for tensor in signature.inputs
-        if not tensor.required and tensor.name in options
-    }
+    """Return the optional inputs of a request that apply to all rows, and settings, for which there is an error."""
+    optional = [tensor.name for tensor in signature.inputs if not tensor.required]
+    settings = [name for name in signature.settings if name not in optional]
+    return {name: [options[name]] for name in (*optional, *settings) if name in options}
 
 
 def respond(signature: Signature, outputs: Mapping[str, np.ndarray], style: str) -> dict[str, Any]:

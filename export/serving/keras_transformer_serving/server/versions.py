@@ -82,7 +82,7 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
     pipeline = serving.load(folder, threads=min(threads, 1) if small else threads, **options)
     if isinstance(pipeline, Generating):
         session = pipeline.graphs.session(loop_name(pipeline.config))
-        signatures = generating.signatures(pipeline, generating.scores(pipeline))
+        signatures = generating.signatures(pipeline, pipeline.graphs.has_steps)
         jobs = generating.warm_up(pipeline)
         if not generating.streams(pipeline):
             list(generating.pieces_of_ids(pipeline, [pipeline.graphs.end_id], 1))
