@@ -316,6 +316,7 @@ def test_openapi_and_metrics_are_served(exports):
         assert document["openapi"] == "3.1.0"
         assert "/v1/models/generator:stream" in document["paths"]
         assert "/v1/models/classifier:stream" not in document["paths"]
+        paths = [route.path for route in app.routes]
         known = {path.replace("{name}", name) for name in app.state.server.models for path in paths}
         assert set(document["paths"]) <= known
         _, _, content = await call(app, "GET", "/metrics")
@@ -330,9 +331,6 @@ def test_openapi_and_metrics_are_served(exports):
         ):
             assert line in lines
 
-    from keras_transformer_serving.server.app import routes
-
-    paths = [route.path for route in routes()]
     run(exports, test)
 
 

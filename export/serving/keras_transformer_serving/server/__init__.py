@@ -1,6 +1,6 @@
 """Serve exports over HTTP; needs the extra `server`."""
 
-from keras_transformer_serving.server.app import Server as Server
+from keras_transformer_serving.server.api import Server as Server
 from keras_transformer_serving.server.app import create_app as create_app
 from keras_transformer_serving.server.batching import Limits as Limits
 

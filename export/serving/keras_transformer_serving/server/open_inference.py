@@ -1,16 +1,23 @@
 """The Open Inference Protocol, version 2: `infer` and the metadata of a model."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
 
+import keras_transformer_serving as serving
+from keras_transformer_serving.server import openapi, requests
+from keras_transformer_serving.server.api import DRAINING, Api, Json, Server, encoded_response, json_response
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
 from keras_transformer_serving.server.tensorflow_serving import find, of_all_rows
 from keras_transformer_serving.tasks import DEFAULT, Row, Tensor, shown
 
 _MOST_EMPTY = 2**16
+_VERSIONS = ("", "/versions/{version}")
 
 
 def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row], dict[str, Any]]:
@@ -164,3 +171,86 @@ def _names(outputs: Any, signature: Signature) -> list[str]:
             )
         names.append(output["name"])
     return names
+
+
+async def _infer(server: Server, request: Request) -> Response:
+    if "inference-header-content-length" in request.headers:
+        raise RequestError(
+            400, "The tensors must be JSON. Received: the header Inference-Header-Content-Length"
+        )
+    body = await server.body(request)
+    with server.use(request) as (version, loaded, batcher):
+        answer = functools.partial(respond, request.path_params["name"], version.number)
+        content = await requests.answer(
+            request, body, parse, answer, loaded.signatures, batcher, server.limits
+        )
+        return encoded_response(content)
+
+
+async def _metadata(server: Server, request: Request) -> Response:
+    model = server.find(request.path_params["name"])
+    with server.use(request) as (_, loaded, _):
+        numbers = [version.number for version in model.versions.values() if version.loaded is not None]
+        return json_response(metadata(model.name, numbers, loaded.signatures))
+
+
+async def _model_ready(server: Server, request: Request) -> Response:
+    if server.draining:
+        raise RequestError(503, DRAINING, 1)
+    with server.use(request) as (version, _, _):
+        name = request.path_params["name"]
+        return json_response({"name": name, "version": str(version.number), "ready": True})
+
+
+async def _server(_: Server, __: Request) -> Response:
+    name = {"name": "keras-transformer-serve", "version": serving.__version__}
+    return json_response({**name, "extensions": []})
+
+
+async def _live(_: Server, __: Request) -> Response:
+    return json_response({"live": True})
+
+
+async def _ready(server: Server, _: Request) -> Response:
+    if not server.ready:
+        raise RequestError(503, DRAINING if server.draining else "The models are not loaded yet", 1)
+    return json_response({"ready": True})
+
+
+def _paths(server: Server) -> Json:
+    """Return the OpenAPI description of the routes of the server and of each model."""
+    anything = {"type": "object"}
+    paths: Json = {
+        path: {"get": openapi.operation(summary, anything)}
+        for path, summary in {
+            "/v2": "The server's name and version",
+            "/v2/health/live": "Whether the server runs",
+            "/v2/health/ready": "Whether every model is loaded",
+        }.items()
+    }
+    for model in server.loaded():
+        with model.use() as (_, loaded, _):
+            infer = openapi.of_tensors(loaded.signatures)
+        for suffix in _VERSIONS:
+            path, parameters = f"/v2/models/{model.name}{suffix}", openapi.parameters(suffix)
+            for end, method, summary, request in (
+                ("", "get", "The tensors of the model", None),
+                ("/ready", "get", "Whether the model is loaded", None),
+                ("/infer", "post", "Infer (Open Inference Protocol)", infer),
+            ):
+                paths[path + end] = {method: openapi.operation(summary, anything, request, parameters)}
+    return paths
+
+
+API = Api(
+    "open_inference",
+    (
+        ("GET", "/v2", _server),
+        ("GET", "/v2/health/live", _live),
+        ("GET", "/v2/health/ready", _ready),
+        *(("GET", f"/v2/models/{{name}}{suffix}", _metadata) for suffix in _VERSIONS),
+        *(("GET", f"/v2/models/{{name}}{suffix}/ready", _model_ready) for suffix in _VERSIONS),
+        *(("POST", f"/v2/models/{{name}}{suffix}/infer", _infer) for suffix in _VERSIONS),
+    ),
+    _paths,
+)
