@@ -85,7 +85,7 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
         signatures = generating.signatures(pipeline, generating.scores(pipeline))
         jobs = generating.warm_up(pipeline)
         if not generating.streams(pipeline):
-            list(generating.pieces_of_ids(pipeline, [pipeline.graphs.end_id], 1))
+            generating.warm_up_steps(pipeline)
     else:
         session = pipeline.session
         signatures = forward.signatures(pipeline, max_batch_size)
