@@ -75,6 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("max-streams", int, 16, "the maximum number of concurrent streams of a model")
     option("max-connections", int, 1024, "the maximum number of connections")
     option("timeout", float, 30.0, "the maximum time of a request in seconds")
+    option(
+        "api",
+        lambda text: [name for name in text.split(",") if name],
+        None,
+        "the protocols besides TensorFlow Serving's and the Open Inference Protocol, separated by commas; '' for none; "
+        "default: all",
+    )
     option("poll-seconds", float, 2.0, "the interval of the checks for new versions; 0 for none")
     parser.add_argument(
         "--signature-key-file", metavar="FILE", help="a file with the key that exports must be signed with"
@@ -122,6 +129,7 @@ async def _serve(options: argparse.Namespace) -> None:
         dict(_named(text) for text in options.folders),
         Limits(**fields),
         poll_seconds=options.poll_seconds,
+        apis=options.api,
         precision=options.precision,
         threads=options.threads,
         providers=options.providers,

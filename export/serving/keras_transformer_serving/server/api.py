@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -59,6 +60,14 @@ class Server:
         """Return the models of which a version is served."""
         return [model for model in self.models.values() if model.current and model.current.loaded]
 
+    def pipelines(self) -> dict[str, Any]:
+        """Return the pipeline of each model, by its name."""
+        found = {}
+        for model in self.loaded():
+            with model.use() as (_, loaded, _):
+                found[model.name] = loaded.pipeline
+        return found
+
     def find(self, name: Any) -> ServedModel:
         """Return a model.
 
@@ -80,6 +89,10 @@ class Server:
         model = self.find(request.path_params["name"])
         return model.use(version_number(request), request.path_params.get("label"))
 
+    def model_keys(self, model: ServedModel) -> Json:
+        """Return what the protocols add to the description of a model."""
+        return {key: value for api in self.apis for key, value in api.model_keys(model).items()}
+
     async def body(self, request: Request) -> bytes:
         """Return the body of a request, unless the server drains, or the queue of the route's model is full."""
         name = request.path_params.get("name", "")
@@ -90,6 +103,22 @@ class Server:
             with self.use(request) as (_, _, batcher):
                 batcher.check_space()  # a rejection must cost little
         return await requests.read(request, self.limits)
+
+    async def document(self, request: Request) -> tuple[Json, int]:
+        """Return the JSON object of a request, and the size of its body.
+
+        Raises:
+            RequestError: if it is none.
+        """
+        body = await self.body(request)
+        try:
+            task = functools.partial(requests.document, body)
+            document = await requests.in_thread(task, len(body), self.limits.timeout)
+        except TimeoutError:
+            raise RequestError(408, f"The request must be read within {self.limits.timeout:g} s") from None
+        if not isinstance(document, dict):
+            raise RequestError(400, f"The request must be a JSON object. Received: {shown(document)}")
+        return document, len(body)
 
     async def watch(self) -> None:
         """Load all models, and then each new version of them."""
@@ -123,6 +152,7 @@ class Api:
         paths: a function from a server to the OpenAPI description of the routes, by path.
         error: a function from an error to the JSON value of its answer.
         error_schema: the JSON schema of these values.
+        model_keys: a function from a model to what the protocol adds to its description in `/v1/models`.
     """
 
     name: str
@@ -136,6 +166,7 @@ class Api:
             "required": ["error"],
         }
     )
+    model_keys: Callable[[ServedModel], Json] = lambda model: {}
 
     def endpoint(self, run: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         """Return the endpoint of a route, which answers errors as JSON and counts the request."""

@@ -6,7 +6,7 @@ import functools
 import importlib.resources
 import os
 import pathlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import prometheus_client
@@ -20,6 +20,7 @@ from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import (
     generating,
     open_inference,
+    openai,
     openapi,
     requests,
     streaming,
@@ -31,12 +32,16 @@ from keras_transformer_serving.server.batching import Limits
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.versions import ServedModel
 
+APIS = {api.name: api for api in (openai.API,)}
+"""The protocols that can be switched off, by name."""
+
 
 def create_app(
     folders: Mapping[str, str | os.PathLike[str]],
     limits: Limits | None = None,
     *,
     poll_seconds: float = 2.0,
+    apis: Sequence[str] | None = None,
     **options: Any,
 ) -> Starlette:
     """Return an ASGI application that serves exports.
@@ -46,6 +51,8 @@ def create_app(
             largest is served.
         limits: the limits of the server.
         poll_seconds: the time between two looks for new versions; 0 for none.
+        apis: the names of the protocols besides TensorFlow Serving's and the Open Inference Protocol, by default all
+            of `APIS`.
         **options: `threads`, the number of threads that compute, by default one for each core, and those of
             `keras_transformer_serving.load`.
 
@@ -53,9 +60,12 @@ def create_app(
         The application. Its lifespan loads the models; `app.state.server` is its `Server`.
 
     Raises:
-        ValueError: if a name cannot be part of a route.
+        ValueError: if a name cannot be part of a route, or a protocol is unknown.
     """
     limits = limits or Limits()
+    apis = [*APIS] if apis is None else apis
+    if unknown := [name for name in apis if name not in APIS]:
+        raise ValueError(f"`apis` must be of {', '.join(APIS)}. Received: {', '.join(unknown)}")
     for name in folders:
         if not name or not all(character.isalnum() or character in "._-" for character in name):
             raise ValueError(
@@ -67,8 +77,8 @@ def create_app(
         name: ServedModel(name, pathlib.Path(folder), limits, metrics, loader)
         for name, folder in folders.items()
     }
-    apis = (API, tensorflow_serving.API, open_inference.API)
-    server = Server(models, limits, metrics, poll_seconds, apis)
+    protocols = (API, tensorflow_serving.API, open_inference.API, *(APIS[name] for name in apis))
+    server = Server(models, limits, metrics, poll_seconds, protocols)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -83,7 +93,7 @@ def create_app(
     app = Starlette(
         routes=[
             Route(path, api.endpoint(run), methods=[method])
-            for api in apis
+            for api in protocols
             for method, path, run in api.routes
         ],
         lifespan=lifespan,
@@ -95,7 +105,8 @@ def create_app(
 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return json_response({"error": error.detail}, error.status_code, error.headers)
+    message = f"{error.detail}. /openapi.json lists the routes"
+    return json_response({"error": message}, error.status_code, error.headers)
 
 
 async def _stream(server: Server, request: Request) -> Response:
@@ -109,7 +120,10 @@ async def _stream(server: Server, request: Request) -> Response:
 
 async def _models(server: Server, _: Request) -> Response:
     """The models, their signatures and settings, for the page."""
-    return json_response({"models": [openapi.description(model) for model in server.loaded()]})
+    loaded = server.loaded()
+    models = {"models": [openapi.description(model) for model in loaded]}
+    data = [keys for model in loaded if (keys := server.model_keys(model))]
+    return json_response({"object": "list", "data": data, **models} if data else models)
 
 
 async def _openapi(server: Server, _: Request) -> Response:
@@ -117,7 +131,8 @@ async def _openapi(server: Server, _: Request) -> Response:
     for api in server.apis:
         for path, operations in api.paths(server).items():
             paths.setdefault(path, {}).update(operations)
-    return json_response(openapi.document(paths, {"Error": API.error_schema}))
+    schemas = {openapi.error_name(api.name): api.error_schema for api in server.apis}
+    return json_response(openapi.document(paths, schemas))
 
 
 async def _metrics(server: Server, _: Request) -> Response:

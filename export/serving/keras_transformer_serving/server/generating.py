@@ -153,11 +153,11 @@ class Token(NamedTuple):
 
     Attributes:
         id: its id.
-        logits: the model's logits (V,), before constraints and temperature.
+        logits: the model's logits (V,), before constraints and temperature; None if the loop has generated it.
     """
 
     id: int
-    logits: np.ndarray
+    logits: np.ndarray | None = None
 
 
 def pieces(pipeline: Generating, row: Row, truncate: bool = False) -> Iterator[str]:

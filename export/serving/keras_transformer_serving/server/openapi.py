@@ -52,7 +52,7 @@ def document(paths: Json, error_schemas: Json) -> Json:
 
     Args:
         paths: their descriptions, by path.
-        error_schemas: the JSON schemas of errors, by name; "Error" is one of them.
+        error_schemas: the JSON schemas of errors, by name.
     """
     return {
         "openapi": "3.1.0",
@@ -62,12 +62,17 @@ def document(paths: Json, error_schemas: Json) -> Json:
     }
 
 
+def error_name(api: str) -> str:
+    """Return the name of the schema of a protocol's errors."""
+    return f"{api}_error"
+
+
 def operation(
     summary: str,
     response: Json,
     request: Json | None = None,
     parameters: Any = (),
-    error: str = "Error",
+    api: str = "server",
 ) -> Json:
     """Return the description of a route.
 
@@ -76,9 +81,10 @@ def operation(
         response: the JSON schema of its answer.
         request: that of its request, if it has one.
         parameters: the parameters in its path.
-        error: the name of the schema of its errors.
+        api: the protocol, whose errors it has.
     """
-    of_error = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}}
+    reference = {"$ref": f"#/components/schemas/{error_name(api)}"}
+    of_error = {"content": {"application/json": {"schema": reference}}}
     description: Json = {
         "summary": summary,
         "responses": {

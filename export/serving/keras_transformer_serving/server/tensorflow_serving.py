@@ -209,7 +209,8 @@ async def _status_of_model(server: Server, request: Request) -> Response:
     if label := request.path_params.get("label"):
         with model.use(label=label) as (version, _, _):
             number = version.number
-    return json_response(status(model, number))
+    others = server.model_keys(model) if number is None else {}
+    return json_response({**others, **status(model, number)})
 
 
 async def _metadata(server: Server, request: Request) -> Response:

@@ -55,6 +55,7 @@ class Version:
         loaded: the version in memory, from AVAILABLE to UNLOADING.
         batcher: its queue.
         active: the number of its requests.
+        created: the Unix time when it began to be served.
     """
 
     number: int
@@ -63,6 +64,7 @@ class Version:
     loaded: Loaded | None = None
     batcher: Batcher | None = None
     active: int = 0
+    created: float = 0.0
     _files: Any = None  # of a version that was not loaded; it is tried again when they change
 
 
@@ -189,6 +191,7 @@ class ServedModel:
             return False
         version.batcher = Batcher(self._limits, self._metrics, self.name, version.loaded.num_batches)
         version.state, before, self.current = "AVAILABLE", self.current, version
+        version.created = time.time()
         seconds, device = time.perf_counter() - begin, version.loaded.device
         LOG.info("%s version %d is served on %s, loaded in %.1f s", self.name, number, device, seconds)
         if before is not None:
