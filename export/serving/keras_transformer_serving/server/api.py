@@ -56,6 +56,11 @@ class Server:
         """The number of requests that are being answered."""
         return sum(version.active for model in self.models.values() for version in model.versions.values())
 
+    def check_ready(self) -> None:
+        """Raise a RequestError (503) unless the server is ready."""
+        if not self.ready:
+            raise RequestError(503, DRAINING if self.draining else "The models are not loaded yet", 1)
+
     def loaded(self) -> list[ServedModel]:
         """Return the models of which a version is served."""
         return [model for model in self.models.values() if model.current and model.current.loaded]
@@ -67,6 +72,25 @@ class Server:
             with model.use() as (_, loaded, _):
                 found[model.name] = loaded.pipeline
         return found
+
+    def named(self, classes: type | tuple[type, ...]) -> list[str]:
+        """Return the names of the models with a pipeline of one of these classes."""
+        return [name for name, pipeline in self.pipelines().items() if isinstance(pipeline, classes)]
+
+    def choose(self, classes: type | tuple[type, ...], name: Any = None) -> ServedModel:
+        """Return the model of a name, or the only one, with a pipeline of one of these classes.
+
+        Raises:
+            RequestError: if there is none (404), or several and no name.
+        """
+        names = self.named(classes)
+        if name is None and len(names) == 1:
+            return self.models[names[0]]
+        if name not in names:
+            status = 400 if names and name is None else 404
+            expected = " or ".join(names) or "one for this route, of which none is loaded"
+            raise RequestError(status, f"`model` must be {expected}. Received: {shown(name)}")
+        return self.models[name]
 
     def find(self, name: Any) -> ServedModel:
         """Return a model.

@@ -25,6 +25,7 @@ from keras_transformer_serving.server import (
     requests,
     streaming,
     tensorflow_serving,
+    text_embeddings,
     versions,
 )
 from keras_transformer_serving.server.api import Api, Json, Server, json_response
@@ -32,7 +33,7 @@ from keras_transformer_serving.server.batching import Limits
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.versions import ServedModel
 
-APIS = {api.name: api for api in (openai.API,)}
+APIS = {api.name: api for api in (openai.API, text_embeddings.API)}
 """The protocols that can be switched off, by name."""
 
 

@@ -212,8 +212,7 @@ async def _live(_: Server, __: Request) -> Response:
 
 
 async def _ready(server: Server, _: Request) -> Response:
-    if not server.ready:
-        raise RequestError(503, DRAINING if server.draining else "The models are not loaded yet", 1)
+    server.check_ready()
     return json_response({"ready": True})
 
 
