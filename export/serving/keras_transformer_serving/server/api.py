@@ -33,6 +33,7 @@ class Server:
         metrics: the metrics.
         poll_seconds: the time between two looks for new versions; 0 for none.
         apis: the protocols.
+        files: translated files that wait to be downloaded, by name.
         draining: whether new requests are rejected.
         started: set when every model has been loaded, or could not be.
     """
@@ -42,6 +43,7 @@ class Server:
     metrics: Metrics
     poll_seconds: float
     apis: "tuple[Api, ...]" = ()
+    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
     draining: bool = False
     started: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 

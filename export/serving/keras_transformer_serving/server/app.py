@@ -19,6 +19,7 @@ from starlette.routing import Route
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import (
     generating,
+    libre_translate,
     open_inference,
     openai,
     openapi,
@@ -33,7 +34,7 @@ from keras_transformer_serving.server.batching import Limits
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.versions import ServedModel
 
-APIS = {api.name: api for api in (openai.API, text_embeddings.API)}
+APIS = {api.name: api for api in (openai.API, text_embeddings.API, libre_translate.API)}
 """The protocols that can be switched off, by name."""
 
 
