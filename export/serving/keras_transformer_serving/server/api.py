@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from keras_transformer_serving.server import requests
 from keras_transformer_serving.server.batching import Batcher, Limits
+from keras_transformer_serving.server.keys import Keys, key_of
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import RequestError
 from keras_transformer_serving.server.versions import Loaded, ServedModel, Version
@@ -33,6 +34,7 @@ class Server:
         metrics: the metrics.
         poll_seconds: the time between two looks for new versions; 0 for none.
         apis: the protocols.
+        keys: the keys that requests must have; None for none.
         files: translated files that wait to be downloaded, by name.
         draining: whether new requests are rejected.
         started: set when every model has been loaded, or could not be.
@@ -43,6 +45,7 @@ class Server:
     metrics: Metrics
     poll_seconds: float
     apis: "tuple[Api, ...]" = ()
+    keys: Keys | None = None
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
     draining: bool = False
     started: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
@@ -163,6 +166,11 @@ class Server:
 Endpoint = Callable[[Server, Request], Awaitable[Response]]
 
 
+async def key_in_headers(_: Server, request: Request) -> str | None:
+    """Return the key in the headers of a request."""
+    return key_of(request)
+
+
 def error_document(error: RequestError) -> Json:
     """Return the JSON value of an error, {"error": …}."""
     return {"error": str(error)}
@@ -179,6 +187,8 @@ class Api:
         error: a function from an error to the JSON value of its answer.
         error_schema: the JSON schema of these values.
         model_keys: a function from a model to what the protocol adds to its description in `/v1/models`.
+        key: a function from a server and a request to the request's key.
+        public: the paths that need no key.
     """
 
     name: str
@@ -193,6 +203,8 @@ class Api:
         }
     )
     model_keys: Callable[[ServedModel], Json] = lambda model: {}
+    key: Callable[[Server, Request], Awaitable[str | None]] = key_in_headers
+    public: tuple[str, ...] = ()
 
     def endpoint(self, run: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         """Return the endpoint of a route, which answers errors as JSON and counts the request."""
@@ -200,6 +212,8 @@ class Api:
         async def answer(request: Request) -> Response:
             server: Server = request.app.state.server
             try:
+                if server.keys is not None and request.url.path not in self.public:
+                    server.keys.check(await self.key(server, request))
                 response = await run(server, request)
             except RequestError as error:
                 response = self._failed(error)
@@ -218,6 +232,8 @@ class Api:
 
     def _failed(self, error: RequestError) -> Response:
         headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+        if error.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
         return json_response(self.error(error), error.status, headers)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import prometheus_client
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -31,6 +33,7 @@ from keras_transformer_serving.server import (
 )
 from keras_transformer_serving.server.api import Api, Json, Server, json_response
 from keras_transformer_serving.server.batching import Limits
+from keras_transformer_serving.server.keys import Keys
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.versions import ServedModel
 
@@ -44,6 +47,8 @@ def create_app(
     *,
     poll_seconds: float = 2.0,
     apis: Sequence[str] | None = None,
+    keys: Keys | None = None,
+    cors_origins: Sequence[str] = (),
     **options: Any,
 ) -> Starlette:
     """Return an ASGI application that serves exports.
@@ -55,6 +60,8 @@ def create_app(
         poll_seconds: the time between two looks for new versions; 0 for none.
         apis: the names of the protocols besides TensorFlow Serving's and the Open Inference Protocol, by default all
             of `APIS`.
+        keys: the keys that requests must have one of; None for none.
+        cors_origins: the origins of pages of other servers whose scripts may send requests, or "*" for any.
         **options: `threads`, the number of threads that compute, by default one for each core, and those of
             `keras_transformer_serving.load`.
 
@@ -80,7 +87,7 @@ def create_app(
         for name, folder in folders.items()
     }
     protocols = (API, tensorflow_serving.API, open_inference.API, *(APIS[name] for name in apis))
-    server = Server(models, limits, metrics, poll_seconds, protocols)
+    server = Server(models, limits, metrics, poll_seconds, protocols, keys)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -98,6 +105,17 @@ def create_app(
             for api in protocols
             for method, path, run in api.routes
         ],
+        middleware=[
+            Middleware(
+                CORSMiddleware,
+                allow_origins=[*cors_origins],
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+                expose_headers=["Retry-After"],
+            )
+        ]
+        if cors_origins
+        else [],
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
     )
@@ -167,4 +185,5 @@ API = Api(
         ("POST", "/v1/models/{name}:stream", _stream),
     ),
     _paths,
+    public=("/",),
 )

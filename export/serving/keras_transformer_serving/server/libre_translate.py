@@ -17,6 +17,7 @@ from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.generating import TextToText
 from keras_transformer_serving.server import long_texts, openapi, requests
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response, json_response
+from keras_transformer_serving.server.keys import key_of
 from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.server.versions import ServedModel
 from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
@@ -81,12 +82,24 @@ def _translations(server: Server) -> dict[tuple[str, str], _Translation]:
 
 async def _read(server: Server, request: Request) -> _Request:
     """Return a request, whose body is JSON, a form, or a form with a file."""
-    body = await server.body(request)
-    parse = functools.partial(_parsed, request.headers.get("content-type", ""), body)
-    try:
-        return await requests.in_thread(parse, len(body), server.limits.timeout)
-    except TimeoutError:
-        raise RequestError(408, f"The request must be read within {server.limits.timeout:g} s") from None
+    received: _Request | None = getattr(request.state, "received", None)  # to find its key
+    if received is None:
+        body = await server.body(request)
+        parse = functools.partial(_parsed, request.headers.get("content-type", ""), body)
+        try:
+            received = await requests.in_thread(parse, len(body), server.limits.timeout)
+        except TimeoutError:
+            raise RequestError(408, f"The request must be read within {server.limits.timeout:g} s") from None
+        request.state.received = received
+    return received
+
+
+async def _key(server: Server, request: Request) -> str | None:
+    """Return the key of a request, in its headers or its field "api_key"."""
+    if key := key_of(request):
+        return key
+    key = (await _read(server, request)).fields.get("api_key")
+    return key if isinstance(key, str) else None
 
 
 def _parsed(kind: str, body: bytes) -> _Request:
@@ -98,7 +111,7 @@ def _parsed(kind: str, body: bytes) -> _Request:
         return _Request({name: values[-1] for name, values in fields.items()}, None, len(body))
     if kind.startswith("multipart/form-data"):
         return _form(kind, body)
-    document = requests.document(body)
+    document = requests.document(body) if body else {}
     if not isinstance(document, dict):
         raise RequestError(400, f"The request must be a JSON object or a form. Received: {shown(document)}")
     return _Request(document, None, len(body))
@@ -277,10 +290,10 @@ async def _settings(server: Server, _: Request) -> Response:
     source, target = ({"code": code, "name": _NAMES.get(code, code)} for code in pair)
     return json_response(
         {
-            "apiKeys": False,
+            "apiKeys": server.keys is not None,
             "charLimit": server.limits.max_characters,
             "frontendTimeout": 500,
-            "keyRequired": False,
+            "keyRequired": server.keys is not None,
             "language": {"source": source, "target": target},
             "suggestions": False,
             "supportedFilesFormat": [*_FILES],
@@ -329,4 +342,5 @@ API = Api(
         ("GET", "/frontend/settings", _settings),
     ),
     _paths,
+    key=_key,
 )

@@ -252,4 +252,5 @@ API = Api(
         *(("POST", f"/v2/models/{{name}}{suffix}/infer", _infer) for suffix in _VERSIONS),
     ),
     _paths,
+    public=("/v2/health/live", "/v2/health/ready"),
 )

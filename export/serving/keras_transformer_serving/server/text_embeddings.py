@@ -359,4 +359,5 @@ API = Api(
         "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
         "required": ["error", "error_type"],
     },
+    public=("/health",),
 )
