@@ -110,7 +110,7 @@ async def compute(
         request: the request.
         size: the size of its body.
         parse: a function that returns a signature's name, rows and the format; of a large body in another thread.
-        respond: as for `answer`, with the other arguments.
+        respond: as for `answer`, or to bytes, which are the answer.
         signatures: as for `answer`.
         batcher: as for `answer`.
         limits: as for `answer`.
@@ -141,7 +141,8 @@ async def compute(
             )
 
         def encoded(outputs: list[Row]) -> bytes:
-            return encode(respond(signature, signature.stack(joined(outputs)), style))
+            answered = respond(signature, signature.stack(joined(outputs)), style)
+            return answered if isinstance(answered, bytes) else encode(answered)
 
         with batcher.reserved(len(jobs) - len(rows)):
             result = batcher.submit(jobs, encoded)
