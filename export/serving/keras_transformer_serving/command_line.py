@@ -95,6 +95,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (),
         "the origins, separated by commas, of pages of other servers whose scripts may send requests, or *",
     )
+    parser.add_argument(
+        "--weights",
+        nargs="+",
+        default=[],
+        metavar="NAME=VERSION:WEIGHT,…",
+        help="versions of a model that are served at the same time, and their shares of the requests that name none, "
+        "such as es-en=2:95,3:5; default: the largest version",
+    )
     option("poll-seconds", float, 2.0, "the interval of the checks for new versions; 0 for none")
     parser.add_argument(
         "--signature-key-file", metavar="FILE", help="a file with the key that exports must be signed with"
@@ -145,6 +153,7 @@ async def _serve(options: argparse.Namespace) -> None:
         apis=options.api,
         keys=_keys(options),
         cors_origins=options.cors_origins,
+        weights=dict(map(_weights, options.weights)),
         precision=options.precision,
         threads=options.threads,
         providers=options.providers,
@@ -227,6 +236,18 @@ def _keys(options: argparse.Namespace) -> "Keys | None":
         return None
     lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8").splitlines()
     return Keys(lines, per_minute)
+
+
+def _weights(text: str) -> tuple[str, dict[int, float]]:
+    """Return the name and the weights by version of an argument NAME=VERSION:WEIGHT,…"""
+    name, _, shares = text.partition("=")
+    pairs = [share.partition(":") for share in shares.split(",")]
+    try:
+        return name, {int(version): float(weight) for version, _, weight in pairs}
+    except ValueError:
+        raise ValueError(
+            f"`--weights` must be of the form NAME=VERSION:WEIGHT,… Received: --weights={text}"
+        ) from None
 
 
 def _named(text: str) -> tuple[str, str]:

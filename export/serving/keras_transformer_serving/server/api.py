@@ -16,7 +16,7 @@ from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.keys import Keys, key_of
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import RequestError
-from keras_transformer_serving.server.versions import Loaded, ServedModel, Version
+from keras_transformer_serving.server.versions import STABLE, Loaded, ServedModel, Version
 from keras_transformer_serving.tasks import shown
 
 LOG = logging.getLogger("keras_transformer_serving.server")
@@ -74,7 +74,7 @@ class Server:
         """Return the pipeline of each model, by its name."""
         found = {}
         for model in self.loaded():
-            with model.use() as (_, loaded, _):
+            with model.use(label=STABLE) as (_, loaded, _):
                 found[model.name] = loaded.pipeline
         return found
 

@@ -49,6 +49,7 @@ def create_app(
     apis: Sequence[str] | None = None,
     keys: Keys | None = None,
     cors_origins: Sequence[str] = (),
+    weights: Mapping[str, Mapping[int, float]] | None = None,
     **options: Any,
 ) -> Starlette:
     """Return an ASGI application that serves exports.
@@ -62,6 +63,8 @@ def create_app(
             of `APIS`.
         keys: the keys that requests must have one of; None for none.
         cors_origins: the origins of pages of other servers whose scripts may send requests, or "*" for any.
+        weights: for names of models the versions that are served at the same time, with their shares of the requests
+            that name no version.
         **options: `threads`, the number of threads that compute, by default one for each core, and those of
             `keras_transformer_serving.load`.
 
@@ -69,7 +72,7 @@ def create_app(
         The application. Its lifespan loads the models; `app.state.server` is its `Server`.
 
     Raises:
-        ValueError: if a name cannot be part of a route, or a protocol is unknown.
+        ValueError: if a name cannot be part of a route, a protocol is unknown, or weights are wrong.
     """
     limits = limits or Limits()
     apis = [*APIS] if apis is None else apis
@@ -80,10 +83,12 @@ def create_app(
             raise ValueError(
                 f"`folders` must have names of letters, digits, '.', '_' and '-'. Received: {name!r}"
             )
+    if others := [name for name in weights or {} if name not in folders]:
+        raise ValueError(f"`weights` must be of {', '.join(folders)}. Received: {', '.join(others)}")
     metrics = Metrics()
     loader = functools.partial(versions.load, max_batch_size=limits.max_batch_size, **options)
     models = {
-        name: ServedModel(name, pathlib.Path(folder), limits, metrics, loader)
+        name: ServedModel(name, pathlib.Path(folder), limits, metrics, loader, (weights or {}).get(name))
         for name, folder in folders.items()
     }
     protocols = (API, tensorflow_serving.API, open_inference.API, *(APIS[name] for name in apis))
@@ -168,7 +173,7 @@ def _paths(server: Server) -> Json:
     """Return the OpenAPI description of the server's own routes."""
     paths: Json = {"/v1/models": {"get": openapi.operation("The models", {"type": "object"})}}
     for model in server.loaded():
-        with model.use() as (_, loaded, _):
+        with model.use(label=versions.STABLE) as (_, loaded, _):
             pipeline = loaded.pipeline
         if isinstance(pipeline, Generating) and not generating.streams(pipeline):
             paths[f"/v1/models/{model.name}:stream"] = {"post": openapi.of_stream(pipeline)}

@@ -15,6 +15,7 @@ from keras_transformer_serving.server import openapi, requests
 from keras_transformer_serving.server.api import DRAINING, Api, Json, Server, encoded_response, json_response
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
 from keras_transformer_serving.server.tensorflow_serving import find, of_all_rows
+from keras_transformer_serving.server.versions import STABLE
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Row, Tensor, shown
 
 _MOST_EMPTY = 2**16
@@ -351,7 +352,7 @@ def _paths(server: Server) -> Json:
         }.items()
     }
     for model in server.loaded():
-        with model.use() as (_, loaded, _):
+        with model.use(label=STABLE) as (_, loaded, _):
             infer = openapi.of_tensors(loaded.signatures)
         for suffix in _VERSIONS:
             path, parameters = f"/v2/models/{model.name}{suffix}", openapi.parameters(suffix)

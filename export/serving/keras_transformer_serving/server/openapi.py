@@ -7,7 +7,7 @@ import keras_transformer_serving as serving
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import generating
 from keras_transformer_serving.server.signatures import TRUNCATE, Signature
-from keras_transformer_serving.server.versions import ServedModel
+from keras_transformer_serving.server.versions import STABLE, ServedModel
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Tensor
 
 Json = dict[str, Any]
@@ -16,7 +16,7 @@ _TRUNCATE: Json = {TRUNCATE: {"type": "boolean", "default": False}}
 
 def description(model: ServedModel) -> Json:
     """Return the name, the version, the signatures and the settings of a model, for its form on the page."""
-    with model.use() as (version, loaded, _):
+    with model.use(label=STABLE) as (version, loaded, _):
         config = loaded.pipeline.config
         streams = isinstance(loaded.pipeline, Generating) and not generating.streams(loaded.pipeline)
         return {

@@ -19,7 +19,7 @@ from keras_transformer_serving.server.api import (
     version_number,
 )
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
-from keras_transformer_serving.server.versions import ServedModel, Version
+from keras_transformer_serving.server.versions import STABLE, ServedModel, Version
 from keras_transformer_serving.tasks import DEFAULT, Row, Tensor, shown
 
 _VERSIONS = ("", "/versions/{version}", "/labels/{label}")
@@ -223,7 +223,7 @@ def _paths(server: Server) -> Json:
     """Return the OpenAPI description of the routes of each model."""
     paths: Json = {}
     for model in server.loaded():
-        with model.use() as (_, loaded, _):
+        with model.use(label=STABLE) as (_, loaded, _):
             signatures = loaded.signatures
         path = f"/v1/models/{model.name}"
         for suffix, summary in {
