@@ -133,6 +133,11 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         }
 
     @property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end an output: the model's end token and those of constraints."""
+        return frozenset((self.graphs.end_id, *self._other_ends))
+
+    @property
     def languages(self) -> Sequence[str]:
         """The languages of a translation model of many languages; none for most models."""
         known: Sequence[str] = self.config.get("languages", ())

@@ -2,14 +2,14 @@
 
 import dataclasses
 import functools
-import itertools
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.graphs import uniform_noise
+from keras_transformer_serving.decoding import CONSTRAINTS, TokenChooser
+from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, uniform_noise
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import NEW_SEED, Generating, stacked, stream_text
@@ -39,13 +39,20 @@ _SETTINGS = {
 }
 
 
-class _Values(NamedTuple):
-    """The source ids of a row and its options: `max_new_tokens`, `min_new_tokens`, and of sampling `temperature`."""
+class Values(NamedTuple):
+    """What a row generates from.
+
+    Attributes:
+        ids: the source ids.
+        options: "max_new_tokens", "min_new_tokens", and of sampling "temperature".
+        noise: of sampling, (1, N, M).
+        targets: of `target_inputs`.
+    """
 
     ids: list[int]
     options: Row
-    noise: np.ndarray | None  # (1, N, M)
-    targets: Row  # of `target_inputs`
+    noise: np.ndarray | None
+    targets: Row
 
 
 def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, Signature]:
@@ -110,64 +117,139 @@ def warm_up(pipeline: Generating) -> Iterator[Job]:
     length = 1
     while length < 2 * pipeline.graphs.max_source_tokens:
         ids = [pipeline.graphs.end_id] * min(length, pipeline.graphs.max_source_tokens)
-        values = _Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
-        yield Job(run, length, values, lambda result: result)
+        first = Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
+        yield Job(run, length, first, lambda result: result)
         length *= 2
 
 
+def warm_up_steps(pipeline: Generating) -> None:
+    """Generate one token by the graphs of single steps."""
+    targets = pipeline.target_inputs(next(iter(pipeline.languages), ""))
+    first = Values([pipeline.graphs.end_id], {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
+    next(tokens(pipeline, first), None)
+
+
+def scores(pipeline: Generating) -> bool:
+    """Return whether an export has the graphs that score targets, which converted precisions and some models lack."""
+    if pipeline.graphs.start_id is None:
+        return False
+    try:
+        for name in (ENCODER, DECODER):
+            pipeline.graphs.session(name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def streams(pipeline: Generating) -> str:
-    """Return the reason why an export cannot stream, or "" if it can."""
+    """Return the reason why an export cannot generate token by token, or "" if it can."""
     if pipeline.tokenizer is None:
         return "a tokenizer that runs without TensorFlow"
-    if pipeline.graphs.sampler["sampler"] != "greedy":
-        return f"the greedy sampler. Received: the sampler {pipeline.graphs.sampler['sampler']!r}"
-    if constraints := pipeline.config.get("constraints"):
-        return f"generation without constraints. Received: constraints={constraints}"
+    sampler = pipeline.graphs.sampler["sampler"]
+    if sampler not in ("greedy", "sample") or pipeline.graphs.num_return > 1:
+        received = f"Received: the sampler {sampler!r} with {pipeline.graphs.num_return} hypotheses"
+        return f"greedy search or sampling of one hypothesis. {received}"
+    others = {each["constraint"] for each in pipeline.config.get("constraints", [])} - CONSTRAINTS.keys()
+    if others:
+        return f"constraints among {', '.join(CONSTRAINTS)}. Received: {', '.join(sorted(others))}"
+    try:
+        for name in (MODEL,) if pipeline.graphs.start_id is None else (ENCODER, DECODER):
+            pipeline.graphs.session(name)
+    except FileNotFoundError:
+        return "the graphs of single steps, which this export or precision lacks"
     return ""
 
 
-def pieces(
-    pipeline: Generating,
-    text: str,
-    max_new_tokens: int | None = None,
-    truncate: bool = False,
-    setting: str | None = None,
-    chosen: Row | None = None,
-) -> Iterator[str]:
+class Token(NamedTuple):
+    """A generated token.
+
+    Attributes:
+        id: its id.
+        logits: the model's logits (V,), before constraints and temperature; None if the loop has generated it.
+    """
+
+    id: int
+    logits: np.ndarray | None = None
+
+
+def pieces(pipeline: Generating, row: Row, truncate: bool = False) -> Iterator[str]:
     """Return an iterator of the pieces of a text while it is generated; joined, they are the text.
 
     Args:
         pipeline: one for which `streams` returns "".
-        text: the input.
-        max_new_tokens: the maximum number of new tokens, by default that of the export.
+        row: the inputs, of `stream_inputs`.
         truncate: whether to cut a text that is too long.
-        setting: of an encoder–decoder, "refuse" or "split" long texts, by default the export's setting.
-        chosen: of a model of many languages, those of the text and of the output, by option.
 
     Raises:
         InvalidInputError: if the text is invalid, or a language is unknown.
     """
-    row = {**_default_languages(pipeline), **(chosen or {})}
-    split = long_texts.split(pipeline, text, setting)
-    rows = [pipeline.preprocess(part, truncate, _source_language(row)) for part in split.parts]
-    targets = _target_inputs(pipeline, row)
-    return split.stream(pieces_of_ids(pipeline, ids, max_new_tokens, targets) for ids in rows)
+    text, chosen = text_of(row, "text"), {**_default_languages(pipeline), **row}
+    split = long_texts.split(pipeline, text, row.get(long_texts.NAME))
+    rows = [pipeline.preprocess(content, truncate, _source_language(chosen)) for content in split.parts]
+    parts = [values(pipeline, ids, chosen, 0, part) for part, ids in enumerate(rows)]
+    return split.stream(
+        stream_text((token.id for token in tokens(pipeline, each)), pipeline.decode) for each in parts
+    )
 
 
-def pieces_of_ids(
-    pipeline: Generating, ids: list[int], max_new_tokens: int | None = None, targets: Row | None = None
-) -> Iterator[str]:
-    """Return an iterator of the pieces of a text, "" for a token without any, as `pieces`, for source ids."""
-    limit = pipeline.graphs.max_new_tokens if max_new_tokens is None else max_new_tokens
-    first = stacked([targets or {}])
-    steps = itertools.islice(pipeline.graphs.steps(*pipeline.padded([ids]), **first), limit)
-    return stream_text((int(tokens[0]) for tokens in steps), pipeline.decode)
+def values(pipeline: Generating, ids: list[int], row: Row, index: int, part: int = 0) -> Values:
+    """Return what a row generates from.
+
+    Args:
+        pipeline: the pipeline.
+        ids: the source ids of the row, or of a part of its text.
+        row: its other inputs.
+        index: its index in the request, which seeds the noise of sampling.
+        part: the index of the part.
+
+    Raises:
+        InvalidInputError: if an input is out of range.
+    """
+    check_options(pipeline, row)
+    options: Row = {
+        name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row
+    }
+    if options.keys() >= {"max_new_tokens", "min_new_tokens"}:
+        options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
+    return Values(ids, options, _noise(pipeline, row, index, part), _target_inputs(pipeline, row))
+
+
+def tokens(pipeline: Generating, values: Values) -> Iterator[Token]:
+    """Generate token by token, up to an end token, the tokens that the graph of the loop generates.
+
+    Args:
+        pipeline: one for which `streams` returns "".
+        values: what to generate from.
+    """
+    graphs, options, ids = pipeline.graphs, values.options, list[int]()
+    limit = options.get("max_new_tokens", graphs.max_new_tokens)
+    chooser = TokenChooser(
+        graphs.sampler,
+        pipeline.config.get("constraints", []),
+        pipeline.end_ids,
+        graphs.never - pipeline.end_ids,
+        limit,
+        options.get("min_new_tokens", 0),
+        options.get("temperature", graphs.sampler.get("temperature", 1.0)),
+        None if values.noise is None else values.noise[0, 0],
+    )
+    next_logits = graphs.next_logits(*pipeline.padded([values.ids]), **stacked([values.targets]))
+    while values.ids and len(ids) < limit and not (ids and ids[-1] in pipeline.end_ids):
+        (logits,) = next_logits(np.array([ids[-1:]]) if ids else None)
+        token = chooser(logits, ids)
+        if token is None:
+            return
+        ids.append(token)
+        yield Token(token, logits)
 
 
 def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
     """Return the inputs of a stream."""
-    limit = Tensor("max_new_tokens", "int32", optional=True)
-    return (TEXT, *languages.options(pipeline.config), limit, *long_texts.option(pipeline))
+    options = (
+        dataclasses.replace(option, default=None, optional=True)
+        for option in pipeline.options(pipeline.config)
+    )
+    return (TEXT, *languages.options(pipeline.config), *options, *long_texts.option(pipeline))
 
 
 def check_options(pipeline: Generating, options: Row) -> None:
@@ -191,23 +273,16 @@ def _prepare(
         text, setting = text_of(row, "text", "texts"), row.get(long_texts.NAME, "refuse")
         split = documents.document(pipeline, row, text, setting) or long_texts.split(pipeline, text, setting)
         rows = [pipeline.preprocess(part, TRUNCATE in row, _source_language(row)) for part in split.parts]
-    targets = _target_inputs(pipeline, row)
-    check_options(pipeline, row)
-    options: Row = {
-        name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row
-    }
-    if "max_new_tokens" in options:
-        options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
     finish = functools.partial(_finish, pipeline, [tensor.name for tensor in outputs])
     jobs = []
     for part, ids in enumerate(rows):
-        values = _Values(ids, options, _noise(pipeline, row, index, part), targets)
+        of_part = values(pipeline, ids, row, index, part)
         if isinstance(split, Document) and split.of_parts[part].is_marked:
             # Other rows are computed between two of these, whose alignment takes longer.
-            aligned = (values, split.of_parts[part], documents.score_function(pipeline, row))
+            aligned = (of_part, split.of_parts[part], documents.score_function(pipeline, row))
             jobs.append(Job(functools.partial(documents.finish_parts, pipeline, run), None, aligned, finish))
         else:
-            jobs.append(Job(run, bucket(max(len(ids), _SHORT)), values, finish))
+            jobs.append(Job(run, bucket(max(len(ids), _SHORT)), of_part, finish))
     if split is None or (isinstance(split, splitting.Split) and split.is_whole):
         return jobs[0]
     return SplitRow(jobs, functools.partial(long_texts.join, pipeline, split))
@@ -276,8 +351,8 @@ def _prepare_scoring(pipeline: Generating, run: Any, row: Row, index: int) -> Jo
             f"`targets` must have at most {pipeline.graphs.max_new_tokens} tokens each (max_new_tokens). "
             f"Received: {len(target)} tokens",
         )
-    values = (ids, target, _target_inputs(pipeline, row))
-    return Job(run, bucket(max(len(ids), _SHORT)), values, lambda result: result)
+    given = (ids, target, _target_inputs(pipeline, row))
+    return Job(run, bucket(max(len(ids), _SHORT)), given, lambda result: result)
 
 
 def _score(pipeline: Generating, batch: Sequence[tuple[list[int], list[int], Row]]) -> list[Row]:
@@ -296,11 +371,11 @@ def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> 
             "texts",
             f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {len(ids)} tokens",
         )
-    values = _Values(ids, {}, _noise(pipeline, {}, index), _target_inputs(pipeline, row))
-    return Job(run, _MOST_ALIGNED, values, lambda result: result)
+    given = Values(ids, {}, _noise(pipeline, {}, index), _target_inputs(pipeline, row))
+    return Job(run, _MOST_ALIGNED, given, lambda result: result)
 
 
-def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
+def _align(pipeline: Generating, batch: Sequence[Values]) -> list[Row]:
     """Generate, and return how much each token of the source contributes to each generated token.
 
     The contribution is the decrease of the log-probability of the token when the source token is masked, divided by
@@ -333,7 +408,7 @@ def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
     return rows
 
 
-def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, np.ndarray]]:
+def _generate(pipeline: Generating, batch: Sequence[Values]) -> list[dict[str, np.ndarray]]:
     graphs = pipeline.graphs
     ids, mask = pipeline.padded([values.ids for values in batch])
     defaults: Row = {"max_new_tokens": np.int64(graphs.max_new_tokens), "min_new_tokens": np.int64(0)}

@@ -88,21 +88,48 @@ async def answer(
     Raises:
         RequestError: if the request is wrong, rejected, or takes too long (504).
     """
+
+    def parsed() -> tuple[str, list[Row], T]:
+        return parse(document(body), signatures)
+
+    return await compute(request, len(body), parsed, respond, signatures, batcher, limits)
+
+
+async def compute(
+    request: Request,
+    size: int,
+    parse: Callable[[], tuple[str, list[Row], T]],
+    respond: Callable[[Signature, Mapping[str, Any], T], Any],
+    signatures: Mapping[str, Signature],
+    batcher: Batcher,
+    limits: Limits,
+) -> bytes:
+    """Return the JSON answer to a request whose document is known.
+
+    Args:
+        request: the request.
+        size: the size of its body.
+        parse: a function that returns a signature's name, rows and the format; of a large body in another thread.
+        respond: as for `answer`, or to bytes, which are the answer.
+        signatures: as for `answer`.
+        batcher: as for `answer`.
+        limits: as for `answer`.
+
+    Raises:
+        RequestError: as `answer`.
+    """
     begin = time.perf_counter()
 
     def seconds_left() -> float:
         return max(begin + limits.timeout - time.perf_counter(), 0.0)
 
     async def prepared(task: Callable[[], P]) -> P:
-        if len(body) <= _PREPARED_IN_PLACE:
-            return task()
         try:
-            return await asyncio.wait_for(asyncio.to_thread(task), seconds_left())
+            return await in_thread(task, size, seconds_left())
         except TimeoutError:
             raise _timeout(batcher, limits) from None
 
-    task = functools.partial(_parsed, body, parse, signatures, limits)
-    name, rows, style = await prepared(task)
+    name, rows, style = await prepared(functools.partial(_within_limits, parse, limits))
     signature = signatures[name]
 
     with batcher.reserved(len(rows)):
@@ -114,7 +141,8 @@ async def answer(
             )
 
         def encoded(outputs: list[Row]) -> bytes:
-            return encode(respond(signature, signature.stack(joined(outputs)), style))
+            answered = respond(signature, signature.stack(joined(outputs)), style)
+            return answered if isinstance(answered, bytes) else encode(answered)
 
         with batcher.reserved(len(jobs) - len(rows)):
             result = batcher.submit(jobs, encoded)
@@ -123,16 +151,25 @@ async def answer(
     raise _timeout(batcher, limits)
 
 
+async def in_thread(task: Callable[[], P], size: int, seconds: float) -> P:
+    """Return the result of a task on a body of this size, which runs in another thread if it is large.
+
+    Raises:
+        TimeoutError: if it takes longer.
+    """
+    if size <= _PREPARED_IN_PLACE:
+        return task()
+    return await asyncio.wait_for(asyncio.to_thread(task), seconds)
+
+
 def encode(value: Any) -> bytes:
     """Return a value as JSON, in ASCII: a message may have a lone surrogate, which cannot be encoded as UTF-8."""
     return json.dumps(value).encode()
 
 
-def _parsed(
-    body: bytes, parse: Parse[T], signatures: Mapping[str, Signature], limits: Limits
-) -> tuple[str, list[Row], T]:
+def _within_limits(parse: Callable[[], tuple[str, list[Row], T]], limits: Limits) -> tuple[str, list[Row], T]:
     """Return the signature, the rows and the format of a request, within the limits."""
-    name, rows, style = parse(document(body), signatures)
+    name, rows, style = parse()
     if len(rows) > limits.max_rows:
         raise RequestError(400, f"A request must have at most {limits.max_rows} rows. Received: {len(rows)}")
     for index, row in enumerate(rows):

@@ -21,12 +21,22 @@ class RequestError(Exception):
         status: the HTTP status code.
         message: the field, the expectation and the received value.
         retry_after: for a request that may succeed later, the number of seconds until then.
+        param: the field of the request that is wrong, for protocols whose errors name it.
+        code: a name of the error, likewise.
     """
 
-    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        retry_after: int | None = None,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
         super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
+        self.status, self.retry_after = status, retry_after
+        self.param, self.code = param, code
 
 
 @dataclasses.dataclass(frozen=True)
