@@ -8,12 +8,23 @@ const END = "</w>";
 /** Pieces joined to the previous word without a space. */
 const CLOSE = [".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"];
 const MAX_WORD_LENGTH = 100;
+// Marks, punctuation and control characters since Unicode 9, which the library `tokenizers` does not know as such;
+// others changed their category since.
+const LATER =
+  "\\u061d\\u07fd\\u0890-\\u08e2\\u09fd-\\u09fe\\u0a76\\u0afa-\\u0aff\\u0b55\\u0c04-\\u0c3c\\u0c77\\u0c84\\u0d00" +
+  "\\u0d3b-\\u0d3c\\u0d81\\u0eba\\u0ece\\u180f-\\u1886\\u1abf-\\u1aeb\\u1b4e-\\u1b4f\\u1b7d-\\u1b7f\\u1df6-\\u1dfb" +
+  "\\u2e43-\\u2e5d\\ua82c\\ua8c5\\ua8ff\\ua9bd\\u{105c9}-\\u{105e4}\\u{10d24}-\\u{10f89}\\u{11070}-\\u{11074}" +
+  "\\u{110c2}-\\u{110cd}\\u{111c9}\\u{111cf}\\u{1123e}-\\u{11241}\\u{1133b}\\u{11383}-\\u{1145e}" +
+  "\\u{11660}-\\u{1166c}\\u{116b9}\\u{1171e}\\u{1182f}-\\u{11fff}\\u{12ff1}-\\u{12ff2}\\u{13430}-\\u{13455}" +
+  "\\u{1611e}-\\u{1612f}\\u{16d68}-\\u{16f4f}\\u{16fe2}-\\u{16fe4}\\u{1cf00}-\\u{1cf46}\\u{1e000}-\\u{1e6f5}" +
+  "\\u{1e944}-\\u{1e95f}";
 // A tab, a line feed and a carriage return are white space, not control characters.
-const REMOVED = /[\0\ufffd]|(?![\t\n\r])[\p{Cc}\p{Cf}\p{Co}]/gu;
+const REMOVED = new RegExp(`[\\0\\ufffd]|(?![\\t\\n\\r${LATER}])[\\p{Cc}\\p{Cf}\\p{Co}]`, "gu");
 const SPACE = new RegExp(WHITE_SPACE, "gu");
 const IDEOGRAPH =
   /[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
-const PUNCTUATION = /[!-/:-@[-`{-~]|\p{P}/gu;
+const PUNCTUATION = new RegExp(`[!-/:-@[-\`{-~\\u166d]|(?![${LATER}])\\p{P}`, "gu");
+const ACCENT = new RegExp(`\\u1734|(?![${LATER}])\\p{Mn}`, "gu");
 
 interface WordSettings {
   cleanText: boolean;
@@ -27,7 +38,7 @@ function bertWords(text: string, settings: WordSettings): string[] {
   let normal = text;
   if (settings.cleanText) normal = normal.replace(REMOVED, "").replace(SPACE, " ");
   if (settings.isolateIdeographs) normal = normal.replace(IDEOGRAPH, " $& ");
-  if (settings.stripAccents) normal = normal.normalize("NFD").replace(/\p{Mn}/gu, "");
+  if (settings.stripAccents) normal = normal.normalize("NFD").replace(ACCENT, "");
   // Character by character: a sigma at the end of a word is no special case.
   if (settings.lowercase) normal = Array.from(normal, (character) => character.toLowerCase()).join("");
   return normal.split(SPACE).flatMap((word) => isolated(word, PUNCTUATION));
