@@ -29,7 +29,7 @@ export class UrlSource implements Source {
   private readonly base: URL;
 
   constructor(url: string | URL) {
-    this.base = new URL(`${url}`, globalThis.location?.href);
+    this.base = new URL(`${url}`, globalThis.document?.baseURI);
     if (!this.base.pathname.endsWith("/")) this.base.pathname += "/";
   }
 

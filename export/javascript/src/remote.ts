@@ -94,7 +94,7 @@ export async function loadInWorker(
 ): Promise<RemoteModel> {
   const model = new RemoteModel(new Worker(new URL("./worker.js", import.meta.url), { type: "module" }));
   try {
-    await model.load(new URL(url, globalThis.location?.href).href, options, onProgress);
+    await model.load(new URL(url, globalThis.document?.baseURI).href, options, onProgress);
   } catch (error) {
     model.terminate();
     throw error;

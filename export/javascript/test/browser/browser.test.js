@@ -19,7 +19,7 @@ const TEMPORARY = mkdtempSync(join(tmpdir(), "pages-"));
 const server = demoServer({
   "/test/": TEST,
   "/export/": fileURLToPath(new URL("translation/", CASES)),
-  "/page-": join(TEMPORARY, "page-"),
+  "/pages/": TEMPORARY,
 });
 let browser;
 let url;
@@ -118,8 +118,8 @@ test("the page shows the error of an export that is not there", async () => {
 
 for (const [number, code] of codeBlocks("html").entries()) {
   test(`page ${number + 1} of the guide runs`, async () => {
-    writeFileSync(join(TEMPORARY, `page-${number}.html`), code);
-    await browser.open(`${url}page-${number}.html`);
+    writeFileSync(join(TEMPORARY, `${number}.html`), `<base href="/">${code}`);
+    await browser.open(`${url}pages/${number}.html`);
     await browser.until("document.getElementById('output')?.dataset.done === 'true'");
     assert.notEqual(await browser.evaluate("document.getElementById('output').textContent"), "");
   });
