@@ -1,0 +1,93 @@
+/** Checks of the runtime against what Python wrote, in Node and in a page of a browser. */
+
+/** Return what differs between a tokenizer and Python's on difficult lines. */
+export function differencesOfTokenizer(tokenizerOf, model, { class: name, file, ...expected }) {
+  const tokenizer = tokenizerOf(name, model);
+  const { texts, rows } = expected;
+  const found = {
+    ids: texts.map((text) => tokenizer.tokenize(text)),
+    idsWithSpecialTokens: texts.map((text) => tokenizer.tokenize(text, true)),
+    decoded: rows.map((row) => tokenizer.detokenize(row)),
+    pieces: [...tokenizer.pieces],
+  };
+  return differences(found, { ...expected, texts: undefined, rows: undefined });
+}
+
+/** Return what differs between a loaded export's results and Python's. */
+export async function differencesOfExport(model, calls) {
+  const found = [];
+  for (const { method, arguments: args, options, result } of calls) {
+    let received;
+    try {
+      received = await call(model, method, args, options);
+    } catch (error) {
+      received = error;
+    }
+    const place = `${method}(${JSON.stringify(args).slice(0, 60)}, ${JSON.stringify(options)})`;
+    found.push(...differences(received, result, place));
+  }
+  return found;
+}
+
+/** Return what differs between an export's ids and those that `parity.json` has, and its streams and its calls. */
+export async function differencesOfParity(model, { examples }) {
+  const found = [];
+  const hypotheses = await model.generate(examples.texts);
+  const several = Array.isArray(examples.ids[0][0]);
+  const ids = hypotheses.map((each) => (several ? each.ids : each.ids[0]));
+  found.push(...differences(ids, examples.ids, "parity ids"));
+  if (!several) found.push(...differences(await model(examples.texts), examples.answers, "parity answers"));
+  if (model.cannotStream) return found;
+  for (const [row, text] of examples.texts.entries()) {
+    let joined = "";
+    for await (const piece of model.stream(text)) joined += piece;
+    found.push(...differences(joined, examples.answers[row], `stream(${JSON.stringify(text)})`));
+  }
+  return found;
+}
+
+function call(model, method, args, options) {
+  const [positional, named] = [[...args], {}];
+  // The second text of a classifier of pairs is an option in JavaScript.
+  if (model.config.pipeline === "TextClassification" && positional.length === 2) {
+    named.textPair = positional.pop();
+  }
+  for (const [name, value] of Object.entries(options)) named[camelCase(name)] = value;
+  return method === "__call__" ? model(...positional, named) : model[method](...positional, named);
+}
+
+function camelCase(name) {
+  return name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
+}
+
+/** Return the places at which a value differs from what is expected, floats by more than their rounding. */
+export function differences(value, expected, place = "") {
+  if (expected === undefined) return [];
+  const different = [`${place}: expected ${shortened(expected)}, received ${shortened(value)}`];
+  if (expected !== null && typeof expected === "object" && "error" in expected) {
+    // Messages name arguments as JavaScript does; what was received is the same.
+    const received = /Received: (.*)$/s.exec(value?.message ?? "")?.[1];
+    return received?.includes(essence(expected.error)) ? [] : different;
+  }
+  if (typeof expected === "number") {
+    return Math.abs(value - expected) <= 1e-4 * (1 + Math.abs(expected)) ? [] : different;
+  }
+  if (expected === null || typeof expected !== "object") return value === expected ? [] : different;
+  if (value === null || typeof value !== "object" || value instanceof Error) return different;
+  if (Array.isArray(expected)) {
+    if (value.length !== expected.length) return different;
+    return expected.flatMap((item, index) => differences(value[index], item, `${place}[${index}]`));
+  }
+  return Object.entries(expected).flatMap(([name, item]) =>
+    differences(value[camelCase(name)], item, `${place}.${name}`),
+  );
+}
+
+/** Return the number or value that was received, in the error of Python. */
+function essence(message) {
+  return /Received: (?:\w+=)?'?(\w*)/s.exec(message)?.[1] ?? message;
+}
+
+function shortened(value) {
+  return (value instanceof Error ? `${value.stack}` : JSON.stringify(value) ?? `${value}`).slice(0, 200);
+}
