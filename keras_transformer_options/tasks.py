@@ -7,7 +7,13 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
-from keras_transformer_options.arguments import ArgumentError, check, check_fraction, check_one_of
+from keras_transformer_options.arguments import (
+    ArgumentError,
+    check,
+    check_fraction,
+    check_one_of,
+    check_positive_finite,
+)
 from keras_transformer_options.base import TASKS as TASKS
 from keras_transformer_options.base import TableOptions, TaskOptions, option
 from keras_transformer_options.examples import FileFormat
@@ -26,6 +32,12 @@ DIRECTIONS = {
     "spa_eng": ("es-en", "en-es"),
     "multi30k": ("en-de", "en-fr", "de-en", "de-fr", "fr-de", "fr-en"),
 }
+TRANSCRIPT_COLUMNS = (
+    ("path", "sentence"),  # Common Voice
+    ("file_name", "transcription"),  # audio folders of `datasets`
+    ("audio_filepath", "text"),  # NeMo
+    ("path", "text"),
+)
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
 
 
@@ -259,6 +271,35 @@ class RerankOptions(TableOptions):
     def column_counts(self) -> tuple[int, ...]:
         """The number of columns of a query, a text and its relevance."""
         return (3,)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechOptions(TableOptions):
+    """The options of the task `speech`."""
+
+    max_length: int = option(512, "The maximum number of tokens of a transcript; longer ones are dropped.")
+    batch_size: int | None = 16
+    sample_rate: int = option(16000, "The number of samples in a second of audio.")
+    max_seconds: float = option(30.0, "The maximum duration of audio; longer audio is dropped.")
+
+    task: ClassVar[str] = "speech"
+    summary: ClassVar[str] = (
+        "train a recognizer of speech on paths of WAV files and transcripts: TSV, CSV or JSONL"
+    )
+    tokenizers: ClassVar[tuple[str, ...]] = (*BYTES, *CHARACTERS, *SENTENCE_PIECE, *WORD_PIECE)
+    column_names: ClassVar[str] = "the columns of the path of a WAV file and its transcript"
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]] = TRANSCRIPT_COLUMNS
+    model_sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base")
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        check_positive_finite(max_seconds=self.max_seconds)
+
+    @property
+    def column_counts(self) -> tuple[int, ...]:
+        """The number of columns of a path and a transcript."""
+        return (2,)
 
 
 def checked_direction(dataset: str, direction: str | None = None) -> str:

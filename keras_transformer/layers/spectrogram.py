@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.configuration import ConfiguredLayer
-from keras_transformer.layers.masks import zero_padding
+from keras_transformer.layers.masks import check_lengths, zero_padding
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import (
     check,
@@ -58,7 +58,8 @@ class LogMelSpectrogram(ConfiguredLayer):
 
     Raises:
         ValueError: if a size is not positive, `window_length` is odd, frequencies are not ascending or above half the
-            sample rate, `normalization` is unknown, or the audio is not longer than half a window.
+            sample rate, `normalization` is unknown, the audio is not longer than half a window, or `lengths` are
+            not integers (B,).
 
     Example:
         >>> LogMelSpectrogram()(keras.ops.zeros((2, 16000))).shape
@@ -109,6 +110,7 @@ class LogMelSpectrogram(ConfiguredLayer):
     def call(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the log-mel frames (B, T, M)."""
         self._check(inputs.shape)
+        check_lengths(lengths, inputs)
         audio = ops.cast(inputs, _precision())
         count = ops.shape(audio)[1] // self.hop_length
         audio = _reflect_ends(audio, lengths, self.window_length // 2)

@@ -20,7 +20,7 @@ from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts, length_bucket
 from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check, check_positive
+from keras_transformer_options.arguments import check, check_ids, check_positive
 from keras_transformer_serving import files
 from keras_transformer_serving.audio import checked_audio
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_batch_size
@@ -88,6 +88,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         self.max_seconds = float(max_seconds)
         self._generation: Settings | None = None
         if hasattr(model, "step"):
+            check_ids(model.vocabulary_size, **{f"prefix_ids[{i}]": id_ for i, id_ in enumerate(prefix_ids)})
             self.prefix_ids = [int(id_) for id_ in prefix_ids]
             settings = Settings.of(model, generation, max_new_tokens, 0, constraints)
             check(not settings.sampler.draws, "not sample for speech", generation=settings.sampler)

@@ -8,6 +8,7 @@ from keras_transformer.recipes.language_model import MaskedLanguageModel as Mask
 from keras_transformer.recipes.quickstarts import quickstart as quickstart
 from keras_transformer.recipes.rerank import Rerank as Rerank
 from keras_transformer.recipes.runs import run as run
+from keras_transformer.recipes.speech import Speech as Speech
 from keras_transformer.recipes.summarize import Summarize as Summarize
 from keras_transformer.recipes.synthetic import generate_pairs as generate_pairs
 from keras_transformer.recipes.tag import Tag as Tag
@@ -22,6 +23,7 @@ __all__ = [
     "MaskedLanguageModel",
     "Recipe",
     "Rerank",
+    "Speech",
     "Summarize",
     "Tag",
     "Translate",

@@ -48,6 +48,7 @@ _EXAMPLES = (
     "answers",
     "labels",
     "tags",
+    "audio",
 )
 
 
