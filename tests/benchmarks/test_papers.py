@@ -438,22 +438,6 @@ class TestGraphTasks:
             assert not numbers[f"not {name}"] & set(parts["all"])
             assert len(parts[f"not {name}"]) == len(parts[name])
 
-    def test_the_area_under_the_curve_counts_pairs_in_the_right_order(self, module):
-        random = np.random.default_rng(0)
-        positive, negative = random.integers(2, 9, 20), random.integers(0, 7, 30)
-        order = np.sign(positive[:, None] - negative)
-        assert module.area(positive, negative) == pytest.approx(50 * (1 + order.mean()))
-
-    def test_mutual_information_is_one_for_equal_partitions_and_zero_for_unrelated_ones(self, module):
-        labels = np.arange(12) % 3
-        assert module.mutual_information((labels + 1) % 3, labels) == pytest.approx(1)
-        assert module.mutual_information(np.arange(12) // 6, labels) == pytest.approx(0, abs=1e-9)
-
-    def test_clusters_of_separate_groups_are_the_groups(self, module):
-        labels = np.arange(30) % 3
-        points = np.random.default_rng(0).normal(size=(30, 2)) + 20 * np.eye(3)[labels, :2]
-        assert module.mutual_information(module.k_means(points, 3, 0), labels) == pytest.approx(1)
-
     def test_only_molecules_of_the_second_class_have_a_nitro_group(self, module):
         graphs, labels = module.molecules(40, seed=0)
         atoms = graphs["nodes"].argmax(-1)
