@@ -13,18 +13,18 @@ export function differencesOfTokenizer(tokenizerOf, model, { class: name, file, 
   return differences(found, { ...expected, texts: undefined, rows: undefined });
 }
 
-/** Return what differs between a loaded export's results and Python's. */
-export async function differencesOfExport(model, calls) {
+/** Return what differs between an export's results and Python's; `loadAs` loads it in a precision. */
+export async function differencesOfExport(loadAs, calls) {
   const found = [];
-  for (const { method, arguments: args, options, result } of calls) {
-    let received;
-    try {
-      received = await call(model, method, args, options);
-    } catch (error) {
-      received = error;
+  for (const precision of new Set(calls.map((each) => each.precision))) {
+    const model = await loadAs(precision);
+    const ofPrecision = calls.filter((each) => each.precision === precision);
+    for (const { method, arguments: args, options, result } of ofPrecision) {
+      const received = await call(model, method, args, options).catch((error) => error);
+      const place = `${precision} ${method}(${JSON.stringify(args).slice(0, 60)}, ${JSON.stringify(options)})`;
+      found.push(...differences(received, result, place));
     }
-    const place = `${method}(${JSON.stringify(args).slice(0, 60)}, ${JSON.stringify(options)})`;
-    found.push(...differences(received, result, place));
+    await model.release();
   }
   return found;
 }
@@ -46,7 +46,7 @@ export async function differencesOfParity(model, { examples }) {
   return found;
 }
 
-function call(model, method, args, options) {
+async function call(model, method, args, options) {
   const [positional, named] = [[...args], {}];
   // The second text of a classifier of pairs is an option in JavaScript.
   if (model.config.pipeline === "TextClassification" && positional.length === 2) {
