@@ -38,12 +38,14 @@ export async function differencesOfParity(model, { examples }) {
   found.push(...differences(ids, examples.ids, "parity ids"));
   if (!several) found.push(...differences(await model(examples.texts), examples.answers, "parity answers"));
   if (model.cannotStream) return found;
+  let most = 0;
   for (const [row, text] of examples.texts.entries()) {
-    let joined = "";
-    for await (const piece of model.stream(text)) joined += piece;
-    found.push(...differences(joined, examples.answers[row], `stream(${JSON.stringify(text)})`));
+    const pieces = [];
+    for await (const piece of model.stream(text)) pieces.push(piece);
+    found.push(...differences(pieces.join(""), examples.answers[row], `stream(${JSON.stringify(text)})`));
+    most = Math.max(most, pieces.length);
   }
-  return found;
+  return most > 1 ? found : [...found, `each stream has at most ${most} piece`];
 }
 
 async function call(model, method, args, options) {

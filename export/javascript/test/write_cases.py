@@ -282,9 +282,7 @@ def write(folder: pathlib.Path) -> None:
     exports = {}
     for name, (make, listed) in EXPORTS.items():
         place = name.replace(", ", "-").replace(" ", "-")
-        precisions = [
-            precision for precision in PRECISIONS if any(call.precision == precision for call in listed)
-        ]
+        precisions = [*dict.fromkeys(call.precision for call in listed)]
         kt.export.onnx(make(), folder / place, precisions=precisions)
         exports[place] = [
             {
