@@ -32,16 +32,19 @@ export async function differencesOfExport(loadAs, calls) {
 /** Return what differs between an export's ids and those that `parity.json` has, and its streams and its calls. */
 export async function differencesOfParity(model, { examples }) {
   const found = [];
-  const hypotheses = await model.generate(examples.texts);
+  const { source_language: sourceLanguage, target_language: targetLanguage } = examples.languages ?? {};
+  const languages = sourceLanguage ? { sourceLanguage, targetLanguage } : {};
+  const ofRow = (row) => (sourceLanguage ? { sourceLanguage: sourceLanguage[row], targetLanguage: targetLanguage[row] } : {});
+  const hypotheses = await model.generate(examples.texts, languages);
   const several = Array.isArray(examples.ids[0][0]);
   const ids = hypotheses.map((each) => (several ? each.ids : each.ids[0]));
   found.push(...differences(ids, examples.ids, "parity ids"));
-  if (!several) found.push(...differences(await model(examples.texts), examples.answers, "parity answers"));
+  if (!several) found.push(...differences(await model(examples.texts, languages), examples.answers, "parity answers"));
   if (model.cannotStream) return found;
   let most = 0;
   for (const [row, text] of examples.texts.entries()) {
     const pieces = [];
-    for await (const piece of model.stream(text)) pieces.push(piece);
+    for await (const piece of model.stream(text, ofRow(row))) pieces.push(piece);
     found.push(...differences(pieces.join(""), examples.answers[row], `stream(${JSON.stringify(text)})`));
     most = Math.max(most, pieces.length);
   }

@@ -211,6 +211,10 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
             Call(("a b", ["b", "a b", "b", "", "c c"]), {"top_k": 3}, "rank"),
         ],
     ),
+    "rerank, window": (
+        lambda: laws.rerank(long_texts="window"),
+        calls(["a b", "", "ab"], [laws.LONG * 2, "x", f"a {laws.LONG}"]),
+    ),
     "tokens": (lambda: laws.tag(laws.word_pieces(), long_texts="window"), calls([*laws.LONGER, *laws.LINES])),
     "questions": (
         lambda: laws.answer(max_answer_tokens=3, long_texts="window"),
