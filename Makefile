@@ -155,4 +155,5 @@ $(JAVASCRIPT)/test/cases/.extracted: $(JAVASCRIPT)/test/cases.tar.xz
 	@touch $@
 
 clean:  ## Remove environments and results
-	rm -rf .venv .venv-oldest .venv-bench .venv-dist runs build dist *.egg-info export/serving/build export/serving/*.egg-info
+	rm -rf .venv .venv-oldest .venv-bench .venv-dist runs build dist *.egg-info export/serving/build export/serving/*.egg-info \
+		$(addprefix $(JAVASCRIPT)/,node_modules dist test/cases)

@@ -80,7 +80,7 @@ def test_texts_and_errors_equal_the_pipeline(tmp_path, normalization, sampler, m
 
 @needs_operators
 @pytest.mark.slow
-def test_a_graph_that_differs_is_refused_and_nothing_is_written(tmp_path, monkeypatch):
+def test_a_graph_that_differs_is_rejected_and_nothing_is_written(tmp_path, monkeypatch):
     examples = text_graphs.tokenizer_examples
     monkeypatch.setattr(
         text_graphs,
@@ -101,7 +101,7 @@ def test_a_graph_that_differs_is_refused_and_nothing_is_written(tmp_path, monkey
         (lambda: translator(sampler=Sample(1.0)), "the sampler 'sample'"),
     ],
 )
-def test_other_pipelines_tokenizers_and_samplers_are_refused_by_name(tmp_path, pipeline, received):
+def test_other_pipelines_tokenizers_and_samplers_are_rejected_by_name(tmp_path, pipeline, received):
     for function in (export.onnx, export.bundle):
         with pytest.raises(ValueError, match=f"`text_graph` needs .* Received: {received}"):
             function(pipeline(), tmp_path / "export", text_graph=True)

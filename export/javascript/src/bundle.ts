@@ -85,8 +85,9 @@ export class Bundle {
     return Object.hasOwn(this.manifest.files, name);
   }
 
-  /** Add files that will be read to the total of progress. */
+  /** Report progress from now on, until files of these names are read. */
   expect(names: Iterable<string>): void {
+    this.total = this.loaded;
     for (const name of names) this.total += this.entry(name).size;
   }
 
@@ -100,7 +101,7 @@ export class Bundle {
     const before = this.loaded;
     const report = (loaded: number): void => {
       this.loaded = before + loaded;
-      this.onProgress({ loaded: this.loaded, total: Math.max(this.total, this.loaded) });
+      if (this.total > 0) this.onProgress({ loaded: this.loaded, total: Math.max(this.total, this.loaded) });
     };
     const content = await this.source.read(name, report);
     report(content.length);

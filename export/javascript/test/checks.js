@@ -13,18 +13,18 @@ export function differencesOfTokenizer(tokenizerOf, model, { class: name, file, 
   return differences(found, { ...expected, texts: undefined, rows: undefined });
 }
 
-/** Return what differs between a loaded export's results and Python's. */
-export async function differencesOfExport(model, calls) {
+/** Return what differs between an export's results and Python's; `loadAs` loads it in a precision. */
+export async function differencesOfExport(loadAs, calls) {
   const found = [];
-  for (const { method, arguments: args, options, result } of calls) {
-    let received;
-    try {
-      received = await call(model, method, args, options);
-    } catch (error) {
-      received = error;
+  for (const precision of new Set(calls.map((each) => each.precision))) {
+    const model = await loadAs(precision);
+    const ofPrecision = calls.filter((each) => each.precision === precision);
+    for (const { method, arguments: args, options, result } of ofPrecision) {
+      const received = await call(model, method, args, options).catch((error) => error);
+      const place = `${precision} ${method}(${JSON.stringify(args).slice(0, 60)}, ${JSON.stringify(options)})`;
+      found.push(...differences(received, result, place));
     }
-    const place = `${method}(${JSON.stringify(args).slice(0, 60)}, ${JSON.stringify(options)})`;
-    found.push(...differences(received, result, place));
+    await model.release();
   }
   return found;
 }
@@ -32,21 +32,26 @@ export async function differencesOfExport(model, calls) {
 /** Return what differs between an export's ids and those that `parity.json` has, and its streams and its calls. */
 export async function differencesOfParity(model, { examples }) {
   const found = [];
-  const hypotheses = await model.generate(examples.texts);
+  const { source_language: sourceLanguage, target_language: targetLanguage } = examples.languages ?? {};
+  const languages = sourceLanguage ? { sourceLanguage, targetLanguage } : {};
+  const ofRow = (row) => (sourceLanguage ? { sourceLanguage: sourceLanguage[row], targetLanguage: targetLanguage[row] } : {});
+  const hypotheses = await model.generate(examples.texts, languages);
   const several = Array.isArray(examples.ids[0][0]);
   const ids = hypotheses.map((each) => (several ? each.ids : each.ids[0]));
   found.push(...differences(ids, examples.ids, "parity ids"));
-  if (!several) found.push(...differences(await model(examples.texts), examples.answers, "parity answers"));
+  if (!several) found.push(...differences(await model(examples.texts, languages), examples.answers, "parity answers"));
   if (model.cannotStream) return found;
+  let most = 0;
   for (const [row, text] of examples.texts.entries()) {
-    let joined = "";
-    for await (const piece of model.stream(text)) joined += piece;
-    found.push(...differences(joined, examples.answers[row], `stream(${JSON.stringify(text)})`));
+    const pieces = [];
+    for await (const piece of model.stream(text, ofRow(row))) pieces.push(piece);
+    found.push(...differences(pieces.join(""), examples.answers[row], `stream(${JSON.stringify(text)})`));
+    most = Math.max(most, pieces.length);
   }
-  return found;
+  return most > 1 ? found : [...found, `each stream has at most ${most} piece`];
 }
 
-function call(model, method, args, options) {
+async function call(model, method, args, options) {
   const [positional, named] = [[...args], {}];
   // The second text of a classifier of pairs is an option in JavaScript.
   if (model.config.pipeline === "TextClassification" && positional.length === 2) {

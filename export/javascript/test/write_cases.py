@@ -16,7 +16,7 @@ import numpy as np
 
 import keras_transformer as kt
 import keras_transformer_serving as serving
-from keras_transformer import text
+from keras_transformer import pipelines, text
 from keras_transformer.export.tokenizer_examples import HARD_LINES
 from keras_transformer.generation import Beam, Sample
 from keras_transformer.models import GPT, Transformer
@@ -136,6 +136,7 @@ class Call:
     arguments: tuple[Any, ...]
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     method: str = "__call__"
+    precision: str = "float32"
 
 
 def calls(*arguments: Any, **options: Any) -> list[Call]:
@@ -147,6 +148,8 @@ def calls(*arguments: Any, **options: Any) -> list[Call]:
 SOURCES = [line for line in HARD_LINES if len(line) < 60] + LINES
 PROMPTS = ["a b", "the cat", " x", "¿Dónde", "1,000 👍🏽", ""]
 TOO_LONG = "ab " * 60
+WORDS = ["la casa azul", "el perro", "", "come pan"]
+FOLDERS = pathlib.Path(__file__).parents[3] / "tests" / "interop" / "folders"
 EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
     "translation": (
         translator,
@@ -160,6 +163,24 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
         ],
     ),
     "translation, beam": (lambda: translator(Beam(3, num_return=2)), calls(LINES)),
+    "translation, NLLB": (
+        lambda: pipelines.from_hugging_face(FOLDERS / "NLLB", max_new_tokens=8),
+        [
+            *calls(WORDS, source_language="spa_Latn", target_language="eng_Latn"),
+            *calls(WORDS, source_language="spa_Latn", target_language="xxx"),
+            *calls(WORDS, source_language=["spa_Latn", "eng_Latn"] * 2, target_language="spa_Latn")[:1],
+            Call(
+                (WORDS,), {"source_language": "spa_Latn", "target_language": "eng_Latn"}, precision="float16"
+            ),
+        ],
+    ),
+    "translation, mBART": (
+        lambda: pipelines.from_hugging_face(FOLDERS / "MBart25", max_new_tokens=8),
+        [
+            *calls(WORDS, source_language="es_XX", target_language="en_XX"),
+            Call((WORDS,), {"source_language": "es_XX", "target_language": "en_XX"}, precision="int8"),
+        ],
+    ),
     "generation": (
         writer,
         [*calls(PROMPTS), *calls(PROMPTS[:3], max_new_tokens=3), *calls([TOO_LONG], truncate=True)],
@@ -189,6 +210,10 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
             *calls("a b", [*laws.LINES, TOO_LONG], truncate=True),
             Call(("a b", ["b", "a b", "b", "", "c c"]), {"top_k": 3}, "rank"),
         ],
+    ),
+    "rerank, window": (
+        lambda: laws.rerank(long_texts="window"),
+        calls(["a b", "", "ab"], [laws.LONG * 2, "x", f"a {laws.LONG}"]),
     ),
     "tokens": (lambda: laws.tag(laws.word_pieces(), long_texts="window"), calls([*laws.LONGER, *laws.LINES])),
     "questions": (
@@ -261,14 +286,15 @@ def write(folder: pathlib.Path) -> None:
     exports = {}
     for name, (make, listed) in EXPORTS.items():
         place = name.replace(", ", "-").replace(" ", "-")
-        kt.export.onnx(make(), folder / place)
-        model = serving.load(folder / place)
+        precisions = [*dict.fromkeys(call.precision for call in listed)]
+        kt.export.onnx(make(), folder / place, precisions=precisions)
         exports[place] = [
             {
                 "method": call.method,
                 "arguments": call.arguments,
                 "options": call.options,
-                "result": result(model, call),
+                "precision": call.precision,
+                "result": result(serving.load(folder / place, precision=call.precision), call),
             }
             for call in listed
         ]

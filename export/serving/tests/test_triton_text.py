@@ -107,6 +107,6 @@ def test_a_model_of_texts_has_other_versions_but_no_other_precision(exports, tmp
         make_repository(exports["copier"], tmp_path / "other", text=True, precision="int8")
 
 
-def test_an_export_without_texts_is_refused_by_name():
+def test_an_export_without_texts_is_rejected_by_name():
     with pytest.raises(ValueError, match="`text` needs an export of texts. Received: an export of a Image"):
         text_model_config(served_exports.IMAGES | {"resize": False, "image_size": [2, 2], "num_channels": 1})

@@ -66,8 +66,9 @@ for (const name of Object.keys(readCases("exports.json"))) {
       const read = async (path) => (await fetch(path)).json();
       const calls = (await read("/test/cases/exports.json"))[name];
       const parity = await read(`${folder}parity.json`);
-      const model = await load(folder, { runtime });
-      const differences = await checks.differencesOfExport(model, calls);
+      const loadAs = (precision) => load(folder, { runtime, precision });
+      const differences = await checks.differencesOfExport(loadAs, calls);
+      const model = await loadAs("float32");
       if ("examples" in parity.onnx) differences.push(...(await checks.differencesOfParity(model, parity.onnx)));
       await model.release();
       return differences;
