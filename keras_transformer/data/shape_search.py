@@ -94,14 +94,14 @@ def choose_shapes(
         Teitz and Bart, "Heuristic Methods for Estimating the Generalized Vertex Median of a Weighted Graph" (1968).
     """
     limits = np.broadcast_to(limit, 2)
-    longest = int(limits.max())
-    pairs, pair = np.unique(_rounded(lengths, limits, multiple) @ [longest + 1, 1], return_inverse=True)
+    largest = int(limits.max())
+    pairs, pair = np.unique(_rounded(lengths, limits, multiple) @ [largest + 1, 1], return_inverse=True)
     rows = np.bincount(pair, rows).astype(np.int64)  # (m,)
-    pairs = np.stack(np.divmod(pairs, longest + 1), axis=1)  # (m, 2)
+    pairs = np.stack(np.divmod(pairs, largest + 1), axis=1)  # (m, 2)
     needed = pairs.max(axis=1)
     numbers = range(1, min(count, len(np.unique(needed))) + 1)
     equal = min(
-        (choose_lengths(needed, number, longest, multiple, rows) for number in numbers),
+        (choose_lengths(needed, number, largest, multiple, rows) for number in numbers),
         key=lambda chosen: _cost_of(np.stack([chosen, chosen], axis=1), pairs, rows, batch_size_of),
     )
     start = np.minimum(np.array(equal)[:, None], pairs.max(axis=0))  # (k, 2)
