@@ -11,6 +11,7 @@ TAG = re.compile(r"<[^>]*>|\{\w*\}")
 PAGE = "<p>uno <b>dos</b> {x} tres</p> <ul><li>la casa<li>el &amp; perro</ul>"
 
 
+@pytest.mark.slow
 def test_tags_are_kept_and_do_not_change_the_translation(pipeline):
     output = pipeline(PAGE, tag_handling="html")
     assert sorted(TAG.findall(output)) == sorted(TAG.findall(PAGE))
