@@ -14,7 +14,7 @@ from keras_transformer_serving.text.alignment import AlignedText, Word
 from keras_transformer_serving.text.documents import Document
 from keras_transformer_serving.text.glossary import Glossary
 
-FUZZ = settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=50, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 INLINE = ("b", "i", "a", "span", "x-y")
 BLOCK = ("div", "ul", "section")
 # All tags, comments and placeholders that `HTML` generates.
@@ -94,10 +94,8 @@ def translated(part, random):
     return AlignedText(text, tuple(result))
 
 
-@pytest.mark.parametrize("tag_handling", ["html", "placeholders"])
-@FUZZ
-@given(st.data(), st.integers(0, 2**31))
-def test_each_tag_is_in_the_output_once_and_nested(tag_handling, data, seed):
+def check(tag_handling, data, seed):
+    """Each tag and placeholder is in the output once, nested; the rest is the translation of the parts."""
     text = data.draw(HTML if tag_handling == "html" else st.lists(st.one_of(STRINGS, EMPTY)).map("".join))
     random = np.random.default_rng(seed)
     document = Document(text, tag_handling)
@@ -120,6 +118,24 @@ def test_each_tag_is_in_the_output_once_and_nested(tag_handling, data, seed):
     for translation, after in zip(outputs if segments else [], between[1:], strict=True):
         strings += [translation.text, html.unescape(MARK.sub("", after))]
     assert "".join(plain.split()) == "".join("".join(strings).split())
+
+
+each_handling = pytest.mark.parametrize("tag_handling", ["html", "placeholders"])
+
+
+@each_handling
+@FUZZ
+@given(data=st.data(), seed=st.integers(0, 2**31))
+def test_each_tag_is_in_the_output_once_and_nested(tag_handling, data, seed):
+    check(tag_handling, data, seed)
+
+
+@pytest.mark.slow
+@each_handling
+@settings(FUZZ, max_examples=5000)
+@given(data=st.data(), seed=st.integers(0, 2**31))
+def test_5000_documents_have_each_tag_once_and_nested(tag_handling, data, seed):
+    check(tag_handling, data, seed)
 
 
 @FUZZ

@@ -14,7 +14,8 @@ Score = Callable[[Sequence[str], str], tuple[np.ndarray, Sequence[int]]]
 """A function from R sources and a target to the log-probabilities (R, T) of the target's tokens for each source, −∞ for
 a source without tokens, and the place in the target (T,) where each token ends."""
 
-_MOST_HIDDEN = 64  # parts of a source that are hidden, one after another
+_MOST_OMITTED = 64  # parts of a source that are omitted, one after another
+_LEAST_DECREASE = 0.05  # of the log-probability of a word that depends on a part
 _PUNCTUATION = (
     r"!-/:-@\[-`{-~\u00a1-\u00a9\u00ab-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u060c\u061b\u061f\u0964\u0965"
     r"\u2010-\u2027\u2030-\u205e\u20a0-\u20cf\u2190-\u2bff\u3001-\u3003\u3008-\u3020\uff01-\uff0f\uff1a-\uff20"
@@ -85,9 +86,10 @@ def whole(source: str, text: str) -> AlignedText:
 def align(source: str, target: str, score: Score) -> AlignedText:
     """Align each word of a target with the source word that contributes most to it.
 
-    The contribution is the decrease of the log-probability of the word's tokens if the source word is omitted. Words
-    without letters, such as "?" and "2024", are aligned with equal ones if source and target have the same number of
-    them. Of a source of more than 64 words, several adjacent ones are omitted together.
+    The contribution is the decrease of the log-probability of the word's tokens if the source word is omitted. A word
+    that depends on none of them, such as an article that always stands there, is not aligned. Words without letters,
+    such as "?" and "2024", are aligned with equal ones if source and target have the same number of them. Of a source
+    of more than 64 words, several adjacent ones are omitted together.
 
     Args:
         source: the source.
@@ -114,7 +116,7 @@ def align(source: str, target: str, score: Score) -> AlignedText:
             of_words[:, index] += decreases[:, token]
     equal = _equal_words(source, target, words)
     sources = [
-        (units[of_unit.argmax()] if of_unit.max() > 0 else None)
+        (units[of_unit.argmax()] if of_unit.max() > _LEAST_DECREASE else None)
         if _has_letters(target, word)
         else equal.get((word.start, word.end))
         for word, of_unit in zip(words, of_words.T, strict=True)
@@ -126,7 +128,7 @@ def align(source: str, target: str, score: Score) -> AlignedText:
 def _units(source: str) -> list[tuple[int, int]]:
     """Return the places, start and end, of at most 64 words or sequences of words with letters or digits."""
     words = [(word.start, word.end) for word in words_of(source) if is_lexical(source, word)]
-    size = -(-len(words) // _MOST_HIDDEN) or 1
+    size = -(-len(words) // _MOST_OMITTED) or 1
     return [(words[i][0], words[min(i + size, len(words)) - 1][1]) for i in range(0, len(words), size)]
 
 

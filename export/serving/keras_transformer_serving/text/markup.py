@@ -34,14 +34,14 @@ _NOT_TRANSLATED = re.compile(
 )
 _SELF_CLOSING = re.compile(r"(?:^|[\s\"'])/$")
 _MARKUP = re.compile(r"<(?=[A-Za-z!?]|/[A-Za-z])")
-# Comments, CDATA sections and processing instructions end at these strings, declarations at ">".
-_OTHERS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": "?>", "<!": ">"}
+# The ends of comments, CDATA sections, processing instructions and declarations.
+_OTHERS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": ">", "<!": ">"}
 _PLACEHOLDER = re.compile(
     r"""\{\{[^{}\n]{1,100}\}\}    # {{name}}
     |[$%\#]\{[^{}\n]{1,100}\}     # ${name}, %{name}, #{name}
     |\{[\w.:!\[\]-]{0,100}\}      # {name}, {0}, {:.2f}
     # %s, %d, %1$s, %(name)s, %.2f
-    |(?<!%)%(?:\(\w{1,100}\)|\d{1,9}\$)?[-+0]*(?:\d{1,9}|\*)?(?:\.\d{1,9})?(?:hh?|ll?|L)?[sdifuxXeEgGcr@]
+    |(?<!%)%(?:\(\w{1,100}\)|\d{1,9}\$)?[-+0]{0,5}(?:\d{1,9}|\*)?(?:\.\d{1,9})?(?:hh?|ll?|L)?[sdifuxXeEgGcr@]
     """,
     re.VERBOSE,
 )
@@ -199,8 +199,6 @@ def _tag(text: str, start: int) -> _Token:
     for opening, closing in _OTHERS.items():
         if text.startswith(opening, start):
             end = text.find(closing, start + len(opening))
-            if end < 0 and opening == "<?":
-                closing, end = ">", text.find(">", start)
             if end < 0:
                 raise ValueError(
                     f"`texts` must have {closing!r} after {opening!r}. Received: none after character {start}"

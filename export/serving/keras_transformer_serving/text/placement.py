@@ -3,6 +3,7 @@
 import bisect
 import dataclasses
 import itertools
+import operator
 from collections.abc import Sequence
 
 from keras_transformer_serving.text.alignment import AlignedText, is_lexical, words_of
@@ -66,8 +67,9 @@ class Placement:
     def __init__(self, source: str, translation: AlignedText) -> None:
         self._source, self._words = source, translation.words
         self._lexical = [is_lexical(translation.text, word) for word in self._words]
-        # The number of words with letters or digits before each word.
-        self._counts = [0, *itertools.accumulate(self._lexical)]
+        # The number of aligned words with letters or digits before each word.
+        aligned = (word.source is not None for word in self._words)
+        self._counts = [0, *itertools.accumulate(map(operator.and_, aligned, self._lexical))]
         self._source_words = [*words_of(source)]
         self._source_starts = [word.start for word in self._source_words]
         self._source_counts = [
