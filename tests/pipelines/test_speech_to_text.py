@@ -45,7 +45,7 @@ def test_files_and_arrays_have_the_same_text(recognize, tmp_path):
     assert recognize([]) == []
 
 
-def test_texts_are_those_of_the_model(recognize):
+def test_texts_equal_the_outputs_of_the_model(recognize):
     rows = [AUDIO[0], AUDIO[1, :1000], AUDIO[2, :1777]]
     ids = [recognize.model.greedy_ids(recognize.model({"audio": row[None]})) for row in rows]
     assert recognize(rows) == [BYTES.detokenize(each).numpy()[0].decode(errors="replace") for each in ids]
