@@ -155,7 +155,8 @@ def speech_recognition(
     Example:
         >>> from keras_transformer.text import ByteTokenizer
         >>> audio = [np.zeros(16000, "float32"), np.zeros(9000, "float32")]
-        >>> inputs, labels = next(iter(speech_recognition(audio, ["go left", "stop"], ByteTokenizer(), batch_size=2)))
+        >>> dataset = speech_recognition(audio, ["go left", "stop"], ByteTokenizer(), 2, shuffle=False)
+        >>> inputs, labels = next(iter(dataset))
         >>> inputs["audio"].shape, inputs["lengths"].numpy().tolist(), labels.shape
         (TensorShape([2, 16640]), [16000, 9000], TensorShape([2, 8]))
     """

@@ -510,3 +510,41 @@ def test_attribution_reports_accuracies_of_pruned_heads(monkeypatch, tmp_path):
     for curve in result["curves"].values():
         assert list(curve) == ["0.0%", "50.0%", "75.0%", "87.5%", "100.0%"]
         assert (curve["0.0%"], curve["100.0%"]) == (result["all heads"], result["no heads"])
+
+
+def test_speech_of_unseen_voices_in_noise_of_a_level(monkeypatch):
+    module = script("speech", monkeypatch)
+    voices = [name for names in module.VOICES.values() for name in names.split()]
+    assert len(set(voices)) == len(voices)
+    speech = np.sin(np.arange(16000) / 10).astype("float32")
+    for level in (0.0, 20.0):
+        noisy = module.with_noise(speech, level, np.random.default_rng(1))
+        clean = module.with_noise(speech, None, np.random.default_rng(1))  # silence of the same duration
+        assert noisy.shape == clean.shape
+        power = np.mean(clean**2) / np.mean((noisy - clean) ** 2)
+        np.testing.assert_allclose(10 * np.log10(power), level, atol=0.01)
+    spoken = [module.Utterance("stop " * count, speech[: 4000 * count]) for count in (1, 2, 3, 4)]
+    tokenizer = types.SimpleNamespace(tokenize=lambda text: [7] * len(text.split()))
+    inputs, ids = next(module.batches(spoken, tokenizer, 2, clean=1.0, seed=0))
+    for audio, length, row in zip(inputs["audio"], inputs["lengths"], ids, strict=True):
+        assert not audio[length:].any()
+        count = int((row == 7).sum())  # the labels are those of the audio of the row
+        assert 4000 * count + 800 <= length <= 4000 * count + 8000
+
+
+@pytest.mark.slow
+def test_speech_reports_word_error_rates(monkeypatch, tmp_path):
+    module = script("speech", monkeypatch)
+    tones = {word: 200 + 150 * number for number, word in enumerate(module.WORDS)}
+
+    def speak(text, *_):
+        time = np.arange(3200) / module.RATE
+        audio = [np.sin(2 * np.pi * tones[word] * time) for word in text.split()]
+        return module.Utterance(text, np.concatenate(audio).astype("float32"))
+
+    monkeypatch.setattr(module, "speak", speak)
+    monkeypatch.setattr(module.shutil, "which", lambda name: name)
+    small = {"utterances": 16, "test_utterances": 4, "num_layers": 1, "num_heads": 2, "model_dim": 16}
+    result = run(module, tmp_path, "--seeds", "0", **small, steps=2, batch_size=4)["CTC"]["runs"][0]
+    assert {f"word error rate, {level}" for level in ("clean", "20 dB", "10 dB")} <= result.keys()
+    assert result["words"] >= 4

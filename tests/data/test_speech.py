@@ -91,7 +91,7 @@ def test_batches_have_the_audio_and_the_ids_of_its_text(tmp_path):
     for shuffle in (False, True):
         dataset = data.speech_recognition(paths, TEXTS, BYTES, 2, shuffle=shuffle)
         rows = batch_rows(dataset)
-        assert len(dataset) == 2 or len(list(dataset)) == len(dataset)
+        assert len(dataset) == len(list(dataset))
         assert sorted(each for _, each in rows) == sorted(TEXTS)
         for audio, each in rows:
             np.testing.assert_allclose(audio, AUDIO[TEXTS.index(each)], atol=1e-4)
