@@ -57,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     option("host", str, "127.0.0.1", "the address to listen on")
     option("port", int, 8501, "the port; 0 for any that is free")
+    option(
+        "grpc-port", int, None, "the port of the Open Inference Protocol over gRPC, 0 for any; default: none"
+    )
     option("precision", str, "float32", "float32, float16 or int8, if the exports have it")
     option("threads", int, None, "the number of threads that compute a model; default: one for each core")
     option(
@@ -154,6 +157,7 @@ async def _serve(options: argparse.Namespace) -> None:
         keys=_keys(options),
         cors_origins=options.cors_origins,
         weights=dict(map(_weights, options.weights)),
+        grpc_address=_grpc_address(options),
         precision=options.precision,
         threads=options.threads,
         providers=options.providers,
@@ -218,6 +222,8 @@ async def _serve(options: argparse.Namespace) -> None:
                 *(route.format(name=name) for name in state.models for route in _MODEL_ROUTES),
             ]
             sys.stdout.write("".join(f"{address}{route}\n" for route in routes))
+            if state.grpc_port is not None:
+                sys.stdout.write(f"grpc://{host}:{state.grpc_port}\n")
             sys.stdout.flush()
         await serving
     logging.getLogger("keras_transformer_serving.server").info("stopped")
@@ -236,6 +242,16 @@ def _keys(options: argparse.Namespace) -> "Keys | None":
         return None
     lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8").splitlines()
     return Keys(lines, per_minute)
+
+
+def _grpc_address(options: argparse.Namespace) -> str | None:
+    if options.grpc_port is None:
+        return None
+    return (
+        f"[{options.host}]:{options.grpc_port}"
+        if ":" in options.host
+        else f"{options.host}:{options.grpc_port}"
+    )
 
 
 def _weights(text: str) -> tuple[str, dict[int, float]]:

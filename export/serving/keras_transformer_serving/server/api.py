@@ -35,6 +35,7 @@ class Server:
         poll_seconds: the time between two looks for new versions; 0 for none.
         apis: the protocols.
         keys: the keys that requests must have; None for none.
+        grpc_port: the port of gRPC, if it is served.
         files: translated files that wait to be downloaded, by name.
         draining: whether new requests are rejected.
         started: set when every model has been loaded, or could not be.
@@ -46,6 +47,7 @@ class Server:
     poll_seconds: float
     apis: "tuple[Api, ...]" = ()
     keys: Keys | None = None
+    grpc_port: int | None = None
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
     draining: bool = False
     started: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
@@ -168,7 +170,7 @@ Endpoint = Callable[[Server, Request], Awaitable[Response]]
 
 async def key_in_headers(_: Server, request: Request) -> str | None:
     """Return the key in the headers of a request."""
-    return key_of(request)
+    return key_of(request.headers)
 
 
 def error_document(error: RequestError) -> Json:
@@ -240,8 +242,15 @@ class Api:
 def version_number(request: Request) -> int | None:
     """Return the number of the version in a route, if there is one."""
     text = request.path_params.get("version")
-    if text is None:
-        return None
+    return None if text is None else parse_version(text)
+
+
+def parse_version(text: str) -> int:
+    """Return the number of a version.
+
+    Raises:
+        RequestError: if it is none.
+    """
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise RequestError(400, f"The version must be a number. Received: {shown(text)}")
     return int(text)

@@ -23,6 +23,7 @@ from keras_transformer_serving.server import (
     generating,
     libre_translate,
     open_inference,
+    open_inference_grpc,
     openai,
     openapi,
     requests,
@@ -50,6 +51,7 @@ def create_app(
     keys: Keys | None = None,
     cors_origins: Sequence[str] = (),
     weights: Mapping[str, Mapping[int, float]] | None = None,
+    grpc_address: str | None = None,
     **options: Any,
 ) -> Starlette:
     """Return an ASGI application that serves exports.
@@ -65,6 +67,8 @@ def create_app(
         cors_origins: the origins of pages of other servers whose scripts may send requests, or "*" for any.
         weights: for names of models the versions that are served at the same time, with their shares of the requests
             that name no version.
+        grpc_address: the address at which calls of the Open Inference Protocol over gRPC are answered, such as
+            "127.0.0.1:8001"; None for none. It needs the extra `grpc`.
         **options: `threads`, the number of threads that compute, by default one for each core, and those of
             `keras_transformer_serving.load`.
 
@@ -97,8 +101,13 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         task = asyncio.create_task(server.watch())
+        grpc_server = None
+        if grpc_address is not None:
+            grpc_server, server.grpc_port = await open_inference_grpc.listen(server, grpc_address)
         yield
         server.draining = True
+        if grpc_server is not None:
+            await grpc_server.stop(limits.timeout)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         for model in server.models.values():

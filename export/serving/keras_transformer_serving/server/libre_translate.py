@@ -96,7 +96,7 @@ async def _read(server: Server, request: Request) -> _Request:
 
 async def _key(server: Server, request: Request) -> str | None:
     """Return the key of a request, in its headers or its field "api_key"."""
-    if key := key_of(request):
+    if key := key_of(request.headers):
         return key
     key = (await _read(server, request)).fields.get("api_key")
     return key if isinstance(key, str) else None

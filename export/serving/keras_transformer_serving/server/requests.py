@@ -4,8 +4,8 @@ import asyncio
 import functools
 import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -95,8 +95,16 @@ async def answer(
     return await compute(request, len(body), parsed, respond, signatures, batcher, limits)
 
 
+class Watched(Protocol):
+    """A request whose client can disconnect."""
+
+    @property
+    def receive(self) -> Callable[[], Awaitable[Any]]:
+        """Return the function that returns the next message of the client."""
+
+
 async def compute(
-    request: Request,
+    request: Watched,
     size: int,
     parse: Callable[[], tuple[str, list[Row], T]],
     respond: Callable[[Signature, Mapping[str, Any], T], Any],
@@ -184,7 +192,7 @@ def _within_limits(parse: Callable[[], tuple[str, list[Row], T]], limits: Limits
     return name, rows, style
 
 
-async def _in_time(request: Request, result: asyncio.Future[Any], seconds: float) -> bool:
+async def _in_time(request: Watched, result: asyncio.Future[Any], seconds: float) -> bool:
     """Wait for a result; return whether it was there within this time. If not, it is cancelled.
 
     Raises:
@@ -214,6 +222,6 @@ def _timeout(batcher: Batcher, limits: Limits) -> RequestError:
     return RequestError(504, f"The request must be computed within {limits.timeout:g} s. Send fewer rows")
 
 
-async def _disconnected(request: Request) -> None:
+async def _disconnected(request: Watched) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
