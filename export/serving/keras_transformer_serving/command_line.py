@@ -106,6 +106,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="versions of a model that are served at the same time, and their shares of the requests that name none, "
         "such as es-en=2:95,3:5; default: the largest version",
     )
+    option(
+        "otlp-endpoint",
+        str,
+        None,
+        "the address that OpenTelemetry traces are sent to, such as http://localhost:4318/v1/traces; default: no traces",
+    )
     option("poll-seconds", float, 2.0, "the interval of the checks for new versions; 0 for none")
     parser.add_argument(
         "--signature-key-file", metavar="FILE", help="a file with the key that exports must be signed with"
@@ -145,10 +151,11 @@ def check_requirements() -> None:
 async def _serve(options: argparse.Namespace) -> None:
     import uvicorn
 
-    from keras_transformer_serving.server import Limits, create_app
+    from keras_transformer_serving.server import Limits, create_app, tracing
 
     fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(Limits)}
     key = pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
+    tracer, provider = tracing.new_tracer(options.otlp_endpoint) if options.otlp_endpoint else (None, None)
     app = create_app(
         dict(_named(text) for text in options.folders),
         Limits(**fields),
@@ -158,6 +165,7 @@ async def _serve(options: argparse.Namespace) -> None:
         cors_origins=options.cors_origins,
         weights=dict(map(_weights, options.weights)),
         grpc_address=_grpc_address(options),
+        tracer=tracer,
         precision=options.precision,
         threads=options.threads,
         providers=options.providers,
@@ -226,6 +234,8 @@ async def _serve(options: argparse.Namespace) -> None:
                 sys.stdout.write(f"grpc://{host}:{state.grpc_port}\n")
             sys.stdout.flush()
         await serving
+    if provider is not None:
+        provider.shutdown()  # sends the last spans
     logging.getLogger("keras_transformer_serving.server").info("stopped")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from keras_transformer_serving.server import requests
+from keras_transformer_serving.server import requests, tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.keys import Keys, key_of
 from keras_transformer_serving.server.metrics import Metrics
@@ -35,6 +35,7 @@ class Server:
         poll_seconds: the time between two looks for new versions; 0 for none.
         apis: the protocols.
         keys: the keys that requests must have; None for none.
+        tracer: the OpenTelemetry tracer of requests; None for no traces.
         grpc_port: the port of gRPC, if it is served.
         files: translated files that wait to be downloaded, by name.
         draining: whether new requests are rejected.
@@ -47,6 +48,7 @@ class Server:
     poll_seconds: float
     apis: "tuple[Api, ...]" = ()
     keys: Keys | None = None
+    tracer: Any = None
     grpc_port: int | None = None
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
     draining: bool = False
@@ -208,29 +210,42 @@ class Api:
     key: Callable[[Server, Request], Awaitable[str | None]] = key_in_headers
     public: tuple[str, ...] = ()
 
-    def endpoint(self, run: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a route, which answers errors as JSON and counts the request."""
+    def endpoint(self, path: str, run: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a route, which answers errors as JSON, counts and traces the request."""
 
         async def answer(request: Request) -> Response:
             server: Server = request.app.state.server
-            try:
-                if server.keys is not None and request.url.path not in self.public:
-                    server.keys.check(await self.key(server, request))
-                response = await run(server, request)
-            except RequestError as error:
-                response = self._failed(error)
-            except ClientDisconnect:
-                response = self._failed(RequestError(499, "The client has disconnected"))
-            except Exception:
-                LOG.exception("%s %s failed", request.method, request.url.path)
-                message = "The request failed. The log of the server has the error"
-                response = self._failed(RequestError(500, message))
             name = request.path_params.get("name", "")
-            labels = (name if name in server.models else "", self.name, str(response.status_code))
-            server.metrics.requests.labels(*labels).inc()
+            model = name if name in server.models else ""
+            attributes = {
+                "http.request.method": request.method,
+                "http.route": path,
+                "keras_transformer.protocol": self.name,
+                "keras_transformer.model": model,
+            }
+            with tracing.request_span(
+                server.tracer, f"{request.method} {path}", request.headers, attributes
+            ) as span:
+                response = await self._answer(server, request, run)
+                if span is not None:
+                    span.set_attribute("http.response.status_code", response.status_code)
+            server.metrics.requests.labels(model, self.name, str(response.status_code)).inc()
             return response
 
         return answer
+
+    async def _answer(self, server: Server, request: Request, run: Endpoint) -> Response:
+        try:
+            if server.keys is not None and request.url.path not in self.public:
+                server.keys.check(await self.key(server, request))
+            return await run(server, request)
+        except RequestError as error:
+            return self._failed(error)
+        except ClientDisconnect:
+            return self._failed(RequestError(499, "The client has disconnected"))
+        except Exception:
+            LOG.exception("%s %s failed", request.method, request.url.path)
+            return self._failed(RequestError(500, "The request failed. The log of the server has the error"))
 
     def _failed(self, error: RequestError) -> Response:
         headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}

@@ -52,6 +52,7 @@ def create_app(
     cors_origins: Sequence[str] = (),
     weights: Mapping[str, Mapping[int, float]] | None = None,
     grpc_address: str | None = None,
+    tracer: Any = None,
     **options: Any,
 ) -> Starlette:
     """Return an ASGI application that serves exports.
@@ -69,6 +70,7 @@ def create_app(
             that name no version.
         grpc_address: the address at which calls of the Open Inference Protocol over gRPC are answered, such as
             "127.0.0.1:8001"; None for none. It needs the extra `grpc`.
+        tracer: an OpenTelemetry tracer, which traces requests; None for none.
         **options: `threads`, the number of threads that compute, by default one for each core, and those of
             `keras_transformer_serving.load`.
 
@@ -96,7 +98,7 @@ def create_app(
         for name, folder in folders.items()
     }
     protocols = (API, tensorflow_serving.API, open_inference.API, *(APIS[name] for name in apis))
-    server = Server(models, limits, metrics, poll_seconds, protocols, keys)
+    server = Server(models, limits, metrics, poll_seconds, protocols, keys, tracer)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -115,7 +117,7 @@ def create_app(
 
     app = Starlette(
         routes=[
-            Route(path, api.endpoint(run), methods=[method])
+            Route(path, api.endpoint(path, run), methods=[method])
             for api in protocols
             for method, path, run in api.routes
         ],

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from keras_transformer_serving.server import tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.signatures import RequestError, Signature, flattened
 from keras_transformer_serving.tasks import ERROR, Row, shown
@@ -137,11 +138,13 @@ async def compute(
         except TimeoutError:
             raise _timeout(batcher, limits) from None
 
-    name, rows, style = await prepared(functools.partial(_within_limits, parse, limits))
+    with tracing.span("parse"):
+        name, rows, style = await prepared(functools.partial(_within_limits, parse, limits))
     signature = signatures[name]
 
     with batcher.reserved(len(rows)):
-        jobs, joined = flattened(await prepared(functools.partial(signature.jobs, rows)))
+        with tracing.span("tokenize"):
+            jobs, joined = flattened(await prepared(functools.partial(signature.jobs, rows)))
         if len(jobs) > limits.max_rows:
             raise RequestError(
                 400,
@@ -152,7 +155,7 @@ async def compute(
             answered = respond(signature, signature.stack(joined(outputs)), style)
             return answered if isinstance(answered, bytes) else encode(answered)
 
-        with batcher.reserved(len(jobs) - len(rows)):
+        with batcher.reserved(len(jobs) - len(rows)), tracing.span("wait and compute"):
             result = batcher.submit(jobs, encoded)
             if await _in_time(request, result, seconds_left()):
                 return result.result()

@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from keras_transformer_serving.pipelines.errors import InvalidInputError
-from keras_transformer_serving.server import generating
+from keras_transformer_serving.server import generating, tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, check_truncate
@@ -28,10 +28,13 @@ class EventStream(StreamingResponse):
     def __init__(self, content: AsyncIterator[str], stack: contextlib.ExitStack) -> None:
         super().__init__(content, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         self._stack = stack
+        self._span = tracing.started_span("stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
         with self._stack:
+            if self._span is not None:
+                self._stack.callback(self._span.end)
             await super().__call__(scope, receive, send)
 
 
