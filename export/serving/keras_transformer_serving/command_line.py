@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "otlp-endpoint",
         str,
         None,
-        "the address that OpenTelemetry traces are sent to, such as http://localhost:4318/v1/traces; default: no traces",
+        "where OpenTelemetry traces are sent to, such as http://localhost:4318/v1/traces; default: no traces",
     )
     option("poll-seconds", float, 2.0, "the interval of the checks for new versions; 0 for none")
     parser.add_argument(

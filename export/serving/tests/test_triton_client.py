@@ -113,7 +113,7 @@ ONE = b"\1\0\0\0a"
         ({"shape": [2]}, ONE, None, "`inputs[0].data` must be a list of 2 values"),
     ],
 )
-def test_wrong_binary_tensors_are_refused(exports, change, values, length, message):
+def test_invalid_binary_tensors_are_rejected(exports, change, values, length, message):
     async def test(app):
         head = json.dumps({"inputs": [{**TEXT, **change}]}).encode()
         headers = [(HEADER, length or str(len(head)))]
