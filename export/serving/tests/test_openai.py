@@ -77,6 +77,8 @@ def test_a_text_ends_before_the_first_stop_string(client):
         stop = text[start : start + 2]
         found = client.completions.create(model="generator", prompt="abd", stop=stop)
         assert found.choices[0].text == text[: text.index(stop)]
+        parts = client.completions.create(model="generator", prompt="abd", stop=stop, stream=True)
+        assert "".join(part.choices[0].text for part in parts) == found.choices[0].text
         assert found.choices[0].finish_reason == "stop"
         assert found.usage.completion_tokens <= len(text) + 1
 
