@@ -57,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     option("host", str, "127.0.0.1", "the address to listen on")
     option("port", int, 8501, "the port; 0 for any that is free")
+    option(
+        "grpc-port", int, None, "the port of the Open Inference Protocol over gRPC, 0 for any; default: none"
+    )
     option("precision", str, "float32", "float32, float16 or int8, if the exports have it")
     option("threads", int, None, "the number of threads that compute a model; default: one for each core")
     option(
@@ -103,6 +106,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="versions of a model that are served at the same time, and their shares of the requests that name none, "
         "such as es-en=2:95,3:5; default: the largest version",
     )
+    option(
+        "otlp-endpoint",
+        str,
+        None,
+        "where OpenTelemetry traces are sent to, such as http://localhost:4318/v1/traces; default: no traces",
+    )
     option("poll-seconds", float, 2.0, "the interval of the checks for new versions; 0 for none")
     parser.add_argument(
         "--signature-key-file", metavar="FILE", help="a file with the key that exports must be signed with"
@@ -142,10 +151,11 @@ def check_requirements() -> None:
 async def _serve(options: argparse.Namespace) -> None:
     import uvicorn
 
-    from keras_transformer_serving.server import Limits, create_app
+    from keras_transformer_serving.server import Limits, create_app, tracing
 
     fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(Limits)}
     key = pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
+    tracer, provider = tracing.new_tracer(options.otlp_endpoint) if options.otlp_endpoint else (None, None)
     app = create_app(
         dict(_named(text) for text in options.folders),
         Limits(**fields),
@@ -154,6 +164,8 @@ async def _serve(options: argparse.Namespace) -> None:
         keys=_keys(options),
         cors_origins=options.cors_origins,
         weights=dict(map(_weights, options.weights)),
+        grpc_address=_grpc_address(options),
+        tracer=tracer,
         precision=options.precision,
         threads=options.threads,
         providers=options.providers,
@@ -218,8 +230,12 @@ async def _serve(options: argparse.Namespace) -> None:
                 *(route.format(name=name) for name in state.models for route in _MODEL_ROUTES),
             ]
             sys.stdout.write("".join(f"{address}{route}\n" for route in routes))
+            if state.grpc_port is not None:
+                sys.stdout.write(f"grpc://{host}:{state.grpc_port}\n")
             sys.stdout.flush()
         await serving
+    if provider is not None:
+        provider.shutdown()  # sends the last spans
     logging.getLogger("keras_transformer_serving.server").info("stopped")
 
 
@@ -236,6 +252,16 @@ def _keys(options: argparse.Namespace) -> "Keys | None":
         return None
     lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8").splitlines()
     return Keys(lines, per_minute)
+
+
+def _grpc_address(options: argparse.Namespace) -> str | None:
+    if options.grpc_port is None:
+        return None
+    return (
+        f"[{options.host}]:{options.grpc_port}"
+        if ":" in options.host
+        else f"{options.host}:{options.grpc_port}"
+    )
 
 
 def _weights(text: str) -> tuple[str, dict[int, float]]:

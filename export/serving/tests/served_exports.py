@@ -157,11 +157,11 @@ def write_export(small, folder, name, **changes):
     return folder
 
 
-async def call(app, method, path, body=b"", headers=(), disconnect=None, chunks=None):
+async def call(app, method, path, body=b"", headers=(), disconnect=None, chunks=None, reads=None):
     """Return the status, headers and content of a request to an ASGI app.
 
     `body` is JSON unless it is bytes. `disconnect` is an event after which the client is gone; `chunks` is the body as
-    an asynchronous iterator.
+    an asynchronous iterator. The client does not read before the event `reads`.
     """
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     sent, done, messages = False, asyncio.Event(), []
@@ -178,6 +178,8 @@ async def call(app, method, path, body=b"", headers=(), disconnect=None, chunks=
         return {"type": "http.disconnect"}
 
     async def send(message):
+        if reads is not None:
+            await reads.wait()
         messages.append(message)
         if message["type"] == "http.response.body" and not message.get("more_body"):
             done.set()
@@ -198,6 +200,8 @@ async def call(app, method, path, body=b"", headers=(), disconnect=None, chunks=
         "client": ("test", 1),
     }
     await app(scope, receive, send)
+    if not messages:
+        return None, {}, b""
     head = messages[0]
     found = {name.decode(): value.decode() for name, value in head["headers"]}
     return head["status"], found, b"".join(message.get("body", b"") for message in messages[1:])

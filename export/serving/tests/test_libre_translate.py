@@ -1,5 +1,6 @@
 """LibreTranslate's protocol, by its client for Python."""
 
+import asyncio
 import json
 import urllib.error
 import urllib.request
@@ -68,7 +69,7 @@ def test_texts_in_json_are_translated_together_and_split(exports):
     run(exports, test)
 
 
-def test_html_keeps_its_tags_or_is_refused(exports):
+def test_html_keeps_its_tags_or_is_rejected(exports):
     async def test(app):
         signature = app.state.server.models["opus-mt-de-en"].current.loaded.signatures["serving_default"]
         body = {"q": "<b>eins</b>", "source": "de", "target": "en", "format": "html"}
@@ -78,6 +79,24 @@ def test_html_keeps_its_tags_or_is_refused(exports):
         else:
             expected = "`format` must be text, as opus-mt-de-en cannot keep the tags of HTML. Received: html"
             assert (status, found["error"]) == (400, expected)
+
+    run(exports, test)
+
+
+@pytest.mark.parametrize("style", ["text", "html"])
+def test_a_megabyte_of_html_is_rejected_while_others_are_served(exports, style):
+    page = "<p><b>eins</b> zwei</p>" * (2**20 // 23)
+
+    async def test(app):
+        body = {"q": page, "source": "de", "target": "en", "format": style}
+        large = asyncio.create_task(json_call(app, "POST", "/translate", body))
+        status, _ = await json_call(app, "POST", "/translate", {"q": "eins", "source": "de", "target": "en"})
+        assert status == 200
+        status, found = await large
+        assert status == 400
+        assert found["error"].startswith(("`q` must have at most 100000 characters", "`format` must be text"))
+        headers, form = upload("page.html", page.encode(), source="de", target="en")
+        assert (await call(app, "POST", "/translate_file", form, headers))[0] == 400
 
     run(exports, test)
 
@@ -130,7 +149,7 @@ def test_only_the_latest_files_are_kept(exports):
         (["a"], "The request must be a JSON object or a form"),
     ],
 )
-def test_wrong_requests_are_refused_by_field(exports, body, message):
+def test_invalid_requests_are_rejected_by_field(exports, body, message):
     async def test(app):
         status, found = await json_call(app, "POST", "/translate", body)
         assert status == 400
@@ -147,7 +166,7 @@ def test_wrong_requests_are_refused_by_field(exports, body, message):
         ("a.txt", b"a\xff", "`file` must be UTF-8. Received: another byte at 1"),
     ],
 )
-def test_wrong_files_are_refused(exports, name, content, message):
+def test_invalid_files_are_rejected(exports, name, content, message):
     async def test(app):
         headers, body = upload(name, content, source="de", target="en")
         status, _, answer = await call(app, "POST", "/translate_file", body, headers)
@@ -159,7 +178,7 @@ def test_wrong_files_are_refused(exports, name, content, message):
     run(exports, test)
 
 
-def test_a_server_without_translations_says_what_to_do(exports):
+def test_the_error_of_a_server_without_translations_has_a_hint(exports):
     async def test(app):
         body = {"q": "a", "source": "de", "target": "en"}
         status, found = await json_call(app, "POST", "/translate", body)

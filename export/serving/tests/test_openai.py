@@ -1,12 +1,13 @@
 """OpenAI's protocol, by its own client."""
 
+import asyncio
 import json
 
 import numpy as np
 import openai
 import pytest
 from openai import BadRequestError, NotFoundError
-from served_exports import STEPS, json_call, listening, predict, run, write_export
+from served_exports import STEPS, call, json_call, listening, predict, run, write_export
 
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import Limits, create_app
@@ -76,6 +77,8 @@ def test_a_text_ends_before_the_first_stop_string(client):
         stop = text[start : start + 2]
         found = client.completions.create(model="generator", prompt="abd", stop=stop)
         assert found.choices[0].text == text[: text.index(stop)]
+        parts = client.completions.create(model="generator", prompt="abd", stop=stop, stream=True)
+        assert "".join(part.choices[0].text for part in parts) == found.choices[0].text
         assert found.choices[0].finish_reason == "stop"
         assert found.usage.completion_tokens <= len(text) + 1
 
@@ -98,7 +101,7 @@ def test_chat_completions_continue_the_conversation_of_the_template(client, expo
         assert stream.get_final_completion().choices[0].message.content == expected
 
 
-def test_log_probabilities_are_those_of_the_model(client):
+def test_log_probabilities_equal_the_softmax_of_the_logits(client):
     # The logits of the graph are 1 for the next token and 0 for all others.
     expected = 1 - np.log(np.e + 260)
     found = client.completions.create(model="generator", prompt="hello", logprobs=3).choices[0]
@@ -131,7 +134,7 @@ def test_samples_depend_on_the_seed(client, exports):
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64", None])
-def test_embeddings_are_those_of_the_pipeline(client, exports, encoding):
+def test_embeddings_equal_the_outputs_of_the_pipeline(client, exports, encoding):
     options = {} if encoding is None else {"encoding_format": encoding}
     found = client.embeddings.create(model="embedder", input=PROMPTS, dimensions=3, **options)
     expected = serving.load(exports["embedder"])(PROMPTS)
@@ -194,7 +197,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "error", "param", "code", "message"), WRONG, ids=range(len(WRONG)))
-def test_what_the_graph_cannot_do_is_refused_by_name(client, change, error, param, code, message):
+def test_options_without_an_input_of_the_graph_are_rejected_by_name(
+    client, change, error, param, code, message
+):
     with pytest.raises(error) as raised:
         client.completions.create(**{"model": "generator", "prompt": "a", **change})
     assert raised.value.body["message"].startswith(message)
@@ -217,7 +222,7 @@ def test_what_the_graph_cannot_do_is_refused_by_name(client, change, error, para
         ({"messages": [{"role": "user", "content": "x" * 99}]}, "`messages` must have at most 40 tokens"),
     ],
 )  # fmt: skip
-def test_wrong_conversations_are_refused(client, change, message):
+def test_invalid_conversations_are_rejected(client, change, message):
     with pytest.raises(BadRequestError) as raised:
         client.chat.completions.create(**{"model": "chat", "messages": MESSAGES, **change})
     assert raised.value.body["message"].startswith(message)
@@ -233,7 +238,7 @@ def test_wrong_conversations_are_refused(client, change, message):
         ({"dimensions": 2}, "`dimensions` must be 3"),
     ],
 )
-def test_wrong_inputs_of_embeddings_are_refused(client, change, message):
+def test_invalid_inputs_of_embeddings_are_rejected(client, change, message):
     with pytest.raises(BadRequestError) as raised:
         client.embeddings.create(**{"model": "embedder", "input": "a", **change})
     assert raised.value.body["message"].startswith(message)
@@ -254,6 +259,24 @@ def test_streams_end_with_an_error_at_the_time_limit(exports, monkeypatch):
             stream = client.completions.create(model="generator", prompt="abd", stream=True)
             with pytest.raises(openai.APIError, match="The stream must end within 0.25 s"):
                 list(stream)
+
+
+def test_a_client_that_does_not_read_is_disconnected_while_others_are_served(exports):
+    async def test(app):
+        body = {"model": "generator", "prompt": "hello", "stream": True}
+        for path, request in ((COMPLETIONS, body), ("/v1/models/generator:stream", {"text": "hello"})):
+            never = asyncio.Event()
+            waiting = [asyncio.create_task(call(app, "POST", path, request, reads=never)) for _ in range(2)]
+            while app.state.server.active < 2:
+                await asyncio.sleep(0.005)
+            assert (await predict(app, "generator", ["a"]))[0] == 200
+            status, headers, _ = await call(app, "POST", path, request)  # streams are limited
+            assert (status, "retry-after" in headers) == (429, True)
+            assert await asyncio.wait_for(asyncio.gather(*waiting), 30) == [(None, {}, b"")] * 2
+            assert app.state.server.active == 0
+            assert (await call(app, "POST", path, request))[0] == 200
+
+    run(exports, test, "generator", limits=Limits(timeout=0.3, max_streams=2))
 
 
 def test_a_protocol_that_is_switched_off_has_no_routes(exports):

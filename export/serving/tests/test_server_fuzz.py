@@ -143,7 +143,7 @@ BODIES = st.one_of(
         lambda value: json.dumps(value).encode()
     ),
 )
-KINDS = st.sampled_from(
+CONTENT_TYPES = st.sampled_from(
     [
         "application/json",
         "application/x-www-form-urlencoded",
@@ -178,13 +178,13 @@ def check(answer, path, body, kind):
 
 
 @settings(max_examples=150, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(PATHS), BODIES, KINDS)
+@given(st.sampled_from(PATHS), BODIES, CONTENT_TYPES)
 def test_arbitrary_requests_do_not_crash_the_server(answer, path, body, kind):
     check(answer, path, body, kind)
 
 
 @pytest.mark.slow
 @settings(max_examples=100_000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-@given(st.sampled_from(PATHS), BODIES, KINDS)
+@given(st.sampled_from(PATHS), BODIES, CONTENT_TYPES)
 def test_100000_arbitrary_requests_do_not_crash_the_server(answer, path, body, kind):
     check(answer, path, body, kind)

@@ -131,7 +131,7 @@ def test_one_of_several_models_is_named(exports):
         ("/tokenize", {"inputs": ["\ud800"]}, "`inputs` must be UTF-8"),
     ],
 )
-def test_wrong_requests_are_refused_by_field(exports, path, body, message):
+def test_invalid_requests_are_rejected_by_field(exports, path, body, message):
     status, found = post(exports, "embedder", "reranker")(
         path, {**body, "model": "embedder"} if path == "/tokenize" else body
     )

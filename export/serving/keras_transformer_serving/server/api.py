@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from keras_transformer_serving.server import requests
+from keras_transformer_serving.server import requests, tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.keys import Keys, key_of
 from keras_transformer_serving.server.metrics import Metrics
@@ -35,6 +35,8 @@ class Server:
         poll_seconds: the time between two looks for new versions; 0 for none.
         apis: the protocols.
         keys: the keys that requests must have; None for none.
+        tracer: the OpenTelemetry tracer of requests; None for no traces.
+        grpc_port: the port of gRPC, if it is served.
         files: translated files that wait to be downloaded, by name.
         draining: whether new requests are rejected.
         started: set when every model has been loaded, or could not be.
@@ -46,6 +48,8 @@ class Server:
     poll_seconds: float
     apis: "tuple[Api, ...]" = ()
     keys: Keys | None = None
+    tracer: Any = None
+    grpc_port: int | None = None
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
     draining: bool = False
     started: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
@@ -168,7 +172,7 @@ Endpoint = Callable[[Server, Request], Awaitable[Response]]
 
 async def key_in_headers(_: Server, request: Request) -> str | None:
     """Return the key in the headers of a request."""
-    return key_of(request)
+    return key_of(request.headers)
 
 
 def error_document(error: RequestError) -> Json:
@@ -206,29 +210,42 @@ class Api:
     key: Callable[[Server, Request], Awaitable[str | None]] = key_in_headers
     public: tuple[str, ...] = ()
 
-    def endpoint(self, run: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a route, which answers errors as JSON and counts the request."""
+    def endpoint(self, path: str, run: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a route, which answers errors as JSON, counts and traces the request."""
 
         async def answer(request: Request) -> Response:
             server: Server = request.app.state.server
-            try:
-                if server.keys is not None and request.url.path not in self.public:
-                    server.keys.check(await self.key(server, request))
-                response = await run(server, request)
-            except RequestError as error:
-                response = self._failed(error)
-            except ClientDisconnect:
-                response = self._failed(RequestError(499, "The client has disconnected"))
-            except Exception:
-                LOG.exception("%s %s failed", request.method, request.url.path)
-                message = "The request failed. The log of the server has the error"
-                response = self._failed(RequestError(500, message))
             name = request.path_params.get("name", "")
-            labels = (name if name in server.models else "", self.name, str(response.status_code))
-            server.metrics.requests.labels(*labels).inc()
+            model = name if name in server.models else ""
+            attributes = {
+                "http.request.method": request.method,
+                "http.route": path,
+                "keras_transformer.protocol": self.name,
+                "keras_transformer.model": model,
+            }
+            with tracing.request_span(
+                server.tracer, f"{request.method} {path}", request.headers, attributes
+            ) as span:
+                response = await self._answer(server, request, run)
+                if span is not None:
+                    span.set_attribute("http.response.status_code", response.status_code)
+            server.metrics.requests.labels(model, self.name, str(response.status_code)).inc()
             return response
 
         return answer
+
+    async def _answer(self, server: Server, request: Request, run: Endpoint) -> Response:
+        try:
+            if server.keys is not None and request.url.path not in self.public:
+                server.keys.check(await self.key(server, request))
+            return await run(server, request)
+        except RequestError as error:
+            return self._failed(error)
+        except ClientDisconnect:
+            return self._failed(RequestError(499, "The client has disconnected"))
+        except Exception:
+            LOG.exception("%s %s failed", request.method, request.url.path)
+            return self._failed(RequestError(500, "The request failed. The log of the server has the error"))
 
     def _failed(self, error: RequestError) -> Response:
         headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
@@ -240,8 +257,15 @@ class Api:
 def version_number(request: Request) -> int | None:
     """Return the number of the version in a route, if there is one."""
     text = request.path_params.get("version")
-    if text is None:
-        return None
+    return None if text is None else parse_version(text)
+
+
+def parse_version(text: str) -> int:
+    """Return the number of a version.
+
+    Raises:
+        RequestError: if it is none.
+    """
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise RequestError(400, f"The version must be a number. Received: {shown(text)}")
     return int(text)

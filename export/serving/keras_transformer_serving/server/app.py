@@ -23,6 +23,7 @@ from keras_transformer_serving.server import (
     generating,
     libre_translate,
     open_inference,
+    open_inference_grpc,
     openai,
     openapi,
     requests,
@@ -50,6 +51,8 @@ def create_app(
     keys: Keys | None = None,
     cors_origins: Sequence[str] = (),
     weights: Mapping[str, Mapping[int, float]] | None = None,
+    grpc_address: str | None = None,
+    tracer: Any = None,
     **options: Any,
 ) -> Starlette:
     """Return an ASGI application that serves exports.
@@ -65,6 +68,9 @@ def create_app(
         cors_origins: the origins of pages of other servers whose scripts may send requests, or "*" for any.
         weights: for names of models the versions that are served at the same time, with their shares of the requests
             that name no version.
+        grpc_address: the address at which calls of the Open Inference Protocol over gRPC are answered, such as
+            "127.0.0.1:8001"; None for none. It needs the extra `grpc`.
+        tracer: an OpenTelemetry tracer, which traces requests; None for none.
         **options: `threads`, the number of threads that compute, by default one for each core, and those of
             `keras_transformer_serving.load`.
 
@@ -92,13 +98,18 @@ def create_app(
         for name, folder in folders.items()
     }
     protocols = (API, tensorflow_serving.API, open_inference.API, *(APIS[name] for name in apis))
-    server = Server(models, limits, metrics, poll_seconds, protocols, keys)
+    server = Server(models, limits, metrics, poll_seconds, protocols, keys, tracer)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         task = asyncio.create_task(server.watch())
+        grpc_server = None
+        if grpc_address is not None:
+            grpc_server, server.grpc_port = await open_inference_grpc.listen(server, grpc_address)
         yield
         server.draining = True
+        if grpc_server is not None:
+            await grpc_server.stop(limits.timeout)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         for model in server.models.values():
@@ -106,7 +117,7 @@ def create_app(
 
     app = Starlette(
         routes=[
-            Route(path, api.endpoint(run), methods=[method])
+            Route(path, api.endpoint(path, run), methods=[method])
             for api in protocols
             for method, path, run in api.routes
         ],

@@ -40,7 +40,7 @@ _SETTINGS = {
 
 
 class Values(NamedTuple):
-    """What a row generates from.
+    """The inputs of the generation of a row.
 
     Attributes:
         ids: the source ids.
@@ -193,7 +193,7 @@ def pieces(pipeline: Generating, row: Row, truncate: bool = False) -> Iterator[s
 
 
 def values(pipeline: Generating, ids: list[int], row: Row, index: int, part: int = 0) -> Values:
-    """Return what a row generates from.
+    """Return the inputs of the generation of a row.
 
     Args:
         pipeline: the pipeline.
@@ -219,7 +219,7 @@ def tokens(pipeline: Generating, values: Values) -> Iterator[Token]:
 
     Args:
         pipeline: one for which `streams` returns "".
-        values: what to generate from.
+        values: the inputs.
     """
     graphs, options, ids = pipeline.graphs, values.options, list[int]()
     limit = options.get("max_new_tokens", graphs.max_new_tokens)

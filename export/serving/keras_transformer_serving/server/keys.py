@@ -4,9 +4,7 @@ import hashlib
 import hmac
 import math
 import time
-from collections.abc import Iterable
-
-from starlette.requests import Request
+from collections.abc import Iterable, Mapping
 
 from keras_transformer_serving.server.signatures import RequestError
 
@@ -96,10 +94,10 @@ class Keys:
         found.take()
 
 
-def key_of(request: Request) -> str | None:
+def key_of(headers: Mapping[str, str]) -> str | None:
     """Return the key in the headers of a request: Authorization: Bearer KEY, or X-API-Key: KEY."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
 
 
 def _digest(key: str) -> bytes:

@@ -96,7 +96,7 @@ async def _read(server: Server, request: Request) -> _Request:
 
 async def _key(server: Server, request: Request) -> str | None:
     """Return the key of a request, in its headers or its field "api_key"."""
-    if key := key_of(request):
+    if key := key_of(request.headers):
         return key
     key = (await _read(server, request)).fields.get("api_key")
     return key if isinstance(key, str) else None
@@ -206,7 +206,7 @@ async def _translate(server: Server, request: Request) -> Response:
     style = fields.get("format") or "text"
     if style not in _FORMATS:
         raise RequestError(400, f"`format` must be text or html. Received: {shown(style)}")
-    count = _alternatives(fields)
+    count = _num_candidates(fields)
 
     def respond(outputs: list[list[str]]) -> Json:
         most = len(outputs[0]) - 1
@@ -222,7 +222,7 @@ async def _translate(server: Server, request: Request) -> Response:
     return encoded_response(await _translated(server, request, received, texts, style, respond))
 
 
-def _alternatives(fields: Json) -> int:
+def _num_candidates(fields: Json) -> int:
     value = fields.get("alternatives") or 0
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 9):

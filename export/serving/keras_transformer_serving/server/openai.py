@@ -397,7 +397,7 @@ async def _generate(form: Form, server: Server, request: Request) -> Response:
             first = server.metrics.first_token_seconds.labels(model.name)
             stepper = streaming.Stepper(batcher, server.limits, stack, first)
             if settings.streams:
-                return streaming.EventStream(answer.events(stepper), stack.pop_all())
+                return streaming.EventStream(answer.events(stepper), stack.pop_all(), server.limits)
             return encoded_response(requests.encode(await answer.by_steps(stepper)))
         content = await requests.compute(
             request, size, answer.rows, answer.respond, loaded.signatures, batcher, server.limits

@@ -4,11 +4,12 @@ import asyncio
 import functools
 import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from keras_transformer_serving.server import tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.signatures import RequestError, Signature, flattened
 from keras_transformer_serving.tasks import ERROR, Row, shown
@@ -95,8 +96,16 @@ async def answer(
     return await compute(request, len(body), parsed, respond, signatures, batcher, limits)
 
 
+class Watched(Protocol):
+    """A request whose client can disconnect."""
+
+    @property
+    def receive(self) -> Callable[[], Awaitable[Any]]:
+        """Return the function that returns the next message of the client."""
+
+
 async def compute(
-    request: Request,
+    request: Watched,
     size: int,
     parse: Callable[[], tuple[str, list[Row], T]],
     respond: Callable[[Signature, Mapping[str, Any], T], Any],
@@ -129,11 +138,13 @@ async def compute(
         except TimeoutError:
             raise _timeout(batcher, limits) from None
 
-    name, rows, style = await prepared(functools.partial(_within_limits, parse, limits))
+    with tracing.span("parse"):
+        name, rows, style = await prepared(functools.partial(_within_limits, parse, limits))
     signature = signatures[name]
 
     with batcher.reserved(len(rows)):
-        jobs, joined = flattened(await prepared(functools.partial(signature.jobs, rows)))
+        with tracing.span("tokenize"):
+            jobs, joined = flattened(await prepared(functools.partial(signature.jobs, rows)))
         if len(jobs) > limits.max_rows:
             raise RequestError(
                 400,
@@ -144,7 +155,7 @@ async def compute(
             answered = respond(signature, signature.stack(joined(outputs)), style)
             return answered if isinstance(answered, bytes) else encode(answered)
 
-        with batcher.reserved(len(jobs) - len(rows)):
+        with batcher.reserved(len(jobs) - len(rows)), tracing.span("wait and compute"):
             result = batcher.submit(jobs, encoded)
             if await _in_time(request, result, seconds_left()):
                 return result.result()
@@ -184,7 +195,7 @@ def _within_limits(parse: Callable[[], tuple[str, list[Row], T]], limits: Limits
     return name, rows, style
 
 
-async def _in_time(request: Request, result: asyncio.Future[Any], seconds: float) -> bool:
+async def _in_time(request: Watched, result: asyncio.Future[Any], seconds: float) -> bool:
     """Wait for a result; return whether it was there within this time. If not, it is cancelled.
 
     Raises:
@@ -214,6 +225,6 @@ def _timeout(batcher: Batcher, limits: Limits) -> RequestError:
     return RequestError(504, f"The request must be computed within {limits.timeout:g} s. Send fewer rows")
 
 
-async def _disconnected(request: Request) -> None:
+async def _disconnected(request: Watched) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

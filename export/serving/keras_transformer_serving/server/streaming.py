@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
 from prometheus_client import Histogram
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from keras_transformer_serving.pipelines.errors import InvalidInputError
-from keras_transformer_serving.server import generating
+from keras_transformer_serving.server import generating, tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, check_truncate
@@ -23,16 +24,32 @@ T = TypeVar("T")
 
 
 class EventStream(StreamingResponse):
-    """A response of server-sent events that closes a stack of contexts at its end, also if the client disconnects."""
+    """A response of server-sent events that closes a stack of contexts at its end, also if the client disconnects.
 
-    def __init__(self, content: AsyncIterator[str], stack: contextlib.ExitStack) -> None:
+    A client that does not read an event for longer than the time limit is disconnected.
+
+    Args:
+        content: the events.
+        stack: the contexts.
+        limits: the limits of the server.
+    """
+
+    def __init__(self, content: AsyncIterator[str], stack: contextlib.ExitStack, limits: Limits) -> None:
         super().__init__(content, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        self._stack = stack
+        self._stack, self._limits = stack, limits
+        self._span = tracing.started_span("stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
+
+        async def send_in_time(message: Message) -> None:
+            await asyncio.wait_for(send(message), self._limits.timeout)
+
         with self._stack:
-            await super().__call__(scope, receive, send)
+            if self._span is not None:
+                self._stack.callback(self._span.end)
+            with contextlib.suppress(ClientDisconnect, TimeoutError):
+                await super().__call__(scope, receive, send_in_time)
 
 
 class Stepper:
@@ -151,4 +168,4 @@ async def response(
         except RequestError as error:
             yield event(json.dumps({"error": str(error)}), "error")
 
-    return EventStream(events(), stack.pop_all())
+    return EventStream(events(), stack.pop_all(), limits)

@@ -28,10 +28,10 @@ _LIMIT = 2.0**-25  # below the distance of float32 probabilities to 1
 
 def error_document(error: RequestError) -> Json:
     """Return the JSON value of an error."""
-    kinds = {429: "overloaded", 503: "unhealthy"}
+    types = {429: "overloaded", 503: "unhealthy"}
     return {
         "error": str(error),
-        "error_type": kinds.get(error.status, "validation" if error.status < 500 else "backend"),
+        "error_type": types.get(error.status, "validation" if error.status < 500 else "backend"),
     }
 
 
@@ -317,13 +317,13 @@ def _paths(server: Server) -> Json:
     }
     anything: Json = {"type": "object"}
     paths: Json = {}
-    for path, summary, kinds, properties in (
+    for path, summary, classes, properties in (
         ("/embed", "Embed texts", Embedding, {"inputs": texts, "normalize": flag, "truncate": flag}),
         ("/similarity", "Compare texts with one", Embedding, {"inputs": sentences, "parameters": anything}),
         ("/rerank", "Rank texts for a query", Reranking, {"query": text, "texts": texts, "raw_scores": flag}),
         ("/tokenize", "Split texts into tokens", (Embedding, Reranking), {"inputs": texts}),
     ):
-        if names := server.named(kinds):
+        if names := server.named(classes):
             required = [name for name in ("inputs", "query", "texts") if name in properties]
             body = {
                 "type": "object",
