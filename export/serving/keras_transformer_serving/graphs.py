@@ -47,18 +47,18 @@ class Graphs:
 
     @property
     def has_steps(self) -> bool:
-        """True if there are the graphs of single steps of an encoder–decoder, which `score` needs.
-
-        Converted precisions and some models lack them.
-        """
-        if self.start_id is None:
-            return False
+        """True if there are the graphs of single steps, which converted precisions and some models lack."""
         try:
-            for name in (ENCODER, DECODER):
+            for name in (MODEL,) if self.start_id is None else (ENCODER, DECODER):
                 self.session(name)
         except FileNotFoundError:
             return False
         return True
+
+    @property
+    def can_score(self) -> bool:
+        """True if `score` has its graphs, the single steps of an encoder–decoder."""
+        return self.start_id is not None and self.has_steps
 
     def padding_mask(self, input_ids: np.ndarray) -> np.ndarray:
         """Return the mask int64 (B, S): 0 where `input_ids` equal `pad_id`; all ones if that is None."""

@@ -531,7 +531,7 @@ class TextToText(Generating):
             raise ValueError(
                 "`truncate` must be False with `tag_handling` or `glossary`. Received: truncate=True"
             )
-        if not self.graphs.has_steps:
+        if not self.graphs.can_score:
             raise ValueError(
                 f"`tag_handling` and `glossary` need the graphs {ENCODER} and {DECODER}, by which words are aligned: "
                 "load an export of a Transformer or T5 with precision='float32'. Received: an export without them"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer_serving.decoding import CONSTRAINTS, TokenChooser
-from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, uniform_noise
+from keras_transformer_serving.graphs import uniform_noise
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import NEW_SEED, Generating, stacked, stream_text
@@ -129,18 +129,6 @@ def warm_up_steps(pipeline: Generating) -> None:
     next(tokens(pipeline, first), None)
 
 
-def scores(pipeline: Generating) -> bool:
-    """Return whether an export has the graphs that score targets, which converted precisions and some models lack."""
-    if pipeline.graphs.start_id is None:
-        return False
-    try:
-        for name in (ENCODER, DECODER):
-            pipeline.graphs.session(name)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def streams(pipeline: Generating) -> str:
     """Return the reason why an export cannot generate token by token, or "" if it can."""
     if pipeline.tokenizer is None:
@@ -152,10 +140,7 @@ def streams(pipeline: Generating) -> str:
     others = {each["constraint"] for each in pipeline.config.get("constraints", [])} - CONSTRAINTS.keys()
     if others:
         return f"constraints among {', '.join(CONSTRAINTS)}. Received: {', '.join(sorted(others))}"
-    try:
-        for name in (MODEL,) if pipeline.graphs.start_id is None else (ENCODER, DECODER):
-            pipeline.graphs.session(name)
-    except FileNotFoundError:
+    if not pipeline.graphs.has_steps:
         return "the graphs of single steps, which this export or precision lacks"
     return ""
 

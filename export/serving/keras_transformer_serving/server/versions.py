@@ -87,7 +87,7 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
     pipeline = serving.load(folder, threads=min(threads, 1) if small else threads, **options)
     if isinstance(pipeline, Generating):
         session = pipeline.graphs.session(loop_name(pipeline.config))
-        signatures = generating.signatures(pipeline, pipeline.graphs.has_steps)
+        signatures = generating.signatures(pipeline, pipeline.graphs.can_score)
         jobs = generating.warm_up(pipeline)
         if not generating.streams(pipeline):
             generating.warm_up_steps(pipeline)
