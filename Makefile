@@ -10,7 +10,7 @@ INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_ALL := .venv/.installed-all-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks benchmark-tables dist colab clean
+.PHONY: help quickstart serve test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks benchmark-tables dist colab javascript javascript-cases browser-test browser-demo clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -126,5 +126,34 @@ colab: .venv-dist/.installed  ## Check that an install replaces nothing in a run
 	.venv-dist/bin/python -m pip install --quiet build twine uv
 	@touch $@
 
+JAVASCRIPT := export/javascript
+JAVASCRIPT_SOURCES := $(wildcard $(addprefix $(JAVASCRIPT)/,src/*.ts src/*/*.ts tsconfig.json))
+
+javascript: $(JAVASCRIPT)/dist/.compiled $(JAVASCRIPT)/test/cases/.extracted  ## Compile the JavaScript runtime, and compare it with Python in Node
+	npm test --silent --prefix $(JAVASCRIPT)
+
+javascript-cases: $(INSTALLED)  ## Write what the JavaScript runtime is compared with
+	$(COMPILE_QUICKLY) PYTHONPATH=. $(BIN)/python $(JAVASCRIPT)/test/write_cases.py $(JAVASCRIPT)/test/cases.tar.xz
+
+browser-test: $(JAVASCRIPT)/dist/.compiled $(JAVASCRIPT)/test/cases/.extracted  ## The same comparison in headless Chromium, and the page
+	npm run browser-test --silent --prefix $(JAVASCRIPT)
+
+browser-demo: $(JAVASCRIPT)/dist/.compiled  ## Serve a page that runs the quickstart's export in the browser, FOLDER=… another one
+	node $(JAVASCRIPT)/demo/serve.js $(or $(FOLDER),runs/quickstart/export)
+
+$(JAVASCRIPT)/node_modules/.installed: $(JAVASCRIPT)/package.json
+	npm install --silent --no-audit --no-fund --prefix $(JAVASCRIPT)
+	@touch $@
+
+$(JAVASCRIPT)/dist/.compiled: $(JAVASCRIPT)/node_modules/.installed $(JAVASCRIPT_SOURCES)
+	npm run build --silent --prefix $(JAVASCRIPT)
+	@touch $@
+
+$(JAVASCRIPT)/test/cases/.extracted: $(JAVASCRIPT)/test/cases.tar.xz
+	rm -rf $(@D)
+	$(PYTHON) -m tarfile -e $< $(JAVASCRIPT)/test
+	@touch $@
+
 clean:  ## Remove environments and results
-	rm -rf .venv .venv-oldest .venv-bench .venv-dist runs build dist *.egg-info export/serving/build export/serving/*.egg-info
+	rm -rf .venv .venv-oldest .venv-bench .venv-dist runs build dist *.egg-info export/serving/build export/serving/*.egg-info \
+		$(addprefix $(JAVASCRIPT)/,node_modules dist test/cases)

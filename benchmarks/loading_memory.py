@@ -5,10 +5,12 @@ a fresh process, on the backends that are installed. The file of PyTorch needs P
 each precision. `--help` lists the options.
 """
 
+import concurrent.futures
 import importlib.util
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -92,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
-        save(pathlib.Path(temporary), options.layers)
+        # In another process, whose memory is free while the models are loaded.
+        with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            pool.submit(save, pathlib.Path(temporary), options.layers).result()
         folders = [pathlib.Path(temporary) / name for name in options.formats]
         for folder in filter(pathlib.Path.exists, folders):  # that of PyTorch needs the package
             precisions = BYTES if folder.name == "bfloat16" else ("float32",)

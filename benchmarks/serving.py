@@ -1,4 +1,4 @@
-"""Measure the server and a plain server without batching, and the server under twice the load that it sustains.
+"""Measure the server and a plain server without batching, under twice the load that it sustains and for mixed lengths.
 
     python benchmarks/serving.py --export runs/quickstart/export --seconds 10 --load-seconds 60 --rounds 3
 
@@ -307,6 +307,44 @@ def load_test(folder: str, rate: float, seconds: float) -> dict:
     return {"requests per second": rate, **results, "longest allowed s": LIMIT + service, "limits kept": kept}
 
 
+def mixed_lengths(folder: str, batch_size: int = 32, rounds: int = 5) -> dict:
+    """Return how much rows that join a running batch after each token could gain, at most.
+
+    The server computes a batch by the loop graph, in which rows that have ended wait for the others. Where rows join,
+    the batch is always full, but a token needs a call of the graph of a single step. Compared are the tokens per second
+    of the loop, of rows with lengths uniform from 1 to `max_new_tokens`, and of steps of a batch that is always full,
+    without the cost of rows that join. Rounds alternate; the figures are medians.
+    """
+    pipeline = serving.load(folder)
+    graphs, random = pipeline.graphs, np.random.default_rng(0)
+    ids, mask = pipeline.padded(pipeline.encode([TEXTS[row % len(TEXTS)] for row in range(batch_size)]))
+    lengths = random.integers(1, graphs.max_new_tokens + 1, (rounds, batch_size))
+
+    def loop(limits: np.ndarray) -> float:
+        options = {"max_new_tokens": limits, "min_new_tokens": limits}
+        return limits.sum() / measuring.seconds(lambda: graphs.generate(ids, attention_mask=mask, **options))
+
+    def steps() -> float:
+        def run() -> None:
+            next_logits, tokens = graphs.next_logits(ids, mask), None
+            for _ in range(graphs.max_new_tokens):
+                tokens = next_logits(tokens).argmax(axis=-1)[:, None]
+
+        return batch_size * graphs.max_new_tokens / measuring.seconds(run)
+
+    loop(lengths[0])
+    steps()
+    pairs = [(loop(limits), steps()) for limits in lengths]
+    of_loop, of_steps = (float(np.median(column)) for column in zip(*pairs, strict=True))
+    return {
+        "rows": batch_size,
+        "max_new_tokens": graphs.max_new_tokens,
+        "tokens per second of the loop": of_loop,
+        "tokens per second of full steps, at most": of_steps,
+        "ratio, at most": float(np.median([step / whole for whole, step in pairs])),
+    }
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the export and the length of the load test."""
     parser.add_argument(
@@ -336,7 +374,7 @@ BENCHMARK = runner.Benchmark(
 
 
 def main() -> int:
-    """Measure all contenders, and then the load test."""
+    """Measure all contenders, and then the load test and rows of mixed lengths."""
     result = BENCHMARK.main()
     if result is None or len(result["cases"]) < 2:
         return 0
@@ -344,7 +382,8 @@ def main() -> int:
     rate = result["cases"]["64 clients"]["contenders"][OURS]["per_second"]
     seconds = 6.0 if settings["quick"] else settings["load_seconds"]
     result["load"] = load_test(str(settings["export"]), 2 * rate, seconds)
-    print(json.dumps(result["load"], indent=2))
+    result["mixed lengths"] = mixed_lengths(str(settings["export"]))
+    print(json.dumps({name: result[name] for name in ("load", "mixed lengths")}, indent=2))
     measuring.write_result(settings["name"], result, settings["output"])
     return 0 if all(result["load"]["limits kept"].values()) else 1
 

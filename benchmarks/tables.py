@@ -1,4 +1,4 @@
-"""Write the tables of speed in README.md and docs/benchmarks.md from the results.
+"""Write the tables of README.md and of the documentation from the results.
 
 python benchmarks/tables.py            # make benchmark-tables
 """
@@ -14,9 +14,12 @@ import measuring
 from comparisons import read
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("attention", "benchmarks", "models")),
+)
 BLOCK = re.compile(
-    r"(<!-- benchmarks/tables\.py: ([a-z_]+) -->\n).*?^(<!-- end -->)", re.DOTALL | re.MULTILINE
+    r"(<!-- benchmarks/tables\.py: ([a-z_]+)((?: \w+)*) -->\n).*?^(<!-- end -->)", re.DOTALL | re.MULTILINE
 )
 
 
@@ -248,7 +251,64 @@ def inductive_bias() -> str:
     return measuring.table(rows)
 
 
-BLOCKS: Mapping[str, Callable[[], str]] = {
+def experiment(name: str, *cases: str) -> str:
+    """Return the means and standard deviations over seeds of an experiment.
+
+    The rows are cases and the columns measures. If there is one case or one measure, the names of the others, such as
+    "RBF, shared" or "87.5% by weight", are split into rows and columns.
+
+    Args:
+        name: the name of the results.
+        *cases: parts of names of cases; all if there are none.
+    """
+    results = {
+        case: result
+        for case, result in read(name)["results"].items()
+        if not cases or any(part in case for part in cases)
+    }
+    figures = {
+        case: {
+            measure: spread(values, len(result["runs"])) for measure, values in result["over seeds"].items()
+        }
+        for case, result in results.items()
+    }
+    seeds = {case: str(len(result["runs"])) for case, result in results.items()}
+    if len(figures) == 1:
+        ((case, rows),) = figures.items()
+        return measuring.table([{**row, "seeds": seeds[case]} for row in pivoted(rows)])
+    if {len(row) for row in figures.values()} == {1} and len(set(seeds.values())) == 1:
+        rows = {case: next(iter(row.values())) for case, row in figures.items()}
+        return measuring.table([{**row, "seeds": seeds[next(iter(seeds))]} for row in pivoted(rows)])
+    measures = list(dict.fromkeys(measure for row in figures.values() for measure in row))
+    return measuring.table(
+        [
+            {"": case, **{measure: row.get(measure, "–") for measure in measures}, "seeds": seeds[case]}
+            for case, row in figures.items()
+        ]
+    )
+
+
+def pivoted(figures: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return a row for each figure, or, if all names have two parts, for each first part."""
+    names = {name: re.fullmatch("(.*)(?:, | by )(.*)", name) for name in figures}
+    if not all(names.values()):
+        return [{"": name, "figure": figure} for name, figure in figures.items()]
+    parts = {name: match.groups() for name, match in names.items() if match}
+    columns = list(dict.fromkeys(column for _, column in parts.values()))
+    rows: dict[str, dict[str, str]] = {}
+    for name, (row, column) in parts.items():
+        rows.setdefault(row, {"": row, **dict.fromkeys(columns, "–")})[column] = figures[name]
+    return list(rows.values())
+
+
+def spread(values: Mapping[str, float], seeds: int) -> str:
+    """Format the mean and, of several seeds, the standard deviation."""
+    mean, deviation = values["mean"], values["standard_deviation"]
+    digits = 0 if abs(mean) >= 1000 else 1 if abs(mean) >= 10 else 2
+    return f"{mean:,.{digits}f}" + (f" ± {deviation:,.{digits}f}" if seeds > 1 else "")
+
+
+BLOCKS: Mapping[str, Callable[..., str]] = {
     "summary": summary,
     "every_comparison": every_comparison,
     "machines": machines,
@@ -262,12 +322,13 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "generation": generation,
     "decoder_step": decoder_step,
     "inductive_bias": inductive_bias,
+    "experiment": experiment,
 }
 
 
 def updated(page: str) -> str:
     """Return the text of a page with new tables."""
-    return BLOCK.sub(lambda block: f"{block[1]}{BLOCKS[block[2]]()}\n{block[3]}", page)
+    return BLOCK.sub(lambda block: f"{block[1]}{BLOCKS[block[2]](*block[3].split())}\n{block[4]}", page)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer_cli import conversion, folders, generation, prediction, training
+from keras_transformer_cli import conversion, folders, generation, prediction, synthetic, training
 from keras_transformer_cli.output import error_text, one_line, options_of, say, warnings_on_stderr
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check_positive_integer, renamed
@@ -238,6 +238,7 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     )
     prediction.add_long_texts(evaluate)
     generation.add_commands(command)
+    synthetic.add_commands(command)
     average = command(
         "average", _average, "save a pipeline with the mean of several checkpoints of its model"
     )

@@ -97,6 +97,32 @@ def translate_text(content: str, pipeline: Any, **chosen: str) -> str:
     return mark + split.join(list(in_chunks(translate, split.parts, _CHUNK, "sentences")))
 
 
+def translate_document(content: str, pipeline: Callable[[Sequence[str]], Sequence[str]]) -> str:
+    """Translate a text with tags as one text, keeping its byte order mark."""
+    mark, text = _split_byte_order_mark(content)
+    return mark + pipeline([text])[0]
+
+
+def read_glossary(path: str) -> dict[str, str]:
+    """Return the terms and their translations of a file, which are separated by a tab in each line.
+
+    Raises:
+        ValueError: if the file is not UTF-8, or a line has not two texts.
+    """
+    entries = {}
+    for number, line in enumerate(_split_byte_order_mark(read(path))[1].splitlines(), start=1):
+        if not line.strip():
+            continue
+        term, separator, translation = line.partition("\t")
+        if not separator or "\t" in translation:
+            raise ValueError(
+                f"`{path}` must have a term and its translation, separated by a tab, in line {number}. "
+                f"Received: {line[:80]!r}"
+            )
+        entries[term] = translation
+    return entries
+
+
 def translate_subtitles(content: str, pipeline: Callable[[Sequence[str]], Sequence[str]], path: str) -> str:
     """Translate subtitles, keeping their numbers, times, tags at the ends of lines, and line ends.
 

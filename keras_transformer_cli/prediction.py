@@ -75,6 +75,23 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     predict.add_argument("--output", metavar="FILE", help="a file for the answers; default: standard output")
     predict.add_argument("--format", choices=["text", "jsonl"], default="text", help="default: %(default)s")
     add_long_texts(predict)
+    predict.add_argument(
+        "--tag-handling",
+        choices=["html", "placeholders"],
+        help="for an encoder-decoder: keep HTML and XML tags and placeholders around the words that translate "
+        "theirs, or placeholders such as {name} and %%s only; with html, `predict` reads a file or standard input as "
+        "one text",
+    )
+    predict.add_argument(
+        "--glossary",
+        metavar="FILE",
+        help="for an encoder-decoder: a file with a term and its translation in each line, separated by a tab",
+    )
+    predict.add_argument(
+        "--glossary-mode",
+        choices=["hard", "soft"],
+        help="soft: keep other translations of a term that are much more probable; default: hard",
+    )
     languages.add_options(predict)
 
 
@@ -103,13 +120,22 @@ def _predict(options: argparse.Namespace) -> None:
     is_subtitles = documents.is_subtitles(options.input)
     if is_subtitles and options.format != "text":
         raise ValueError(f"`--format` must be text for subtitles. Received: {options.format}")
-    if is_subtitles or (options.long_texts == "split" and options.format == "text" and not options.inputs):
+    if is_subtitles and options.tag_handling is not None:
+        raise ValueError(
+            "`--tag-handling` must not be given for subtitles, whose tags are kept. "
+            f"Received: {options.tag_handling}"
+        )
+    is_document = options.long_texts == "split" or options.tag_handling == "html"
+    if is_subtitles or (is_document and options.format == "text" and not options.inputs):
         _translate_file(options)
         return
     lines = options.inputs or read_lines(options.input)
+    chosen = _of_documents(options)
     predictor = load(options.folder)
-    answer = _with_long_texts(predictor, options) if options.long_texts is not None else predictor.answer
-    chosen = languages.of(predictor.answer, options)
+    answer = predictor.answer
+    if options.long_texts is not None or chosen:
+        answer = _translator(predictor, options)
+    chosen |= languages.of(predictor.answer, options)
     predictor = dataclasses.replace(predictor, answer=functools.partial(answer, **chosen))
     with open_output(options.output) as output:
         for line, answer in zip(lines, in_chunks(predictor, lines), strict=True):
@@ -127,10 +153,13 @@ def _translate_file(options: argparse.Namespace) -> None:
     from keras_transformer_serving import files
 
     content = documents.read(options.input)
+    chosen = _of_documents(options)
     predictor = load(options.folder)
-    chosen = languages.of(predictor.answer, options)
-    pipeline = functools.partial(_with_long_texts(predictor, options), **chosen)
-    if documents.is_subtitles(options.input):
+    chosen |= languages.of(predictor.answer, options)
+    pipeline = functools.partial(_translator(predictor, options), **chosen)
+    if options.tag_handling == "html":
+        translation = documents.translate_document(content, pipeline)
+    elif documents.is_subtitles(options.input):
         translation = documents.translate_subtitles(content, pipeline, options.input)
     else:
         translation = documents.translate_text(content, predictor.answer, **chosen)
@@ -141,14 +170,22 @@ def _translate_file(options: argparse.Namespace) -> None:
         files.write_bytes(options.output, translation.encode())
 
 
-def _with_long_texts(predictor: Predictor, options: argparse.Namespace) -> Callable[..., Any]:
+def _translator(predictor: Predictor, options: argparse.Namespace) -> Callable[..., Any]:
     """Return a translator with the option for long texts, as a function of texts."""
     if not hasattr(predictor.answer, "split_texts"):
         raise ValueError(
-            "`folder` must be a TextToText, or its export with ONNX graphs, for --long-texts and subtitles. "
-            f"Received: {options.folder}, a {predictor.name}"
+            "`folder` must be a TextToText, or its export with ONNX graphs, for --long-texts, --tag-handling, "
+            f"--glossary and subtitles. Received: {options.folder}, a {predictor.name}"
         )
     return functools.partial(predictor.answer, **of_long_texts(options.long_texts))
+
+
+def _of_documents(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of a call for the options for tags and glossaries."""
+    arguments = {"tag_handling": options.tag_handling, "glossary_mode": options.glossary_mode}
+    if options.glossary is not None:
+        arguments["glossary"] = documents.read_glossary(options.glossary)
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def read_lines(path: str | None = None) -> list[str]:

@@ -1,6 +1,7 @@
 """The command `train`, whose options are the fields of each task's class in `keras_transformer_options`."""
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.metadata
 import logging
@@ -9,13 +10,14 @@ import pathlib
 import shlex
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from keras_transformer_cli.output import flag_of, say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import Message
 from keras_transformer_options.base import TaskOptions, flags_of, types_of
+from keras_transformer_options.config_files import read_config
 from keras_transformer_options.tasks import TASKS
 
 BACKENDS = ("tensorflow", "jax")
@@ -91,13 +93,7 @@ def train(options: argparse.Namespace) -> int:
         OSError: in several processes, instead of a RuntimeError, if another process ended, failed or did not answer.
     """
     set_backend(options.backend)
-    values = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(options.task)
-        if hasattr(options, field.name)
-    }
-    if "validation" in values:
-        values["validation"] = _validation(values["validation"])
+    values = values_of(options)
     checked = options.task(**values)
     output = pathlib.Path(options.output or _default_output(options.task.task, values))
     if output.exists() and not options.resume:
@@ -107,6 +103,25 @@ def train(options: argparse.Namespace) -> int:
         )
     if not output.exists():  # the files of a complete run may have been removed
         checked.check_files()
+    with all_processes():
+        return run(options, values, output)
+
+
+def values_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a task's class that the file `--config` and the command line have."""
+    values = {} if options.config is None else read_config(options.config, options.task)
+    given = {field.name for field in dataclasses.fields(options.task) if hasattr(options, field.name)}
+    if given & {"data", "dataset"}:  # the command line names other data than the file
+        values = {name: value for name, value in values.items() if name not in ("data", "dataset")}
+    values |= {name: getattr(options, name) for name in given}
+    if "validation" in given:
+        values["validation"] = _validation(values["validation"])
+    return values
+
+
+@contextlib.contextmanager
+def all_processes() -> Iterator[None]:
+    """Load the libraries, and connect the processes that a launcher has started."""
     load_libraries()
     from keras_transformer import processes, training
 
@@ -117,14 +132,15 @@ def train(options: argparse.Namespace) -> int:
             # Process 0 prints the same warnings.
             logging.getLogger("keras_transformer").setLevel(logging.ERROR)
         with processes.shared_errors():
-            return _train(options, values, output)
+            yield
     except RuntimeError as error:  # of JAX or `processes.exchange`, about another process
         if processes.current().count == 1:
             raise
         raise OSError(str(error)) from error
 
 
-def _train(options: argparse.Namespace, values: dict[str, Any], output: pathlib.Path) -> int:
+def run(options: argparse.Namespace, values: dict[str, Any], output: pathlib.Path) -> int:
+    """Train a recipe with these values of its fields, and return the exit status."""
     import signal
 
     from keras_transformer import recipes
@@ -141,10 +157,25 @@ def _train(options: argparse.Namespace, values: dict[str, Any], output: pathlib.
 
 def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
     parser = tasks.add_parser(options.task, help=options.summary, description=options.summary)
+    add_options(parser, options)
+    parser.add_argument("--output", metavar="FOLDER", help="a new folder; default: runs/TASK-DATA")
+    parser.set_defaults(also_options={"folder": "--output"})
+
+
+def add_options(
+    parser: argparse.ArgumentParser, options: type[TaskOptions], without: Collection[str] = ()
+) -> None:
+    """Add the options of a task's class, `--config`, `--resume` and `--backend`.
+
+    Args:
+        parser: the parser.
+        options: the class.
+        without: the fields to leave out.
+    """
     hints, flag_arguments = types_of(options), flags_of(options)
     flags = {field.name: flag_of(field.name) for field in dataclasses.fields(options)}
     for field in dataclasses.fields(options):
-        if field.name == "dataset" and not options.datasets:
+        if field.name in without or (field.name == "dataset" and not options.datasets):
             continue
         arguments = {**_arguments(hints[field.name]), **flag_arguments[field.name]}
         text = Message(arguments.pop("help", "")).shown(flags)
@@ -161,7 +192,11 @@ def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
             default=argparse.SUPPRESS,
             **arguments,
         )
-    parser.add_argument("--output", metavar="FOLDER", help="a new folder; default: runs/TASK-DATA")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML file with options, such as config.toml of a run; those of the command line override it",
+    )
     parser.add_argument(
         "--resume",
         action="store_true",
@@ -170,7 +205,7 @@ def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
     parser.add_argument(
         "--backend", choices=BACKENDS, help="the backend of Keras; default: KERAS_BACKEND, or Keras' own"
     )
-    parser.set_defaults(task=options, also_options={"folder": "--output"})
+    parser.set_defaults(task=options)
 
 
 def _arguments(hints: tuple[Any, ...]) -> dict[str, Any]:

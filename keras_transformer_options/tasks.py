@@ -7,7 +7,13 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
-from keras_transformer_options.arguments import ArgumentError, check, check_fraction, check_one_of
+from keras_transformer_options.arguments import (
+    ArgumentError,
+    check,
+    check_fraction,
+    check_one_of,
+    check_positive_finite,
+)
 from keras_transformer_options.base import TASKS as TASKS
 from keras_transformer_options.base import TableOptions, TaskOptions, option
 from keras_transformer_options.examples import FileFormat
@@ -26,6 +32,12 @@ DIRECTIONS = {
     "spa_eng": ("es-en", "en-es"),
     "multi30k": ("en-de", "en-fr", "de-en", "de-fr", "fr-de", "fr-en"),
 }
+TRANSCRIPT_COLUMNS = (
+    ("path", "sentence"),  # Common Voice
+    ("file_name", "transcription"),  # audio folders of `datasets`
+    ("audio_filepath", "text"),  # NeMo
+    ("path", "text"),
+)
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
 
 
@@ -37,7 +49,16 @@ class TextToTextOptions(TableOptions):
     batch_tokens: int | None = option(
         None, "The maximum number of positions of each side of a batch, instead of {batch_size}."
     )
-    max_new_tokens: int | None = option(128, "The maximum number of tokens of an output.")
+    max_new_tokens: int | None = option(
+        None, "The maximum number of tokens of an output, by default 128, or that of the model in {from_}."
+    )
+    monitor: str = option(
+        "loss",
+        'What must improve on the validation examples for training to go on, see {patience}: "loss", or a metric of '
+        "the report, for which at most 1,000 of them are generated after each epoch: bleu or chrf of translations, "
+        "rouge1, rouge2 or rougeL of summaries.",
+        metavar="NAME",
+    )
     source_language: str | None = option(
         None,
         "The language of the sources, if {from_} is a translation model of many languages, such as eng_Latn; by "
@@ -49,10 +70,12 @@ class TextToTextOptions(TableOptions):
     tokenizers: ClassVar[tuple[str, ...]] = (*SENTENCE_PIECE, *CHARACTERS)
     model_sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base", "big")
     default_batch_tokens: ClassVar[int] = 2048
+    metrics: ClassVar[tuple[str, ...]] = ("bleu", "chrf")  # see `pipelines.evaluate`
 
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
+        check_one_of(("loss", *self.metrics), monitor=self.monitor)
         if self.from_ is None:
             for name in ("source_language", "target_language"):
                 check(getattr(self, name) is None, "be None without {from_}", **{name: getattr(self, name)})
@@ -90,9 +113,6 @@ class SummarizeOptions(TextToTextOptions):
     """The options of the task `summarize`."""
 
     max_length: int = option(512, "The maximum number of tokens of a document, the rest of which is cut off.")
-    max_new_tokens: int | None = option(
-        None, "The maximum number of tokens of a summary, by default 128, or that of the model in {from_}."
-    )
     top_k: int | None = option(
         None,
         "The number of a document's states that each head attends to for a token of the summary: an Unlimiformer reads "
@@ -107,6 +127,7 @@ class SummarizeOptions(TextToTextOptions):
     column_names: ClassVar[str] = "the columns of documents and summaries"
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = SUMMARY_COLUMNS
     default_batch_tokens: ClassVar[int] = 8192
+    metrics: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +157,8 @@ class LanguageModelOptions(TextsOptions):
 
     max_length: int = 256
     max_new_tokens: int | None = option(
-        None, "The maximum number of tokens of an output, by default half of {max_length}."
+        None,
+        "The maximum number of tokens of an output, by default half of {max_length}, or that of the model in {from_}.",
     )
 
     task: ClassVar[str] = "language-model"
@@ -249,6 +271,35 @@ class RerankOptions(TableOptions):
     def column_counts(self) -> tuple[int, ...]:
         """The number of columns of a query, a text and its relevance."""
         return (3,)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechOptions(TableOptions):
+    """The options of the task `speech`."""
+
+    max_length: int = option(512, "The maximum number of tokens of a transcript; longer ones are dropped.")
+    batch_size: int | None = 16
+    sample_rate: int = option(16000, "The number of samples in a second of audio.")
+    max_seconds: float = option(30.0, "The maximum duration of audio; longer audio is dropped.")
+
+    task: ClassVar[str] = "speech"
+    summary: ClassVar[str] = (
+        "train a recognizer of speech on paths of WAV files and transcripts: TSV, CSV or JSONL"
+    )
+    tokenizers: ClassVar[tuple[str, ...]] = (*BYTES, *CHARACTERS, *SENTENCE_PIECE, *WORD_PIECE)
+    column_names: ClassVar[str] = "the columns of the path of a WAV file and its transcript"
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]] = TRANSCRIPT_COLUMNS
+    model_sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base")
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        check_positive_finite(max_seconds=self.max_seconds)
+
+    @property
+    def column_counts(self) -> tuple[int, ...]:
+        """The number of columns of a path and a transcript."""
+        return (2,)
 
 
 def checked_direction(dataset: str, direction: str | None = None) -> str:

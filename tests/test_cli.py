@@ -540,7 +540,7 @@ def test_invalid_options_and_files_are_rejected_before_importing_libraries(tmp_p
 
 def test_a_complete_run_may_be_resumed_without_its_data_files(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr(training, "_train", lambda options, given, output: 0)
+    monkeypatch.setattr(training, "run", lambda options, given, output: 0)
     assert (
         commands.main(["train", "tag", "--data", "gone", "--resume", "--output", str(tmp_path / "run")]) == 0
     )

@@ -171,3 +171,38 @@ def test_long_files_show_progress(predict, monkeypatch):
     _, error = predict(Translator(), "Una casa.\n" * 600, "--long-texts", "split")
     assert error.count("\n") == 1
     assert error.count("\r") == 3
+
+
+def test_the_options_for_tags_and_glossaries_are_passed_to_the_translator(predict, tmp_path_factory):
+    calls = []
+
+    class Recorder(Translator):
+        def __call__(self, texts, **options):
+            calls.append((list(texts), options))
+            return list(texts)
+
+    glossary = tmp_path_factory.mktemp("glossary")
+    entries, wrong = glossary / "entries.tsv", glossary / "wrong.tsv"
+    entries.write_text("\ufeffcasa\thome\n\nperro azul\tblue dog\r\n", encoding="utf-8")
+    wrong.write_text("casa\thome\nperro\n", encoding="utf-8")
+    page = "\ufeff<p>Una\r\n<b>casa</b>\n"
+    output, _ = predict(Recorder(), page, "--tag-handling", "html", "--glossary", str(entries))
+    terms = {"casa": "home", "perro azul": "blue dog"}
+    assert output == page
+    assert calls.pop() == ([page[1:]], {"tag_handling": "html", "glossary": terms})
+    output, _ = predict(
+        Recorder(), "{x} a\n%s\n", "--tag-handling", "placeholders", "--glossary-mode", "soft"
+    )
+    assert output == "{x} a\n%s\n"
+    assert calls.pop() == (["{x} a", "%s"], {"tag_handling": "placeholders", "glossary_mode": "soft"})
+    for options, message in (
+        (("--glossary", str(wrong)), "separated by a tab, in line 2. Received: 'perro'"),
+        (("--glossary", str(glossary / "missing.tsv")), "missing.tsv"),
+    ):
+        status, error = predict(Recorder(), "a", *options)
+        assert status != 0
+        assert message in error
+    status, error = predict(Recorder(), SUBTITLES, "--tag-handling", "html", suffix="srt")
+    assert "`--tag-handling` must not be given for subtitles" in error
+    status, error = predict(str.upper, "a", "--glossary", str(entries), name="TextClassification")
+    assert "for --long-texts, --tag-handling, --glossary and subtitles" in error

@@ -100,7 +100,7 @@ TASKS = {
 @pytest.mark.parametrize("task", TASKS)
 def test_each_recipe_learns_a_rule_and_writes_a_pipeline_and_a_report(task, tmp_path):
     recipe_class, pipeline_class, metric, least = TASKS[task]
-    epochs = {"classify": 4, "answer": 8}.get(task, 25)
+    epochs = {"classify": 4, "answer": 8, "masked-language-model": 50}.get(task, 25)
     options = {"epochs": epochs, "learning_rate": 0.01, "dropout": 0.0, "patience": epochs, "batch_size": 16}
     recipe = recipe_class(toy_examples(task), **{**TINY, "max_length": 16}, **options)
     said = []
@@ -178,6 +178,32 @@ def test_more_epochs_are_suggested_only_if_the_last_is_the_best():
     assert not curves.ends_with_best({"val_loss": [3.0, 1.0, 2.0]})
     assert not curves.ends_with_best({"val_loss": [2.0, float("nan")]})
     assert not curves.ends_with_best({"loss": [1.0]})
+    assert curves.ends_with_best({"val_loss": [1.0, 2.0], "val_bleu": [3.0, 4.0]}, "val_bleu", "max")
+    assert not curves.ends_with_best({"val_loss": [2.0, 1.0], "val_bleu": [4.0, 3.0]}, "val_bleu", "max")
+
+
+@pytest.mark.parametrize("task", ["translate", "summarize"])
+def test_training_stops_by_the_score_of_generated_texts(task, monkeypatch):
+    recipe_class = {"translate": recipes.Translate, "summarize": recipes.Summarize}[task]
+    metric = recipe_class.metrics[0]
+    scores = iter([5.0, 9.0, 8.0, 7.0, 6.0])
+    evaluated = []
+
+    def evaluate(answers, pairs, *, metrics):
+        evaluated.append((pairs, metrics))
+        return {metrics[0]: next(scores)}
+
+    monkeypatch.setattr(pipelines, "evaluate", evaluate)
+    options = {**TINY, "epochs": 5, "patience": 2, "max_length": 32, "monitor": metric}
+    recipe = recipe_class(toy_examples(task)[:20], toy_examples(task)[:2], **options)
+    _, history = recipe.train(verbose=0)
+    assert history.history[f"val_{metric}"] == [5.0, 9.0, 8.0, 7.0]
+    assert evaluated == [(recipe.splits.validation, [metric])] * 4
+
+
+def test_an_unknown_score_to_monitor_is_named():
+    with pytest.raises(ValueError, match=r"`monitor` must be one of .*'bleu', 'chrf'.* monitor='rouge1'"):
+        recipes.Translate(toy_examples("translate"), monitor="rouge1")
 
 
 def test_equal_seeds_give_equal_weights(sentence_pairs):
@@ -250,6 +276,27 @@ def test_documents_are_cut_off_at_the_maximum_length(learned_positions):
         ValueError, match=r"`max_length` must be at most max_length=20\. Received: max_length=21"
     ):
         recipes.Summarize(DOCUMENTS, from_=learned_positions, max_length=21).untrained()
+
+
+def test_the_number_of_new_tokens_is_an_option_of_loaded_pipelines(learned_positions, tmp_path):
+    from keras_transformer import models, text
+
+    tokenizer = text.ByteTokenizer()
+    ids = {"pad_id": tokenizer.pad_id, "end_id": tokenizer.end_id}
+    model = models.GPT(
+        tokenizer.vocabulary_size, num_layers=1, num_heads=2, model_dim=8, max_length=20, **ids
+    )
+    pipelines.TextGeneration(model, tokenizer, max_new_tokens=7).save(tmp_path / "gpt")
+    folders = {
+        "Translate": learned_positions,
+        "Summarize": learned_positions,
+        "LanguageModel": tmp_path / "gpt",
+    }
+    for name, folder in folders.items():
+        for options, expected in (({}, 7), ({"max_new_tokens": 5}, 5)):
+            examples = DOCUMENTS if name == "Summarize" else [(f"{letter} a", "b") for letter in "abcdefgh"]
+            recipe = getattr(recipes, name)(examples, from_=folder, max_length=12, **options)
+            assert recipe.untrained().max_new_tokens == expected
 
 
 def test_an_unlimiformer_summarizes_documents_longer_than_the_positions(learned_positions):
@@ -494,7 +541,7 @@ def test_the_html_report_is_one_well_formed_file_with_escaped_texts():
     assert "nan" not in content
     for shown in (
         "&lt;script&gt;",
-        "lowest validation loss, epoch 2",
+        "best validation loss, epoch 2",
         "28 to 32",
         "0.213 to 0.246",
         "4,321 updates",

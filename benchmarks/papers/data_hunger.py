@@ -27,7 +27,7 @@ class Settings(sst2.Settings):
     model: str = sst2.BERT
     regularised: int = 1
     sizes: tuple[int, ...] = (100, 1000, 6920)
-    updates: int = 200
+    updates: int = 1000
 
 
 CASES = {

@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 import numpy as np
+from sklearn import cluster, metrics
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import cora
@@ -126,13 +127,6 @@ def unlinked(random: np.random.Generator, count: int, linked: np.ndarray, size: 
     return pairs[:count]
 
 
-def area(positive: np.ndarray, negative: np.ndarray) -> float:
-    """Return the area under the ROC curve: the share of pairs (positive, negative) in the right order."""
-    order = np.searchsorted(np.sort(negative), positive, side="left")
-    ties = np.searchsorted(np.sort(negative), positive, side="right") - order
-    return 100 * float((order + ties / 2).mean() / len(negative))
-
-
 def link_predictor(graph: Any, train: np.ndarray, settings: Settings) -> tuple[Any, dict[str, Any]]:
     """Return a compiled model and its inputs without pairs: the graph has only the citations for training."""
     import keras
@@ -173,9 +167,15 @@ def train_links(model: Any, inputs: dict[str, Any], parts: dict[str, Any], run: 
 
 def tested(model: Any, inputs: dict[str, Any], parts: dict[str, Any], part: str) -> float:
     """Return the area under the ROC curve of a part."""
-    pairs = np.concatenate([parts[part], parts[f"not {part}"]])
+    pairs, labels = labelled(parts, part)
     logits = np.asarray(model.predict_on_batch({**inputs, "pairs": pairs[None]}))[0]
-    return area(logits[: len(parts[part])], logits[len(parts[part]) :])
+    return 100 * float(metrics.roc_auc_score(labels, logits))
+
+
+def labelled(parts: dict[str, Any], part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the linked and the unlinked pairs of a part, and which are linked."""
+    linked, not_linked = parts[part], parts[f"not {part}"]
+    return np.concatenate([linked, not_linked]), np.repeat([1, 0], [len(linked), len(not_linked)])
 
 
 def links(run: references.Run) -> references.Figures:
@@ -186,10 +186,10 @@ def links(run: references.Run) -> references.Figures:
     epoch = train_links(model, inputs, parts, run)
     features = inputs["nodes"][0]
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-9)
-    by_features = [(unit[a] * unit[b]).sum(-1) for a, b in (parts[part].T for part in ("test", "not test"))]
+    (a, b), labels = (array.T for array in labelled(parts, "test"))
     return {
         "test": tested(model, inputs, parts, "test"),
-        "without graph": area(*by_features),
+        "without graph": 100 * float(metrics.roc_auc_score(labels, (unit[a] * unit[b]).sum(-1))),
         "best_epoch": epoch,
         "parameters": model.count_params(),
     }
@@ -204,50 +204,11 @@ def clusters(run: references.Run) -> references.Figures:
     train_links(model, inputs, parts, run)
     embeddings = np.asarray(model.encoder(inputs))[0]
     count = int(graph.labels.max()) + 1
+    k_means = cluster.KMeans(count, n_init=3, random_state=run.seed)
     return {
-        name: 100 * mutual_information(k_means(points, count, run.seed), graph.labels)
+        name: 100 * float(metrics.normalized_mutual_info_score(graph.labels, k_means.fit_predict(points)))
         for name, points in (("test", embeddings), ("without graph", inputs["nodes"][0]))
     }
-
-
-def k_means(points: np.ndarray, count: int, seed: int, starts: int = 3, steps: int = 30) -> np.ndarray:
-    """Return the cluster of each point (Lloyd's algorithm from k-means++ centres, the best of several starts)."""
-    random, best, lowest = np.random.default_rng(seed), np.zeros(len(points), int), np.inf
-    for _ in range(starts):
-        centres = points[random.integers(len(points))][None]
-        while len(centres) < count:
-            nearest = distances(points, centres).min(1)
-            centres = np.concatenate(
-                [centres, points[random.choice(len(points), p=nearest / nearest.sum())][None]]
-            )
-        for _ in range(steps):
-            found = distances(points, centres).argmin(1)
-            centres = np.stack(
-                [points[found == i].mean(0) if (found == i).any() else centres[i] for i in range(count)]
-            )
-        total = distances(points, centres).min(1).sum()
-        if total < lowest:
-            best, lowest = distances(points, centres).argmin(1), total
-    return best
-
-
-def distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return the squared distances (n, k) of points and centres."""
-    squares = (points**2).sum(1)[:, None] + (centres**2).sum(1) - 2 * points @ centres.T
-    return np.maximum(squares, 0)
-
-
-def mutual_information(clusters: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mutual information of two partitions over the mean of their entropies."""
-    joint = np.histogram2d(clusters, labels, [clusters.max() + 1, labels.max() + 1])[0] / len(labels)
-    entropies = [entropy(joint.sum(axis)) for axis in (0, 1)]
-    return (sum(entropies) - entropy(joint)) / (sum(entropies) / 2)
-
-
-def entropy(probabilities: np.ndarray) -> float:
-    """Return the entropy of a distribution."""
-    known = probabilities[probabilities > 0]
-    return float(-(known * np.log(known)).sum())
 
 
 def molecule(random: np.random.Generator, has_group: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -328,6 +289,7 @@ REFERENCE = references.Reference(
     compare,
     measures=("test", "without graph"),
     settings=Settings,
+    packages=("scikit-learn",),
     seeds=(0, 1, 2),
     add_options=add_options,
 )

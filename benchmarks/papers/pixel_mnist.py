@@ -32,7 +32,7 @@ class Settings:
     window: int = 31
     batch_size: int = 50
     peak_rate: float = 0.004
-    minutes: float = 0.5
+    minutes: float = 1.0
     clock: str = "processor"
     validation_images: int = 5000
 

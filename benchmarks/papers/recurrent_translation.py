@@ -226,6 +226,7 @@ REFERENCE = references.Reference(
     compare,
     measures=("BLEU", "training tokens per processor second", "generated tokens per processor second"),
     settings=Settings,
+    seeds=(0, 1, 2),
 )
 
 if __name__ == "__main__":

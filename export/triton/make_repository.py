@@ -5,6 +5,9 @@
 writes `model_repository/es-en/config.pbtxt` and into `model_repository/es-en/1/` the graph: the whole generation loop,
 or `model` of a pipeline that does not generate. It needs `keras-transformer-serving`. The options `--precision` and
 `--max-batch-size` apart, `config.pbtxt` is the export's `serving/triton/config.pbtxt`.
+
+With `--text`, the model takes texts and returns answers: a version has `text_model.py` as the `model.py` of Triton's
+Python backend, and the export without its SavedModels. The server needs `keras-transformer-serving[cpu,server]`.
 """
 
 import argparse
@@ -12,15 +15,24 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_transformer_serving import FLOAT32, Bundle
-from keras_transformer_serving.bundle import ONNX
+from keras_transformer_serving.bundle import MANIFEST, ONNX
 from keras_transformer_serving.external_data import file_name
 from keras_transformer_serving.files import new_folder, write_bytes
 from keras_transformer_serving.graph_files import graph_reader
-from keras_transformer_serving.triton import CONFIG, MAX_BATCH_SIZE, model_files, served_graph
+from keras_transformer_serving.triton import (
+    CONFIG,
+    MAX_BATCH_SIZE,
+    model_files,
+    served_graph,
+    text_model_config,
+)
+
+TEXT_MODEL = pathlib.Path(__file__).with_name("text_model.py")
+Sources = Mapping[str, pathlib.Path]
 
 
 def make_repository(
@@ -31,6 +43,7 @@ def make_repository(
     version: int = 1,
     precision: str = FLOAT32,
     max_batch_size: int = MAX_BATCH_SIZE,
+    text: bool = False,
 ) -> pathlib.Path:
     """Add an export to a model repository: the whole version, or nothing.
 
@@ -41,6 +54,7 @@ def make_repository(
         version: the version, a folder of the model. Other versions of the model must have an equal configuration.
         precision: "float32", or "float16" (for GPUs) or "int8" (for CPUs) if the export has them.
         max_batch_size: the largest batch, or 0; see `keras_transformer_serving.triton.model_files`.
+        text: whether the model takes texts instead of ids; float32 only.
 
     Returns:
         The folder of the version.
@@ -55,8 +69,10 @@ def make_repository(
     target = pathlib.Path(repository).resolve() / name
     _check(folder, target, name, version, max_batch_size)
     export = Bundle(folder)
-    sources, tensors = _graph(export, precision)
-    contents = model_files(sources[0].name, tensors, export.config, max_batch_size)
+    if text:
+        contents, sources = _text_model(export, precision, max_batch_size)
+    else:
+        contents, sources = _graph_model(export, precision, max_batch_size)
     if not target.exists():
         with new_folder(target) as new:
             for file, content in contents.items():
@@ -75,6 +91,25 @@ def make_repository(
     return target / str(version)
 
 
+def _graph_model(export: Bundle, precision: str, max_batch_size: int) -> tuple[dict[str, bytes], Sources]:
+    """Return the contents of the files of a model of ids, and the files of its versions."""
+    sources, tensors = _graph(export, precision)
+    contents = model_files(sources[0].name, tensors, export.config, max_batch_size)
+    return contents, {source.name: source for source in sources}
+
+
+def _text_model(export: Bundle, precision: str, max_batch_size: int) -> tuple[dict[str, bytes], Sources]:
+    """Return the contents of the files of a model of texts, and the files of its versions."""
+    if precision != FLOAT32:
+        raise ValueError(f"`precision` must be {FLOAT32!r} for texts. Received: precision={precision!r}")
+    if ONNX not in export.parity:
+        raise FileNotFoundError(f"`bundle` must have ONNX graphs. Received: bundle={str(export.folder)!r}")
+    contents = {CONFIG: text_model_config(export.config, max_batch_size)}
+    names = [name for name in export.manifest["files"] if not name.startswith("saved_model/")]
+    sources = {f"export/{name}": export.folder / name for name in [MANIFEST, *names]}
+    return contents, {"model.py": TEXT_MODEL, **sources}
+
+
 def _graph(export: Bundle, precision: str) -> tuple[list[pathlib.Path], dict[str, Any]]:
     """Return the verified files of the graph to serve, and its inputs, outputs and defaults."""
     read = graph_reader(export, precision)
@@ -89,13 +124,14 @@ def _graph(export: Bundle, precision: str) -> tuple[list[pathlib.Path], dict[str
     return [graph, weights], signatures[file.removesuffix(".onnx")]
 
 
-def _link(sources: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
-    """Link or copy files into the folder of a version."""
-    for source in sources:
+def _link(sources: Sources, folder: pathlib.Path) -> None:
+    """Link or copy files, by their names, into the folder of a version."""
+    for name, source in sources.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(source, folder / source.name)
+            os.link(source, folder / name)
         except OSError:  # another file system
-            shutil.copy2(source, folder / source.name)
+            shutil.copy2(source, folder / name)
 
 
 def _check(folder: pathlib.Path, target: pathlib.Path, name: str, version: int, max_batch_size: int) -> None:
@@ -129,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=32,
         help="0: no batches, and requests may have the graph's inputs with defaults",
     )
+    parser.add_argument("--text", action="store_true", help="a model of texts, on Triton's Python backend")
     options = parser.parse_args(arguments)
     try:
         make_repository(**vars(options))

@@ -12,6 +12,7 @@ from keras_transformer.data.pairs import multi_task_pairs, translation_pairs
 from keras_transformer.data.questions import questions
 from keras_transformer.data.sentence_pairs import sentence_pairs
 from keras_transformer.data.span_corruption import span_corruption
+from keras_transformer.data.speech import read_transcripts, speech_recognition
 from keras_transformer.data.splitting import split
 from keras_transformer.data.squad import Question, read_squad
 from keras_transformer.data.tagging import tagging
@@ -34,8 +35,10 @@ __all__ = [
     "read_examples",
     "read_squad",
     "read_summaries",
+    "read_transcripts",
     "sentence_pairs",
     "span_corruption",
+    "speech_recognition",
     "split",
     "stream_examples",
     "tagging",

@@ -187,9 +187,11 @@ class Shapes(NamedTuple):
         return BucketOrder(buckets, shuffle, shard, complete=complete)
 
     def _chosen(self, lengths: np.ndarray, rows: np.ndarray, workers: int) -> np.ndarray:
-        options = self.count, self.limit, self.multiple, rows
         if len(self.limits) == 1:
-            return np.array(choose_lengths(lengths[:, 0], *options))[:, None]
+            return np.array(choose_lengths(lengths[:, 0], self.count, self.limit, self.multiple, rows))[
+                :, None
+            ]
+        options = self.count, self.limits, self.multiple, rows
         return np.array(choose_shapes(lengths, lambda shape: workers * self.batch_size_of(shape), *options))
 
 

@@ -116,7 +116,7 @@ def stream_examples(
     Example:
         >>> texts = (text for text, _ in kt.data.stream_examples("reviews-*.csv.gz"))  # doctest: +SKIP
     """
-    yield from _examples(
+    yield from picked_examples(
         paths, ColumnPicker(columns), FileFormat(format, encoding, delimiter, header), on_error
     )
 
@@ -168,10 +168,12 @@ def read_summaries(
     """
     picker = ColumnPicker(columns, 2, known=SUMMARY_COLUMNS)
     file_format = FileFormat(format, encoding, delimiter, header)
-    return [(document, summary) for document, summary in _examples(paths, picker, file_format, on_error)]
+    return [
+        (document, summary) for document, summary in picked_examples(paths, picker, file_format, on_error)
+    ]
 
 
-def _examples(
+def picked_examples(
     paths: Paths, picker: ColumnPicker, file_format: FileFormat, on_error: str
 ) -> Iterator[tuple[str, ...]]:
     """Yield the examples of files, and report malformed lines after the last."""

@@ -57,7 +57,7 @@ def choose_shapes(
     lengths: np.ndarray,
     batch_size_of: Callable[[Shape], int],
     count: int,
-    limit: int,
+    limit: int | Shape,
     multiple: int = 8,
     rows: np.ndarray | None = None,
 ) -> tuple[Shape, ...]:
@@ -77,7 +77,7 @@ def choose_shapes(
         lengths: the lengths of source and target of each pair, integers (n, 2) of at most `limit`, n > 0.
         batch_size_of: a function from a shape to the number of rows in its batches.
         count: the maximum number of shapes.
-        limit: the maximum length.
+        limit: the maximum length of both, or of each.
         multiple: the number of which the chosen lengths are multiples.
         rows: the number of pairs with each of `lengths`, (n,); by default 1.
 
@@ -93,18 +93,20 @@ def choose_shapes(
     References:
         Teitz and Bart, "Heuristic Methods for Estimating the Generalized Vertex Median of a Weighted Graph" (1968).
     """
-    pairs, pair = np.unique(_rounded(lengths, limit, multiple) @ [limit + 1, 1], return_inverse=True)
+    limits = np.broadcast_to(limit, 2)
+    largest = int(limits.max())
+    pairs, pair = np.unique(_rounded(lengths, limits, multiple) @ [largest + 1, 1], return_inverse=True)
     rows = np.bincount(pair, rows).astype(np.int64)  # (m,)
-    pairs = np.stack(np.divmod(pairs, limit + 1), axis=1)  # (m, 2)
+    pairs = np.stack(np.divmod(pairs, largest + 1), axis=1)  # (m, 2)
     needed = pairs.max(axis=1)
     numbers = range(1, min(count, len(np.unique(needed))) + 1)
     equal = min(
-        (choose_lengths(needed, number, limit, multiple, rows) for number in numbers),
+        (choose_lengths(needed, number, largest, multiple, rows) for number in numbers),
         key=lambda chosen: _cost_of(np.stack([chosen, chosen], axis=1), pairs, rows, batch_size_of),
     )
     start = np.minimum(np.array(equal)[:, None], pairs.max(axis=0))  # (k, 2)
     edges = [
-        np.union1d(choose_lengths(pairs[:, side], _EDGES, limit, multiple, rows), start[:, side])
+        np.union1d(choose_lengths(pairs[:, side], _EDGES, int(limits[side]), multiple, rows), start[:, side])
         for side in (0, 1)
     ]
     shapes = _Substitution(pairs, rows, edges, batch_size_of).search(start, count)
@@ -205,5 +207,5 @@ def _batch_rows(shapes: np.ndarray, batch_size_of: Callable[[Shape], int]) -> np
     return np.array([batch_size_of(tuple(shape)) for shape in shapes.tolist()])
 
 
-def _rounded(lengths: np.ndarray, limit: int, multiple: int) -> np.ndarray:
+def _rounded(lengths: np.ndarray, limit: int | np.ndarray, multiple: int) -> np.ndarray:
     return np.minimum(-(-lengths // multiple) * multiple, limit)

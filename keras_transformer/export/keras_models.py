@@ -41,7 +41,7 @@ def onnx_model(
     an unsupported operation, such as a Fourier transform. As in `onnx`, attention, normalization and GELU have the form
     that ONNX Runtime fuses, and matrices are initializers with the paths of the model's weights. Inputs have their
     names in the model, or "inputs", "input_0", "input_1", …; outputs have the keys of a dictionary, or "output",
-    "output_0", "output_1", …. Weights of more than 2 GB are written to a second file, `<name>.onnx_data`.
+    "output_0", "output_1", …. Weights of more than 1 GiB are written to a second file, `<name>.onnx_data`.
 
     Args:
         model: a `keras.Model` whose call takes one argument, `inputs`: a tensor, a list or a dictionary.

@@ -286,13 +286,21 @@ def _size(dimension: Any) -> str | int | None:
     return dimension.dim_param or (dimension.dim_value if dimension.HasField("dim_value") else None)
 
 
+def _dtype(element_type: int) -> str:
+    """Return the name of a type of ONNX."""
+    import onnx
+
+    name = str(onnx.helper.tensor_dtype_to_np_dtype(element_type))
+    return "string" if name == "object" else name
+
+
 def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
     import onnx
 
     def specs(values: Any) -> dict[str, list[Any]]:
         return {
             value.name: [
-                str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
+                _dtype(value.type.tensor_type.elem_type),
                 [_size(dimension) for dimension in value.type.tensor_type.shape.dim],
             ]
             for value in values

@@ -9,7 +9,7 @@ from keras_transformer.export import to_saved_model
 from keras_transformer.export.bundle_writer import check_pipeline, new_parts
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
-from keras_transformer.export.to_onnx import conversion
+from keras_transformer.export.to_onnx import conversion, text_graphs
 from keras_transformer_options.files import checked_model_name
 from keras_transformer_serving import files
 from keras_transformer_serving.bundle import ONNX, new_version
@@ -25,6 +25,7 @@ def bundle(
     name: str | None = None,
     version: int = 1,
     texts: Sequence[Any] | None = None,
+    text_graph: bool = False,
     signature_key: bytes | None = None,
     say: Callable[[str], None] = print,
 ) -> pathlib.Path:
@@ -39,6 +40,7 @@ def bundle(
         name: the model's name in TensorFlow Serving, by default the folder's name.
         version: the model's version in TensorFlow Serving, a positive integer.
         texts: texts to compare the pipeline and both exports on; see `saved_model`.
+        text_graph: whether to write an ONNX graph from strings to strings, too; see `onnx`.
         signature_key: a key to sign the manifest with; see `saved_model`.
         say: a function that prints a line of progress.
 
@@ -60,11 +62,13 @@ def bundle(
     folder = files.as_folder(folder)
     check_pipeline(pipeline)
     conversion.check(pipeline, precisions)
+    if text_graph:
+        text_graphs.check(pipeline)
     part = new_version(folder, checked_model_name(folder, name, version), version)
     compare = comparison.WithPipeline(pipeline, texts)
     with new_parts(pipeline, folder, [part, ONNX], signature_key) as written:
         say(f"[1/2] {part}")
         to_saved_model.write(pipeline, part, *written[part], compare)
         say(f"[2/2] {ONNX}: {', '.join(precisions)}")
-        conversion.write(pipeline, precisions, *written[ONNX], compare)
+        conversion.write(pipeline, precisions, *written[ONNX], compare, text_graph)
     return folder

@@ -79,10 +79,10 @@ def best_epoch(history: Records, monitor: str = "val_loss", mode: str = "min") -
     return int(values.argmin()) if np.isfinite(values).any() else None
 
 
-def ends_with_best(history: Records) -> bool:
-    """Return whether the last epoch of a history has the lowest validation loss, so that more epochs may lower it."""
-    best = best_epoch(history)
-    return best is not None and best == len(history["val_loss"]) - 1
+def ends_with_best(history: Records, monitor: str = "val_loss", mode: str = "min") -> bool:
+    """Return whether the last epoch of a history is the best, so that a further epoch may be better."""
+    best = best_epoch(history, monitor, mode)
+    return best is not None and best == len(history[monitor]) - 1
 
 
 def _decorate(axes: Any, name: str) -> None:

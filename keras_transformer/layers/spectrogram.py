@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.configuration import ConfiguredLayer
-from keras_transformer.layers.masks import zero_padding
+from keras_transformer.layers.masks import check_lengths, zero_padding
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import (
     check,
@@ -58,7 +58,8 @@ class LogMelSpectrogram(ConfiguredLayer):
 
     Raises:
         ValueError: if a size is not positive, `window_length` is odd, frequencies are not ascending or above half the
-            sample rate, `normalization` is unknown, or the audio is not longer than half a window.
+            sample rate, `normalization` is unknown, the audio is not longer than half a window, or `lengths` are
+            not integers (B,).
 
     Example:
         >>> LogMelSpectrogram()(keras.ops.zeros((2, 16000))).shape
@@ -106,9 +107,13 @@ class LogMelSpectrogram(ConfiguredLayer):
             num_mels, sample_rate, window_length, self.min_frequency, self.max_frequency
         )
 
+    def build(self, inputs_shape: Any, lengths_shape: Any = None) -> None:
+        """Accept audio of any length; there are no weights."""
+
     def call(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the log-mel frames (B, T, M)."""
         self._check(inputs.shape)
+        check_lengths(lengths, inputs)
         audio = ops.cast(inputs, _precision())
         count = ops.shape(audio)[1] // self.hop_length
         audio = _reflect_ends(audio, lengths, self.window_length // 2)
@@ -210,10 +215,11 @@ def _precision() -> str:
 
 def _reflect_ends(audio: Tensor, lengths: Tensor | None, size: int) -> Tensor:
     """Extend audio (B, N) by `size` samples on both sides, reflected at its ends; zeros stand after its own end."""
-    if lengths is None:
-        return ops.pad(audio, [[0, 0], [size, size]], mode="reflect")
     count = ops.shape(audio)[1]
-    places = ops.absolute(ops.arange(-size, count + size, dtype="int32"))[None, :]
+    places = ops.absolute(ops.arange(-size, count + size, dtype="int32"))
+    if lengths is None:  # `pad(mode="reflect")` fails for an empty batch
+        return ops.take(audio, ops.where(places < count, places, 2 * (count - 1) - places), axis=1)
+    places = places[None, :]
     lengths = ops.cast(lengths, "int32")[:, None]
     sources = ops.where(places < lengths, places, 2 * (lengths - 1) - places)
     reflected = ops.take_along_axis(audio, ops.clip(sources, 0, count - 1), axis=1)

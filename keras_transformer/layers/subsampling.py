@@ -9,9 +9,9 @@ from keras import ops
 from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers import initializers
 from keras_transformer.layers.feed_forward import activation_function, get_activation
-from keras_transformer.layers.masks import zero_padding
+from keras_transformer.layers.masks import check_lengths, zero_padding
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check, check_positive_integer
+from keras_transformer_options.arguments import check, check_positive_integer, is_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -27,7 +27,7 @@ class ConvolutionalSubsampling(ConfiguredLayer):
         kernel_size: K, the number of frames that a convolution reads, odd.
         strides: the stride of each convolution; their product is the factor by which sequences get shorter. Whisper has
             (1, 2).
-        activation: f, as in `FeedForward`, but not gated.
+        activation: f, as in `FeedForward`; of a gated one, such as "swiglu", the activation of its gate.
         kernel_initializer: initializer of the W.
         **kwargs: arguments of `keras.layers.Layer`.
 
@@ -40,7 +40,8 @@ class ConvolutionalSubsampling(ConfiguredLayer):
         output: (B, T', D), T' = ⌈…⌈⌈T / s₁⌉ / s₂⌉…⌉; zeros after the end of a sequence
 
     Raises:
-        ValueError: if a size is not positive, or `kernel_size` is even.
+        ValueError: if a size is not positive, `kernel_size` is even, or there are no strides; in a call, if frames or
+            lengths have other shapes.
 
     Example:
         >>> ConvolutionalSubsampling(16)(keras.ops.ones((2, 10, 80))).shape
@@ -62,8 +63,12 @@ class ConvolutionalSubsampling(ConfiguredLayer):
         super().__init__(**kwargs)
         check_positive_integer(filters=filters, kernel_size=kernel_size)
         check(kernel_size % 2 == 1, "be odd", kernel_size=kernel_size)
-        for stride in strides:
-            check_positive_integer(strides=stride)
+        is_list = isinstance(strides, list | tuple) and len(strides) > 0
+        check(
+            is_list and all(is_integer(stride) and stride > 0 for stride in strides),
+            "be a list of positive integers",
+            strides=strides,
+        )
         self.filters = filters
         self.kernel_size = kernel_size
         self.strides = tuple(strides)
@@ -88,6 +93,11 @@ class ConvolutionalSubsampling(ConfiguredLayer):
 
     def call(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the shorter sequence (B, T', D)."""
+        if len(inputs.shape) != 3:
+            raise ValueError(
+                f"`inputs` must be frames (B, T, F). Received: inputs.shape={tuple(inputs.shape)}"
+            )
+        check_lengths(lengths, inputs)
         margin = self.kernel_size // 2
         hidden = zero_padding(inputs, lengths)
         for convolution, stride in zip(self.convolutions, self.strides, strict=True):

@@ -80,10 +80,13 @@ class CTC(Model):
         logits = self.head(self.encoder(named, training=training))
         if "lengths" not in named:
             return logits
-        lengths = ops.cast(self.encoder.output_lengths(named["lengths"]), "int32")
-        is_real = ops.arange(ops.shape(logits)[1], dtype="int32") < lengths[:, None]
         nothing = ops.where(ops.arange(self.vocabulary_size) == self.pad_id, 0.0, _NEVER)
-        return ops.where(is_real[..., None], logits, nothing)
+        return ops.where(self.is_real(named["lengths"], ops.shape(logits)[1]), logits, nothing)
+
+    def is_real(self, lengths: Tensor, num_logits: Any) -> Tensor:
+        """Return which of T' logits belong to rows of these lengths, as samples or frames: (B, T', 1)."""
+        lengths = ops.cast(self.encoder.output_lengths(lengths), "int32")
+        return (ops.arange(num_logits, dtype="int32") < lengths[:, None])[..., None]
 
     def greedy_ids(self, logits: Tensor) -> Tensor:
         """Return the most probable id of each frame (B, T'), 0 where it repeats the one before."""

@@ -55,6 +55,7 @@ class SpeechEncoder(Model):
         output: (B, T', D), float32; the hidden states after the end of a row are undefined, see `output_lengths`
 
     Raises:
+        TypeError: if `features` is not such a layer.
         ValueError: if a size is not positive, `num_heads` does not divide `model_dim`, both `features` and
             `num_features` are given; in a call, if inputs have another name or shape, or are not finite.
 
@@ -87,7 +88,7 @@ class SpeechEncoder(Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(autocast=False, **kwargs)  # audio needs more precision than float16
-        check_positive_integer(num_layers=num_layers)
+        check_positive_integer(num_layers=num_layers, model_dim=model_dim)
         if num_features is None:
             features = LogMelSpectrogram(normalization="utterance") if features is None else features
         elif features is not None:
@@ -97,13 +98,17 @@ class SpeechEncoder(Model):
             )
         else:
             check_positive_integer(num_features=num_features)
+        if features is not None and not hasattr(features, "output_lengths"):
+            raise TypeError(
+                f"`features` must be a layer such as `LogMelSpectrogram`. Received: features={features!r}"
+            )
         self.num_layers = num_layers
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
         self.dropout = check_rate("dropout", dropout)
         self.features, self.num_features = features, num_features
-        self.strides, self.kernel_size = tuple(strides), kernel_size
+        self.kernel_size = kernel_size
         self.activation, self.position_encoding = get_activation(activation), position_encoding
         self.epsilon = epsilon
         self.rematerialize = check_mode(rematerialize)
@@ -111,6 +116,7 @@ class SpeechEncoder(Model):
         self.subsampling = ConvolutionalSubsampling(
             model_dim, kernel_size, strides, activation, name="subsampling", **dtype
         )
+        self.strides = self.subsampling.strides
         self.drop = Dropout(dropout, name="dropout", **dtype)
         self.blocks = [
             EncoderBlock(

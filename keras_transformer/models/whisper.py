@@ -24,7 +24,7 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import check, check_positive_integer
 
 _EPSILON = 1e-5
 
@@ -70,8 +70,8 @@ class Whisper(EncoderDecoder):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: if `num_heads` does not divide `model_dim`, a size is not positive, an id is not in the vocabulary;
-            in a call, if audio or frames are missing or not finite.
+        ValueError: if `num_heads` does not divide `model_dim`, that is odd, a size is not positive, an id is not in the
+            vocabulary; in a call, if audio or frames are missing or not finite.
 
     Example:
         >>> model = Whisper(100, 1, 2, 16, 32, max_source_length=20, max_length=8, pad_id=0, start_id=1, end_id=2)
@@ -123,6 +123,7 @@ class Whisper(EncoderDecoder):
             hidden_dim=hidden_dim,
             max_source_length=max_source_length,
         )
+        check(model_dim % 2 == 0, "be even", model_dim=model_dim)
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim

@@ -76,6 +76,11 @@ def utf8_columns(errors: RowErrors, **texts: Sequence[Any]) -> list[list[bytes]]
     return list(columns.values())
 
 
+def decoded(texts: Iterable[Any]) -> list[Any]:
+    """Decode the texts that are bytes; invalid UTF-8 becomes lone surrogates, for which calls raise an error."""
+    return [text.decode(errors="surrogateescape") if isinstance(text, bytes) else text for text in texts]
+
+
 def one_for_each(name: str, texts: Any, count: int, errors: RowErrors) -> list[str]:
     """Return an argument that has one string for each of `count` texts as a list."""
     texts = as_list(name, texts)

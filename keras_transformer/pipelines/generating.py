@@ -4,7 +4,7 @@ import abc
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -25,10 +25,13 @@ from keras_transformer.pipelines.hugging_face_generation import settings_from
 from keras_transformer.pipelines.texts import accepted_rows, accepted_texts, first_error, padded, utf8_error
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
-from keras_transformer_serving.pipelines import languages
+from keras_transformer_serving.pipelines import documents, languages
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_truncate
 from keras_transformer_serving.pipelines.generating import GeneratingTask, stream_text
 from keras_transformer_serving.text import splitting
+from keras_transformer_serving.text.alignment import Score
+
+_SCORED = 16  # rows that are scored together to align a translation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +126,9 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         source_language: str | Iterable[str] | None = None,
         target_language: str | Iterable[str] | None = None,
         long_texts: str | None = None,
+        tag_handling: str | None = None,
+        glossary: Any = None,
+        glossary_mode: str = "hard",
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> Any:
@@ -141,6 +147,13 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             target_language: the language of the outputs, likewise.
             long_texts: for an encoder–decoder, "refuse" to raise an error for texts of more than `max_source_tokens`
                 tokens, or "split" to split them; by default the pipeline's setting.
+            tag_handling: for an encoder–decoder, "html" to keep HTML and XML tags and placeholders, or "placeholders"
+                to keep placeholders such as `{name}` and `%s` only. They are put around or beside the words that
+                translate theirs.
+            glossary: for an encoder–decoder, a mapping of at most 1,000 terms to their translations, or one for each
+                text. Those whose term is in a text are in its output, in place of the words that translate the term.
+            glossary_mode: "hard", or "soft" to keep other words if the model finds the translation of a term too
+                improbable.
             errors: "raise" the error of a text or prefix, or "return" it in place of the output.
             truncate: whether to truncate texts of more than `max_source_tokens` tokens. An encoder–decoder reads the
                 first tokens and the end token; a decoder-only model reads the last tokens of a prompt.
@@ -150,15 +163,18 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
 
         Raises:
             TypeError: if an argument is of another type.
-            ValueError: if a text is not valid Unicode or has more than `max_source_tokens` tokens, a limit is out of
-                range, a prefix has special tokens, a language is unknown or missing, the numbers of prefixes, limits or
-                languages and texts differ, or `prefixes`, `long_texts` or languages are passed for a model without.
+            ValueError: if a text is not valid Unicode or has more than `max_source_tokens` tokens, its tags are not
+                closed, a limit is out of range, a prefix has special tokens, a language is unknown or missing, the
+                numbers of prefixes, limits, glossaries or languages and texts differ, or `prefixes`, `long_texts`,
+                `tag_handling`, `glossary` or languages are passed for a model without.
 
         Example:
             >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
             ['the house', 'a house']
             >>> translator("La casa.\n\nEl perro.", long_texts="split")
             'The house.\n\nThe dog.'
+            >>> translator("<p>La <b>casa</b> azul.", tag_handling="html", glossary={"casa": "home"})
+            '<p>The blue <b>home</b>.'
             >>> translator(["la casa", None], errors="return")
             ['the house', TypeError('`texts` must be a str, … Received: texts[1]=None (of type NoneType)')]
         """
@@ -168,23 +184,49 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
                 "source_language": source_language,
                 "target_language": target_language,
                 "long_texts": long_texts,
+                "tag_handling": tag_handling,
+                "glossary": glossary,
+                "glossary_mode": glossary_mode,
                 "errors": errors,
                 "truncate": truncate,
             }
             return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens, **options)[0]
         texts = arguments.as_list("texts", texts)
         chosen = self._languages(len(texts), source_language, target_language)
-        splits = self._split(texts, long_texts)
-        if splits is None:
-            return self._outputs(texts, batch_size, prefixes, max_new_tokens, chosen, errors, truncate)
-        split = splitting.SplitTexts(splits)
-        limits = split.of_each(arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens))
+        if tag_handling is None and glossary is None:
+            split_texts = self._split_function(long_texts)
+            if split_texts is None:
+                return self._outputs(texts, batch_size, prefixes, max_new_tokens, chosen, errors, truncate)
+            split = splitting.SplitTexts(split_texts(texts))
+            inputs = self._of_parts(split, prefixes, max_new_tokens, chosen)
+            return split.join(self._outputs(split.parts, batch_size, *inputs, errors, truncate))
+        self._check_documents(truncate)
+
+        def run(split: splitting.SplitTexts) -> list[Any]:
+            inputs = self._of_parts(split, prefixes, max_new_tokens, chosen)
+            return self._outputs(split.parts, batch_size, *inputs, "return", False)
+
+        return documents.translate(
+            arguments.decoded(texts),
+            tag_handling,
+            documents.glossaries_of(len(texts), glossary, glossary_mode),
+            self._split_function(long_texts),
+            run,
+            lambda row: self._score_function({name: values[row] for name, values in chosen.items()}),
+            errors,
+        )
+
+    def _of_parts(
+        self, split: splitting.SplitTexts, prefixes: Any, max_new_tokens: Any, chosen: dict[str, list[str]]
+    ) -> tuple[Any, np.ndarray, dict[str, list[str]]]:
+        """Return the prefixes, limits and languages of the parts of texts."""
+        count = split.number_of_texts
+        limits = split.of_each(arguments.limits_of(max_new_tokens, count, self.max_new_tokens))
         if prefixes is not None:
-            # The call below raises or returns the errors of single prefixes.
-            prefixes = arguments.one_for_each("prefixes", prefixes, len(texts), RowErrors("return"))
+            # `_outputs` raises or returns the errors of single prefixes.
+            prefixes = arguments.one_for_each("prefixes", prefixes, count, RowErrors("return"))
             prefixes = split.of_first(prefixes, "")
-        chosen = {name: split.of_each(values) for name, values in chosen.items()}
-        return split.join(self._outputs(split.parts, batch_size, prefixes, limits, chosen, errors, truncate))
+        return prefixes, limits, {name: split.of_each(values) for name, values in chosen.items()}
 
     def _outputs(
         self,
@@ -205,13 +247,46 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         decoded = self.decode(ids).numpy() if rows else []
         return row_errors.merge({row: text.decode() for row, text in zip(rows, decoded, strict=True)})
 
-    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
-        """Split each text into parts that fit `max_source_tokens`; return None if `long_texts` is "refuse"."""
+    def _split_function(
+        self, long_texts: str | None
+    ) -> Callable[[Sequence[Any]], list[splitting.Split]] | None:
+        """Return the function that splits texts into parts that fit `max_source_tokens`; None for "refuse"."""
         if long_texts is not None:
             raise ValueError(
                 f"`long_texts` must be None for a decoder-only model. Received: long_texts={long_texts!r}"
             )
         return None
+
+    def _check_documents(self, truncate: bool) -> None:
+        """Raise a ValueError unless texts can have tags and a glossary."""
+        if not self._has_encoder:
+            raise ValueError(
+                "`tag_handling` and `glossary` must be None for a decoder-only model. "
+                f"Received: a {type(self).__name__}"
+            )
+        if truncate:
+            raise ValueError(
+                "`truncate` must be False with `tag_handling` or `glossary`. Received: truncate=True"
+            )
+
+    def _score_function(self, chosen: dict[str, str]) -> Score:
+        """Return a function from sources and a target to log-probabilities, with which translations are aligned."""
+
+        def score(sources: Sequence[str], target: str) -> tuple[np.ndarray, list[int]]:
+            count = len(sources)
+            languages_of_rows = {name: [language] * count for name, language in chosen.items()}
+            columns = map(to_string_tensor, (list(sources), [target] * count))
+            rows, inputs = self.preprocess_pairs(*columns, languages_of_rows).accepted(RowErrors("return"))
+            ids = inputs["target_ids"][:1, :-1] if rows else np.zeros((1, 0), np.int32)
+            scores = np.full((count, ids.shape[1]), -np.inf)
+            if ids.size:
+                scores[rows] = batched.score(self.model, inputs, _SCORED)[1][:, :-1]
+            # The first ids of the target, and padding.
+            prefixes = np.where(np.tri(ids.shape[1], dtype=bool), ids, padding_value(self.model))
+            ends = [len(text.decode()) for text in self.decode(prefixes).numpy()] if ids.size else []
+            return scores, [min(end, len(target)) for end in ends]
+
+        return score
 
     def answers(
         self,
@@ -289,10 +364,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         """
         arguments.check_text("text", text)
         chosen = self._languages(1, source_language, target_language)
-        splits = self._split([text], long_texts)
-        if splits is None:
+        split_texts = self._split_function(long_texts)
+        if split_texts is None:
             return self._stream(text, prefix, max_new_tokens, truncate, chosen)
-        (split,) = splits
+        (split,) = split_texts([text])
         first, *others = split.parts
         streams = (
             self._stream(part, "", max_new_tokens, truncate, chosen, row)

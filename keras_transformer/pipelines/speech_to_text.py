@@ -20,7 +20,7 @@ from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts, length_bucket
 from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check, check_positive
+from keras_transformer_options.arguments import check, check_ids, check_positive
 from keras_transformer_serving import files
 from keras_transformer_serving.audio import checked_audio
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_batch_size
@@ -88,6 +88,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         self.max_seconds = float(max_seconds)
         self._generation: Settings | None = None
         if hasattr(model, "step"):
+            check_ids(model.vocabulary_size, **{f"prefix_ids[{i}]": id_ for i, id_ in enumerate(prefix_ids)})
             self.prefix_ids = [int(id_) for id_ in prefix_ids]
             settings = Settings.of(model, generation, max_new_tokens, 0, constraints)
             check(not settings.sampler.draws, "not sample for speech", generation=settings.sampler)
@@ -162,9 +163,12 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         return {"audio": audio, "lengths": tf.cast(lengths, tf.int32)}
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the ids (B, T) of the texts, with padding between or after them."""
+        """Return the logits (B, T', V), zeros after the end of a row, or of a model that generates the ids (B, T)."""
         if self._generation is None:
-            return {"ids": self.model.greedy_ids(self.model(inputs, training=False))}
+            logits = self.model(inputs, training=False)
+            return {
+                "logits": ops.where(self.model.is_real(inputs["lengths"], ops.shape(logits)[1]), logits, 0.0)
+            }
         audio, lengths = inputs["audio"], inputs["lengths"]
         is_real = ops.arange(ops.shape(audio)[1], dtype="int32") < ops.cast(lengths, "int32")[:, None]
         prefix = ops.zeros((ops.shape(audio)[0], 1), "int32") + np.array([self.prefix_ids], "int32")
@@ -180,8 +184,15 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         return {"ids": found["ids"][:, 0]}
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
-        """Convert ids to "text" (B,)."""
-        return {"text": self.tokenizer.detokenize(outputs["ids"])}
+        """Convert logits or ids to "text" (B,)."""
+        ids = outputs["ids"] if "ids" in outputs else self._best_path(outputs["logits"])
+        return {"text": self.tokenizer.detokenize(ids)}
+
+    def _best_path(self, logits: Tensor) -> Tensor:
+        """Return the ids of `models.CTC.greedy_ids`, as TensorFlow operations."""
+        ids = tf.argmax(logits, -1, tf.int32)
+        before = tf.pad(ids[:, :-1], [[0, 0], [1, 0]], constant_values=self.model.pad_id)
+        return tf.where(ids == before, self.model.pad_id, ids)
 
     def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
         """Return noise as inputs of an export's signatures; see `Pipeline`."""

@@ -1,6 +1,6 @@
 """Text-to-text generation with an encoder–decoder."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -91,9 +91,11 @@ class TextToText(GeneratingPipeline):
         known: Mapping[str, int] = getattr(self.tokenizer, "languages", {})
         return known
 
-    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
+    def _split_function(
+        self, long_texts: str | None
+    ) -> Callable[[Sequence[Any]], list[splitting.Split]] | None:
         splits = splitting.is_split(self.long_texts if long_texts is None else long_texts)
-        return self.split_texts(texts) if splits else None
+        return self.split_texts if splits else None
 
     def split_texts(self, texts: Iterable[str]) -> list[splitting.Split]:
         r"""Split texts into parts that fit `max_source_tokens`.
@@ -111,12 +113,8 @@ class TextToText(GeneratingPipeline):
             rows = self._source_rows(to_string_tensor(parts), tf.constant(ids, tf.int32))
             return rows.row_lengths().numpy().tolist()
 
-        texts = arguments.as_list("texts", texts)
-        # Invalid UTF-8 becomes lone surrogates, for which calls raise an error.
-        decoded = (
-            text.decode(errors="surrogateescape") if isinstance(text, bytes) else text for text in texts
-        )
-        return splitting.split_texts([*decoded], count_tokens, self.max_source_tokens)
+        texts = arguments.decoded(arguments.as_list("texts", texts))
+        return splitting.split_texts(texts, count_tokens, self.max_source_tokens)
 
     def generation_config(self) -> dict[str, Any]:
         """Return the generation settings of an export, with defaults resolved."""

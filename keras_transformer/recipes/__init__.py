@@ -8,7 +8,9 @@ from keras_transformer.recipes.language_model import MaskedLanguageModel as Mask
 from keras_transformer.recipes.quickstarts import quickstart as quickstart
 from keras_transformer.recipes.rerank import Rerank as Rerank
 from keras_transformer.recipes.runs import run as run
+from keras_transformer.recipes.speech import Speech as Speech
 from keras_transformer.recipes.summarize import Summarize as Summarize
+from keras_transformer.recipes.synthetic import generate_pairs as generate_pairs
 from keras_transformer.recipes.tag import Tag as Tag
 from keras_transformer.recipes.translate import Translate as Translate
 from keras_transformer_options.base import TASKS as TASKS
@@ -21,9 +23,11 @@ __all__ = [
     "MaskedLanguageModel",
     "Recipe",
     "Rerank",
+    "Speech",
     "Summarize",
     "Tag",
     "Translate",
+    "generate_pairs",
     "quickstart",
     "run",
 ]

@@ -48,6 +48,7 @@ _EXAMPLES = (
     "answers",
     "labels",
     "tags",
+    "audio",
 )
 
 
@@ -59,6 +60,7 @@ class Recipe(TaskOptions, abc.ABC):
     """
 
     size_arguments: ClassVar[dict[str, dict[str, Any]]] = {}
+    monitor: str = "loss"  # see `monitored`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register the recipe in place of the options that it extends."""
@@ -141,9 +143,6 @@ class Recipe(TaskOptions, abc.ABC):
             metrics=metrics,
             jit_compile="auto" if self.jit_compile is None else self.jit_compile,
         )
-        stopping = keras.callbacks.EarlyStopping(
-            "val_loss", patience=self.patience, restore_best_weights=True
-        )
         time_limits: list[Any] = []
         if self.minutes is not None:
             time_limits = [training.TimeBudget(self.minutes, self.rate), EpochsWithoutTotal()]
@@ -151,7 +150,7 @@ class Recipe(TaskOptions, abc.ABC):
             batches,
             validation_data=validation,
             epochs=self.epochs if self.minutes is None else 1_000_000,
-            callbacks=[training.Progress(), stopping, *time_limits, *callbacks],
+            callbacks=[training.Progress(), *self.stopping(pipeline), *time_limits, *callbacks],
             shuffle=False,  # the dataset shuffles its batches
             verbose=verbose,
         )
@@ -210,6 +209,14 @@ class Recipe(TaskOptions, abc.ABC):
             )
         return schedule if self.accumulate == 1 else training.PerUpdate(schedule, self.accumulate)
 
+    def stopping(self, pipeline: Any) -> list[Any]:
+        """Return the callbacks that stop training without improvement, and restore the weights of the best epoch."""
+        return [
+            keras.callbacks.EarlyStopping(
+                **monitored(self.monitor), patience=self.patience, restore_best_weights=True
+            )
+        ]
+
     def class_weight(self, pipeline: Any) -> dict[int, float] | None:
         """Return a weight for each class, or None for equal weights."""
         return None
@@ -261,6 +268,11 @@ class Recipe(TaskOptions, abc.ABC):
             return source
         with _examples_are(field):
             return self.read(paths)
+
+
+def monitored(name: str) -> dict[str, str]:
+    """Return the arguments `monitor` and `mode` of callbacks for the loss, or for a metric of which more is better."""
+    return {"monitor": f"val_{name}", "mode": "min" if name == "loss" else "max"}
 
 
 def _examples_are(field: str) -> contextlib.AbstractContextManager[None]:

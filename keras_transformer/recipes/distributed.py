@@ -27,6 +27,7 @@ def check_options(recipe: Any) -> None:
     for name, is_valid, expected in (
         ("accumulate", recipe.accumulate == 1, "1 in several processes, which share each batch"),
         ("minutes", recipe.minutes is None, "None in several processes, whose clocks differ: use {epochs}"),
+        ("monitor", recipe.monitor == "loss", '"loss" in several processes'),
         ("batch_size", (recipe.batch_size or 0) % count == 0, "a multiple of the number of processes"),
     ):
         if not is_valid:

@@ -86,7 +86,8 @@ class LanguageModel(LanguageModelOptions, _Texts):
     def new_pipeline(self, train: Sequence[Any]) -> pipelines.TextGeneration:
         """Create a GPT that samples, because greedy continuations repeat themselves."""
         if self.from_ is not None:
-            return check_pipeline(self.pretrained(), pipelines.TextGeneration)
+            pipeline = check_pipeline(self.pretrained(), pipelines.TextGeneration)
+            return pipeline.with_settings(max_new_tokens=self.max_new_tokens)
         tokenizer = self.new_tokenizer(itertools.chain.from_iterable(train) if are_pairs(train) else train)
         model = models.GPT(
             tokenizer.vocabulary_size,

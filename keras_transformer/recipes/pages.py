@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_transformer.inspection.curves import best_epoch, curves
+from keras_transformer.recipes.base import monitored
 
 _WIDTH, _HEIGHT, _BOTTOM, _MARGIN, _CHARACTER = 360, 220, 28, 12, 7
 
@@ -55,7 +56,7 @@ def page(report: Mapping[str, Any]) -> str:
         f"<h2>Metrics on the {report['evaluated_on']} examples</h2>",
         f'<div class="cards">{"".join(_card(name, numbers[name], metrics) for name in numbers)}</div>',
         _table("F1 of classes", ["class", "F1"], classes.items()) if isinstance(classes, Mapping) else "",
-        _curves(report["history"]),
+        _curves(report["history"], report["options"].get("monitor", "loss")),
         _examples(report["examples"]),
         f"<h2>Command</h2><pre>{_text(report['command'])}</pre><p>in {_text(report['directory'])}</p>",
         _table("Options", ["option", "value"], report["options"].items()),
@@ -76,10 +77,10 @@ def _card(name: str, value: float, metrics: Mapping[str, Any]) -> str:
     return f'<div class="card"><span>{_label(name)}</span><b>{_number(value)}</b>{between}</div>'
 
 
-def _curves(history: Mapping[str, Sequence[float]]) -> str:
-    best = best_epoch(history)
+def _curves(history: Mapping[str, Sequence[float]], monitor: str) -> str:
+    best = best_epoch(history, **monitored(monitor))
     drawn = "".join(_curve(name, *pair, best) for name, pair in curves(history).items())
-    marked = "" if best is None else f'<i class="best"></i>lowest validation loss, epoch {best + 1}'
+    marked = "" if best is None else f'<i class="best"></i>best validation {monitor}, epoch {best + 1}'
     legend = f'<p><i class="train"></i>training<i class="validation"></i>validation{marked}</p>'
     return f'<h2>Curves</h2>{legend}<div class="curves">{drawn}</div>' if drawn else ""
 

@@ -14,9 +14,10 @@ import keras
 from keras_transformer import processes
 from keras_transformer.inspection.curves import ends_with_best
 from keras_transformer.recipes import distributed
-from keras_transformer.recipes.base import AroundSteps, Recipe
+from keras_transformer.recipes.base import AroundSteps, Recipe, monitored
 from keras_transformer.recipes.interrupted import ResumableRun
 from keras_transformer.recipes.pages import page
+from keras_transformer_options.config_files import to_toml
 from keras_transformer_serving import files
 
 
@@ -41,7 +42,8 @@ def run(
 
     Args:
         recipe: the options.
-        folder: a new folder, for `pipeline/`, `report.json`, `report.html` and `command.txt`.
+        folder: a new folder, for `pipeline/`, `report.json`, `report.html`, `command.txt` and, if the examples are in
+            files or of a public dataset, `config.toml` with the options.
         resume: whether to resume the run in `folder`, or start it if there is none. A complete run is not repeated.
         command: the command that reproduces the run, by default the recipe in Python.
         say: a function that prints a line of progress.
@@ -111,9 +113,11 @@ def _run(
         say(
             f"Updated the weights {updates:,} time{'s' * (updates != 1)} in {epochs} epoch{'s' * (epochs != 1)}"
         )
-        if not stopped and ends_with_best(history.history):
+        if not stopped and ends_with_best(history.history, **monitored(recipe.monitor)):
             more = "epochs" if recipe.minutes is None else "minutes"
-            say(f"The last epoch has the lowest validation loss: train for more {more} to lower it further")
+            say(
+                f"The last epoch has the best validation {recipe.monitor}: train for more {more} to improve it"
+            )
         say(f"Saved {folder / 'pipeline'}")
         held_out, evaluated_on = (validation, "validation") if test is None else (test, "test")
         with around_steps():
@@ -143,6 +147,8 @@ def _run(
         files.write_json(folder / "report.json", report)
         files.write_bytes(folder / "report.html", page(report).encode())
         files.write_bytes(folder / "command.txt", f"{report['command']}\n".encode())
+        if (config := to_toml(recipe)) is not None:
+            files.write_bytes(folder / "config.toml", config.encode())
         if not stopped:
             resumable.remove()
         say(summary(report))

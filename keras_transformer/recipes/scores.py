@@ -1,4 +1,4 @@
-"""Metrics of classifiers, of rerankers and of extractive question answering."""
+"""Metrics of classifiers, rerankers, extractive question answering and speech recognition."""
 
 import collections
 import re
@@ -142,11 +142,30 @@ def normalized(text: str) -> list[str]:
     return re.sub(r"\b(a|an|the)\b", " ", text).split()
 
 
+def word_error_rate(references: Sequence[str], answers: Sequence[str]) -> float:
+    """Return the number of words that are replaced, inserted or deleted, at least, per word of the references."""
+    errors = sum(
+        _edits(reference.split(), answer.split())
+        for reference, answer in zip(references, answers, strict=True)
+    )
+    return errors / sum(len(reference.split()) for reference in references)
+
+
 def wrong_first(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a few examples for a report, up to half of them with wrong answers, which come first."""
     wrong = [row for row in rows if row["reference"] != row["answer"]][: _SHOWN // 2]
     correct = [row for row in rows if row["reference"] == row["answer"]][: _SHOWN - len(wrong)]
     return wrong + correct
+
+
+def _edits(reference: Sequence[str], answer: Sequence[str]) -> int:
+    """Return the Levenshtein distance of two sequences."""
+    row = list(range(len(answer) + 1))
+    for i, expected in enumerate(reference):
+        before, row = row, [i + 1]
+        for j, found in enumerate(answer):
+            row.append(min(before[j + 1] + 1, row[j] + 1, before[j] + (expected != found)))
+    return row[-1]
 
 
 def _word_f1(reference: list[str], answer: list[str]) -> float:

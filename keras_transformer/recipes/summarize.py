@@ -23,7 +23,6 @@ class Summarize(SummarizeOptions, TextToTextRecipe):
         'The storm is over.'
     """
 
-    metrics: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
     truncates: ClassVar[bool] = True
 
     def read(self, paths: Any) -> Pairs:
@@ -34,8 +33,6 @@ class Summarize(SummarizeOptions, TextToTextRecipe):
         """Create a pipeline with the lengths of the options and, with `top_k`, with an Unlimiformer."""
         pipeline = super().new_pipeline(train)
         settings = {**pipeline.settings(), "max_source_tokens": self.max_length}
-        if self.max_new_tokens is not None or self.from_ is None:
-            settings["max_new_tokens"] = self.max_new_tokens or 128
         model = pipeline.model
         with renamed(max_source_tokens="max_length"):
             if self.top_k is not None:

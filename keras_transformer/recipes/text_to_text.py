@@ -1,6 +1,7 @@
 """The base class of recipes that train an encoder–decoder from text to text."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from keras_transformer import data, generation, models, pipelines, text, training
@@ -14,6 +15,7 @@ from keras_transformer_options.tasks import TextToTextOptions
 
 Pairs = Sequence[tuple[str, str]]
 _LANGUAGES = ("source_language", "target_language")
+_MONITORED = 1000  # examples
 
 
 class TextToTextRecipe(TextToTextOptions, Recipe):
@@ -25,20 +27,19 @@ class TextToTextRecipe(TextToTextOptions, Recipe):
         "base": {"num_layers": 6, "num_heads": 8, "model_dim": 512, "hidden_dim": 2048},
         "big": {"num_layers": 6, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096},
     }
-    metrics: ClassVar[tuple[str, ...]] = ("bleu", "chrf")  # see `pipelines.evaluate`
     truncates: ClassVar[bool] = False  # long texts, which are otherwise excluded from training and refused
 
     def new_pipeline(self, train: Pairs) -> pipelines.TextToText:
         """Create a Transformer with one vocabulary for sources and targets, or load the pipeline of `from_`."""
         if self.from_ is not None:
-            return self._with_languages(check_pipeline(self.pretrained(), pipelines.TextToText))
+            return self._with_options(check_pipeline(self.pretrained(), pipelines.TextToText))
         tokenizer = self.new_tokenizer(side for pair in train for side in pair)
         special_ids = {name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")}
         model = models.Transformer(tokenizer.vocabulary_size, **self.sizes(), **special_ids)
         return pipelines.TextToText(model, tokenizer, max_new_tokens=self.max_new_tokens or 128)
 
-    def _with_languages(self, pipeline: pipelines.TextToText) -> pipelines.TextToText:
-        """Return a pipeline with the options' languages, or those that it has."""
+    def _with_options(self, pipeline: pipelines.TextToText) -> pipelines.TextToText:
+        """Return a pipeline with the options' languages and number of tokens, or those that it has."""
         known = list(pipeline.languages)
         chosen = {name: getattr(self, name) or getattr(pipeline, name) for name in _LANGUAGES}
         for name, language in chosen.items():
@@ -48,7 +49,7 @@ class TextToTextRecipe(TextToTextOptions, Recipe):
                 check(
                     language is None, "be None, as the model of {from_} has no languages", **{name: language}
                 )
-        return pipeline.with_settings(**chosen)
+        return pipeline.with_settings(max_new_tokens=self.max_new_tokens, **chosen)
 
     def lengths(self, pipeline: Any) -> int | tuple[int, int]:
         """Return the maximum length of sources and targets."""
@@ -86,17 +87,26 @@ class TextToTextRecipe(TextToTextOptions, Recipe):
         pad_id = pipeline.model.pad_id
         return training.LabelSmoothedCrossentropy(0.1, pad_id=pad_id), [training.TokenAccuracy(pad_id=pad_id)]
 
+    def stopping(self, pipeline: Any) -> list[Any]:
+        """Return the callbacks of the base class, after one that generates texts for a metric to monitor."""
+        callbacks = super().stopping(pipeline)
+        if self.monitor == "loss":
+            return callbacks
+        examples = self.splits.validation[:_MONITORED]
+
+        def score() -> float:
+            scores = pipelines.evaluate(self._answers(pipeline), examples, metrics=[self.monitor])
+            return float(scores[self.monitor])
+
+        return [training.Evaluation(score, self.monitor), *callbacks]
+
     def check_requirements(self) -> None:
         """Raise an ImportError if the package of the metrics is not installed."""
         pipelines.scorers(self.metrics)
 
     def evaluate(self, pipeline: Any, examples: Pairs) -> dict[str, Any]:
         """Return the metrics with bootstrap intervals, exact match, and examples."""
-
-        def answers(texts: list[str]) -> list[str]:
-            found: list[str] = pipeline(texts, truncate=self.truncates)
-            return found
-
+        answers = self._answers(pipeline)
         metrics = pipelines.evaluate(answers, examples, metrics=self.metrics, num_bootstrap=1000)
         shown = examples[:10]
         rows = [
@@ -104,3 +114,7 @@ class TextToTextRecipe(TextToTextOptions, Recipe):
             for (source, target), answer in zip(shown, answers([source for source, _ in shown]), strict=True)
         ]
         return {**metrics, "examples": rows}
+
+    def _answers(self, pipeline: Any) -> Callable[[list[str]], list[str]]:
+        """Return a function from texts to the texts that the pipeline generates."""
+        return functools.partial(pipeline, truncate=self.truncates)

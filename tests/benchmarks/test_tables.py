@@ -121,3 +121,38 @@ def test_results_contain_the_processor(tables):
     }
     recorded = tables.measuring.machine()
     assert {"device", "cores", "vector_extensions", "versions", "command"} <= recorded.keys()
+
+
+@pytest.mark.parametrize(
+    ("results", "rows"),
+    [
+        ({"a": {"loss": 1.5}, "b": {"loss": 20.0}}, ["|figure|seeds|", "a|1.50±0.25|3", "b|20.0±0.2|3"]),
+        ({"RBF, shared": {"loss": 1.0}, "RBF, separate": {"loss": 2.0}}, ["RBF|1.00±0.25|2.00±0.25|3"]),
+        ({"heads": {"75% by weight": 8.0, "75% by random": 2.0}}, ["|weight|random|", "75%|8.00±0.25|2.00±0.25|3"]),
+        ({"a": {"x": 1.0, "y": 1234.5}, "b": {"x": 2.0}}, ["|x|y|seeds|", "a|1.00±0.25|1,234±0|3", "b|2.00±0.25|–|3"]),
+    ],
+)  # fmt: skip
+def test_experiments_have_means_and_deviations_in_rows_and_columns(tables, monkeypatch, results, rows):
+    content = {
+        case: {
+            "runs": [{}] * 3,
+            "over seeds": {
+                name: {"mean": mean, "standard_deviation": 0.25} for name, mean in measures.items()
+            },
+        }
+        for case, measures in results.items()
+    }
+    monkeypatch.setattr(tables, "read", lambda name: {"results": content})
+    table = tables.experiment("any").replace(" ", "")
+    assert all(row in table for row in rows), table
+
+
+def test_experiments_of_one_seed_have_no_deviation(tables):
+    assert tables.spread({"mean": 79.46, "standard_deviation": 0.0}, 1) == "79.5"
+
+
+def test_experiments_can_be_of_some_cases(tables, monkeypatch):
+    values = {"loss": {"mean": 1.0, "standard_deviation": 0.0}}
+    content = {name: {"runs": [{}], "over seeds": values} for name in ("copy, memory", "text, memory")}
+    monkeypatch.setattr(tables, "read", lambda name: {"results": content})
+    assert "text" not in tables.experiment("any", "copy")

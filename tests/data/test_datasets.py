@@ -112,7 +112,15 @@ each_dataset = pytest.mark.parametrize("name", DATASETS)
 SHARED = DATASETS | {
     "image_batches": lambda size, **o: data.image_batches(
         np.arange(1, 7 * 16 + 1, dtype="uint8").reshape(7, 4, 4, 1), np.arange(7), size, **o
-    )
+    ),
+    "speech_recognition": lambda size, **o: data.speech_recognition(
+        [np.full(length, length / 50) for length in range(20, 48, 4)],
+        [text for text in TEXTS if text][:7],
+        BYTES,
+        size,
+        sample_rate=100,
+        **o,
+    ),
 }
 # Their batches depend on random numbers that differ by worker.
 RANDOM = {
@@ -130,6 +138,7 @@ DIVISIBLE = {
     "questions",
     "fine_tuning",
     "image_batches",
+    "speech_recognition",
 }
 
 
@@ -320,7 +329,9 @@ def test_batches_of_workers_make_up_the_larger_batches_of_one(name, count):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("name", ["image_batches", "classification", "fine_tuning", "sentence_pairs"])
+@pytest.mark.parametrize(
+    "name", ["image_batches", "classification", "fine_tuning", "sentence_pairs", "speech_recognition"]
+)
 def test_rows_dropped_in_one_epoch_occur_in_another(name, shuffle):
     every = {row for batch in listed(SHARED[name](1)) for row in unpadded_rows_of(batch)}
     workers = [SHARED[name](1, shard=(index, 2), shuffle=shuffle) for index in range(2)]

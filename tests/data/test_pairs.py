@@ -188,6 +188,17 @@ def test_truncated_rows_begin_as_the_whole_ones_and_end_with_an_end_id(tokenizer
         translation_pairs(pairs, tokenizer, truncate=True, sampling=0.1)
 
 
+@pytest.mark.parametrize("limits", [(9, 5), (5, 9), (9, 9)])
+def test_padding_is_within_an_odd_maximum_length(tokenizer, limits):
+    """A model with learned positions has no more."""
+    pairs = [("a e " * 20, "b c " * 20)]
+    ((source, target, labels),) = batches(
+        translation_pairs(pairs, tokenizer, 1, max_length=limits, truncate=True)
+    )
+    assert (source.shape, target.shape) == ((1, limits[0]), (1, limits[1]))
+    assert labels.shape == target.shape
+
+
 def test_long_pairs_are_dropped_and_counted(tokenizer, caplog):
     source, target = (
         tokenizer.tokenize([pair[side] for pair in PAIRS]).row_lengths().numpy() for side in (0, 1)

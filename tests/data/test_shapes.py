@@ -73,6 +73,14 @@ def test_chosen_shapes_pad_no_more_than_evenly_spaced_lengths(pairs, count, mult
     assert positions <= epoch_positions(lengths, [(each, each) for each in equal], lambda shape: batch_size)
 
 
+def test_chosen_shapes_are_within_the_limit_of_each_side():
+    lengths = np.array([(2, 7), (9, 3), (11, 7), (5, 5)] * 20)
+    chosen = np.array(choose_shapes(lengths, lambda shape: 4, 4, (11, 7), 2))
+    assert (chosen.max(axis=0) == (11, 7)).all()
+    assert (first_fitting(lengths, chosen) >= 0).all()
+    assert ((chosen % 2 == 0) | (chosen == (11, 7))).all()
+
+
 def sentence_lengths(count, seed=0):
     """Return lengths of source and target distributed like short translated sentences."""
     random = np.random.default_rng(seed)

@@ -1,4 +1,5 @@
 import os
+import tracemalloc
 
 import keras
 import numpy as np
@@ -386,6 +387,26 @@ def test_graphs_are_not_copied_unless_an_optimisation_fails(monkeypatch):
     assert twice() == [2, 2]
     assert copies
     assert "TF2ONNX_CATCH_ERRORS" not in os.environ
+
+
+def test_memory_of_a_conversion_is_linear_in_the_nodes_of_a_branch():
+    def peak(nodes):
+        def branch(x):
+            for _ in range(nodes):
+                x = tf.sin(x)
+            return x
+
+        def function(x):
+            return {"y": tf.cond(tf.reduce_sum(x) > 0, lambda: branch(x), lambda: x)}
+
+        tracemalloc.start()
+        conversion.convert("graph", function, [tf.TensorSpec([None], tf.float32, name="x")], {})
+        memory = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return memory
+
+    peak(1)  # imports
+    assert peak(400) < 6 * peak(100)
 
 
 @pytest.mark.slow

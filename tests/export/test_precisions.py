@@ -166,6 +166,18 @@ def test_tensors_are_compared_by_their_relative_error():
             thresholds.compare("float16", expected, lambda *_, far=far: far)
 
 
+def test_tensors_of_ids_are_compared_by_their_identical_ids():
+    expected = [parity.Example("forward", {}, {"ids": np.full((20, 10), 1000)})]
+    far = np.full((20, 10), 1001)  # a relative error of 0.001
+    assert thresholds.compare("int8", expected, lambda *_: {"ids": far - 1})["identical_ids"] == 1
+    near = far - 1
+    near[0, 5] = 0
+    row = thresholds.compare("int8", expected, lambda *_: {"ids": near})
+    assert row == {"identical_ids": 195 / 196, "thresholds": {"identical_ids": 0.9}}
+    with pytest.raises(ParityError, match="Leave int8 out. .*'identical_ids': 0.0"):
+        thresholds.compare("int8", expected, lambda *_: {"ids": far})
+
+
 LOOP_OF_SENSITIVE_OPERATIONS = """
 <ir_version: 10, opset_import: ["" : 18]>
 loop (float[n, 16] x) => (float[n, 16] hidden, float[n, 3] chosen)
@@ -215,6 +227,26 @@ def test_float16_keeps_angles_norms_and_searches_of_loops_in_float32():
         np.testing.assert_allclose(half, expected, atol=0.02)
         assert np.abs(half - expected).max() > 0
         np.testing.assert_allclose(quantised, expected, atol=0.3)
+
+
+LOGARITHM_OF_ENERGIES = """
+<ir_version: 10, opset_import: ["" : 18]>
+features (double[n] energies) => (float[n] half)
+<float scale = {0.5}>
+{
+  single = Cast <to = 1> (energies)
+  logarithm = Log(single)
+  half = Mul(logarithm, scale)
+}
+"""
+
+
+def test_float16_keeps_logarithms_of_float64_in_float32():
+    """Energies of quiet audio are below the range of float16."""
+    model = precisions.to_float16(onnx.parser.parse_model(LOGARITHM_OF_ENERGIES))
+    energies = np.array([1e-10, 1, 1e10])
+    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["half"], {"energies": energies})
+    np.testing.assert_allclose(found, np.log(energies) / 2, rtol=2**-10)
 
 
 LOOP_THAT_READS_A_GATHER = """

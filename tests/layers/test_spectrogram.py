@@ -9,6 +9,7 @@ from tests.laws.cases import normal, numbers, randomise
 
 AUDIO = normal(2, 4000) * 0.1
 LENGTHS = np.array([4000, 1234], "int32")
+pytestmark = pytest.mark.backend_neutral
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -20,7 +21,6 @@ def fourier_frames(audio, window_length=400, hop_length=160):
     return np.abs(np.fft.rfft(frames * window)) ** 2
 
 
-@pytest.mark.backend_neutral
 def test_frames_equal_the_fourier_transform():
     filters = mel_filters(80, 16000, 400, 0.0, 8000.0)
     found = numbers(LogMelSpectrogram(normalization=None)(AUDIO))
@@ -82,7 +82,6 @@ def test_silence_and_empty_rows_are_finite():
         assert np.isfinite(layer(AUDIO, np.array([0, 1], "int32"))).all()
 
 
-@pytest.mark.backend_neutral
 def test_convolutions_equal_their_definition():
     layer = ConvolutionalSubsampling(3, kernel_size=3, strides=(2,), activation="linear")
     inputs = normal(2, 7, 4)

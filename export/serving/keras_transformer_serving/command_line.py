@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keras_transformer_serving.server import Server
+    from keras_transformer_serving.server import Keys, Server
 
 DESCRIPTION = (
     "serve exports over HTTP with ONNX Runtime, by TensorFlow Serving's REST and the Open Inference Protocol"
@@ -52,11 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     def option(name: str, type_: Any, default: Any, text: str) -> None:
-        shown = "" if default is None else "; default: %(default)s"
+        shown = "" if default in (None, ()) else "; default: %(default)s"
         parser.add_argument(f"--{name}", type=type_, default=default, help=text + shown)
 
     option("host", str, "127.0.0.1", "the address to listen on")
     option("port", int, 8501, "the port; 0 for any that is free")
+    option(
+        "grpc-port", int, None, "the port of the Open Inference Protocol over gRPC, 0 for any; default: none"
+    )
     option("precision", str, "float32", "float32, float16 or int8, if the exports have it")
     option("threads", int, None, "the number of threads that compute a model; default: one for each core")
     option(
@@ -75,6 +78,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("max-streams", int, 16, "the maximum number of concurrent streams of a model")
     option("max-connections", int, 1024, "the maximum number of connections")
     option("timeout", float, 30.0, "the maximum time of a request in seconds")
+    option(
+        "api",
+        lambda text: [name for name in text.split(",") if name],
+        None,
+        "the protocols besides TensorFlow Serving's and the Open Inference Protocol, separated by commas; '' for none; "
+        "default: all",
+    )
+    parser.add_argument(
+        "--api-key-file",
+        metavar="FILE",
+        help="a file with the keys that requests must have one of: a line for each, with the key and, optionally, its "
+        "number of requests per minute",
+    )
+    option("requests-per-minute", int, None, "the number of requests per minute of a key without a number")
+    option(
+        "cors-origins",
+        lambda text: text.split(","),
+        (),
+        "the origins, separated by commas, of pages of other servers whose scripts may send requests, or *",
+    )
+    parser.add_argument(
+        "--weights",
+        nargs="+",
+        default=[],
+        metavar="NAME=VERSION:WEIGHT,…",
+        help="versions of a model that are served at the same time, and their shares of the requests that name none, "
+        "such as es-en=2:95,3:5; default: the largest version",
+    )
+    option(
+        "otlp-endpoint",
+        str,
+        None,
+        "where OpenTelemetry traces are sent to, such as http://localhost:4318/v1/traces; default: no traces",
+    )
     option("poll-seconds", float, 2.0, "the interval of the checks for new versions; 0 for none")
     parser.add_argument(
         "--signature-key-file", metavar="FILE", help="a file with the key that exports must be signed with"
@@ -114,14 +151,21 @@ def check_requirements() -> None:
 async def _serve(options: argparse.Namespace) -> None:
     import uvicorn
 
-    from keras_transformer_serving.server import Limits, create_app
+    from keras_transformer_serving.server import Limits, create_app, tracing
 
     fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(Limits)}
     key = pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
+    tracer, provider = tracing.new_tracer(options.otlp_endpoint) if options.otlp_endpoint else (None, None)
     app = create_app(
         dict(_named(text) for text in options.folders),
         Limits(**fields),
         poll_seconds=options.poll_seconds,
+        apis=options.api,
+        keys=_keys(options),
+        cors_origins=options.cors_origins,
+        weights=dict(map(_weights, options.weights)),
+        grpc_address=_grpc_address(options),
+        tracer=tracer,
         precision=options.precision,
         threads=options.threads,
         providers=options.providers,
@@ -186,9 +230,50 @@ async def _serve(options: argparse.Namespace) -> None:
                 *(route.format(name=name) for name in state.models for route in _MODEL_ROUTES),
             ]
             sys.stdout.write("".join(f"{address}{route}\n" for route in routes))
+            if state.grpc_port is not None:
+                sys.stdout.write(f"grpc://{host}:{state.grpc_port}\n")
             sys.stdout.flush()
         await serving
+    if provider is not None:
+        provider.shutdown()  # sends the last spans
     logging.getLogger("keras_transformer_serving.server").info("stopped")
+
+
+def _keys(options: argparse.Namespace) -> "Keys | None":
+    from keras_transformer_serving.server import Keys
+
+    per_minute = options.requests_per_minute
+    if per_minute is not None and (per_minute < 1 or options.api_key_file is None):
+        raise ValueError(
+            "`--requests-per-minute` must be positive, beside `--api-key-file`. "
+            f"Received: --requests-per-minute={per_minute}"
+        )
+    if options.api_key_file is None:
+        return None
+    lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8").splitlines()
+    return Keys(lines, per_minute)
+
+
+def _grpc_address(options: argparse.Namespace) -> str | None:
+    if options.grpc_port is None:
+        return None
+    return (
+        f"[{options.host}]:{options.grpc_port}"
+        if ":" in options.host
+        else f"{options.host}:{options.grpc_port}"
+    )
+
+
+def _weights(text: str) -> tuple[str, dict[int, float]]:
+    """Return the name and the weights by version of an argument NAME=VERSION:WEIGHT,…"""
+    name, _, shares = text.partition("=")
+    pairs = [share.partition(":") for share in shares.split(",")]
+    try:
+        return name, {int(version): float(weight) for version, _, weight in pairs}
+    except ValueError:
+        raise ValueError(
+            f"`--weights` must be of the form NAME=VERSION:WEIGHT,… Received: --weights={text}"
+        ) from None
 
 
 def _named(text: str) -> tuple[str, str]:

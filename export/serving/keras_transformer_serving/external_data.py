@@ -31,7 +31,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 
 
 def file_name(graph: str) -> str:
-    """Return the name of the file that a graph reads weights from, if they exceed 2 GB."""
+    """Return the name of the file that a graph reads weights from, if they exceed 1 GiB."""
     return f"{graph}.onnx_data"
 
 

@@ -45,6 +45,21 @@ class Graphs:
         """The number of hypotheses returned for each input, N."""
         return int(self.sampler.get("num_return", 1))
 
+    @property
+    def has_steps(self) -> bool:
+        """True if there are the graphs of single steps, which converted precisions and some models lack."""
+        try:
+            for name in (MODEL,) if self.start_id is None else (ENCODER, DECODER):
+                self.session(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    @property
+    def can_score(self) -> bool:
+        """True if `score` has its graphs, the single steps of an encoder–decoder."""
+        return self.start_id is not None and self.has_steps
+
     def padding_mask(self, input_ids: np.ndarray) -> np.ndarray:
         """Return the mask int64 (B, S): 0 where `input_ids` equal `pad_id`; all ones if that is None."""
         return np.ones_like(input_ids) if self.pad_id is None else (input_ids != self.pad_id).astype(np.int64)
@@ -182,22 +197,35 @@ class Graphs:
     ) -> Iterator[np.ndarray]:
         """Return an iterator of the next ids (B,) of `generate_by_steps`, until all rows have ended."""
         mask = self.padding_mask(input_ids) if attention_mask is None else attention_mask
-        if self.start_id is None:
-            step = self._prompted(input_ids, mask)
-        else:
-            step = self._encoded(input_ids, mask, self._starts(len(input_ids), **targets))
+        next_logits = self.next_logits(input_ids, mask, **targets)
         ended = ~mask.any(axis=1)
         token = None
-        never = [id_ for id_ in (self.pad_id, self.start_id) if id_ not in (None, self.end_id)]
         for _ in range(self.max_new_tokens):
             if ended.all():
                 break
-            logits = step(token)[:, -1]
-            logits[:, never] = -np.inf
+            logits = next_logits(token)
+            logits[:, [*self.never]] = -np.inf
             best = np.where(ended, self.padding_value, logits.argmax(axis=-1))
             yield best
             ended |= best == self.end_id
             token = best[:, None]
+
+    def next_logits(
+        self, input_ids: np.ndarray, attention_mask: np.ndarray, **targets: np.ndarray
+    ) -> Callable[[np.ndarray | None], np.ndarray]:
+        """Return a function from the last tokens (B, 1), None at first, to the logits (B, V) of the next."""
+        if self.start_id is None:
+            step = self._prompted(input_ids, attention_mask)
+        else:
+            step = self._encoded(input_ids, attention_mask, self._starts(len(input_ids), **targets))
+        return lambda token: step(token)[:, -1]
+
+    @property
+    def never(self) -> frozenset[int]:
+        """The tokens that are never generated: padding and start tokens, unless they end a sequence."""
+        return frozenset(
+            id_ for id_ in (self.pad_id, self.start_id) if id_ is not None and id_ != self.end_id
+        )
 
     def score(
         self,

@@ -26,9 +26,11 @@ class Threshold:
     """How far the graphs of a precision may be from the pipeline.
 
     Attributes:
-        identical_ids: the least share of identical ids, among those generated after identical ids.
+        identical_ids: the least share of identical ids, among those generated after identical ids, also in a graph of a
+            pipeline that does not generate, such as that of speech.
         score_difference: the largest difference of the scores of identical outputs, divided by their lengths.
-        relative_error: the largest relative error of an output tensor: the norm of its error divided by its norm.
+        relative_error: the largest relative error of an output tensor of floats: the norm of its error divided by its
+            norm.
     """
 
     identical_ids: float
@@ -86,7 +88,8 @@ def compare(precision: str, expected: Reference | Sequence[Example], graphs: Any
 
     Returns:
         The "thresholds" that apply; of a pipeline that generates, the numbers of "identical" and "different" outputs,
-        the fraction "identical_ids" and the largest "score_difference" (see `Threshold`); of others "relative_error".
+        the fraction "identical_ids" and the largest "score_difference" (see `Threshold`); of others "relative_error",
+        "identical_ids" or both, by the types of the output tensors.
 
     Raises:
         ParityError: if a threshold is exceeded.
@@ -94,14 +97,13 @@ def compare(precision: str, expected: Reference | Sequence[Example], graphs: Any
     threshold = THRESHOLDS[precision]
     if isinstance(expected, Reference):
         row = _compare_ids(expected, graphs.generate(expected.texts, **expected.languages))
-        passed = (
-            row["identical_ids"] >= threshold.identical_ids
-            and row["score_difference"] <= threshold.score_difference
-        )
     else:
-        row = {"relative_error": _relative_error(expected, graphs)}
-        passed = row["relative_error"] <= threshold.relative_error
-    if not passed:
+        row = _compare_tensors(expected, graphs)
+    if not (
+        row.get("identical_ids", 1) >= threshold.identical_ids
+        and row.get("score_difference", 0) <= threshold.score_difference
+        and row.get("relative_error", 0) <= threshold.relative_error
+    ):
         raise ParityError(
             f"`precisions` must have graphs that are as close to the pipeline as {threshold}. Leave {precision} out. "
             f"Received: {precision}, with {row}"
@@ -115,27 +117,48 @@ def _compare_ids(expected: Reference, outputs: Arrays) -> dict[str, Any]:
     several = expected.ids.ndim == 3
     ids, reference = (array[:, 0] if several else array for array in (outputs["ids"], expected.ids))
     scores, lengths = (outputs[name].reshape(rows, -1)[:, 0] for name in ("scores", "lengths"))
-    differs = ids != reference
-    same = ~differs.any(axis=-1)
-    equal = np.where(same, lengths, differs.argmax(axis=-1))  # ids before the first that differs
-    compared = int(equal.sum() + (~same).sum())
+    same = (ids == reference).all(axis=-1)
     differences = np.abs(scores - expected.scores)[same] / np.maximum(lengths[same], 1)
     return {
         "identical": int(same.sum()),
         "different": int((~same).sum()),
-        "identical_ids": int(equal.sum()) / compared if compared else 1.0,
+        "identical_ids": _share(*_identical_ids(ids, reference, lengths)),
         "score_difference": float(differences.max(initial=0)),
     }
 
 
-def _relative_error(examples: Sequence[Example], run: Callable[[str, Arrays], Arrays]) -> float:
-    """Return the largest relative error of the output tensors over all examples."""
-    squares: dict[tuple[str, str], list[float]] = {}
+def _identical_ids(ids: np.ndarray, reference: np.ndarray, lengths: np.ndarray | int) -> tuple[int, int]:
+    """Return the numbers of identical ids and of compared ids of rows: those up to the first that differs."""
+    differs = ids != reference
+    same = ~differs.any(axis=-1)
+    equal = np.where(same, lengths, differs.argmax(axis=-1))
+    return int(equal.sum()), int(equal.sum() + (~same).sum())
+
+
+def _share(equal: int, compared: int) -> float:
+    return equal / compared if compared else 1.0
+
+
+def _compare_tensors(examples: Sequence[Example], run: Callable[[str, Arrays], Arrays]) -> dict[str, Any]:
+    """Compare output tensors over all examples: floats by their largest relative error, ids by those that are equal."""
+    floats: dict[tuple[str, str], list[float]] = {}
+    ids: dict[tuple[str, str], list[int]] = {}
     for example in examples:
         outputs = run(example.graph, example.inputs)
         for name, values in example.outputs.items():
-            sums = squares.setdefault((example.graph, name), [0.0, 0.0])
-            sums[0] += float(np.square(outputs[name] - values, dtype="float64").sum())
-            sums[1] += float(np.square(values, dtype="float64").sum())
-    errors = [error / norm if norm else error for error, norm in squares.values()]
-    return float(np.sqrt(np.max(errors)))
+            if values.dtype.kind == "f":
+                sums = floats.setdefault((example.graph, name), [0.0, 0.0])
+                sums[0] += float(np.square(outputs[name] - values, dtype="float64").sum())
+                sums[1] += float(np.square(values, dtype="float64").sum())
+            else:
+                counts = ids.setdefault((example.graph, name), [0, 0])
+                for place, count in enumerate(_identical_ids(outputs[name], values, values.shape[-1])):
+                    counts[place] += count
+    row = {}
+    if floats:
+        row["relative_error"] = float(
+            np.sqrt(np.max([error / norm if norm else error for error, norm in floats.values()]))
+        )
+    if ids:
+        row["identical_ids"] = min(_share(*counts) for counts in ids.values())
+    return row

@@ -1,4 +1,4 @@
-"""Reading of serialised protocol buffers without the package `protobuf`."""
+"""Serialised protocol buffers without the package `protobuf`."""
 
 import struct
 from collections.abc import Iterator
@@ -43,6 +43,28 @@ def integers(value: int | float | memoryview) -> Iterator[int]:
     while position < len(value):
         number, position = _varint(value, position)
         yield number
+
+
+def message(*entries: tuple[int, bool | int | str | bytes]) -> bytes:
+    """Return a serialised message of the numbers and values of its fields: integers, strings, bytes or messages."""
+    return b"".join(_field(number, value) for number, value in entries)
+
+
+def varint(number: int) -> bytes:
+    """Return an integer as a number of variable length."""
+    rest, content = number & (1 << 64) - 1, bytearray()
+    while rest >= 0x80:
+        content.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    content.append(rest)
+    return bytes(content)
+
+
+def _field(number: int, value: bool | int | str | bytes) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3 | _VARINT) + varint(value)
+    content = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | _BYTES) + varint(len(content)) + content
 
 
 def _varint(content: memoryview, position: int) -> tuple[int, int]:

@@ -84,6 +84,11 @@ class Tensor:
         """True if a value of JSON can be {"b64": …}, the base64 of bytes."""
         return self.dtype == "string"
 
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of an entry."""
+        return {"type": self.names.json}
+
     def convert(self, value: Any, place: str) -> Any:
         """Return a value of JSON as a string, bytes, a number, or an array, after checking it.
 

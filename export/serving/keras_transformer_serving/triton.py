@@ -1,4 +1,4 @@
-"""The configuration of an ONNX graph for NVIDIA Triton Inference Server."""
+"""The configurations of an ONNX graph, and of a model of texts, for NVIDIA Triton Inference Server."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer_serving.graph_files import FLOAT32, graph_file
 from keras_transformer_serving.graphs import MODEL, loop_name
+from keras_transformer_serving.tasks import DEFAULT, ExportedPipeline
 
 CONFIG = "config.pbtxt"
 MAX_BATCH_SIZE = 32
@@ -16,6 +17,7 @@ _WARM_UP_SIZE = 8  # of axes of any size
 # Triton's data types, by NumPy's.
 _TYPES = {
     "bool": "TYPE_BOOL",
+    "string": "TYPE_STRING",
     **{f"{kind}{bits}": f"TYPE_{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
 }
@@ -66,6 +68,35 @@ def model_files(
         for name, (dtype, shape) in required.items()
     }
     return {CONFIG: text.encode(), **inputs}
+
+
+def text_model_config(config: Mapping[str, Any], max_batch_size: int = MAX_BATCH_SIZE) -> bytes:
+    """Return the `config.pbtxt` of a model of Triton's Python backend with the signature "serving_default".
+
+    Args:
+        config: the settings of the export.
+        max_batch_size: the largest batch that Triton forms of requests.
+
+    Raises:
+        ValueError: if the export's inputs are not texts.
+    """
+    pipeline = ExportedPipeline.of(config["pipeline"])
+    signatures = {} if pipeline is None else pipeline.tensors(dict(config))
+    inputs, outputs = signatures.get(DEFAULT, ((), ()))
+    if not inputs or any(tensor.dtype != "string" or tensor.shape for tensor in inputs):
+        raise ValueError(f"`text` needs an export of texts. Received: an export of a {config['pipeline']}")
+    lines = ['backend: "python"', f"max_batch_size: {max_batch_size}"]
+    for field, tensors in (("input", inputs), ("output", outputs)):
+        for tensor in tensors:
+            dims = [-1 if size is None else size for size in tensor.shape] or [1]
+            optional = "" if tensor.required or field == "output" else "  optional: true\n"
+            lines.append(
+                f"{field} {{\n  name: {json.dumps(tensor.name)}\n  data_type: {_TYPES[tensor.dtype]}\n"
+                f"  dims: {dims}\n{optional}}}"
+            )
+    if max_batch_size:
+        lines.append("dynamic_batching { max_queue_delay_microseconds: 2000 }")
+    return ("\n".join(lines) + "\n").encode()
 
 
 def _config(

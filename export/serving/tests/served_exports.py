@@ -3,7 +3,12 @@
 import asyncio
 import contextlib
 import json
+import socket
+import threading
+import time
+import urllib.request
 
+import uvicorn
 from served_graphs import (
     OFFSET,
     STEPS,
@@ -13,6 +18,7 @@ from served_graphs import (
     copy_graph,
     decoder,
     loop,
+    text_graph,
     token_graph,
 )
 
@@ -77,6 +83,22 @@ IMAGES = {
     "value_range": [0.0, 1.0],
     "tokenizer_file": "bytes.json",
 }
+EMBEDDER = {
+    **SHARED,
+    "pipeline": "Embedding",
+    "num_segments": 0,
+    "max_length": SOURCE,
+    "special_ids": None,
+    "symmetric": False,
+    "long_texts": "refuse",
+    "model_dim": 3,
+    "normalize": False,
+    "prompts": {"query": "q: "},
+    "default_prompt_name": None,
+}
+RERANKER = {**EMBEDDER, "pipeline": "Reranking", "activation": "sigmoid"}
+TEMPLATE = "{% for message in messages %}{{ message.role }}:{{ message.content }};{% endfor %}"
+CHAT = {**GENERATOR, "chat_template": {"default": TEMPLATE, "tool_use": None, "special_tokens": {}}}
 SAMPLER = {**GENERATOR, "generation": {"sampler": "sample", "seed": 3, "temperature": 1.0, "num_return": 1}}
 
 
@@ -101,6 +123,9 @@ _GRAPHS = {
             "generate_greedy.onnx": lambda: copy_graph("translator"),
         },
     ),
+    "chat": (CHAT, {"model.onnx": decoder, "generate_greedy.onnx": loop}),
+    "embedder": (EMBEDDER, {"model.onnx": lambda: text_graph("embedder")}),
+    "reranker": (RERANKER, {"model.onnx": lambda: text_graph("reranker")}),
     "tagger": (TAGGER, {"model.onnx": lambda: token_graph("tagger")}),
     "answers": (ANSWERS, {"model.onnx": lambda: token_graph("answers")}),
     "images": (IMAGES, {"model.onnx": lambda: array_graph("images")}),
@@ -132,11 +157,11 @@ def write_export(small, folder, name, **changes):
     return folder
 
 
-async def call(app, method, path, body=b"", headers=(), disconnect=None, chunks=None):
+async def call(app, method, path, body=b"", headers=(), disconnect=None, chunks=None, reads=None):
     """Return the status, headers and content of a request to an ASGI app.
 
     `body` is JSON unless it is bytes. `disconnect` is an event after which the client is gone; `chunks` is the body as
-    an asynchronous iterator.
+    an asynchronous iterator. The client does not read before the event `reads`.
     """
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     sent, done, messages = False, asyncio.Event(), []
@@ -153,6 +178,8 @@ async def call(app, method, path, body=b"", headers=(), disconnect=None, chunks=
         return {"type": "http.disconnect"}
 
     async def send(message):
+        if reads is not None:
+            await reads.wait()
         messages.append(message)
         if message["type"] == "http.response.body" and not message.get("more_body"):
             done.set()
@@ -173,6 +200,8 @@ async def call(app, method, path, body=b"", headers=(), disconnect=None, chunks=
         "client": ("test", 1),
     }
     await app(scope, receive, send)
+    if not messages:
+        return None, {}, b""
     head = messages[0]
     found = {name.decode(): value.decode() for name, value in head["headers"]}
     return head["status"], found, b"".join(message.get("body", b"") for message in messages[1:])
@@ -190,6 +219,26 @@ async def started(app):
     async with app.router.lifespan_context(app):
         await asyncio.wait_for(app.state.server.started.wait(), 30)
         yield app
+
+
+@contextlib.contextmanager
+def listening(app):
+    """Serve an app on a port of this machine, in a thread; the value is its address."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([port])))
+        thread.start()
+        address = f"http://127.0.0.1:{port.getsockname()[1]}"
+        try:
+            for _ in range(200):
+                with contextlib.suppress(OSError):
+                    urllib.request.urlopen(f"{address}/v2/health/ready").close()
+                    break
+                time.sleep(0.05)
+            yield address
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def run(exports, test, *names, **options):

@@ -29,6 +29,34 @@ def classifier():
     return model(nodes, inputs, outputs, constants)
 
 
+def text_graph(name):
+    """A vector of a text, 1 + (sum of ids) modulo 5, 7 and 11, or the score of a pair, between 0 and 1."""
+    names = ("input_ids", "attention_mask")
+    inputs = [helper.make_tensor_value_info(each, INT, ["batch_size", "length"]) for each in names]
+    nodes = [
+        ("Mul", ["input_ids", "attention_mask"], "real"),
+        ("ReduceSum", ["real", "axis"], "sum"),
+        ("Mod", ["sum", "moduli"], "remainder"),
+        ("Cast", ["remainder"], "floats", {"to": FLOAT}),
+    ]
+    constants = {"axis": np.array([1]), "moduli": np.array([[5, 7, 11]]), "one": np.array(1, "float32")}
+    if name == "embedder":
+        nodes.append(("Add", ["floats", "one"], "pooled"))
+        outputs = [helper.make_tensor_value_info("pooled", FLOAT, ["batch_size", 3])]
+        return model(nodes, inputs, outputs, constants)
+    constants = {"axis": np.array([1]), "moduli": np.array([[7]]), "three": np.array(3, "float32")}
+    nodes += [
+        ("Sub", ["floats", "three"], "logits"),
+        ("Sigmoid", ["logits"], "probabilities"),
+        ("Squeeze", ["probabilities", "axis"], "scores"),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("logits", FLOAT, ["batch_size", 1]),
+        helper.make_tensor_value_info("scores", FLOAT, ["batch_size"]),
+    ]
+    return model(nodes, inputs, outputs, constants)
+
+
 def loop(noise=False):
     """Token k after a prompt of n bytes ending in x is x + k(n − 1) + k(k − 1)/2 modulo 256, or an end token.
 

@@ -181,11 +181,9 @@ def test_row_and_column_formats_of_tensorflow_serving_are_accepted(exports):
             assert found == (200, single)
         assert await predict(app, "classifier", []) == (200, {"predictions": []})
         _, status = await json_call(app, "GET", "/v1/models/classifier")
-        assert status == {
-            "model_version_status": [
-                {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
-            ]
-        }
+        assert status["model_version_status"] == [
+            {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+        ]
         _, metadata = await json_call(app, "GET", "/v1/models/classifier/metadata")
         definitions = metadata["metadata"]["signature_def"]["signature_def"]
         assert set(definitions) == {"serving_default", "classify_pairs", "forward"}
@@ -272,7 +270,7 @@ def test_streamed_pieces_concatenate_to_the_output(exports, text):
     ("name", "body", "message"),
     [
         ("classifier", {"text": "a"}, "Streaming needs a pipeline that generates"),
-        ("sampler", {"text": "a"}, "Streaming needs the greedy sampler. Received: the sampler 'sample'"),
+        ("generator", {"text": "a", "temperature": 1.0}, 'The request must be {"text": …}'),
         ("generator", {"text": 5}, "`text` must be a string. Received: text=5"),
         ("generator", {"instances": ["a"]}, 'The request must be {"text": …}'),
         ("generator", {"text": "a", "max_new_tokens": 0}, "`max_new_tokens` must be in"),
@@ -291,15 +289,14 @@ def test_unsupported_streams_are_rejected(exports, name, body, message):
 
 
 def test_a_stream_over_the_time_limit_ends_with_an_error(exports, monkeypatch):
-    steps = serving.Graphs.steps
+    next_logits = serving.Graphs.next_logits
 
     def slow(self, *arguments):
-        for tokens in steps(self, *arguments):
-            time.sleep(0.1)
-            yield tokens
+        step = next_logits(self, *arguments)
+        return lambda token: time.sleep(0.1) or step(token)
 
     async def test(app):
-        monkeypatch.setattr(serving.Graphs, "steps", slow)
+        monkeypatch.setattr(serving.Graphs, "next_logits", slow)
         _, _, content = await call(app, "POST", "/v1/models/generator:stream", {"text": "abd"})
         assert events(content)[-1] == ("error", {"error": "The stream must end within 0.25 s"})
         assert app.state.server.active == 0
@@ -316,6 +313,7 @@ def test_openapi_and_metrics_are_served(exports):
         assert document["openapi"] == "3.1.0"
         assert "/v1/models/generator:stream" in document["paths"]
         assert "/v1/models/classifier:stream" not in document["paths"]
+        paths = [route.path for route in app.routes]
         known = {path.replace("{name}", name) for name in app.state.server.models for path in paths}
         assert set(document["paths"]) <= known
         _, _, content = await call(app, "GET", "/metrics")
@@ -330,9 +328,6 @@ def test_openapi_and_metrics_are_served(exports):
         ):
             assert line in lines
 
-    from keras_transformer_serving.server.app import routes
-
-    paths = [route.path for route in routes()]
     run(exports, test)
 
 
@@ -342,7 +337,8 @@ def example(schema):
         return schema.get("default", schema.get("enum", [None])[0])
     if schema["type"] == "array":
         return [example(schema["items"])] * schema.get("minItems", 2)
-    return {"string": "a", "integer": 1, "number": 0.5, "boolean": True}[schema["type"]]
+    values = {"string": "a", "integer": 1, "number": 0.5, "boolean": True, "object": {"b": "c"}}
+    return values[schema["type"]]
 
 
 def body_of(document, path):
@@ -391,14 +387,14 @@ def test_every_documented_option_is_accepted(exports, name):
     run(exports, test, name)
 
 
-@pytest.mark.parametrize("name", ["generator", "copier"])
+@pytest.mark.parametrize("name", ["generator", "copier", "sampler"])
 def test_every_documented_stream_option_is_accepted(exports, name):
     async def test(app):
         _, document = await json_call(app, "GET", "/openapi.json")
         path = f"/v1/models/{name}:stream"
         options = body_of(document, path)["properties"]
-        assert options.keys() == {"text", "max_new_tokens", "truncate"} | ({"long_texts"} & options.keys())
-        assert ("long_texts" in options) == (name == "copier")
+        others = {"copier": {"long_texts"}, "sampler": {"temperature", "seed", "rows"}}.get(name, set())
+        assert options.keys() == {"text", "max_new_tokens", "min_new_tokens", "truncate"} | others
         for option in options:
             request = {"text": "ab", option: example(options[option])}
             status, _, content = await call(app, "POST", path, request)

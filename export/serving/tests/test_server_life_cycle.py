@@ -108,6 +108,54 @@ def test_a_version_is_unloaded_after_its_last_request(versions):
     run(versions, test)
 
 
+def test_versions_answer_by_their_weights(versions):
+    versions.add(2)
+    versions.add(3)
+
+    async def test(app, model):
+        found = [await label(app) for _ in range(200)]
+        assert set(found) == {"version 1", "version 2"}
+        assert 0 < found.count("version 2") < 60  # 10 % of 200, three standard deviations are 13
+        assert await states(app) == {"1": "AVAILABLE", "2": "AVAILABLE"}
+        assert await label(app, "/labels/stable") == await label(app, "/versions/1") == "version 1"
+        assert await label(app, "/labels/canary") == await label(app, "/versions/2") == "version 2"
+        assert await label(app, "/versions/3") == 404
+        versions.add(4)
+        await model.poll()
+        assert await states(app) == {"1": "AVAILABLE", "2": "AVAILABLE"}
+
+    run(versions, test, weights={"it": {1: 90, 2: 10}})
+
+
+def test_a_version_that_is_not_there_yet_gets_its_share_later(versions):
+    async def test(app, model):
+        assert {await label(app) for _ in range(10)} == {"version 1"}
+        versions.add(2)
+        await model.poll()
+        assert {await label(app) for _ in range(30)} == {"version 1", "version 2"}
+
+    run(versions, test, weights={"it": {2: 2, 1: 1}})
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"it": {1: 0}}, "positive"),
+        ({"it": {}}, "positive"),
+        ({"other": {1: 1}}, "must be of it. Received: other"),
+    ],
+)
+def test_wrong_weights_are_rejected(versions, weights, message):
+    with pytest.raises(ValueError, match=message):
+        create_app({"it": versions.folder}, weights=weights)
+
+
+def test_weights_of_the_command_line_are_read():
+    assert command_line._weights("it=2:95,3:5") == ("it", {2: 95, 3: 5})
+    with pytest.raises(ValueError, match="NAME=VERSION:WEIGHT"):
+        command_line._weights("it=2")
+
+
 @pytest.mark.parametrize("damage", ["truncated", "copied"])
 def test_an_invalid_version_leaves_the_old_one_serving(versions, damage):
     async def test(app, model):

@@ -143,7 +143,7 @@ def test_streamed_pieces_of_a_long_text_concatenate_to_the_output(exports):
         status, found = await json_call(app, "POST", "/v1/models/generator:stream", body)
         assert status == 400
         assert found["error"].startswith(
-            'The request must be {"text": …}, optionally with max_new_tokens, truncate. Received'
+            'The request must be {"text": …}, optionally with max_new_tokens, min_new_tokens, truncate. Received'
         )
 
     run(exports, test, "copier", "generator")

@@ -6,16 +6,12 @@ import itertools
 import json
 import re
 import shutil
-import socket
 import subprocess
-import threading
-import time
 import urllib.request
 
 import pytest
-import uvicorn
 from PIL import Image
-from served_exports import write_export
+from served_exports import listening, write_export
 
 from keras_transformer_serving.server import create_app
 
@@ -31,20 +27,8 @@ def address(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     names = ("classifier", "generator", "tagger", "answers", "images", "copier")
     app = create_app({name: write_export(small, folder / name, name) for name in names})
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
-        thread.start()
-        found = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(f"{found}/v2/health/ready")
-                break
-            except OSError:
-                time.sleep(0.05)
+    with listening(app) as found:
         yield found
-        server.should_exit = True
-        thread.join()
 
 
 class Page:

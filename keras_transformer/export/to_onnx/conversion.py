@@ -12,7 +12,14 @@ import tensorflow as tf
 from keras_transformer.export.bundle_writer import check_pipeline, new_parts, without_tensorflow_warnings
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
-from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers, weights
+from keras_transformer.export.to_onnx import (
+    graph_traversal,
+    optimum,
+    rewrites,
+    text_graphs,
+    tf2onnx_handlers,
+    weights,
+)
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.pipelines.base import Arrays, Axes, Graph
 from keras_transformer_options.arguments import ArgumentError
@@ -31,6 +38,7 @@ def onnx(
     *,
     precisions: Sequence[str] = (FLOAT32,),
     texts: Sequence[Any] | None = None,
+    text_graph: bool = False,
     signature_key: bytes | None = None,
 ) -> pathlib.Path:
     """Export a pipeline as ONNX graphs, and verify their outputs.
@@ -60,6 +68,9 @@ def onnx(
             outputs must be close to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`).
         texts: texts to compare a generating pipeline and its graphs on; by default made from the vocabulary. Other
             pipelines are compared on random ids, images or graphs.
+        text_graph: whether to write `text_to_text.onnx`, too, from "text" to "generated_text" and "error", strings
+            (B,): the loop between the tokenizer and the detokenizer as operators of onnxruntime-extensions. For a
+            `TextToText` with a SentencePiece tokenizer whose ids the operators give on the tokenizer's examples.
         signature_key: a key to sign the manifest with (HMAC-SHA256), which `verify` and
             `keras_transformer_serving.load` can require; all parts of an export have the same key.
 
@@ -79,6 +90,8 @@ def onnx(
     """
     folder = files.as_folder(folder)
     check(pipeline, precisions)
+    if text_graph:
+        text_graphs.check(pipeline)
     if texts is not None and not pipeline.generates:
         raise ValueError(
             f"`texts` must be None for a {type(pipeline).__name__}, whose graphs do not take texts. "
@@ -86,7 +99,7 @@ def onnx(
         )
     compare = comparison.WithPipeline(pipeline, texts)
     with new_parts(pipeline, folder, [ONNX], signature_key) as written:
-        write(pipeline, precisions, *written[ONNX], compare)
+        write(pipeline, precisions, *written[ONNX], compare, text_graph)
     return folder / ONNX
 
 
@@ -131,6 +144,7 @@ def write(
     new: pathlib.Path,
     report: dict[str, Any],
     compare: comparison.WithPipeline,
+    text_graph: bool = False,
 ) -> None:
     """Write ONNX graphs and the report of their comparison.
 
@@ -140,9 +154,11 @@ def write(
         new: the folder to write into.
         report: the entry of `parity.json`, which is updated.
         compare: the comparison with the pipeline.
+        text_graph: as for `onnx`.
 
     Raises:
         ParityError: if an output differs too much.
+        ValueError: if the graph of texts gives other ids or texts.
     """
     compare.tokenizers()  # before the conversion, which takes longer
     loop = loop_name(pipeline.export_config()) if pipeline.generates else None
@@ -155,6 +171,8 @@ def write(
     for name, config in (configs or {}).items():
         files.write_json(new / OPTIMUM / name, config)
     report.update(compare(new, ONNX, store=True))
+    if text_graph:
+        report["text_graph"] = text_graphs.write(pipeline, new, report["examples"])
 
 
 def _write_graph(
@@ -277,11 +295,12 @@ def _from_function(traced: Any, signature: Sequence[tf.TensorSpec]) -> Any:
         )[0]
 
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # `convert` reports unconverted operations
-    try:
-        with _without_copies():
+    with _with_actual_readers():
+        try:
+            with _without_copies():
+                return converted()
+        except Exception:  # an optimisation may have failed, which is skipped if there is a copy
             return converted()
-    except Exception:  # an optimisation may have failed, which is skipped if there is a copy
-        return converted()
 
 
 @contextlib.contextmanager
@@ -299,6 +318,28 @@ def _without_copies() -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _with_actual_readers() -> Iterator[None]:
+    """Let tf2onnx record only the nodes that read a renamed value as its readers.
+
+    It renames every value of a branch or loop body, and records all of their nodes as readers of each: its memory grows
+    with the square of the number of nodes, by 18 GB for the loop of a decoder of 16 layers.
+    """
+    from tf2onnx.graph import Graph
+
+    replace_all_inputs = Graph.replace_all_inputs
+
+    def replace(graph: Any, old: str, new: str, ops: Any = None) -> None:
+        readers = None if ops is None else [node for node in ops if old in node.input]
+        replace_all_inputs(graph, old, new, readers)
+
+    Graph.replace_all_inputs = replace
+    try:
+        yield
+    finally:
+        Graph.replace_all_inputs = replace_all_inputs
 
 
 def _insert_captured(graph: Any, traced: Any) -> None:

@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 Shapes = dict[str, list[int | None]]
@@ -31,12 +31,12 @@ def inner(node: Any) -> list[Any]:
     return graphs + [graph for attribute in node.attribute for graph in attribute.graphs]
 
 
-def rename(graph: Any, old: str, new: str) -> None:
-    """Rename a value in the inputs of all nodes."""
+def rename(graph: Any, names: Mapping[str, str]) -> None:
+    """Rename values, from old to new names, in the inputs of all nodes."""
     for node in nodes(graph):
         for place, name in enumerate(node.input):
-            if name == old:
-                node.input[place] = new
+            if name in names:
+                node.input[place] = names[name]
 
 
 def readers(graph: Any) -> dict[str, list[Any]]:

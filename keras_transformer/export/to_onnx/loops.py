@@ -18,6 +18,8 @@ def hoist_invariants(graph: Any) -> None:
             continue
         (body,) = inner(node)
         kept = {output.name for output in graph.output}
+        renamed_inside: dict[str, str] = {}
+        renamed_outside: dict[str, str] = {}
         copies = {
             identity.output[0]: identity.input[0] for identity in body.node if identity.op_type == "Identity"
         }
@@ -27,9 +29,10 @@ def hoist_invariants(graph: Any) -> None:
             others = [output.name for place, output in enumerate(body.output) if place != 1 + number]
             if copies.get(returned, returned) != inside or inside in others or node.output[number] in kept:
                 continue
-            rename(body, inside, outside)
-            rename(graph, node.output[number], outside)
+            renamed_inside[inside] = renamed_outside[node.output[number]] = outside
             del body.input[2 + number], body.output[1 + number], node.input[2 + number], node.output[number]
+        rename(body, renamed_inside)
+        rename(graph, renamed_outside)
 
 
 def share_constants(graph: Any) -> None:
@@ -37,13 +40,15 @@ def share_constants(graph: Any) -> None:
     from onnx import numpy_helper
 
     first: dict[tuple[Any, ...], str] = {}
+    renamed: dict[str, str] = {}
     for constant in graph.initializer:
         if math.prod(constant.dims) > _MAX_SHARED_SIZE:
             continue
         values = numpy_helper.to_array(constant)
         same = first.setdefault((values.dtype.str, values.shape, values.tobytes()), constant.name)
         if same != constant.name:
-            rename(graph, constant.name, same)
+            renamed[constant.name] = same
+    rename(graph, renamed)
 
 
 def compute_before_loops(graph: Any) -> None:
@@ -99,8 +104,8 @@ def merge_equal_variables(graph: Any) -> None:
         for number in reversed(range(len(inside))):
             first = classes.index(classes[number])
             if first != number and node.output[number] not in kept:
-                rename(body, inside[number], inside[first])
-                rename(graph, node.output[number], node.output[first])
+                rename(body, {inside[number]: inside[first]})
+                rename(graph, {node.output[number]: node.output[first]})
                 del (
                     body.input[2 + number],
                     body.output[1 + number],
@@ -111,8 +116,7 @@ def merge_equal_variables(graph: Any) -> None:
 
 def compute_once(graph: Any) -> None:
     """Eliminate common subexpressions."""
-    for name, first in _same_values(graph, {}).items():
-        rename(graph, name, first)
+    rename(graph, _same_values(graph, {}))
 
 
 def _same_values(graph: Any, same: dict[str, str]) -> dict[str, str]:

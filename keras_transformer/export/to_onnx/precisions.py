@@ -224,7 +224,7 @@ class _Widening:
             for constant in graph.initializer
         }
         self._wide: dict[str, str] = {}  # the names of values in float64, by their names in float32
-        sensitive = _sensitive(model)
+        sensitive = _sensitive(model, self._types)
         for graph in graph_traversal.graphs(model.graph):  # enclosing graphs first
             casts: dict[str, str] = {}
             changed: list[Any] = []
@@ -284,14 +284,21 @@ def _cast(source: str, target: str, to: int) -> Any:
     return helper.make_node("Cast", [source], [target], f"{target}_cast", to=to)
 
 
-def _sensitive(model: Any) -> set[str]:
-    """Return the outputs of nodes that stay in float32: `_FLOAT32`, squares, and the computation of angles."""
+def _sensitive(model: Any, types: dict[str, int]) -> set[str]:
+    """Return the outputs of nodes that stay in float32.
+
+    They are `_FLOAT32`, squares, the computation of angles, and casts from float64, such as of the energies of audio.
+    """
+    from onnx import TensorProto
+
     nodes = [*graph_traversal.nodes(model.graph)]
     producers = {name: node for node in nodes for name in node.output}
     sensitive = {
         name
         for node in nodes
-        if node.op_type in _FLOAT32 or (node.op_type == "Mul" and node.input[0] == node.input[1])
+        if node.op_type in _FLOAT32
+        or (node.op_type == "Mul" and node.input[0] == node.input[1])
+        or (node.op_type == "Cast" and types.get(node.input[0]) == TensorProto.DOUBLE)
         for name in node.output
     }
     remaining = [node for node in nodes if node.op_type in ("Sin", "Cos")]

@@ -150,7 +150,7 @@ def remove_full_slices(graph: Any, _: Shapes) -> bool:
         and node.output[0] not in {output.name for output in graph.output}
     ]
     for node in full_slices:
-        rename(graph, node.output[0], node.input[0])
+        rename(graph, {node.output[0]: node.input[0]})
         graph.node.remove(node)
     return bool(full_slices)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.export.to_onnx import graph_traversal
 
-MAX_BYTES = 2**31 - 2**24  # of weights in the graph's file, a protocol buffer of at most 2 GiB
+MAX_BYTES = 2**30  # of weights in the graph's file, which is in memory up to four times while it is written
 MIN_EXTERNAL_BYTES = 1024  # of a weight that is written to the external file, if there is one
 _PAGE = 4096  # of the operating system: files are mapped from a multiple of it
 

@@ -370,10 +370,24 @@ for shape in ((2, 200), (400,), (2, 400, 1)):
     invalid(
         LogMelSpectrogram(), {}, ({"inputs": zeros(*shape)}, f"{message}{shape}"), name="LogMelSpectrogram"
     )
+LENGTHS = "`lengths` must be integers of shape (B,), one for each row of `inputs`. Received: lengths.shape="
+WRONG_LENGTHS = (
+    ({"lengths": np.ones((2, 1), "int32")}, f"{LENGTHS}(2, 1), dtype=int32"),
+    ({"lengths": np.ones(1, "int32")}, f"{LENGTHS}(1,), dtype=int32"),
+    ({"lengths": np.ones(2, "float32")}, f"{LENGTHS}(2,), dtype=float32"),
+)
+invalid(LogMelSpectrogram(), {"inputs": zeros(2, 400)}, *WRONG_LENGTHS, name="LogMelSpectrogram")
 invalid(
     ConvolutionalSubsampling,
     {"filters": 4},
     must(POSITIVE, filters=0, kernel_size=0),
     must("be odd", kernel_size=4),
-    ({"strides": (2, 0)}, "`strides` must be a positive integer. Received: strides=0"),
+    *[must("be a list of positive integers", strides=strides) for strides in ((2, 0), (), 2, (2, 1.5))],
+)
+invalid(
+    called(ConvolutionalSubsampling, 4),
+    {"inputs": zeros(2, 7, 3)},
+    ({"inputs": zeros(2, 7)}, "`inputs` must be frames (B, T, F). Received: inputs.shape=(2, 7)"),
+    *WRONG_LENGTHS,
+    name="ConvolutionalSubsampling call",
 )

@@ -4,9 +4,11 @@ import functools
 
 import numpy as np
 
+from keras_transformer.layers import LogMelSpectrogram
 from keras_transformer.layers.residual import NORMALIZATIONS
 from keras_transformer.models import (
     BERT,
+    CTC,
     GAT,
     GPT,
     T5,
@@ -22,10 +24,12 @@ from keras_transformer.models import (
     Pretraining,
     SentenceEncoder,
     SequenceClassifier,
+    SpeechEncoder,
     TokenClassifier,
     Transformer,
     Unlimiformer,
     ViT,
+    Whisper,
 )
 from keras_transformer.relations import SlidingWindow
 
@@ -366,4 +370,106 @@ invalid(
     ({"pairs": EDGES + 6}, "`pairs` must be nodes in [0, 6). Received: pairs=[6]"),
     ({"pairs": EDGES - 1}, "`pairs` must be nodes in [0, 6). Received: pairs=[-1]"),
     name="LinkPredictor call",
+)
+
+SPEECH = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 8}
+AUDIO, FRAMES = np.zeros((2, 1600), "float32"), np.zeros((2, 9, 5), "float32")
+invalid(
+    SpeechEncoder,
+    SPEECH,
+    HEADS_DIVIDE,
+    must(POSITIVE, num_layers=0, model_dim=0, hidden_dim=0, num_features=0),
+    must(RATE, dropout=1.0),
+    must("be a list of positive integers", strides=()),
+    must("be odd", kernel_size=4),
+    must("be", position_encoding="sine", relation=3, rematerialize="layers"),
+    (
+        {"num_features": 5, "features": LogMelSpectrogram()},
+        "`num_features` must be None for a model with `features`. Received: num_features=5, features=",
+    ),
+    type_errors=[must("be a layer such as `LogMelSpectrogram`", features="mel")],
+)
+invalid(
+    CTC,
+    {"encoder": SpeechEncoder(**SPEECH), "vocabulary_size": 5},
+    must(POSITIVE, vocabulary_size=0),
+    must(POSITIVE, vocabulary_size=2.5),
+    type_errors=[({"encoder": None}, "`encoder` must be a `SpeechEncoder`. Received: a NoneType")],
+)
+OF_AUDIO = "`audio` must be floats of shape (B, N). Received: audio.shape="
+for model in (SpeechEncoder(**SPEECH), CTC(SpeechEncoder(**SPEECH), 5)):
+    invalid(
+        lambda model, **inputs: model(inputs),
+        {"model": model, "audio": AUDIO},
+        (
+            {"frames": FRAMES},
+            "`inputs` must have ['audio'] and may have ['lengths']. Received: the keys ['audio', 'f",
+        ),
+        ({"audio": AUDIO[0]}, f"{OF_AUDIO}(1600,), dtype=float32"),
+        ({"audio": AUDIO[..., None]}, f"{OF_AUDIO}(2, 1600, 1), dtype=float32"),
+        ({"audio": AUDIO.astype("int16")}, f"{OF_AUDIO}(2, 1600), dtype=int16"),
+        ({"audio": AUDIO + np.nan}, "`audio` must be finite. Received: nan at row 0, column 0"),
+        ({"audio": AUDIO - np.inf}, "`audio` must be finite. Received: -inf at row 0, column 0"),
+        (
+            {"audio": AUDIO[:, :0]},
+            "`inputs` must be audio (B, N) of more than … 200 samples. Received: …(2, 0)",
+        ),
+        (
+            {"lengths": np.array([1600])},
+            "`lengths` must be integers of shape (B), B = 2. Received: …shape=(1,)",
+        ),
+        ({"lengths": np.ones(2)}, "`lengths` must be integers of shape (B), B = 2. Received: …dtype=float64"),
+        ({"lengths": np.array([-1, 2])}, "`lengths` must be at least 0. Received: -1 at row 0"),
+        name=f"{type(model).__name__} call",
+    )
+invalid(
+    lambda frames: SpeechEncoder(**SPEECH, num_features=5)({"frames": frames}),
+    {},
+    (
+        {"frames": FRAMES[..., :4]},
+        "`frames` must be floats of shape (B, T, 5)… Received: frames.shape=(2, 9, 4)",
+    ),
+    ({"frames": FRAMES + np.nan}, "`frames` must be finite. Received: nan at index [0, 0, 0]"),
+    name="SpeechEncoder of frames call",
+)
+WHISPER = {
+    "vocabulary_size": 12,
+    **SPEECH,
+    "max_source_length": 10,
+    "max_length": 6,
+    "pad_id": 0,
+    "start_id": 1,
+    "end_id": 2,
+}
+invalid(
+    Whisper,
+    WHISPER,
+    HEADS_DIVIDE,
+    must(POSITIVE, **NUMBERS, hidden_dim=0, num_decoder_layers=0, num_mels=0),
+    must(POSITIVE, max_source_length=0, max_length=0),
+    ({"model_dim": 9, "num_heads": 3}, "`model_dim` must be even. Received: model_dim=9"),
+    must(RATE, dropout=1.0, attention_dropout=1.0, hidden_dropout=-0.1),
+    must("be in [0, 12)", pad_id=12, start_id=12, end_id=-1),
+    must("be one of", rematerialize="layers"),
+)
+MELS, TARGETS = np.zeros((2, 20, 80), "float32"), np.ones((2, 3), int)
+EITHER = "`inputs` must have either 'audio' or 'frames'. Received: the keys "
+invalid(
+    lambda **inputs: Whisper(**WHISPER)({"target_ids": TARGETS, **inputs}),
+    {},
+    ({}, f"{EITHER}['target_ids']"),
+    ({"audio": AUDIO, "frames": MELS}, f"{EITHER}['audio', 'frames', 'target_ids']"),
+    (
+        {"frames": MELS[:, 1:]},
+        "`frames` must be floats of shape (B, 20, 80)… Received: frames.shape=(2, 19, 80)",
+    ),
+    ({"audio": AUDIO + np.nan}, "`audio` must be finite. Received: nan at row 0, column 0"),
+    ({"audio": AUDIO.astype("int16")}, "`audio` must be floats of shape (B, N)… Received: …dtype=int16"),
+    ({"audio": AUDIO[:1]}, "`audio` must be floats of shape (B, N), B = 2. Received: audio.shape=(1, 1600)"),
+    ({"audio": AUDIO, "target_ids": 12 * TARGETS}, "`target_ids` must be in [0, 12). Received: 12 at row 0"),
+    (
+        {"audio": AUDIO, "target_ids": np.ones((2, 7), int)},
+        "`inputs` must be at most max_length=6 long. Received: ",
+    ),
+    name="Whisper call",
 )

@@ -2,7 +2,10 @@
 
 import functools
 
+import numpy as np
+
 from keras_transformer import export, models, pipelines, text
+from tests.audio import wav
 
 from .table import InvalidCalls, must
 
@@ -209,4 +212,78 @@ invalid(
     must("be a plain folder name", name=5),
     type_errors=[must("be a list of texts", texts="Hola")],
     name="export.saved_model",
+)
+
+
+SPEECH = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 8}
+SAMPLES = np.zeros(1600, "float32")
+
+
+@functools.cache
+def recognizer(num_features=None, vocabulary_size=260):
+    """Return a small recognizer of speech."""
+    return models.CTC(models.SpeechEncoder(**SPEECH, num_features=num_features), vocabulary_size)
+
+
+@functools.cache
+def whisper():
+    """Return a small model of audio that generates."""
+    sizes = {**SPEECH, "max_source_length": 10, "max_length": 6}
+    return models.Whisper(260, **sizes, pad_id=0, start_id=2, end_id=3)
+
+
+invalid(
+    lambda model=recognizer, tokenizer=TOKENIZER, **options: pipelines.SpeechToText(
+        model(), tokenizer, **options
+    ),
+    {},
+    must("be positive", max_seconds=0),
+    must("be positive", max_seconds="1"),
+    (
+        {"model": functools.partial(recognizer, vocabulary_size=7)},
+        "`model` and `tokenizer` must have the same vocabulary_size. Received: model.vocabulary_size=7, tok",
+    ),
+    type_errors=[
+        must("be one of keras_transformer.text", tokenizer=None),
+        ({"model": bert}, "`model` must be a recognizer of speech, such as `models.CTC`. Received: a BERT"),
+        (
+            {"model": functools.partial(recognizer, num_features=5)},
+            "`model` must read audio rather than frames. Received: model.sample_rate=None",
+        ),
+    ],
+    name="SpeechToText",
+)
+invalid(
+    lambda **options: pipelines.SpeechToText(whisper(), TOKENIZER, **options),
+    {"max_new_tokens": 4},
+    ({"generation": "sample"}, "`generation` must not sample for speech. Received: generation=Sample("),
+    must("be a positive integer", max_new_tokens=0),
+    must("be at most 6, the positions of the model after `prefix_ids`", max_new_tokens=7),
+    must("be at most 0.2, the model's duration", max_seconds=1.0),
+    ({"prefix_ids": [5, 260]}, "`prefix_ids[1]` must be in [0, 260). Received: prefix_ids[1]=260"),
+    ({"constraints": [3]}, "`constraints` must contain constraints such as … Received: a list with 3"),
+    name="SpeechToText of Whisper",
+)
+invalid(
+    lambda audio=SAMPLES, **options: pipelines.SpeechToText(recognizer(), TOKENIZER)([audio], **options),
+    {},
+    must("be a positive integer", batch_size=0),
+    must("be 'raise' or 'return'", errors="skip"),
+    ({"audio": wav(SAMPLES, rate=8000)}, "`audio` must have 16000 samples a second. Received: 8000 in "),
+    ({"audio": wav(SAMPLES, channels=2)}, "`audio` must have one channel. Received: 2 channels in "),
+    ({"audio": b""}, "`audio` must be a WAV file of integer samples. Received: 0 bytes, an incomplete file"),
+    ({"audio": wav([])}, "`audio` must have samples. Received: none in "),
+    ({"audio": SAMPLES[:0]}, "`audio` must have 160 to 480000 samples (30.0 seconds). Received: 0 samples"),
+    ({"audio": SAMPLES[None]}, "`audio` must be floats (N,), of one channel. Received: … shape (1, 1600)"),
+    ({"audio": SAMPLES + np.nan}, "`audio` must be finite. Received: NaN or infinite samples in audio[0]"),
+    ({"audio": SAMPLES.astype("int16")}, "`audio` must be floats, usually from -1 to 1. Received: int16"),
+    ({"audio": None}, "`audio` must be floats (N,) or the path of a WAV file. Received: a NoneType"),
+    name="SpeechToText call",
+)
+invalid(
+    lambda audio: pipelines.SpeechToText(recognizer(), TOKENIZER)(audio),
+    {},
+    ({"audio": "missing.wav"}, "[Errno 2] No such file or directory: 'missing.wav'"),
+    name="SpeechToText call",
+    error=FileNotFoundError,
 )

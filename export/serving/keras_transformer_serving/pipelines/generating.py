@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.graphs import TEMPERATURES, Graphs
-from keras_transformer_serving.pipelines import languages
+from keras_transformer_serving.graphs import DECODER, ENCODER, TEMPERATURES, Graphs
+from keras_transformer_serving.pipelines import documents, languages
 from keras_transformer_serving.pipelines.errors import (
     Errors,
     InvalidInputError,
@@ -19,9 +19,11 @@ from keras_transformer_serving.pipelines.errors import (
 )
 from keras_transformer_serving.tasks import DEFAULT, ERROR_OUTPUT, TEXT, ExportedPipeline, Task, Tensor
 from keras_transformer_serving.text import Tokenizer, splitting
+from keras_transformer_serving.text.alignment import Score
 from keras_transformer_serving.text.chat import Chat, ChatTemplate, is_conversation
 
 NEW_SEED = -1  # draws a new seed
+_MOST_LOGITS = 2**24  # of a batch that is scored
 _NO_TEXT = (
     "`texts` must be rows of ids, for `generate`: the export's tokenizer is not one of `keras_transformer.text`, so "
     "that texts are for its SavedModel."
@@ -131,6 +133,11 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         }
 
     @property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end an output: the model's end token and those of constraints."""
+        return frozenset((self.graphs.end_id, *self._other_ends))
+
+    @property
     def languages(self) -> Sequence[str]:
         """The languages of a translation model of many languages; none for most models."""
         known: Sequence[str] = self.config.get("languages", ())
@@ -166,6 +173,9 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         source_language: Any = None,
         target_language: Any = None,
         long_texts: str | None = None,
+        tag_handling: str | None = None,
+        glossary: Any = None,
+        glossary_mode: str = "hard",
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> Any:
@@ -182,6 +192,12 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             target_language: as in `generate`.
             long_texts: of an encoder–decoder, "refuse", an error, for texts of more than `max_source_tokens` tokens, or
                 "split" them into lines and sentences, whose outputs are joined; by default the export's setting.
+            tag_handling: of an encoder–decoder, "html" to keep tags and placeholders, or "placeholders" to keep
+                placeholders such as `{name}` and `%s`: they are put around or beside the words that translate theirs.
+            glossary: of an encoder–decoder, a mapping of at most 1,000 terms to their translations, or one for each
+                text. Those whose term is in a text are in its output, in place of the words that translate the term.
+            glossary_mode: "hard", or "soft" to keep other words if the model finds the translation of a term too
+                improbable.
             errors: "raise" the error of a text, or "return" it in place of the output.
             truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
                 tokens and the end token; a prompt is truncated to its last tokens, which the output continues.
@@ -191,14 +207,17 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
 
         Raises:
             TypeError: if a text is not a string.
-            ValueError: if a text is not valid Unicode or too long, an option is out of range, a language is unknown or
-                missing, there is no tokenizer, or a decoder-only model is given `long_texts`.
+            ValueError: if a text is not valid Unicode or too long, its tags are not closed, an option is out of range,
+                a language is unknown or missing, there is no tokenizer, the export lacks graphs of single steps, which
+                `tag_handling` and `glossary` need, or a decoder-only model is given one of them or `long_texts`.
 
         Example:
             >>> translate(["la casa", "el perro"], max_new_tokens=[4, 8])
             ['the house', 'the dog']
             >>> translate("La casa.\n\nEl perro.", long_texts="split")
             'The house.\n\nThe dog.'
+            >>> translate("<p>La <b>casa</b> azul", tag_handling="html", glossary={"casa": "home"})
+            '<p>The blue <b>home</b>'
         """
         one = self._is_one(texts)
         rows = [texts] if one else list(texts)
@@ -206,23 +225,44 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             raise ValueError(_NO_TEXT)
         options = _numbers(len(rows), max_new_tokens, min_new_tokens, temperature)
         chosen = self._languages(len(rows), source_language, target_language)
-        splits, split = self._split(rows, long_texts), None
-        if splits is not None:
-            split = splitting.SplitTexts(splits)
-            rows = split.parts
-            options = {
-                name: values[split.owners] if values.ndim else values for name, values in options.items()
-            }
-            chosen = {name: split.of_each(values) for name, values in chosen.items()}
+        if tag_handling is not None or glossary is not None:
+            self.check_documents(truncate)
+            outputs = documents.translate(
+                rows,
+                tag_handling,
+                documents.glossaries_of(len(rows), glossary, glossary_mode),
+                self.split_function(long_texts),
+                lambda split: self._outputs(
+                    split.parts, batch_size, *_of_parts(split, options, chosen), "return"
+                ),
+                lambda row: self.score_function({name: values[row] for name, values in chosen.items()}),
+                errors,
+            )
+        elif splitting_function := self.split_function(long_texts):
+            split = splitting.SplitTexts(splitting_function(rows))
+            options, chosen = _of_parts(split, options, chosen)
+            outputs = split.join(self._outputs(split.parts, batch_size, options, chosen, errors, truncate))
+        else:
+            outputs = self._outputs(rows, batch_size, options, chosen, errors, truncate)
+        return outputs[0] if one else outputs
+
+    def _outputs(
+        self,
+        rows: Sequence[Any],
+        batch_size: int,
+        options: dict[str, np.ndarray],
+        chosen: dict[str, list[str]],
+        errors: Errors,
+        truncate: bool = False,
+    ) -> list[Any]:
+        """Return the output texts, or errors, of texts that are not split."""
         row_errors = RowErrors(errors)
         for row, text in enumerate(rows):
             with row_errors.of(row):
                 self._check_text(row, text)
         ids = self._generate(rows, batch_size, row_errors, truncate, options, chosen)["ids"]
         first = ids if ids.ndim == 2 else ids[:, 0]
-        outputs = row_errors.merge({row: self.decode(first[row]) for row in row_errors.accepted(len(rows))})
-        outputs = outputs if split is None else split.join(outputs)
-        return outputs[0] if one else outputs
+        return row_errors.merge({row: self.decode(first[row]) for row in row_errors.accepted(len(rows))})
 
     def _is_one(self, texts: Any) -> bool:
         """Return whether the argument of a call is one text."""
@@ -232,13 +272,55 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         """Raise a TypeError or ValueError unless the item of a call at index `row` is a text."""
         check_string("texts", row, text)
 
-    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
-        """Return each text as parts that fit `max_source_tokens`; None if long texts are errors."""
+    def split_function(
+        self, long_texts: str | None = None
+    ) -> Callable[[Sequence[Any]], list[splitting.Split]] | None:
+        """Return the function that splits texts into parts that fit `max_source_tokens`; None if long ones are errors.
+
+        Args:
+            long_texts: "refuse" or "split", by default the export's setting.
+
+        Raises:
+            ValueError: if the setting is unknown, or the model is decoder-only.
+        """
         if long_texts is not None:
             raise ValueError(
                 f"`long_texts` must be None for a decoder-only model. Received: long_texts={long_texts!r}"
             )
         return None
+
+    def check_documents(self, truncate: bool = False) -> None:
+        """Raise a ValueError unless texts can have tags and a glossary."""
+        raise ValueError(
+            "`tag_handling` and `glossary` must be None for a decoder-only model. Received: an export of a "
+            f"{self.config['pipeline']}"
+        )
+
+    def score_function(self, chosen: dict[str, str]) -> Score:
+        """Return a function from sources and a target to log-probabilities, with which translations are aligned.
+
+        Args:
+            chosen: the languages of the texts and the outputs, by option.
+        """
+        tokenizer = self._text_tokenizer
+
+        def score(sources: Sequence[str], target: str) -> tuple[np.ndarray, list[int]]:
+            rows = [self.tokenize(source, chosen.get(languages.SOURCE, "")) for source in sources]
+            target_ids = tokenizer.tokenize(target)
+            scores = np.full((len(rows), len(target_ids)), -np.inf)
+            accepted = [row for row, ids in enumerate(rows) if ids]
+            size = max(_MOST_LOGITS // max(len(target_ids) * self.graphs.vocabulary_size, 1), 1)
+            for begin in range(0, len(accepted) if target_ids else 0, size):
+                batch = accepted[begin : begin + size]
+                input_ids, mask = self.padded([rows[row] for row in batch])
+                targets = stacked([self.target_inputs(chosen.get(languages.TARGET, ""))] * len(batch))
+                scores[batch] = self.graphs.score(
+                    input_ids, np.tile(target_ids, (len(batch), 1)), mask, **targets
+                )
+            ends = [len(tokenizer.detokenize(target_ids[: end + 1])) for end in range(len(target_ids))]
+            return scores, [min(end, len(target)) for end in ends]
+
+        return score
 
     def generate(
         self,
@@ -430,8 +512,30 @@ class TextToText(Generating):
 
     _or_long_texts = ", or long_texts='split'"
 
-    def _split(self, texts: list[Any], long_texts: str | None) -> list[splitting.Split] | None:
-        return self.split_texts(texts) if self.splits(long_texts) else None
+    def split_function(
+        self, long_texts: str | None = None
+    ) -> Callable[[Sequence[Any]], list[splitting.Split]] | None:
+        """Return the function that splits texts into parts that fit `max_source_tokens`; None if long ones are errors.
+
+        Args:
+            long_texts: "refuse" or "split", by default the export's setting.
+
+        Raises:
+            ValueError: if the setting is unknown.
+        """
+        return self.split_texts if self.splits(long_texts) else None
+
+    def check_documents(self, truncate: bool = False) -> None:
+        """Raise a ValueError unless texts can have tags and a glossary."""
+        if truncate:
+            raise ValueError(
+                "`truncate` must be False with `tag_handling` or `glossary`. Received: truncate=True"
+            )
+        if not self.graphs.can_score:
+            raise ValueError(
+                f"`tag_handling` and `glossary` need the graphs {ENCODER} and {DECODER}, by which words are aligned: "
+                "load an export of a Transformer or T5 with precision='float32'. Received: an export without them"
+            )
 
     def splits(self, long_texts: str | None = None) -> bool:
         """Return whether long texts are split, by an argument or the export's setting."""
@@ -563,6 +667,16 @@ def stream_text(
 def stacked(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Return the inputs of B ≥ 1 rows, of `target_inputs`, as arrays (B, …)."""
     return {name: np.array([row[name] for row in rows], np.int64) for name in rows[0]}
+
+
+def _of_parts(
+    split: splitting.SplitTexts, options: dict[str, np.ndarray], chosen: dict[str, list[str]]
+) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """Return the options and the languages of the parts of texts."""
+    return (
+        {name: values[split.owners] if values.ndim else values for name, values in options.items()},
+        {name: split.of_each(values) for name, values in chosen.items()},
+    )
 
 
 def _numbers(count: int, *values: Any) -> dict[str, np.ndarray]:

@@ -108,11 +108,18 @@ class SpeechToText(SpeechTask, ArrayPipeline):
         return feed
 
     def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:
-        """Return the text of ids (T,)."""
-        return {"text": self.tokenizer.detokenize(outputs["ids"].tolist())}
+        """Return the text of logits (T', V), or of ids (T,)."""
+        ids = outputs["ids"] if "ids" in outputs else _best_path(outputs["logits"])
+        return {"text": self.tokenizer.detokenize(ids.tolist())}
 
     def _outputs(self, samples: np.ndarray) -> Row:
         return {name: values[0] for name, values in self.run(audio=samples[None]).items()}
+
+
+def _best_path(logits: np.ndarray) -> np.ndarray:
+    """Return the most probable id at each time (T',), 0, which is none, where it repeats the one before."""
+    ids = logits.argmax(axis=-1)
+    return np.where(ids == np.pad(ids[:-1], (1, 0)), 0, ids)
 
 
 def is_single(audio: Any) -> bool:

@@ -288,6 +288,11 @@ class TextPipeline(TextTask, Model):
         separators = (num_texts - 1) * (self.tokenizer.pair_separators - 1)
         return (2**30 if limit is None else limit) - 1 - num_texts - separators
 
+    def with_special_ids(self, ids: list[int]) -> list[int]:
+        """Return the ids of a text with the special ids around it."""
+        rows, _ = self._with_special_ids(None, ids)
+        return rows[0]
+
     def _with_special_ids(
         self, first: list[int] | None, second: list[int]
     ) -> tuple[list[list[int]], list[int]]:

@@ -210,7 +210,7 @@ class Batcher:
 
     def _count(self, rows: int) -> None:
         self._rows += rows
-        self._metrics.queue_length.set(self._rows)
+        self._metrics.queue_length.inc(rows)  # of all versions of the model
 
     def _run(self) -> None:
         """Compute batches and steps, until the batcher is closed."""

@@ -2,18 +2,18 @@
 
 import dataclasses
 import functools
-import itertools
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.graphs import DECODER, ENCODER, uniform_noise
+from keras_transformer_serving.decoding import CONSTRAINTS, TokenChooser
+from keras_transformer_serving.graphs import uniform_noise
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import NEW_SEED, Generating, stacked, stream_text
-from keras_transformer_serving.server import long_texts
+from keras_transformer_serving.server import documents, long_texts
 from keras_transformer_serving.server.signatures import (
     TRUNCATE,
     Job,
@@ -24,18 +24,35 @@ from keras_transformer_serving.server.signatures import (
     text_of,
 )
 from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, TEXT, Row, Tensor
+from keras_transformer_serving.text import splitting
+from keras_transformer_serving.text.documents import Document
 
 _SHORT = 32  # source tokens; shorter texts are in one batch, as the decoder takes most of the time
 _MOST_ALIGNED = 64  # tokens of a source text: each is hidden once
+_SETTINGS = {
+    **{name: f"Beam({name}=…)" for name in ("num_beams", "length_penalty", "num_return")},
+    **{name: f"Sample({name}=…)" for name in ("temperature", "top_k", "top_p", "min_p")},
+    "banned_words": "constraints=[BannedWords(…)]",
+    "constraints": "constraints=[…]",
+    "no_repeat_ngram_size": "constraints=[NoRepeatNGram(…)]",
+    "repetition_penalty": "constraints=[RepetitionPenalty(…)]",
+}
 
 
-class _Values(NamedTuple):
-    """The source ids of a row and its options: `max_new_tokens`, `min_new_tokens`, and of sampling `temperature`."""
+class Values(NamedTuple):
+    """The inputs of the generation of a row.
+
+    Attributes:
+        ids: the source ids.
+        options: "max_new_tokens", "min_new_tokens", and of sampling "temperature".
+        noise: of sampling, (1, N, M).
+        targets: of `target_inputs`.
+    """
 
     ids: list[int]
     options: Row
-    noise: np.ndarray | None  # (1, N, M)
-    targets: Row  # of `target_inputs`
+    noise: np.ndarray | None
+    targets: Row
 
 
 def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, Signature]:
@@ -49,29 +66,31 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
     texts `generate_ids` of `input_ids`. `score` needs graphs of single steps of an encoder–decoder, with which it takes
     targets of at most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling,
     so that a sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take
-    `long_texts`, too.
+    `long_texts`, `tag_handling` and `glossary`, too.
     """
     declared = pipeline.tensors(pipeline.config)
-    option = long_texts.option(pipeline)
+    options = (*long_texts.option(pipeline), *documents.options(pipeline))
     run = functools.partial(_generate, pipeline)
     prepare = functools.partial(_prepare, pipeline, run)
     if pipeline.tokenizer is None:
-        (_, *options), (_, *noise) = (declared[name][0] for name in ("generate", "generate_ids"))
-        arrays = (Tensor("input_ids", "int64", (None,)), *options, *noise)
+        (_, *of_rows), (_, *noise) = (declared[name][0] for name in ("generate", "generate_ids"))
+        arrays = (Tensor("input_ids", "int64", (None,)), *of_rows, *noise)
         outputs = declared["generate_ids"][1]
-        return {"generate_ids": Signature(arrays, outputs, functools.partial(prepare, outputs))}
+        prepare_ids = functools.partial(prepare, outputs)
+        return {"generate_ids": Signature(arrays, outputs, prepare_ids, _SETTINGS)}
     result = {}
     for name in (DEFAULT, "generate", "generate_ids"):
         inputs, outputs = declared[name]
-        if option:  # the ids of the parts of a long text together
+        if options:  # the ids of the parts of a text together
             outputs = tuple(
                 dataclasses.replace(tensor, shape=(*tensor.shape[:-1], None))
                 if tensor.name == "ids"
                 else tensor
                 for tensor in outputs
             )
-        long = () if name == "generate_ids" else option
-        result[name] = Signature((*inputs, *long), outputs, functools.partial(prepare, outputs))
+        of_texts = () if name == "generate_ids" else options
+        prepare_texts = functools.partial(prepare, outputs)
+        result[name] = Signature((*inputs, *of_texts), outputs, prepare_texts, _SETTINGS)
     result["encode"] = Signature(*declared["encode"], functools.partial(_prepare_encoding, pipeline))
     if scores_targets:
         run_scores = functools.partial(_score, pipeline)
@@ -98,76 +117,124 @@ def warm_up(pipeline: Generating) -> Iterator[Job]:
     length = 1
     while length < 2 * pipeline.graphs.max_source_tokens:
         ids = [pipeline.graphs.end_id] * min(length, pipeline.graphs.max_source_tokens)
-        values = _Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
-        yield Job(run, length, values, lambda result: result)
+        first = Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
+        yield Job(run, length, first, lambda result: result)
         length *= 2
 
 
-def scores(pipeline: Generating) -> bool:
-    """Return whether an export has the graphs that score targets, which converted precisions and some models lack."""
-    if pipeline.graphs.start_id is None:
-        return False
-    try:
-        for name in (ENCODER, DECODER):
-            pipeline.graphs.session(name)
-    except FileNotFoundError:
-        return False
-    return True
+def warm_up_steps(pipeline: Generating) -> None:
+    """Generate one token by the graphs of single steps."""
+    targets = pipeline.target_inputs(next(iter(pipeline.languages), ""))
+    first = Values([pipeline.graphs.end_id], {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
+    next(tokens(pipeline, first), None)
 
 
 def streams(pipeline: Generating) -> str:
-    """Return the reason why an export cannot stream, or "" if it can."""
+    """Return the reason why an export cannot generate token by token, or "" if it can."""
     if pipeline.tokenizer is None:
         return "a tokenizer that runs without TensorFlow"
-    if pipeline.graphs.sampler["sampler"] != "greedy":
-        return f"the greedy sampler. Received: the sampler {pipeline.graphs.sampler['sampler']!r}"
-    if constraints := pipeline.config.get("constraints"):
-        return f"generation without constraints. Received: constraints={constraints}"
+    sampler = pipeline.graphs.sampler["sampler"]
+    if sampler not in ("greedy", "sample") or pipeline.graphs.num_return > 1:
+        received = f"Received: the sampler {sampler!r} with {pipeline.graphs.num_return} hypotheses"
+        return f"greedy search or sampling of one hypothesis. {received}"
+    others = {each["constraint"] for each in pipeline.config.get("constraints", [])} - CONSTRAINTS.keys()
+    if others:
+        return f"constraints among {', '.join(CONSTRAINTS)}. Received: {', '.join(sorted(others))}"
+    if not pipeline.graphs.has_steps:
+        return "the graphs of single steps, which this export or precision lacks"
     return ""
 
 
-def pieces(
-    pipeline: Generating,
-    text: str,
-    max_new_tokens: int | None = None,
-    truncate: bool = False,
-    setting: str | None = None,
-    chosen: Row | None = None,
-) -> Iterator[str]:
+class Token(NamedTuple):
+    """A generated token.
+
+    Attributes:
+        id: its id.
+        logits: the model's logits (V,), before constraints and temperature; None if the loop has generated it.
+    """
+
+    id: int
+    logits: np.ndarray | None = None
+
+
+def pieces(pipeline: Generating, row: Row, truncate: bool = False) -> Iterator[str]:
     """Return an iterator of the pieces of a text while it is generated; joined, they are the text.
 
     Args:
         pipeline: one for which `streams` returns "".
-        text: the input.
-        max_new_tokens: the maximum number of new tokens, by default that of the export.
+        row: the inputs, of `stream_inputs`.
         truncate: whether to cut a text that is too long.
-        setting: of an encoder–decoder, "refuse" or "split" long texts, by default the export's setting.
-        chosen: of a model of many languages, those of the text and of the output, by option.
 
     Raises:
         InvalidInputError: if the text is invalid, or a language is unknown.
     """
-    row = {**_default_languages(pipeline), **(chosen or {})}
-    split = long_texts.split(pipeline, text, setting)
-    rows = [pipeline.preprocess(part, truncate, _source_language(row)) for part in split.parts]
-    targets = _target_inputs(pipeline, row)
-    return split.stream(pieces_of_ids(pipeline, ids, max_new_tokens, targets) for ids in rows)
+    text, chosen = text_of(row, "text"), {**_default_languages(pipeline), **row}
+    split = long_texts.split(pipeline, text, row.get(long_texts.NAME))
+    rows = [pipeline.preprocess(content, truncate, _source_language(chosen)) for content in split.parts]
+    parts = [values(pipeline, ids, chosen, 0, part) for part, ids in enumerate(rows)]
+    return split.stream(
+        stream_text((token.id for token in tokens(pipeline, each)), pipeline.decode) for each in parts
+    )
 
 
-def pieces_of_ids(
-    pipeline: Generating, ids: list[int], max_new_tokens: int | None = None, targets: Row | None = None
-) -> Iterator[str]:
-    """Return an iterator of the pieces of a text, "" for a token without any, as `pieces`, for source ids."""
-    limit = pipeline.graphs.max_new_tokens if max_new_tokens is None else max_new_tokens
-    first = stacked([targets or {}])
-    steps = itertools.islice(pipeline.graphs.steps(*pipeline.padded([ids]), **first), limit)
-    return stream_text((int(tokens[0]) for tokens in steps), pipeline.decode)
+def values(pipeline: Generating, ids: list[int], row: Row, index: int, part: int = 0) -> Values:
+    """Return the inputs of the generation of a row.
+
+    Args:
+        pipeline: the pipeline.
+        ids: the source ids of the row, or of a part of its text.
+        row: its other inputs.
+        index: its index in the request, which seeds the noise of sampling.
+        part: the index of the part.
+
+    Raises:
+        InvalidInputError: if an input is out of range.
+    """
+    check_options(pipeline, row)
+    options: Row = {
+        name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row
+    }
+    if options.keys() >= {"max_new_tokens", "min_new_tokens"}:
+        options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
+    return Values(ids, options, _noise(pipeline, row, index, part), _target_inputs(pipeline, row))
+
+
+def tokens(pipeline: Generating, values: Values) -> Iterator[Token]:
+    """Generate token by token, up to an end token, the tokens that the graph of the loop generates.
+
+    Args:
+        pipeline: one for which `streams` returns "".
+        values: the inputs.
+    """
+    graphs, options, ids = pipeline.graphs, values.options, list[int]()
+    limit = options.get("max_new_tokens", graphs.max_new_tokens)
+    chooser = TokenChooser(
+        graphs.sampler,
+        pipeline.config.get("constraints", []),
+        pipeline.end_ids,
+        graphs.never - pipeline.end_ids,
+        limit,
+        options.get("min_new_tokens", 0),
+        options.get("temperature", graphs.sampler.get("temperature", 1.0)),
+        None if values.noise is None else values.noise[0, 0],
+    )
+    next_logits = graphs.next_logits(*pipeline.padded([values.ids]), **stacked([values.targets]))
+    while values.ids and len(ids) < limit and not (ids and ids[-1] in pipeline.end_ids):
+        (logits,) = next_logits(np.array([ids[-1:]]) if ids else None)
+        token = chooser(logits, ids)
+        if token is None:
+            return
+        ids.append(token)
+        yield Token(token, logits)
 
 
 def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
     """Return the inputs of a stream."""
-    limit = Tensor("max_new_tokens", "int32", optional=True)
-    return (TEXT, *languages.options(pipeline.config), limit, *long_texts.option(pipeline))
+    options = (
+        dataclasses.replace(option, default=None, optional=True)
+        for option in pipeline.options(pipeline.config)
+    )
+    return (TEXT, *languages.options(pipeline.config), *options, *long_texts.option(pipeline))
 
 
 def check_options(pipeline: Generating, options: Row) -> None:
@@ -180,7 +247,7 @@ def check_options(pipeline: Generating, options: Row) -> None:
 def _prepare(
     pipeline: Generating, run: Any, outputs: Sequence[Tensor], row: Row, index: int
 ) -> Job | SplitRow:
-    split = None
+    split: splitting.Split | Document | None = None
     if "input_ids" in row:
         try:
             rows = pipeline.encode([row["input_ids"]])
@@ -188,21 +255,20 @@ def _prepare(
             raise InvalidInputError("input_ids", str(error)) from None
     else:
         # In signatures without the option, long texts are errors.
-        split = long_texts.split(pipeline, text_of(row, "text", "texts"), row.get(long_texts.NAME, "refuse"))
+        text, setting = text_of(row, "text", "texts"), row.get(long_texts.NAME, "refuse")
+        split = documents.document(pipeline, row, text, setting) or long_texts.split(pipeline, text, setting)
         rows = [pipeline.preprocess(part, TRUNCATE in row, _source_language(row)) for part in split.parts]
-    targets = _target_inputs(pipeline, row)
-    check_options(pipeline, row)
-    options: Row = {
-        name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row
-    }
-    if "max_new_tokens" in options:
-        options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
     finish = functools.partial(_finish, pipeline, [tensor.name for tensor in outputs])
     jobs = []
     for part, ids in enumerate(rows):
-        values = _Values(ids, options, _noise(pipeline, row, index, part), targets)
-        jobs.append(Job(run, bucket(max(len(ids), _SHORT)), values, finish))
-    if split is None or split.is_whole:
+        of_part = values(pipeline, ids, row, index, part)
+        if isinstance(split, Document) and split.of_parts[part].is_marked:
+            # Other rows are computed between two of these, whose alignment takes longer.
+            aligned = (of_part, split.of_parts[part], documents.score_function(pipeline, row))
+            jobs.append(Job(functools.partial(documents.finish_parts, pipeline, run), None, aligned, finish))
+        else:
+            jobs.append(Job(run, bucket(max(len(ids), _SHORT)), of_part, finish))
+    if split is None or (isinstance(split, splitting.Split) and split.is_whole):
         return jobs[0]
     return SplitRow(jobs, functools.partial(long_texts.join, pipeline, split))
 
@@ -270,8 +336,8 @@ def _prepare_scoring(pipeline: Generating, run: Any, row: Row, index: int) -> Jo
             f"`targets` must have at most {pipeline.graphs.max_new_tokens} tokens each (max_new_tokens). "
             f"Received: {len(target)} tokens",
         )
-    values = (ids, target, _target_inputs(pipeline, row))
-    return Job(run, bucket(max(len(ids), _SHORT)), values, lambda result: result)
+    given = (ids, target, _target_inputs(pipeline, row))
+    return Job(run, bucket(max(len(ids), _SHORT)), given, lambda result: result)
 
 
 def _score(pipeline: Generating, batch: Sequence[tuple[list[int], list[int], Row]]) -> list[Row]:
@@ -290,11 +356,11 @@ def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> 
             "texts",
             f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {len(ids)} tokens",
         )
-    values = _Values(ids, {}, _noise(pipeline, {}, index), _target_inputs(pipeline, row))
-    return Job(run, _MOST_ALIGNED, values, lambda result: result)
+    given = Values(ids, {}, _noise(pipeline, {}, index), _target_inputs(pipeline, row))
+    return Job(run, _MOST_ALIGNED, given, lambda result: result)
 
 
-def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
+def _align(pipeline: Generating, batch: Sequence[Values]) -> list[Row]:
     """Generate, and return how much each token of the source contributes to each generated token.
 
     The contribution is the decrease of the log-probability of the token when the source token is masked, divided by
@@ -327,7 +393,7 @@ def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
     return rows
 
 
-def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, np.ndarray]]:
+def _generate(pipeline: Generating, batch: Sequence[Values]) -> list[dict[str, np.ndarray]]:
     graphs = pipeline.graphs
     ids, mask = pipeline.padded([values.ids for values in batch])
     defaults: Row = {"max_new_tokens": np.int64(graphs.max_new_tokens), "min_new_tokens": np.int64(0)}
@@ -347,7 +413,9 @@ def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, 
 def _finish(pipeline: Generating, names: Sequence[str], generated: dict[str, np.ndarray]) -> Row:
     """Return the named outputs of a row, with the texts of its ids."""
     outputs: Row = {name: generated[name] for name in names if name in generated}
-    if "text" in names:
+    if "text" in names and "text" in generated:
+        outputs["text"] = generated["text"] if generated["ids"].ndim > 1 else generated["text"][0]
+    elif "text" in names:
         ids = generated["ids"]
         texts = [pipeline.decode(row) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
         outputs["text"] = texts if ids.ndim > 1 else texts[0]

@@ -9,6 +9,7 @@ from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import Generating, TextToText
 from keras_transformer_serving.tasks import ERROR, Row, Tensor
 from keras_transformer_serving.text import splitting
+from keras_transformer_serving.text.documents import Document
 
 NAME = "long_texts"
 
@@ -41,8 +42,8 @@ def split(pipeline: Generating, text: str, setting: Any) -> splitting.Split:
     return pipeline.split_texts([text])[0] if splits else splitting.Split.whole(text)
 
 
-def join(pipeline: Generating, text: splitting.Split, parts: Sequence[Row]) -> Row:
-    """Return the outputs of a long text, joined from the outputs of its parts.
+def join(pipeline: Generating, text: splitting.Split | Document, parts: Sequence[Row]) -> Row:
+    """Return the outputs of a text, joined from the outputs of its parts.
 
     Of N hypotheses the n-th is that of each part together: the texts and the ids one after another, the sums of lengths
     and scores.

@@ -1,16 +1,35 @@
-"""The Open Inference Protocol, version 2: `infer` and the metadata of a model."""
+"""The Open Inference Protocol, version 2: `infer`, also with binary tensors, and the metadata of a model."""
 
+import dataclasses
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
 
+import keras_transformer_serving as serving
+from keras_transformer_serving.server import openapi, requests
+from keras_transformer_serving.server.api import DRAINING, Api, Json, Server, encoded_response, json_response
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
 from keras_transformer_serving.server.tensorflow_serving import find, of_all_rows
-from keras_transformer_serving.tasks import DEFAULT, Row, Tensor, shown
+from keras_transformer_serving.server.versions import STABLE
+from keras_transformer_serving.tasks import DEFAULT, DTYPES, Row, Tensor, shown
 
 _MOST_EMPTY = 2**16
+_VERSIONS = ("", "/versions/{version}")
+_HEADER = "Inference-Header-Content-Length"
+_DATATYPES = {names.inference: names for names in DTYPES.values()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Binary:
+    """A document and the values of its binary tensors, one after another."""
+
+    document: dict[str, Any]
+    values: bytes
 
 
 def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row], dict[str, Any]]:
@@ -22,7 +41,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
         signatures: those of the model, by name.
 
     Returns:
-        The signature's name, the rows, and the request's "id" and names of "outputs", if it has them.
+        The signature's name, the rows, and the request's "id", the names of its "outputs", and of those that are
+        "binary".
 
     Raises:
         RequestError: if the request is wrong.
@@ -47,7 +67,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
                 f"Received: {shown(item)}",
             )
         columns[input_name] = _column(tensors[input_name], item, f"inputs[{index}]")
-    context: dict[str, Any] = {"outputs": _names(body.get("outputs"), signature)}
+    names = _names(body.get("outputs"), signature)
+    context: dict[str, Any] = {"outputs": names, "binary": _binary_names(body, parameters, names)}
     if "id" in body:
         if not isinstance(body["id"], str):
             raise RequestError(400, f"`id` must be a string. Received: {shown(body['id'])}")
@@ -63,8 +84,8 @@ def respond(
     signature: Signature,
     outputs: Mapping[str, np.ndarray],
     context: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the answer.
+) -> dict[str, Any] | Binary:
+    """Return the answer, with the values of binary outputs after the document.
 
     Args:
         model: the model's name.
@@ -76,17 +97,116 @@ def respond(
     document: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if "id" in context:
         document["id"] = context["id"]
-    document["outputs"] = [
-        {
+    document["outputs"], contents = [], []
+    for tensor in signature.outputs:
+        if tensor.name not in context["outputs"]:
+            continue
+        values = outputs[tensor.name]
+        output: dict[str, Any] = {
             "name": tensor.name,
             "datatype": tensor.names.inference,
-            "shape": list(outputs[tensor.name].shape),
-            "data": json_values(outputs[tensor.name].reshape(-1)),
+            "shape": list(values.shape),
         }
-        for tensor in signature.outputs
-        if tensor.name in context["outputs"]
-    ]
+        if tensor.name in context["binary"]:
+            contents.append(to_bytes(tensor, values))
+            output["parameters"] = {"binary_data_size": len(contents[-1])}
+        else:
+            output["data"] = json_values(values.reshape(-1))
+        document["outputs"].append(output)
+    return Binary(document, b"".join(contents)) if contents else document
+
+
+def to_bytes(tensor: Tensor, values: np.ndarray) -> bytes:
+    """Return the values of a binary tensor: little-endian numbers, or strings after their lengths."""
+    if tensor.dtype == "string":
+        return b"".join(
+            struct.pack("<I", len(content)) + content
+            for content in (str(text).encode(errors="replace") for text in values.reshape(-1).tolist())
+        )
+    return values.astype(np.dtype(tensor.names.numpy).newbyteorder("<")).tobytes()
+
+
+def from_bytes(datatype: Any, content: memoryview, place: str) -> list[Any]:
+    """Return the values of a binary tensor of a data type of the protocol.
+
+    Args:
+        datatype: the data type.
+        content: the bytes.
+        place: the place of the tensor in the request, for the error.
+
+    Raises:
+        RequestError: if the data type is unknown, or the bytes are none of its values.
+    """
+    names = _DATATYPES.get(datatype) if isinstance(datatype, str) else None
+    if names is None:
+        raise RequestError(
+            400, f"`{place}.datatype` must be {' or '.join(_DATATYPES)}. Received: {shown(datatype)}"
+        )
+    error = RequestError(
+        400, f"`{place}` must have the bytes of values of {datatype}. Received: {len(content)} others"
+    )
+    if names.numpy is not object:
+        dtype = np.dtype(names.numpy).newbyteorder("<")
+        if len(content) % dtype.itemsize:
+            raise error
+        return [*np.frombuffer(content, dtype).tolist()]
+    values, position = [], 0
+    while position < len(content):
+        start = position + 4
+        if start > len(content):
+            raise error
+        (size,) = struct.unpack("<I", content[position:start])
+        position = start + size
+        if position > len(content):
+            raise error
+        values.append(bytes(content[start:position]))
+    return values
+
+
+def _with_binary(body: bytes, length: str | None) -> Any:
+    """Return the document of a request; the values of binary tensors, after it in the body, are in their "data"."""
+    if length is None:
+        return requests.document(body)
+    if not (length.isascii() and length.isdigit() and int(length[:19]) <= len(body)):
+        raise RequestError(
+            400,
+            f"The header {_HEADER} must be the length of the JSON before the tensors. Received: {shown(length)}",
+        )
+    document, rest = requests.document(body[: int(length)]), memoryview(body)[int(length) :]
+    inputs = document.get("inputs") if isinstance(document, dict) else None
+    for index, item in enumerate(inputs if isinstance(inputs, list) else []):
+        parameters = item.get("parameters") if isinstance(item, dict) else None
+        size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+        if size is None:
+            continue
+        if type(size) is not int or not 0 <= size <= len(rest):
+            raise RequestError(
+                400,
+                f"`inputs[{index}].parameters.binary_data_size` must be from 0 to {len(rest)}, the bytes that are "
+                f"left. Received: {shown(size)}",
+            )
+        item["data"] = from_bytes(item.get("datatype"), rest[:size], f"inputs[{index}]")
+        rest = rest[size:]
+    if len(rest):
+        raise RequestError(400, f"The tensors must have all bytes after the JSON. Received: {len(rest)} more")
     return document
+
+
+def _binary_names(body: Mapping[str, Any], parameters: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the names of the outputs that are asked for in binary form."""
+    default = parameters.get("binary_data_output", False)
+    found = []
+    for index, name in enumerate(names):
+        of_output = (body.get("outputs") or [{}] * len(names))[index].get("parameters", {})
+        binary = of_output.get("binary_data", default) if isinstance(of_output, dict) else None
+        if not isinstance(binary, bool):
+            raise RequestError(
+                400,
+                f"`binary_data` and `binary_data_output` must be true or false. Received: {shown(binary)}",
+            )
+        if binary:
+            found.append(name)
+    return found
 
 
 def metadata(name: str, numbers: Sequence[int], signatures: Mapping[str, Signature]) -> dict[str, Any]:
@@ -164,3 +284,97 @@ def _names(outputs: Any, signature: Signature) -> list[str]:
             )
         names.append(output["name"])
     return names
+
+
+async def _infer(server: Server, request: Request) -> Response:
+    body = await server.body(request)
+    length = request.headers.get(_HEADER)
+    headers: dict[str, str] = {}
+    with server.use(request) as (version, loaded, batcher):
+
+        def parsed() -> tuple[str, list[Row], dict[str, Any]]:
+            return parse(_with_binary(body, length), loaded.signatures)
+
+        def answer(*arguments: Any) -> Any:
+            answered = respond(request.path_params["name"], version.number, *arguments)
+            if not isinstance(answered, Binary):
+                return answered
+            head = requests.encode(answered.document)
+            headers[_HEADER] = str(len(head))
+            return head + answered.values
+
+        content = await requests.compute(
+            request, len(body), parsed, answer, loaded.signatures, batcher, server.limits
+        )
+    if headers:
+        return Response(content, headers=headers, media_type="application/octet-stream")
+    return encoded_response(content)
+
+
+async def _metadata(server: Server, request: Request) -> Response:
+    model = server.find(request.path_params["name"])
+    with server.use(request) as (_, loaded, _):
+        numbers = [version.number for version in model.versions.values() if version.loaded is not None]
+        return json_response(metadata(model.name, numbers, loaded.signatures))
+
+
+async def _model_ready(server: Server, request: Request) -> Response:
+    if server.draining:
+        raise RequestError(503, DRAINING, 1)
+    with server.use(request) as (version, _, _):
+        name = request.path_params["name"]
+        return json_response({"name": name, "version": str(version.number), "ready": True})
+
+
+async def _server(_: Server, __: Request) -> Response:
+    name = {"name": "keras-transformer-serve", "version": serving.__version__}
+    return json_response({**name, "extensions": ["binary_tensor_data"]})
+
+
+async def _live(_: Server, __: Request) -> Response:
+    return json_response({"live": True})
+
+
+async def _ready(server: Server, _: Request) -> Response:
+    server.check_ready()
+    return json_response({"ready": True})
+
+
+def _paths(server: Server) -> Json:
+    """Return the OpenAPI description of the routes of the server and of each model."""
+    anything = {"type": "object"}
+    paths: Json = {
+        path: {"get": openapi.operation(summary, anything)}
+        for path, summary in {
+            "/v2": "The server's name and version",
+            "/v2/health/live": "Whether the server runs",
+            "/v2/health/ready": "Whether every model is loaded",
+        }.items()
+    }
+    for model in server.loaded():
+        with model.use(label=STABLE) as (_, loaded, _):
+            infer = openapi.of_tensors(loaded.signatures)
+        for suffix in _VERSIONS:
+            path, parameters = f"/v2/models/{model.name}{suffix}", openapi.parameters(suffix)
+            for end, method, summary, request in (
+                ("", "get", "The tensors of the model", None),
+                ("/ready", "get", "Whether the model is loaded", None),
+                ("/infer", "post", "Infer (Open Inference Protocol)", infer),
+            ):
+                paths[path + end] = {method: openapi.operation(summary, anything, request, parameters)}
+    return paths
+
+
+API = Api(
+    "open_inference",
+    (
+        ("GET", "/v2", _server),
+        ("GET", "/v2/health/live", _live),
+        ("GET", "/v2/health/ready", _ready),
+        *(("GET", f"/v2/models/{{name}}{suffix}", _metadata) for suffix in _VERSIONS),
+        *(("GET", f"/v2/models/{{name}}{suffix}/ready", _model_ready) for suffix in _VERSIONS),
+        *(("POST", f"/v2/models/{{name}}{suffix}/infer", _infer) for suffix in _VERSIONS),
+    ),
+    _paths,
+    public=("/v2/health/live", "/v2/health/ready"),
+)

@@ -7,7 +7,7 @@ import keras_transformer_serving as serving
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import generating
 from keras_transformer_serving.server.signatures import TRUNCATE, Signature
-from keras_transformer_serving.server.versions import ServedModel
+from keras_transformer_serving.server.versions import STABLE, ServedModel
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Tensor
 
 Json = dict[str, Any]
@@ -16,7 +16,7 @@ _TRUNCATE: Json = {TRUNCATE: {"type": "boolean", "default": False}}
 
 def description(model: ServedModel) -> Json:
     """Return the name, the version, the signatures and the settings of a model, for its form on the page."""
-    with model.use() as (version, loaded, _):
+    with model.use(label=STABLE) as (version, loaded, _):
         config = loaded.pipeline.config
         streams = isinstance(loaded.pipeline, Generating) and not generating.streams(loaded.pipeline)
         return {
@@ -47,103 +47,86 @@ def _listed(tensors: Iterable[Tensor]) -> list[Json]:
     ]
 
 
-def document(models: Iterable[ServedModel]) -> Json:
-    """Return the OpenAPI 3.1 document of the routes of all models."""
-    paths: Json = {
-        path: {"get": _operation(summary, {"type": "object"})}
-        for path, summary in {
-            "/v2": "The server's name and version",
-            "/v2/health/live": "Whether the server runs",
-            "/v2/health/ready": "Whether every model is loaded",
-            "/v1/models": "The models",
-        }.items()
-    }
-    for model in models:
-        if model.current is None or model.current.loaded is None:
-            continue
-        loaded, name = model.current.loaded, model.name
-        signatures = loaded.signatures
-        paths[f"/v1/models/{name}"] = {
-            "get": _operation("The versions of the model and their states", {"type": "object"})
-        }
-        paths[f"/v1/models/{name}/metadata"] = {
-            "get": _operation("The signatures of the model", {"type": "object"})
-        }
-        request, response = _predict(signatures)
-        for suffix in ("", "/versions/{version}", "/labels/{label}"):
-            paths[f"/v1/models/{name}{suffix}:predict"] = {
-                "post": _operation("Predict (TensorFlow Serving)", response, request, _parameter(suffix))
-            }
-        if isinstance(loaded.pipeline, Generating) and not generating.streams(loaded.pipeline):
-            stream = _row(generating.stream_inputs(loaded.pipeline))
-            stream["properties"] |= _TRUNCATE
-            operation = _operation("Stream the text as server-sent events", {}, stream)
-            operation["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
-            paths[f"/v1/models/{name}:stream"] = {"post": operation}
-        infer = _infer(signatures)
-        for suffix in ("", "/versions/{version}"):
-            path = f"/v2/models/{name}{suffix}"
-            paths[path] = {
-                "get": _operation("The tensors of the model", {"type": "object"}, None, _parameter(suffix))
-            }
-            paths[f"{path}/ready"] = {
-                "get": _operation("Whether the model is loaded", {"type": "object"}, None, _parameter(suffix))
-            }
-            paths[f"{path}/infer"] = {
-                "post": _operation(
-                    "Infer (Open Inference Protocol)", {"type": "object"}, infer, _parameter(suffix)
-                )
-            }
+def document(paths: Json, error_schemas: Json) -> Json:
+    """Return the OpenAPI 3.1 document of routes.
+
+    Args:
+        paths: their descriptions, by path.
+        error_schemas: the JSON schemas of errors, by name.
+    """
     return {
         "openapi": "3.1.0",
         "info": {"title": "keras-transformer-serve", "version": serving.__version__},
         "paths": paths,
-        "components": {
-            "schemas": {
-                "Error": {
-                    "type": "object",
-                    "properties": {"error": {"type": "string"}},
-                    "required": ["error"],
-                }
-            }
-        },
+        "components": {"schemas": error_schemas},
     }
 
 
-def _operation(summary: str, response: Json, request: Json | None = None, parameters: Any = ()) -> Json:
-    error = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
-    operation: Json = {
+def error_name(api: str) -> str:
+    """Return the name of the schema of a protocol's errors."""
+    return f"{api}_error"
+
+
+def operation(
+    summary: str,
+    response: Json,
+    request: Json | None = None,
+    parameters: Any = (),
+    api: str = "server",
+) -> Json:
+    """Return the description of a route.
+
+    Args:
+        summary: what it does.
+        response: the JSON schema of its answer.
+        request: that of its request, if it has one.
+        parameters: the parameters in its path.
+        api: the protocol, whose errors it has.
+    """
+    reference = {"$ref": f"#/components/schemas/{error_name(api)}"}
+    of_error = {"content": {"application/json": {"schema": reference}}}
+    description: Json = {
         "summary": summary,
         "responses": {
             "200": {"description": "The answer", "content": {"application/json": {"schema": response}}},
-            "4XX": {"description": "The request is wrong, or there are too many", **error},
-            "5XX": {"description": "The server is not ready or too slow", **error},
+            "4XX": {"description": "The request is wrong, or there are too many", **of_error},
+            "5XX": {"description": "The server is not ready or too slow", **of_error},
         },
     }
     if request is not None:
-        operation["requestBody"] = {
+        description["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": request}},
         }
     if parameters:
-        operation["parameters"] = list(parameters)
-    return operation
+        description["parameters"] = list(parameters)
+    return description
 
 
-def _parameter(suffix: str) -> list[Json]:
+def of_stream(pipeline: Generating) -> Json:
+    """Return the description of the route that streams a text."""
+    request = row(generating.stream_inputs(pipeline))
+    request["properties"] |= _TRUNCATE
+    description = operation("Stream the text as server-sent events", {}, request)
+    description["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    return description
+
+
+def parameters(suffix: str) -> list[Json]:
+    """Return the descriptions of the parameters in the last part of a path."""
     names = [name for name in ("version", "label") if f"{{{name}}}" in suffix]
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
-def _predict(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
-    """Return the schemas of requests and answers of `:predict`, one for each signature and format."""
+def of_rows(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
+    """Return the schemas of requests and answers of rows or columns, one for each signature and format."""
     requests, responses = [], []
     for name, signature in signatures.items():
         tag: Json = {"signature_name": {"const": name}, **_options(signature)}
         required = [] if name == DEFAULT else ["signature_name"]
-        row = _row(signature.inputs)
+        of_row = row(signature.inputs)
         only = [tensor for tensor in signature.inputs if tensor.required]
-        one = {"anyOf": [_schema(only[0]), row]} if len(only) == 1 else row
+        one = {"anyOf": [_schema(only[0]), of_row]} if len(only) == 1 else of_row
         columns: Json = {
             "type": "object",
             "properties": {
@@ -156,7 +139,7 @@ def _predict(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
             requests.append(
                 {"type": "object", "properties": {**tag, style: schema}, "required": [*required, style]}
             )
-        outputs = _row(signature.outputs)
+        outputs = row(signature.outputs)
         responses.append(
             {"type": "object", "properties": {"predictions": {"type": "array", "items": outputs}}}
         )
@@ -169,7 +152,8 @@ def _options(signature: Signature) -> Json:
     return truncate | {tensor.name: _schema(tensor) for tensor in signature.inputs if not tensor.required}
 
 
-def _row(tensors: Iterable[Tensor]) -> Json:
+def row(tensors: Iterable[Tensor]) -> Json:
+    """Return the schema of a row."""
     tensors = list(tensors)
     return {
         "type": "object",
@@ -179,7 +163,7 @@ def _row(tensors: Iterable[Tensor]) -> Json:
 
 
 def _schema(tensor: Tensor) -> Json:
-    schema: Json = {"type": DTYPES[tensor.dtype].json}
+    schema: Json = tensor.json_schema
     for size in reversed(tensor.shape):
         schema = {"type": "array", "items": schema}
         if size is not None:
@@ -190,8 +174,8 @@ def _schema(tensor: Tensor) -> Json:
     return {**schema, "default": tensor.default} if has_default else schema
 
 
-def _infer(signatures: Mapping[str, Signature]) -> Json:
-    """Return the schema of requests of `infer`."""
+def of_tensors(signatures: Mapping[str, Signature]) -> Json:
+    """Return the schema of requests of tensors."""
     names = sorted({tensor.name for signature in signatures.values() for tensor in signature.inputs})
     tensor = {
         "type": "object",

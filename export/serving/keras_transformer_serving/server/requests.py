@@ -4,11 +4,12 @@ import asyncio
 import functools
 import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from keras_transformer_serving.server import tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.signatures import RequestError, Signature, flattened
 from keras_transformer_serving.tasks import ERROR, Row, shown
@@ -88,25 +89,62 @@ async def answer(
     Raises:
         RequestError: if the request is wrong, rejected, or takes too long (504).
     """
+
+    def parsed() -> tuple[str, list[Row], T]:
+        return parse(document(body), signatures)
+
+    return await compute(request, len(body), parsed, respond, signatures, batcher, limits)
+
+
+class Watched(Protocol):
+    """A request whose client can disconnect."""
+
+    @property
+    def receive(self) -> Callable[[], Awaitable[Any]]:
+        """Return the function that returns the next message of the client."""
+
+
+async def compute(
+    request: Watched,
+    size: int,
+    parse: Callable[[], tuple[str, list[Row], T]],
+    respond: Callable[[Signature, Mapping[str, Any], T], Any],
+    signatures: Mapping[str, Signature],
+    batcher: Batcher,
+    limits: Limits,
+) -> bytes:
+    """Return the JSON answer to a request whose document is known.
+
+    Args:
+        request: the request.
+        size: the size of its body.
+        parse: a function that returns a signature's name, rows and the format; of a large body in another thread.
+        respond: as for `answer`, or to bytes, which are the answer.
+        signatures: as for `answer`.
+        batcher: as for `answer`.
+        limits: as for `answer`.
+
+    Raises:
+        RequestError: as `answer`.
+    """
     begin = time.perf_counter()
 
     def seconds_left() -> float:
         return max(begin + limits.timeout - time.perf_counter(), 0.0)
 
     async def prepared(task: Callable[[], P]) -> P:
-        if len(body) <= _PREPARED_IN_PLACE:
-            return task()
         try:
-            return await asyncio.wait_for(asyncio.to_thread(task), seconds_left())
+            return await in_thread(task, size, seconds_left())
         except TimeoutError:
             raise _timeout(batcher, limits) from None
 
-    task = functools.partial(_parsed, body, parse, signatures, limits)
-    name, rows, style = await prepared(task)
+    with tracing.span("parse"):
+        name, rows, style = await prepared(functools.partial(_within_limits, parse, limits))
     signature = signatures[name]
 
     with batcher.reserved(len(rows)):
-        jobs, joined = flattened(await prepared(functools.partial(signature.jobs, rows)))
+        with tracing.span("tokenize"):
+            jobs, joined = flattened(await prepared(functools.partial(signature.jobs, rows)))
         if len(jobs) > limits.max_rows:
             raise RequestError(
                 400,
@@ -114,13 +152,25 @@ async def answer(
             )
 
         def encoded(outputs: list[Row]) -> bytes:
-            return encode(respond(signature, signature.stack(joined(outputs)), style))
+            answered = respond(signature, signature.stack(joined(outputs)), style)
+            return answered if isinstance(answered, bytes) else encode(answered)
 
-        with batcher.reserved(len(jobs) - len(rows)):
+        with batcher.reserved(len(jobs) - len(rows)), tracing.span("wait and compute"):
             result = batcher.submit(jobs, encoded)
             if await _in_time(request, result, seconds_left()):
                 return result.result()
     raise _timeout(batcher, limits)
+
+
+async def in_thread(task: Callable[[], P], size: int, seconds: float) -> P:
+    """Return the result of a task on a body of this size, which runs in another thread if it is large.
+
+    Raises:
+        TimeoutError: if it takes longer.
+    """
+    if size <= _PREPARED_IN_PLACE:
+        return task()
+    return await asyncio.wait_for(asyncio.to_thread(task), seconds)
 
 
 def encode(value: Any) -> bytes:
@@ -128,11 +178,9 @@ def encode(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def _parsed(
-    body: bytes, parse: Parse[T], signatures: Mapping[str, Signature], limits: Limits
-) -> tuple[str, list[Row], T]:
+def _within_limits(parse: Callable[[], tuple[str, list[Row], T]], limits: Limits) -> tuple[str, list[Row], T]:
     """Return the signature, the rows and the format of a request, within the limits."""
-    name, rows, style = parse(document(body), signatures)
+    name, rows, style = parse()
     if len(rows) > limits.max_rows:
         raise RequestError(400, f"A request must have at most {limits.max_rows} rows. Received: {len(rows)}")
     for index, row in enumerate(rows):
@@ -147,7 +195,7 @@ def _parsed(
     return name, rows, style
 
 
-async def _in_time(request: Request, result: asyncio.Future[Any], seconds: float) -> bool:
+async def _in_time(request: Watched, result: asyncio.Future[Any], seconds: float) -> bool:
     """Wait for a result; return whether it was there within this time. If not, it is cancelled.
 
     Raises:
@@ -177,6 +225,6 @@ def _timeout(batcher: Batcher, limits: Limits) -> RequestError:
     return RequestError(504, f"The request must be computed within {limits.timeout:g} s. Send fewer rows")
 
 
-async def _disconnected(request: Request) -> None:
+async def _disconnected(request: Watched) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

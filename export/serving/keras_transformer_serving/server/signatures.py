@@ -21,12 +21,22 @@ class RequestError(Exception):
         status: the HTTP status code.
         message: the field, the expectation and the received value.
         retry_after: for a request that may succeed later, the number of seconds until then.
+        param: the field of the request that is wrong, for protocols whose errors name it.
+        code: a name of the error, likewise.
     """
 
-    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        retry_after: int | None = None,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
         super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
+        self.status, self.retry_after = status, retry_after
+        self.param, self.code = param, code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +78,13 @@ class Signature:
         outputs: the outputs; "error" among them if rows can have errors.
         prepare: a function from the inputs of a row and its index in the request to a `Job` or `SplitRow`. It raises a
             InvalidInputError for an invalid row.
+        settings: settings of exports that requests cannot change, and how they are set.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     prepare: Callable[[Row, int], Job | SplitRow]
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def rows(
         self,
@@ -91,8 +103,8 @@ class Signature:
             truncate: whether to cut texts that are too long, as the request says.
 
         Raises:
-            RequestError: if an input is unknown, missing or has the wrong type, the numbers of values differ, or
-                `truncate` is not a boolean, or the signature has no texts.
+            RequestError: if an input is unknown, a setting of the export, missing or has the wrong type, the numbers of
+                values differ, or `truncate` is not a boolean, or the signature has no texts.
         """
         check_truncate(truncate)
         inputs = {tensor.name: tensor for tensor in self.inputs}
@@ -101,6 +113,13 @@ class Signature:
                 400, f"`{TRUNCATE}` needs a signature of texts. Received: the inputs {', '.join(inputs)}"
             )
         wrong = [name for name in columns if name not in inputs]
+        for name in wrong:
+            if name in self.settings:
+                raise RequestError(
+                    400,
+                    f"`{name}` must be set when the model is exported: pipeline.with_settings({self.settings[name]}). "
+                    f"Received: {name} in a request",
+                )
         missing = [name for name, tensor in inputs.items() if tensor.required and name not in columns]
         if wrong or missing:
             optional = [tensor.name for tensor in self.inputs if not tensor.required]

@@ -4,32 +4,102 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypeVar
 
+from prometheus_client import Histogram
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError
-from keras_transformer_serving.server import generating
+from keras_transformer_serving.server import generating, tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
-from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, check_truncate, text_of
+from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, check_truncate
 from keras_transformer_serving.server.versions import Loaded
 from keras_transformer_serving.tasks import shown
 
+T = TypeVar("T")
 
-class _EventStream(StreamingResponse):
-    """A response that closes a stack of contexts at its end, also if the client disconnects."""
 
-    def __init__(self, content: AsyncIterator[str], stack: contextlib.ExitStack) -> None:
+class EventStream(StreamingResponse):
+    """A response of server-sent events that closes a stack of contexts at its end, also if the client disconnects.
+
+    A client that does not read an event for longer than the time limit is disconnected.
+
+    Args:
+        content: the events.
+        stack: the contexts.
+        limits: the limits of the server.
+    """
+
+    def __init__(self, content: AsyncIterator[str], stack: contextlib.ExitStack, limits: Limits) -> None:
         super().__init__(content, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        self._stack = stack
+        self._stack, self._limits = stack, limits
+        self._span = tracing.started_span("stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+
+        async def send_in_time(message: Message) -> None:
+            await asyncio.wait_for(send(message), self._limits.timeout)
+
         with self._stack:
-            await super().__call__(scope, receive, send)
+            if self._span is not None:
+                self._stack.callback(self._span.end)
+            with contextlib.suppress(ClientDisconnect, TimeoutError):
+                await super().__call__(scope, receive, send_in_time)
+
+
+class Stepper:
+    """Computes the items of iterators in a model's queue, each between two batches, within the time limit.
+
+    Args:
+        batcher: the queue.
+        limits: the limits of the server.
+        stack: contexts that last as long as the stream, which is counted until they are closed.
+        first: the histogram of the time to the first item.
+
+    Raises:
+        RequestError: if there are too many streams.
+    """
+
+    def __init__(
+        self, batcher: Batcher, limits: Limits, stack: contextlib.ExitStack, first: Histogram
+    ) -> None:
+        self._batcher, self._limits = batcher, limits
+        self._first: Histogram | None = first
+        self._begin = time.perf_counter()
+        batcher.begin_stream()
+        stack.callback(batcher.end_stream)
+
+    async def items(self, iterator: Iterator[T]) -> AsyncIterator[T]:
+        """Yield the items of an iterator.
+
+        Raises:
+            RequestError: if they take too long (504).
+        """
+        end = self._begin + self._limits.timeout
+        while True:
+            step = self._batcher.step(lambda: next(iterator, None))
+            try:
+                # Not asyncio.timeout, which would also cancel a send between two steps.
+                item = await asyncio.wait_for(step, max(end - time.perf_counter(), 0))
+            except TimeoutError:
+                raise RequestError(504, f"The stream must end within {self._limits.timeout:g} s") from None
+            if item is None:
+                return
+            if self._first is not None:
+                self._first.observe(time.perf_counter() - self._begin)
+                self._first = None
+            yield item
+
+
+def event(data: str, kind: str | None = None) -> str:
+    """Return a server-sent event."""
+    lines = [f"event: {kind}"] if kind else []
+    return "\n".join([*lines, f"data: {data}", "", ""])
 
 
 async def response(
@@ -58,7 +128,6 @@ async def response(
     Raises:
         RequestError: if the request is wrong, the model cannot stream, or there are too many streams.
     """
-    begin = time.perf_counter()
     pipeline = generating.check_stream(loaded.pipeline)
     inputs = {tensor.name: tensor for tensor in generating.stream_inputs(pipeline)}
     known = {*inputs, TRUNCATE}
@@ -71,52 +140,32 @@ async def response(
     truncate = document.get(TRUNCATE, False)
     check_truncate(truncate)
     try:
-        options = {
+        row = {
             name: tensor.convert(document[name], name) for name, tensor in inputs.items() if name in document
         }
     except ValueError as error:
         raise RequestError(400, str(error)) from None
-    if len(options["text"]) > limits.max_characters:
+    if len(row["text"]) > limits.max_characters:
         raise RequestError(
             400,
-            f"`text` must have at most {limits.max_characters} characters. Received: {len(options['text'])}",
+            f"`text` must have at most {limits.max_characters} characters. Received: {len(row['text'])}",
         )
-    batcher.begin_stream()
-    stack.callback(batcher.end_stream)
+    stepper = Stepper(batcher, limits, stack, metrics.first_token_seconds.labels(name))
     try:
-        generating.check_options(pipeline, options)
-        text, limit = text_of(options, "text"), options.get("max_new_tokens")
-        setting = options.get("long_texts")
-        chosen = {name: options[name] for name in languages.NAMES if name in options}
-        pieces = await batcher.step(
-            lambda: generating.pieces(pipeline, text, limit, truncate, setting, chosen)
-        )
+        generating.check_options(pipeline, row)
+        pieces = await batcher.step(lambda: generating.pieces(pipeline, row, truncate))
     except InvalidInputError as error:
         raise RequestError(400, str(error)) from None
-    first = metrics.first_token_seconds.labels(name)
 
     async def events() -> AsyncIterator[str]:
-        text_so_far, is_first, end = "", True, begin + limits.timeout
+        text_so_far = ""
         try:
-            while True:
-                step = batcher.step(lambda: next(pieces, None))
-                # Not asyncio.timeout, which would also cancel a send between two steps.
-                piece = await asyncio.wait_for(step, max(end - time.perf_counter(), 0))
-                if piece is None:
-                    break
-                if is_first:
-                    first.observe(time.perf_counter() - begin)
-                    is_first = False
+            async for piece in stepper.items(pieces):
                 text_so_far += piece
                 if piece:
-                    yield _event({"text": piece})
-            yield _event({"text": text_so_far}, "done")
-        except TimeoutError:
-            yield _event({"error": f"The stream must end within {limits.timeout:g} s"}, "error")
+                    yield event(json.dumps({"text": piece}))
+            yield event(json.dumps({"text": text_so_far}), "done")
+        except RequestError as error:
+            yield event(json.dumps({"error": str(error)}), "error")
 
-    return _EventStream(events(), stack.pop_all())
-
-
-def _event(data: dict[str, str], kind: str | None = None) -> str:
-    lines = [f"event: {kind}"] if kind else []
-    return "\n".join([*lines, f"data: {json.dumps(data)}", "", ""])
+    return EventStream(events(), stack.pop_all(), limits)

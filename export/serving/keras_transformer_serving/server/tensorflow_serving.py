@@ -6,10 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
 
+from keras_transformer_serving.server import openapi, requests
+from keras_transformer_serving.server.api import (
+    Api,
+    Json,
+    Server,
+    encoded_response,
+    json_response,
+    version_number,
+)
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
-from keras_transformer_serving.server.versions import ServedModel, Version
+from keras_transformer_serving.server.versions import STABLE, ServedModel, Version
 from keras_transformer_serving.tasks import DEFAULT, Row, Tensor, shown
+
+_VERSIONS = ("", "/versions/{version}", "/labels/{label}")
 
 
 def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row], str]:
@@ -60,12 +73,10 @@ def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
 
 
 def of_all_rows(options: Mapping[str, Any], signature: Signature) -> dict[str, list[Any]]:
-    """Return the optional inputs of a request that apply to all rows."""
-    return {
-        tensor.name: [options[tensor.name]]
-        for tensor in signature.inputs
-        if not tensor.required and tensor.name in options
-    }
+    """Return the optional inputs of a request that apply to all rows, and settings, for which there is an error."""
+    optional = [tensor.name for tensor in signature.inputs if not tensor.required]
+    settings = [name for name in signature.settings if name not in optional]
+    return {name: [options[name]] for name in (*optional, *settings) if name in options}
 
 
 def respond(signature: Signature, outputs: Mapping[str, np.ndarray], style: str) -> dict[str, Any]:
@@ -180,3 +191,59 @@ def _decoded(value: Any, signature: Signature, name: str) -> Any:
         return base64.b64decode(value["b64"], validate=True)
     except (binascii.Error, TypeError, ValueError):
         return value
+
+
+async def _predict(server: Server, request: Request) -> Response:
+    body = await server.body(request)
+    with server.use(request) as (_, loaded, batcher):
+        content = await requests.answer(
+            request, body, parse, respond, loaded.signatures, batcher, server.limits
+        )
+        return encoded_response(content)
+
+
+async def _status_of_model(server: Server, request: Request) -> Response:
+    model, number = server.find(request.path_params["name"]), version_number(request)
+    if label := request.path_params.get("label"):
+        with model.use(label=label) as (version, _, _):
+            number = version.number
+    others = server.model_keys(model) if number is None else {}
+    return json_response({**others, **status(model, number)})
+
+
+async def _metadata(server: Server, request: Request) -> Response:
+    with server.use(request) as (version, loaded, _):
+        name = request.path_params["name"]
+        return json_response(metadata(name, version.number, loaded.signatures))
+
+
+def _paths(server: Server) -> Json:
+    """Return the OpenAPI description of the routes of each model."""
+    paths: Json = {}
+    for model in server.loaded():
+        with model.use(label=STABLE) as (_, loaded, _):
+            signatures = loaded.signatures
+        path = f"/v1/models/{model.name}"
+        for suffix, summary in {
+            "": "The versions of the model and their states",
+            "/metadata": "The signatures of the model",
+        }.items():
+            paths[path + suffix] = {"get": openapi.operation(summary, {"type": "object"})}
+        request, response = openapi.of_rows(signatures)
+        for suffix in _VERSIONS:
+            operation = openapi.operation(
+                "Predict (TensorFlow Serving)", response, request, openapi.parameters(suffix)
+            )
+            paths[f"{path}{suffix}:predict"] = {"post": operation}
+    return paths
+
+
+API = Api(
+    "tensorflow_serving",
+    (
+        *(("POST", f"/v1/models/{{name}}{suffix}:predict", _predict) for suffix in _VERSIONS),
+        *(("GET", f"/v1/models/{{name}}{suffix}", _status_of_model) for suffix in _VERSIONS),
+        *(("GET", f"/v1/models/{{name}}{suffix}/metadata", _metadata) for suffix in _VERSIONS),
+    ),
+    _paths,
+)

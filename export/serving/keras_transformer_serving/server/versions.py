@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import pathlib
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,7 +26,8 @@ from keras_transformer_serving.sessions import device_of
 LOG = logging.getLogger("keras_transformer_serving.server")
 _SMALL = 64 * 2**20  # bytes of a model whose operations run on one thread each
 _MOST_BATCHES = 4
-STABLE = "stable"  # the label of the version that is served
+STABLE = "stable"  # the label of the version that is served, or that of the largest weight
+CANARY = "canary"  # the label of the version of the smallest of several weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Version:
         loaded: the version in memory, from AVAILABLE to UNLOADING.
         batcher: its queue.
         active: the number of its requests.
+        created: the Unix time when it began to be served.
     """
 
     number: int
@@ -63,6 +67,7 @@ class Version:
     loaded: Loaded | None = None
     batcher: Batcher | None = None
     active: int = 0
+    created: float = 0.0
     _files: Any = None  # of a version that was not loaded; it is tried again when they change
 
 
@@ -82,10 +87,10 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
     pipeline = serving.load(folder, threads=min(threads, 1) if small else threads, **options)
     if isinstance(pipeline, Generating):
         session = pipeline.graphs.session(loop_name(pipeline.config))
-        signatures = generating.signatures(pipeline, generating.scores(pipeline))
+        signatures = generating.signatures(pipeline, pipeline.graphs.can_score)
         jobs = generating.warm_up(pipeline)
         if not generating.streams(pipeline):
-            list(generating.pieces_of_ids(pipeline, [pipeline.graphs.end_id], 1))
+            generating.warm_up_steps(pipeline)
     else:
         session = pipeline.session
         signatures = forward.signatures(pipeline, max_batch_size)
@@ -117,6 +122,11 @@ class ServedModel:
         limits: the server's limits.
         metrics: the server's metrics.
         loader: a function from a folder to a `Loaded`.
+        weights: for each version that is served at the same time its share of the requests that name no version; by
+            default the largest version alone.
+
+    Raises:
+        ValueError: if a weight is not positive.
     """
 
     def __init__(
@@ -126,8 +136,14 @@ class ServedModel:
         limits: Limits,
         metrics: Metrics,
         loader: Callable[[pathlib.Path], Loaded],
+        weights: Mapping[int, float] | None = None,
     ) -> None:
+        if weights is not None and not (
+            weights and all(0 < weight < math.inf for weight in weights.values())
+        ):
+            raise ValueError(f"`weights` must have positive numbers. Received: weights={weights} of {name!r}")
         self.name, self.folder = name, folder
+        self._weights = weights
         self.versions: dict[int, Version] = {}
         self.current: Version | None = None
         self._limits, self._metrics, self._loader = limits, metrics, loader
@@ -139,15 +155,22 @@ class ServedModel:
         """Use a version, which is not unloaded before the end of the block.
 
         Args:
-            number: the number of the version, by default the one that is served.
-            label: its label; only "stable" exists.
+            number: the number of the version, by default the one that is served, or one of several by their weights.
+            label: its label: "stable", or with weights "canary".
 
         Raises:
             RequestError: if it is unknown (404), or no version is loaded yet (503).
         """
-        if label not in (None, STABLE):
-            raise RequestError(404, f"The label must be {STABLE!r}. Received: {label!r}")
-        version = self.current if number is None else self.versions.get(number)
+        labels = [STABLE, CANARY] if self._weights and len(self._weights) > 1 else [STABLE]
+        if label not in (None, *labels):
+            expected = " or ".join(map(repr, labels))
+            raise RequestError(404, f"The label must be {expected}. Received: {label!r}")
+        if number is not None:
+            version = self.versions.get(number)
+        elif label == STABLE or not self._weights:
+            version = self.current
+        else:
+            version = self._weighted(self._weights, label == CANARY)
         if version is None and number is None:
             raise RequestError(503, f"`{self.name}` is not loaded yet", 1)
         if version is None or version.loaded is None or version.batcher is None:
@@ -162,23 +185,57 @@ class ServedModel:
         finally:
             version.active -= 1
 
+    def _weighted(self, weights: Mapping[int, float], is_canary: bool) -> Version | None:
+        """Return one of the loaded versions, drawn by their weights, or that of the smallest weight."""
+        loaded = [
+            version
+            for number in weights
+            if (version := self.versions.get(number)) is not None and version.loaded is not None
+        ]
+        if not loaded:
+            return None
+        if is_canary:
+            return min(loaded, key=lambda version: weights[version.number])
+        return random.choices(loaded, [weights[version.number] for version in loaded])[0]
+
     async def poll(self) -> None:
-        """Load the newest version on disk that can be loaded, switch to it, and unload the one before."""
+        """Load the newest version on disk that can be loaded, switch to it, and unload the one before.
+
+        With weights, load those of their versions that are on disk.
+        """
         folders = await asyncio.to_thread(version_folders, self.folder)
-        for number in sorted(folders, reverse=True):
-            if self.current is not None and self.current.number == number:
-                break
+        for number in sorted(folders, reverse=True) if self._weights is None else self._weights:
             previous = self.versions.get(number)
+            if previous is not None and previous.loaded is not None and self._weights is not None:
+                continue
+            if self._weights is None and self.current is not None and self.current.number == number:
+                break
+            if number not in folders:
+                continue
             fingerprint = await asyncio.to_thread(_fingerprint, folders[number])
             if previous is not None and previous.error and previous._files == fingerprint:
                 continue
-            if await self._load(number, folders[number], fingerprint):
+            version = await self._load(number, folders[number], fingerprint)
+            if version is None:
+                continue
+            before, self.current = self.current, self._stable(version)
+            if self._weights is None:
+                if before is not None:
+                    await self._unload(before)
                 break
         for number, version in list(self.versions.items()):
             if version.state == "END" and number not in folders:
                 del self.versions[number]
 
-    async def _load(self, number: int, folder: pathlib.Path, fingerprint: Any) -> bool:
+    def _stable(self, version: Version) -> Version:
+        """Return the version that is served after another was loaded: with weights that of the largest."""
+        if self._weights is None or self.current is None:
+            return version
+        weights = self._weights
+        return max(self.current, version, key=lambda each: weights[each.number])
+
+    async def _load(self, number: int, folder: pathlib.Path, fingerprint: Any) -> Version | None:
+        """Load a version; return None, with its error in `versions`, if it cannot be loaded."""
         version = self.versions[number] = Version(number, _files=fingerprint)
         begin = time.perf_counter()
         try:
@@ -186,14 +243,12 @@ class ServedModel:
         except Exception as error:  # of a damaged file, any
             version.state, version.error = "END", f"{type(error).__name__}: {error}"
             LOG.error("%s version %d was not loaded: %s", self.name, number, version.error)
-            return False
+            return None
         version.batcher = Batcher(self._limits, self._metrics, self.name, version.loaded.num_batches)
-        version.state, before, self.current = "AVAILABLE", self.current, version
+        version.state, version.created = "AVAILABLE", time.time()
         seconds, device = time.perf_counter() - begin, version.loaded.device
         LOG.info("%s version %d is served on %s, loaded in %.1f s", self.name, number, device, seconds)
-        if before is not None:
-            await self._unload(before)
-        return True
+        return version
 
     async def _unload(self, version: Version) -> None:
         version.state = "UNLOADING"
@@ -205,10 +260,11 @@ class ServedModel:
         LOG.info("%s version %d is unloaded", self.name, version.number)
 
     async def close(self) -> None:
-        """Unload the version that is served, after its last request."""
-        if self.current is not None:
-            version, self.current = self.current, None
-            await self._unload(version)
+        """Unload the versions that are served, after their last requests."""
+        self.current = None
+        for version in list(self.versions.values()):
+            if version.state == "AVAILABLE":
+                await self._unload(version)
 
 
 def version_folders(folder: pathlib.Path) -> Mapping[int, pathlib.Path]:

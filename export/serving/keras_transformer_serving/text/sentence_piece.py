@@ -35,7 +35,7 @@ class SentencePieceTokenizer(Tokenizer):
         special_ids = (self.pad_id, self.unknown_id, self.start_id, self.end_id)
         self.special_token_ids = {self.pieces[id_]: id_ for id_ in special_ids if id_ >= 0}
         self._unigram = Unigram.of(model)
-        self._guard = processor.decode([self.unknown_id]) if keeps_spaces(processor) else ""
+        self.guard = processor.decode([self.unknown_id]) if keeps_spaces(processor) else ""
 
     def _cut(self, text: str) -> list[int]:
         if self._unigram is not None:
@@ -44,10 +44,10 @@ class SentencePieceTokenizer(Tokenizer):
         return ids
 
     def _join(self, ids: list[int]) -> str:
-        if not self._guard:
+        if not self.guard:
             return self._text(ids)
         # As in the TensorFlow graph: a token before the text keeps its leading spaces.
-        return self._text([self.unknown_id, *ids]).removeprefix(self._guard).removeprefix(" ")
+        return self._text([self.unknown_id, *ids]).removeprefix(self.guard).removeprefix(" ")
 
     def _text(self, ids: list[int]) -> str:
         # A model without a piece for spaces, such as a word model, decodes U+2581 from bytes unchanged.

@@ -96,18 +96,22 @@ class SplitTexts:
     row, such as samples, are thereby the same for texts of one part as without splitting.
 
     Args:
-        splits: the split texts.
+        splits: the split texts: a `Split` or another object with its `parts` and `join` for each.
 
     Attributes:
         parts: the parts of all texts.
         owners: the index of the text of each part.
     """
 
-    def __init__(self, splits: Sequence[Split]) -> None:
+    def __init__(self, splits: Sequence[Any]) -> None:
         self._splits = splits
-        others = [(index, part) for index, split in enumerate(splits) for part in split.parts[1:]]
-        self.parts = [split.parts[0] for split in splits] + [part for _, part in others]
-        self.owners = [*range(len(splits)), *(index for index, _ in others)]
+        self.parts = self.of_parts([split.parts for split in splits])
+        self.owners = self.of_parts([[index] * len(split.parts) for index, split in enumerate(splits)])
+
+    @property
+    def number_of_texts(self) -> int:
+        """The number of texts."""
+        return len(self._splits)
 
     def of_first(self, values: Sequence[Any], other: Any) -> list[Any]:
         """Return the value of each text for its first part, and another value for the other parts."""
@@ -116,6 +120,11 @@ class SplitTexts:
     def of_each(self, values: Sequence[Any]) -> list[Any]:
         """Return the value of each text for each of its parts."""
         return [values[owner] for owner in self.owners]
+
+    def of_parts(self, values: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the values of the parts of each text in the order of all parts."""
+        others = (value for of_text in values for value in of_text[1:])
+        return [*(of_text[0] for of_text in values), *others]
 
     def join(self, outputs: Sequence[Any]) -> list[Any]:
         """Return the output of each text, joined from those of its parts, or the error of a part."""
@@ -178,7 +187,7 @@ def split_texts(
     def fits(string: str) -> bool:
         return sizes[string] <= max_tokens
 
-    strings = [text for text in texts if _is_string(text)]
+    strings = [text for text in texts if is_valid_text(text)]
     count(strings)
     pieces = {
         text: [sentence for line in text.splitlines(True) for sentence in sentences(line)]
@@ -198,7 +207,7 @@ def split_texts(
         for text, of_text in pieces.items()
         if all(fits(_core(piece)) for piece in of_text)
     }
-    return [(_is_string(text) and splits.get(text)) or Split.whole(text) for text in texts]
+    return [(is_valid_text(text) and splits.get(text)) or Split.whole(text) for text in texts]
 
 
 def sentences(line: str) -> list[str]:
@@ -213,7 +222,7 @@ def sentences(line: str) -> list[str]:
     return [line[start:end] for start, end in itertools.pairwise(cuts) if start < end]
 
 
-def _is_string(text: Any) -> bool:
+def is_valid_text(text: Any) -> bool:
     """Return whether a value is a string of valid Unicode, without lone surrogates."""
     return isinstance(text, str) and _SURROGATE.search(text) is None
 

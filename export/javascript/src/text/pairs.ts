@@ -1,0 +1,256 @@
+/** Byte-pair encoding over bytes, as of GPT-2, and over characters with byte fallback, as of Llama. */
+
+import { range } from "../errors.js";
+import { mergePairs, type Merge } from "./merging.js";
+import {
+  VocabularyTokenizer,
+  WHITE_SPACE,
+  byteName,
+  concatenated,
+  decodeUtf8,
+  encodeUtf8,
+  removePrefix,
+  splitAround,
+  type Settings,
+  type SplitOptions,
+} from "./tokenizer.js";
+
+const META_SPACE = "\u2581";
+
+/** The content of a tokenizer's file. */
+export interface PairFile {
+  vocabulary: string[];
+  merges: [string, string][];
+  settings: Settings;
+}
+
+/** The merges of a vocabulary: of the ids of two pieces, to the id of their concatenation. */
+export class Merges {
+  private readonly merges = new Map<number, Merge<number>>();
+
+  constructor(
+    private readonly ids: ReadonlyMap<string, number>,
+    merges: readonly [string, string][],
+  ) {
+    merges.forEach(([left, right], rank) => {
+      const key = this.key(ids.get(left)!, ids.get(right)!);
+      this.merges.set(key, { rank, merged: ids.get(left + right)! });
+    });
+  }
+
+  /** Merge ids of pieces. */
+  apply(ids: readonly number[]): number[] {
+    return mergePairs(ids, (left, right) => this.merges.get(this.key(left, right)));
+  }
+
+  private key(left: number, right: number): number {
+    return left * this.ids.size + right;
+  }
+}
+
+type Recognized = [before: [Map<string, number>, SplitOptions], after: [Map<string, number>, SplitOptions]];
+
+/** Base class of byte-pair encoding, which recognises tokens in texts before and after normalisation. */
+abstract class PairTokenizer extends VocabularyTokenizer {
+  protected readonly settings: Settings;
+  protected readonly merges: Merges;
+  private readonly recognized = new Map<boolean, Recognized>();
+
+  constructor(file: PairFile) {
+    super(file.vocabulary, file.settings);
+    this.settings = file.settings;
+    this.merges = new Merges(this.ids, file.merges);
+  }
+
+  protected abstract normalize(text: string): string;
+
+  /** Return a part of a text, which may start it, as `cut` takes it. */
+  protected abstract prepare(part: string, starts: boolean): string;
+
+  override tokenize(text: string, specialTokens = false): number[] {
+    const [before, after] = this.recognize(specialTokens);
+    return splitAround(text, ...before).flatMap((part, place) => {
+      if (typeof part === "number") return [part];
+      return splitAround(this.normalize(part), ...after).flatMap((inner, innerPlace) => {
+        if (typeof inner === "number") return [inner];
+        return inner ? this.cut(this.prepare(inner, place === 0 && innerPlace === 0)) : [];
+      });
+    });
+  }
+
+  private recognize(specialTokens: boolean): Recognized {
+    let found = this.recognized.get(specialTokens);
+    if (!found) {
+      const special = specialTokens || this.inText.size > 0;
+      found = [this.splitOptions(false, special), this.splitOptions(true, special)];
+      this.recognized.set(specialTokens, found);
+    }
+    return found;
+  }
+
+  private splitOptions(normalized: boolean, specialTokens: boolean): [Map<string, number>, SplitOptions] {
+    const list = (name: string): string[] => this.settings[name] ?? [];
+    const inNormalized = new Set(list("normalized_tokens"));
+    const all = [...list("tokens_in_text"), ...(specialTokens ? this.specialTokenIds.keys() : [])];
+    const chosen = [...new Set(all)].filter((token) => inNormalized.has(token) === normalized);
+    const names = new Map(chosen.map((token) => [token, normalized ? this.normalize(token) : token]));
+    const named = (tokens: string[]): Set<string> =>
+      new Set(tokens.filter((token) => names.has(token)).map((token) => names.get(token)!));
+    return [
+      new Map([...names].sort().map(([token, name]) => [name, this.ids.get(token)!])),
+      { lstrip: named(list("lstrip_tokens")), rstrip: named(list("rstrip_tokens")) },
+    ];
+  }
+}
+
+const NOT_SPACE = WHITE_SPACE.replace("[", "[^");
+// JavaScript's \s differs from Unicode's white space.
+const GPT2 =
+  `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\p{L}\\p{N}${WHITE_SPACE.slice(1)}+` +
+  `|${WHITE_SPACE}+(?!${NOT_SPACE})|${WHITE_SPACE}+`;
+const S = "[sS\u017f]"; // and the long s, which has the same upper case
+const LLAMA_3 = (numbers: string): string =>
+  `'(?:${S}|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|${numbers}` +
+  `| ?[^\\p{L}\\p{N}${WHITE_SPACE.slice(1)}+[\\r\\n]*|${WHITE_SPACE}*[\\r\\n]+` +
+  `|${WHITE_SPACE}+(?!${NOT_SPACE})|${WHITE_SPACE}+`;
+const PUBLISHED = (numbers: string): string =>
+  `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|${numbers}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*` +
+  `|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`;
+/** The patterns of words in the syntax of JavaScript, by those of a tokenizer's file. */
+const PATTERNS = new Map(["\\p{N}{1,3}", "\\p{N}"].map((numbers) => [PUBLISHED(numbers), LLAMA_3(numbers)]));
+
+/** Convert text to ids and back with byte-level BPE. */
+export class BytePairTokenizer extends PairTokenizer {
+  private readonly words: RegExp;
+  private readonly contents: readonly Uint8Array[];
+
+  constructor(model: Uint8Array) {
+    super(JSON.parse(decodeUtf8(model)) as PairFile);
+    const { pattern, normalization } = this.settings;
+    const words = pattern === undefined ? GPT2 : PATTERNS.get(pattern);
+    if (words === undefined) {
+      throw new Error(`\`pattern\` must be that of GPT-2, Llama 3 or Qwen 2. Received: pattern=${pattern}`);
+    }
+    if (normalization !== undefined && normalization !== "NFC") {
+      throw new Error(`\`normalization\` must be "NFC". Received: normalization=${normalization}`);
+    }
+    this.words = new RegExp(words, "gu");
+    this.contents = this.pieces.map(byteLevelContent);
+  }
+
+  protected normalize(text: string): string {
+    return this.settings.normalization ? text.normalize("NFC") : text;
+  }
+
+  protected prepare(part: string): string {
+    return part;
+  }
+
+  protected cut(text: string): number[] {
+    const parts = this.settings.individual_digits ? isolated(text, /\p{N}/gu) : [text];
+    // The library adds the space before the words of the one pattern, and before each word of the other.
+    const space = (part: string): string => (this.settings.add_prefix_space && !part.startsWith(" ") ? ` ${part}` : part);
+    const words = this.settings.pattern
+      ? parts.flatMap((part) => isolated(part, this.words)).map(space)
+      : parts.map(space).flatMap((part) => isolated(part, this.words));
+    return words.flatMap((word) => this.cutWord(word));
+  }
+
+  private cutWord(word: string): number[] {
+    const characters = Array.from(encodeUtf8(word), (byte) => BYTE_CHARACTERS[byte]);
+    const whole = this.settings.ignore_merges ? this.ids.get(characters.join("")) : undefined;
+    if (whole !== undefined) return [whole];
+    const ids = characters.map((character) => this.ids.get(character));
+    return this.merges.apply(ids.filter((id): id is number => id !== undefined));
+  }
+
+  protected join(ids: readonly number[]): string {
+    return decodeUtf8(concatenated(ids.map((id) => this.contents[id])));
+  }
+}
+
+/** Convert text to ids and back with character-level BPE and byte fallback. */
+export class LlamaTokenizer extends PairTokenizer {
+  private readonly scheme: "legacy" | "always" | "first" | "never";
+
+  constructor(model: Uint8Array) {
+    super(JSON.parse(decodeUtf8(model)) as PairFile);
+    this.scheme = this.settings.prepend_scheme;
+  }
+
+  protected normalize(text: string): string {
+    if (this.scheme === "first" || this.scheme === "always" || !text) return text;
+    return (this.scheme === "legacy" ? META_SPACE : "") + text.replaceAll(" ", META_SPACE);
+  }
+
+  protected prepare(part: string, starts: boolean): string {
+    const escaped = part.replaceAll(" ", META_SPACE);
+    const prepended = this.scheme === "always" || (this.scheme === "first" && starts);
+    return prepended && !escaped.startsWith(META_SPACE) ? META_SPACE + escaped : escaped;
+  }
+
+  protected cut(text: string): number[] {
+    const ids = Array.from(text).flatMap((character) => {
+      const id = this.ids.get(character);
+      if (id !== undefined) return [id];
+      const bytes = Array.from(encodeUtf8(character), (byte) => this.ids.get(byteName(byte)));
+      return bytes.every((byte) => byte !== undefined) ? (bytes as number[]) : [this.unknownId];
+    });
+    return this.merges.apply(ids);
+  }
+
+  protected join(ids: readonly number[]): string {
+    let text = "";
+    let bytes: number[] = [];
+    const flush = (): void => {
+      text += decodeAllOrNone(Uint8Array.from(bytes));
+      bytes = [];
+    };
+    for (const id of ids) {
+      const piece = this.pieces[id];
+      const byte = /^<0x([0-9A-F]{2})>$/i.exec(piece);
+      if (byte) bytes.push(parseInt(byte[1], 16));
+      else {
+        flush();
+        text += piece.replaceAll(META_SPACE, " ");
+      }
+    }
+    flush();
+    return this.scheme === "never" ? text : removePrefix(text, " ");
+  }
+}
+
+/** Split a text into the matches of a pattern and what is between them. */
+export function isolated(text: string, pattern: RegExp): string[] {
+  const parts: string[] = [];
+  let end = 0;
+  for (const match of text.matchAll(pattern)) {
+    parts.push(text.slice(end, match.index), match[0]);
+    end = match.index + match[0].length;
+  }
+  return [...parts, text.slice(end)].filter((part) => part !== "");
+}
+
+/** GPT-2's character for each byte: the Latin-1 character if printable, otherwise one from U+0100 on. */
+const BYTE_CHARACTERS: readonly string[] = (() => {
+  let next = 0x100;
+  const isVisible = (byte: number): boolean =>
+    (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
+  return range(256).map((byte) => String.fromCharCode(isVisible(byte) ? byte : next++));
+})();
+const BYTES: ReadonlyMap<string, number> = new Map(BYTE_CHARACTERS.map((character, byte) => [character, byte]));
+
+/** Decode UTF-8; each byte becomes U+FFFD if the whole is invalid. */
+function decodeAllOrNone(bytes: Uint8Array): string {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    return "\ufffd".repeat(bytes.length);
+  }
+}
+
+/** Return the bytes of a piece; a piece not written as bytes, such as a special token, is encoded as UTF-8. */
+function byteLevelContent(piece: string): Uint8Array {
+  const bytes = Array.from(piece, (character) => BYTES.get(character));
+  return bytes.every((byte) => byte !== undefined) ? Uint8Array.from(bytes as number[]) : encodeUtf8(piece);
+}

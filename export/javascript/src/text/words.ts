@@ -1,0 +1,123 @@
+/** Tokenizers that split texts into words as in BERT: WordPiece, and GPT-1's byte-pair encoding. */
+
+import { Merges, isolated, type PairFile } from "./pairs.js";
+import { VocabularyTokenizer, WHITE_SPACE, decodeUtf8, removePrefix, type Settings } from "./tokenizer.js";
+
+const CONTINUES = "##";
+const END = "</w>";
+/** Pieces joined to the previous word without a space. */
+const CLOSE = [".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"];
+const MAX_WORD_LENGTH = 100;
+// Marks, punctuation and control characters since Unicode 9, which the library `tokenizers` does not know as such;
+// others changed their category since.
+const LATER =
+  "\\u061d\\u07fd\\u0890-\\u08e2\\u09fd-\\u09fe\\u0a76\\u0afa-\\u0aff\\u0b55\\u0c04-\\u0c3c\\u0c77\\u0c84\\u0d00" +
+  "\\u0d3b-\\u0d3c\\u0d81\\u0eba\\u0ece\\u180f-\\u1886\\u1abf-\\u1aeb\\u1b4e-\\u1b4f\\u1b7d-\\u1b7f\\u1df6-\\u1dfb" +
+  "\\u2e43-\\u2e5d\\ua82c\\ua8c5\\ua8ff\\ua9bd\\u{105c9}-\\u{105e4}\\u{10d24}-\\u{10f89}\\u{11070}-\\u{11074}" +
+  "\\u{110c2}-\\u{110cd}\\u{111c9}\\u{111cf}\\u{1123e}-\\u{11241}\\u{1133b}\\u{11383}-\\u{1145e}" +
+  "\\u{11660}-\\u{1166c}\\u{116b9}\\u{1171e}\\u{1182f}-\\u{11fff}\\u{12ff1}-\\u{12ff2}\\u{13430}-\\u{13455}" +
+  "\\u{1611e}-\\u{1612f}\\u{16d68}-\\u{16f4f}\\u{16fe2}-\\u{16fe4}\\u{1cf00}-\\u{1cf46}\\u{1e000}-\\u{1e6f5}" +
+  "\\u{1e944}-\\u{1e95f}";
+// A tab, a line feed and a carriage return are white space, not control characters.
+const REMOVED = new RegExp(`[\\0\\ufffd]|(?![\\t\\n\\r${LATER}])[\\p{Cc}\\p{Cf}\\p{Co}]`, "gu");
+const SPACE = new RegExp(WHITE_SPACE, "gu");
+const IDEOGRAPH =
+  /[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
+const PUNCTUATION = new RegExp(`[!-/:-@[-\`{-~\\u166d]|(?![${LATER}])\\p{P}`, "gu");
+const ACCENT = new RegExp(`\\u1734|(?![${LATER}])\\p{Mn}`, "gu");
+
+interface WordSettings {
+  cleanText: boolean;
+  isolateIdeographs: boolean;
+  stripAccents: boolean;
+  lowercase: boolean;
+}
+
+/** Return the words of a text, as the normaliser and pre-tokenizer of BERT split it. */
+function bertWords(text: string, settings: WordSettings): string[] {
+  let normal = text;
+  if (settings.cleanText) normal = normal.replace(REMOVED, "").replace(SPACE, " ");
+  if (settings.isolateIdeographs) normal = normal.replace(IDEOGRAPH, " $& ");
+  if (settings.stripAccents) normal = normal.normalize("NFD").replace(ACCENT, "");
+  // Character by character: a sigma at the end of a word is no special case.
+  if (settings.lowercase) normal = Array.from(normal, (character) => character.toLowerCase()).join("");
+  return normal.split(SPACE).flatMap((word) => isolated(word, PUNCTUATION));
+}
+
+/** Convert text to ids and back with BERT's WordPiece. */
+export class WordPieceTokenizer extends VocabularyTokenizer {
+  private readonly settings: WordSettings;
+  private readonly following: readonly string[];
+
+  constructor(model: Uint8Array) {
+    const { vocabulary, settings }: { vocabulary: string[]; settings: Settings } = JSON.parse(decodeUtf8(model));
+    super(vocabulary, settings);
+    this.settings = {
+      cleanText: settings.clean_text,
+      isolateIdeographs: settings.isolate_ideographs,
+      stripAccents: settings.strip_accents ?? settings.lowercase,
+      lowercase: settings.lowercase,
+    };
+    this.following = this.pieces.map((piece) => {
+      if (piece.startsWith(CONTINUES)) return removePrefix(piece, CONTINUES);
+      const closes = settings.clean_up && CLOSE.some((closing) => piece.startsWith(closing));
+      return closes ? piece : ` ${piece}`;
+    });
+  }
+
+  protected cut(text: string): number[] {
+    return bertWords(text, this.settings).flatMap((word) => this.cutWord(word));
+  }
+
+  /** Return the longest pieces of a word, from its beginning; the unknown id if there are none. */
+  private cutWord(word: string): number[] {
+    const characters = Array.from(word);
+    if (characters.length > MAX_WORD_LENGTH) return [this.unknownId];
+    const ids: number[] = [];
+    for (let start = 0; start < characters.length; ) {
+      let end = characters.length;
+      let id: number | undefined;
+      for (; end > start; end -= 1) {
+        id = this.ids.get((start > 0 ? CONTINUES : "") + characters.slice(start, end).join(""));
+        if (id !== undefined) break;
+      }
+      if (id === undefined) return [this.unknownId];
+      ids.push(id);
+      start = end;
+    }
+    return ids;
+  }
+
+  protected join(ids: readonly number[]): string {
+    return ids.map((id, place) => (place === 0 ? this.pieces[id] : this.following[id])).join("");
+  }
+}
+
+/** Convert text to ids and back with GPT-1's BPE. */
+export class OpenAIGPTTokenizer extends VocabularyTokenizer {
+  private readonly settings: WordSettings;
+  private readonly merges: Merges;
+
+  constructor(model: Uint8Array) {
+    const file: PairFile = JSON.parse(decodeUtf8(model));
+    super(file.vocabulary, file.settings);
+    const lowercase: boolean = file.settings.lowercase;
+    this.settings = { cleanText: true, isolateIdeographs: true, stripAccents: lowercase, lowercase };
+    this.merges = new Merges(this.ids, file.merges);
+  }
+
+  protected cut(text: string): number[] {
+    return bertWords(text, this.settings).flatMap((word) => {
+      const characters = Array.from(word);
+      characters[characters.length - 1] += END;
+      return this.merges.apply(characters.map((character) => this.ids.get(character) ?? this.unknownId));
+    });
+  }
+
+  protected join(ids: readonly number[]): string {
+    return ids
+      .map((id) => this.pieces[id].replaceAll(END, " "))
+      .join("")
+      .replace(/ $/, "");
+  }
+}

@@ -1,0 +1,205 @@
+"""LibreTranslate's protocol, by its client for Python."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+from libretranslatepy import LibreTranslateAPI
+from served_exports import call, json_call, listening, run, write_export
+
+from keras_transformer_serving.server import create_app
+
+BOUNDARY = "7b1"
+
+
+@pytest.fixture(scope="module")
+def exports(small, tmp_path_factory):
+    """A model of many languages, and one of a pair; both copy, the first with the token of the target before."""
+    folder = tmp_path_factory.mktemp("libre")
+    names = {"many": "translator", "opus-mt-de-en": "copier", "classifier": "classifier"}
+    return {name: write_export(small, folder / name, source) for name, source in names.items()}
+
+
+@pytest.fixture(scope="module")
+def address(exports):
+    with listening(create_app(exports)) as address:
+        yield address
+
+
+def upload(name, content, **fields):
+    """Return the headers and the body of a form with a file."""
+    parts = [f'form-data; name="{field}"\r\n\r\n{value}' for field, value in fields.items()]
+    body = "".join(f"--{BOUNDARY}\r\nContent-Disposition: {part}\r\n" for part in parts).encode()
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    body += head.encode() + content + f"\r\n--{BOUNDARY}--\r\n".encode()
+    return [("Content-Type", f"multipart/form-data; boundary={BOUNDARY}")], body
+
+
+def test_the_client_translates_and_lists_languages(address):
+    client = LibreTranslateAPI(address)
+    assert client.translate("Das Haus", "de", "en") == "Das Haus"
+    assert client.translate("casa", "es", "en") == "<en><es>casa"
+    assert client.translate("ñandú & co", "de", "en") == "ñandú & co"
+    assert client.languages() == [
+        {"code": "de", "name": "German", "targets": ["en"]},
+        {"code": "en", "name": "English", "targets": ["es"]},
+        {"code": "es", "name": "Spanish", "targets": ["en"]},
+    ]
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        client.detect("hello")
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        client.translate("hello", "auto", "en")
+
+
+def test_texts_in_json_are_translated_together_and_split(exports):
+    async def test(app):
+        long = "Ein Haus. " * 20
+        body = {"q": ["eins", long, ""], "source": "de", "target": "en", "format": "text", "alternatives": 0}
+        status, found = await json_call(app, "POST", "/translate", body)
+        assert status == 200
+        first, second, third = found["translatedText"]
+        assert (first, third) == ("eins", "")
+        assert second == "Ein Haus. " * 20
+        headers, form = upload("x.txt", b"", q="eins", source="de", target="en")
+        status, _, content = await call(app, "POST", "/translate", form, headers)
+        assert (status, json.loads(content)) == (200, {"translatedText": "eins"})
+
+    run(exports, test)
+
+
+def test_html_keeps_its_tags_or_is_rejected(exports):
+    async def test(app):
+        signature = app.state.server.models["opus-mt-de-en"].current.loaded.signatures["serving_default"]
+        body = {"q": "<b>eins</b>", "source": "de", "target": "en", "format": "html"}
+        status, found = await json_call(app, "POST", "/translate", body)
+        if any(tensor.name == "tag_handling" for tensor in signature.inputs):
+            assert (status, found) == (200, {"translatedText": "<b>eins</b>"})
+        else:
+            expected = "`format` must be text, as opus-mt-de-en cannot keep the tags of HTML. Received: html"
+            assert (status, found["error"]) == (400, expected)
+
+    run(exports, test)
+
+
+@pytest.mark.parametrize("style", ["text", "html"])
+def test_a_megabyte_of_html_is_rejected_while_others_are_served(exports, style):
+    page = "<p><b>eins</b> zwei</p>" * (2**20 // 23)
+
+    async def test(app):
+        body = {"q": page, "source": "de", "target": "en", "format": style}
+        large = asyncio.create_task(json_call(app, "POST", "/translate", body))
+        status, _ = await json_call(app, "POST", "/translate", {"q": "eins", "source": "de", "target": "en"})
+        assert status == 200
+        status, found = await large
+        assert status == 400
+        assert found["error"].startswith(("`q` must have at most 100000 characters", "`format` must be text"))
+        headers, form = upload("page.html", page.encode(), source="de", target="en")
+        assert (await call(app, "POST", "/translate_file", form, headers))[0] == 400
+
+    run(exports, test)
+
+
+def test_files_are_translated_and_downloaded(address):
+    headers, body = upload("brief.TXT", b"eins\n\nzwei", source="de", target="en")
+    request = urllib.request.Request(f"{address}/translate_file", body, dict(headers))
+    with urllib.request.urlopen(request) as response:
+        url = json.load(response)["translatedFileUrl"]
+    assert url.startswith(f"{address}/download_file/")
+    with urllib.request.urlopen(url) as response:
+        assert response.read() == b"eins\n\nzwei"
+        assert response.headers["content-type"].startswith("text/plain")
+        assert response.headers["content-disposition"].startswith("attachment")
+
+
+def test_only_the_latest_files_are_kept(exports):
+    async def test(app):
+        urls = []
+        for number in range(70):
+            headers, body = upload("a.txt", str(number).encode(), source="de", target="en")
+            _, _, content = await call(app, "POST", "/translate_file", body, headers)
+            urls.append(json.loads(content)["translatedFileUrl"].removeprefix("http://test"))
+        assert len(app.state.server.files) == 64
+        assert (await call(app, "GET", urls[0]))[0] == 404
+        assert (await call(app, "GET", urls[-1]))[2] == b"69"
+
+    run(exports, test, "opus-mt-de-en")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "`q` must be a string or a list of strings. Received: None"),
+        ({"q": [], "source": "de", "target": "en"}, "`q` must be a string or a list of strings"),
+        ({"q": ["a", 5], "source": "de", "target": "en"}, "`q` must be a string or a list of strings"),
+        (
+            {"q": "a", "source": "auto", "target": "en"},
+            "`source` must be en or es or de, as the server does not",
+        ),
+        ({"q": "a", "source": ["de"], "target": "en"}, "`source` must be en or es or de. Received: ['de']"),
+        ({"q": "a", "source": "de", "target": "es"}, "`target` must be en. Received: 'es'"),
+        (
+            {"q": "a", "source": "de", "target": "en", "format": "md"},
+            "`format` must be text or html. Received: 'md'",
+        ),
+        ({"q": "a", "source": "de", "target": "en", "alternatives": 2}, "`alternatives` must be at most 0"),
+        ({"q": "a", "source": "de", "target": "en", "alternatives": -1}, "`alternatives` must be a number"),
+        ({"q": "\ud800", "source": "de", "target": "en"}, "`q` must be UTF-8"),
+        (["a"], "The request must be a JSON object or a form"),
+    ],
+)
+def test_invalid_requests_are_rejected_by_field(exports, body, message):
+    async def test(app):
+        status, found = await json_call(app, "POST", "/translate", body)
+        assert status == 400
+        assert found["error"].startswith(message)
+
+    run(exports, test)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.docx", b"PK", "`file` must be one of .txt, .html. Received: 'a.docx'"),
+        ("a", b"a", "`file` must be one of .txt, .html. Received: 'a'"),
+        ("a.txt", b"a\xff", "`file` must be UTF-8. Received: another byte at 1"),
+    ],
+)
+def test_invalid_files_are_rejected(exports, name, content, message):
+    async def test(app):
+        headers, body = upload(name, content, source="de", target="en")
+        status, _, answer = await call(app, "POST", "/translate_file", body, headers)
+        assert (status, json.loads(answer)["error"]) == (400, message)
+        for kind in ("application/json", "multipart/form-data; boundary=other", "multipart/form-data"):
+            status, _, _ = await call(app, "POST", "/translate_file", body, [("Content-Type", kind)])
+            assert status == 400
+
+    run(exports, test)
+
+
+def test_the_error_of_a_server_without_translations_has_a_hint(exports):
+    async def test(app):
+        body = {"q": "a", "source": "de", "target": "en"}
+        status, found = await json_call(app, "POST", "/translate", body)
+        assert status == 404
+        assert "keras-transformer-serve es-en=FOLDER" in found["error"]
+        assert await json_call(app, "GET", "/languages") == (200, [])
+        _, document = await json_call(app, "GET", "/openapi.json")
+        assert "/translate" not in document["paths"]
+
+    run(exports, test, "classifier")
+
+
+def test_settings_and_routes_are_described(exports):
+    async def test(app):
+        _, found = await json_call(app, "GET", "/frontend/settings")
+        assert found["language"]["source"] == {"code": "en", "name": "English"}
+        assert found["charLimit"] == 100_000
+        _, document = await json_call(app, "GET", "/openapi.json")
+        schema = document["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"][
+            "schema"
+        ]
+        assert schema["properties"]["source"]["enum"] == ["de", "en", "es"]
+
+    run(exports, test)

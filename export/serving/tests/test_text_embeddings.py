@@ -1,0 +1,161 @@
+"""The protocol of text-embeddings-inference, by huggingface_hub's client where it has the route."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from served_exports import OFFSET, SOURCE, json_call, listening, run, write_export
+
+import keras_transformer_serving as serving
+from keras_transformer_serving.server import create_app
+
+NAMES = ("embedder", "reranker", "classifier")
+TEXTS = ["hello", "a", "the cat"]
+
+
+@pytest.fixture(scope="module")
+def exports(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tei")
+    exports = {name: write_export(small, folder / name, name) for name in NAMES}
+    exports["normalizing"] = write_export(small, folder / "normalizing", "embedder", normalize=True)
+    exports["linear"] = write_export(small, folder / "linear", "reranker", activation="linear")
+    return exports
+
+
+def post(exports, *names, **options):
+    """Return a function from a path and a body to a status and an answer, of a server of these exports."""
+
+    def call(path, body):
+        return run(exports, lambda app: json_call(app, "POST", path, body), *names, **options)
+
+    return call
+
+
+def normalized(vectors):
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def test_the_client_of_the_hub_gets_the_vectors_and_similarities_of_the_pipeline(exports):
+    pipeline = serving.load(exports["embedder"])
+    expected = normalized(pipeline(TEXTS))
+    with listening(create_app({"embedder": exports["embedder"]})) as address:
+        client = InferenceClient(model=f"{address}/embed")
+        for text, vector in zip(TEXTS, expected, strict=True):
+            np.testing.assert_allclose(client.feature_extraction(text), [vector], rtol=1e-6)
+        raw = client.feature_extraction(
+            TEXTS[0], normalize=False, truncate=True, truncation_direction="Right"
+        )
+        np.testing.assert_array_equal(raw, pipeline(TEXTS[:1]))
+        with_prompt = client.feature_extraction(TEXTS[0], prompt_name="query")
+        np.testing.assert_allclose(
+            with_prompt, normalized(pipeline(TEXTS[:1], prompt_name="query")), rtol=1e-6
+        )
+        found = InferenceClient(model=f"{address}/similarity").sentence_similarity(TEXTS[0], TEXTS[1:])
+        np.testing.assert_allclose(found, expected[1:] @ expected[0], rtol=1e-6)
+
+
+def test_texts_are_embedded_and_truncated(exports):
+    call = post(exports, "embedder", "classifier")
+    pipeline = serving.load(exports["embedder"])
+    status, found = call("/embed", {"inputs": TEXTS, "normalize": False})
+    assert status == 200
+    np.testing.assert_array_equal(np.float32(found), pipeline(TEXTS))
+    long = "x" * 2 * SOURCE
+    status, found = call("/embed", {"inputs": long})
+    assert (status, found["error_type"]) == (413, "validation")
+    assert found["error"].startswith(f"`text` must have at most {SOURCE - 2} tokens")
+    _, found = call("/embed", {"inputs": long, "truncate": True, "normalize": False})
+    np.testing.assert_array_equal(np.float32(found), [pipeline(long, truncate=True)])
+
+
+@pytest.mark.parametrize("name", ["reranker", "linear"])
+def test_texts_are_ranked(exports, name):
+    call, pipeline = post(exports, name, "embedder"), serving.load(exports[name])
+    scores = pipeline("hello", TEXTS).astype(np.float64)
+    _, found = call("/rerank", {"query": "hello", "texts": TEXTS, "return_text": True})
+    assert [each["index"] for each in found] == np.argsort(-scores, kind="stable").tolist()
+    assert [each["text"] for each in found] == [TEXTS[each["index"]] for each in found]
+    given = {each["index"]: each["score"] for each in found}
+    # The graph of "linear" has the same scores, which are its logits.
+    probabilities = scores if name == "reranker" else 1 / (1 + np.exp(-scores))
+    np.testing.assert_allclose([given[i] for i in range(len(TEXTS))], probabilities, rtol=1e-6)
+    _, raw = call("/rerank", {"query": "hello", "texts": TEXTS, "raw_scores": True})
+    given = {each["index"]: each["score"] for each in raw}
+    logits = np.log(scores / (1 - scores)) if name == "reranker" else scores
+    np.testing.assert_allclose([given[i] for i in range(len(TEXTS))], logits, rtol=1e-5, atol=1e-5)
+
+
+def test_texts_are_tokenized(exports):
+    call = post(exports, "embedder")
+    _, found = call("/tokenize", {"inputs": ["ab", ""]})
+    ids = [[token["id"] for token in row] for row in found]
+    assert ids == [[3, OFFSET + ord("a"), OFFSET + ord("b"), 1], [3, 1]]
+    assert [token["special"] for token in found[0]] == [True, False, False, True]
+    assert found[0][1] | {"text": ""} == {
+        "id": ids[0][1], "text": "", "special": False, "start": None, "stop": None
+    }  # fmt: skip
+    _, bare = call("/tokenize", {"inputs": "ab", "add_special_tokens": False, "prompt_name": "query"})
+    assert [token["id"] for token in bare[0]] == [OFFSET + ord(character) for character in "q: ab"]
+
+
+def test_one_of_several_models_is_named(exports):
+    call = post(exports, "embedder", "normalizing")
+    status, found = call("/embed", {"inputs": "a"})
+    assert (status, found["error"]) == (400, "`model` must be embedder or normalizing. Received: None")
+    assert call("/embed", {"inputs": "a", "model": "embedder"})[0] == 200
+    assert call("/embed", {"inputs": "a", "model": "reranker"})[0] == 404
+    status, found = call("/rerank", {"query": "a", "texts": ["a"]})
+    assert (status, found["error"]) == (
+        404, "`model` must be one for this route, of which none is loaded. Received: None"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/embed", {"inputs": [[1, 2]]}, "`inputs` must be a string or a list of strings"),
+        ("/embed", {}, "`inputs` must be a string or a list of strings. Received: None"),
+        ("/embed", {"inputs": "a", "truncate": 1}, "`truncate` must be true or false"),
+        ("/embed", {"inputs": "a", "normalize": "no"}, "`normalize` must be true or false"),
+        ("/embed", {"inputs": "a", "truncation_direction": "left"}, "`truncation_direction` must be right"),
+        ("/embed", {"inputs": "a", "prompt_name": "other"}, "`prompt_name` must be query. Received: 'other'"),
+        ("/embed", {"inputs": "a", "dimensions": 2}, "`dimensions` must be 3. Received: 2"),
+        ("/embed", {"inputs": "a", "input": "b"}, "The request must not have the field 'input'"),
+        ("/embed", {"inputs": "\ud800"}, "`text` must be UTF-8"),
+        ("/embed", ["a"], "The request must be a JSON object"),
+        ("/similarity", {"inputs": "a"}, 'The request must be {"inputs": {"source_sentence"'),
+        ("/similarity", {"inputs": {"sentences": ["a"]}}, "`source_sentence` must be a string"),
+        ("/rerank", {"query": 5, "texts": ["a"]}, "`query` must be a string. Received: 5"),
+        ("/rerank", {"query": "a", "texts": []}, "`texts` must be a string or a list of strings"),
+        ("/tokenize", {"inputs": ["\ud800"]}, "`inputs` must be UTF-8"),
+    ],
+)
+def test_invalid_requests_are_rejected_by_field(exports, path, body, message):
+    status, found = post(exports, "embedder", "reranker")(
+        path, {**body, "model": "embedder"} if path == "/tokenize" else body
+    )
+    assert (status, found["error_type"]) == (400, "validation")
+    assert found["error"].startswith(message)
+
+
+def test_an_export_that_normalizes_has_no_other_vectors(exports):
+    call = post(exports, "normalizing")
+    assert call("/embed", {"inputs": "a"})[0] == 200
+    status, found = call("/embed", {"inputs": "a", "normalize": False})
+    assert (status, found["error"]) == (
+        400, "`normalize` must be true, as the export normalizes. Received: normalize=false"
+    )  # fmt: skip
+
+
+def test_the_server_describes_itself(exports):
+    async def test(app):
+        _, document = await json_call(app, "GET", "/openapi.json")
+        assert {"/embed", "/similarity", "/tokenize", "/info", "/health"} <= document["paths"].keys()
+        assert "/rerank" not in document["paths"]
+        _, found = await json_call(app, "GET", "/info")
+        assert (found["model_id"], found["max_client_batch_size"]) == ("embedder", 256)
+        together = [json_call(app, "POST", "/embed", {"inputs": text}) for text in TEXTS]
+        assert [status for status, _ in await asyncio.gather(*together)] == [200] * len(TEXTS)
+
+    run(exports, test, "embedder")

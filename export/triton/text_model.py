@@ -1,0 +1,77 @@
+"""A model of Triton's Python backend: texts in, answers out, with the signature "serving_default" of an export.
+
+`make_repository.py --text` copies this file into the version of a model, beside the folder `export`.
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as backend
+
+from keras_transformer_serving.server.batching import compute
+from keras_transformer_serving.server.signatures import Job, RequestError, Signature, flattened
+from keras_transformer_serving.server.versions import load
+from keras_transformer_serving.tasks import DEFAULT, Row
+
+
+class TritonPythonModel:
+    """The export of a version of a model."""
+
+    signature: Signature
+
+    def initialize(self, args: dict[str, Any]) -> None:
+        """Load the export, and run it once on each length."""
+        folder = pathlib.Path(args["model_repository"]) / args["model_version"] / "export"
+        self.signature = load(folder, 32).signatures[DEFAULT]
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer requests, whose rows are computed together; an invalid row has an error, and no effect on others."""
+        responses: list[Any] = []
+        rows: list[list[Row]] = []
+        for request in requests:
+            try:
+                rows.append(self.signature.rows(self._columns(request), "{}[{}]".format))
+                responses.append(None)
+            except RequestError as error:
+                rows.append([])
+                responses.append(backend.InferenceResponse([], backend.TritonError(str(error))))
+        outputs = iter(self._outputs([row for of_request in rows for row in of_request]))
+        return [
+            self._response([next(outputs) for _ in of_request]) if response is None else response
+            for response, of_request in zip(responses, rows, strict=True)
+        ]
+
+    def _columns(self, request: Any) -> dict[str, list[Any]]:
+        """Return the values of each input of a request, one for each row."""
+        columns = {}
+        for tensor in self.signature.inputs:
+            given = backend.get_input_tensor_by_name(request, tensor.name)
+            if given is not None:
+                columns[tensor.name] = given.as_numpy().reshape(-1).tolist()
+        return columns
+
+    def _outputs(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the outputs of rows, computed in batches of similar lengths."""
+        jobs, joined = flattened(self.signature.jobs(rows))
+        groups: dict[Any, list[int]] = {}
+        for place, job in enumerate(jobs):
+            if isinstance(job, Job):
+                groups.setdefault((job.run, job.bucket), []).append(place)
+        outputs: dict[int, Row] = {place: job for place, job in enumerate(jobs) if not isinstance(job, Job)}
+        for places in groups.values():
+            batch = [job for job in (jobs[place] for place in places) if isinstance(job, Job)]
+            outputs.update(zip(places, compute(batch), strict=True))
+        return joined([outputs[place] for place in range(len(jobs))])
+
+    def _response(self, rows: Sequence[Row]) -> Any:
+        """Return the response with the outputs of the rows of a request; those without axes are (B, 1)."""
+        tensors = []
+        for name, values in self.signature.stack(rows).items():
+            array = values[:, None] if values.ndim == 1 else values
+            if array.dtype == object:
+                encoded = [str(value).encode() for value in array.ravel()]
+                array = np.array(encoded, object).reshape(array.shape)
+            tensors.append(backend.Tensor(name, array))
+        return backend.InferenceResponse(tensors)

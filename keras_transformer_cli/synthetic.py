@@ -1,0 +1,135 @@
+"""The commands `distill` and `back-translate`, which generate pairs to train on."""
+
+import argparse
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from keras_transformer_cli import folders, generation, training
+from keras_transformer_cli.output import say
+from keras_transformer_cli.quiet import quiet_start
+from keras_transformer_options.arguments import check_positive_integer, renamed
+from keras_transformer_options.base import column
+from keras_transformer_options.examples import FORMAT_NAMES
+from keras_transformer_options.files import checked_paths
+from keras_transformer_options.tasks import TASKS
+
+# Options of the student's training that `distill` determines, or that are for the texts.
+_FILES = ("columns", "format", "encoding", "delimiter", "header", "on_error")
+_DETERMINED = ("data", *_FILES, "dataset", "direction", "reverse", "from_", "revision")
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands to a parser.
+
+    Args:
+        command: a function that creates a command from a name, a function of its options and a description.
+    """
+    distill = command("distill", _distill, "train a small translator on the outputs of a large one")
+    _add_generation(distill, "teacher", "the texts for which the teacher generates the targets")
+    training.add_options(distill, TASKS["translate"], without=_DETERMINED)
+    distill.add_argument(
+        "--output", metavar="FOLDER", required=True, help="a new folder, for pairs.tsv and the run `student`"
+    )
+    back = command("back-translate", _back_translate, "generate sources for texts of the target language")
+    _add_generation(back, "path", "the texts, which are the targets")
+    back.add_argument(
+        "--sample",
+        action="store_true",
+        help="sample sources instead of beam search, which adds noise to them (Edunov et al. 2018)",
+    )
+    back.add_argument("--output", metavar="FILE", required=True, help="a new TSV file of sources and targets")
+    back.add_argument("--backend", choices=training.BACKENDS, help="see train")
+
+
+def _add_generation(parser: argparse.ArgumentParser, name: str, texts: str) -> None:
+    parser.add_argument(name, help="a pipeline or a training run from text to text, or its export")
+    parser.add_argument(
+        "--data", nargs="+", metavar="FILE", required=True, help=f"{texts}: plain text, TSV, CSV or JSONL"
+    )
+    parser.add_argument(
+        "--columns", nargs=1, type=column, metavar="COLUMN", help="their column; default: the first"
+    )
+    parser.add_argument("--format", choices=FORMAT_NAMES, help="their format; default: by their suffixes")
+    parser.add_argument("--encoding", help="their encoding; default: UTF-8")
+    parser.add_argument(
+        "--num-beams",
+        type=int,
+        default=4,
+        help="the number of beams; an export has its own sampler; default: %(default)s",
+    )
+
+
+def _distill(options: argparse.Namespace) -> int:
+    training.set_backend(options.backend)
+    folder = pathlib.Path(options.output)
+    if not options.resume:
+        folders.check_new("--output", options.output)
+    pairs = folder / "pairs.tsv"
+    values = {name: value for name, value in training.values_of(options).items() if name not in _DETERMINED}
+    values |= {"data": [pairs], "header": False}
+    tokenizer = pathlib.Path(options.teacher) / "tokenizer"
+    if "tokenizer" not in values and "vocabulary_size" not in values and tokenizer.is_dir():
+        values["tokenizer"] = tokenizer
+    options.task(**values)
+    _check(options, "teacher")
+    with training.all_processes():
+        if not pairs.exists():
+            _generate(options, "teacher", pairs)
+        return training.run(options, values, folder / "student")
+
+
+def _back_translate(options: argparse.Namespace) -> None:
+    training.set_backend(options.backend)
+    folders.check_new_file("--output", options.output)
+    _check(options, "path")
+    with training.all_processes():
+        say(str(_generate(options, "path", pathlib.Path(options.output), generated_first=True)))
+
+
+def _check(options: argparse.Namespace, name: str) -> None:
+    """Check the options before libraries are imported."""
+    check_positive_integer(num_beams=options.num_beams)
+    folders.check_pipelines(name, [getattr(options, name)], exports=True)
+    checked_paths(options.data, "data")
+
+
+def _generate(
+    options: argparse.Namespace, name: str, path: pathlib.Path, generated_first: bool = False
+) -> pathlib.Path:
+    """Write the pairs of the texts and the outputs of a pipeline or export."""
+    from keras_transformer import data, recipes
+    from keras_transformer.generation import Beam, Sample
+
+    folder = getattr(options, name)
+    with renamed(paths="data"):
+        columns = options.columns or [0]
+        rows = data.read_examples(
+            options.data, columns, format=options.format, encoding=options.encoding, on_error="skip"
+        )
+    with quiet_start():
+        pipeline: Any = generation.load(folder)
+    sampler = Sample() if getattr(options, "sample", False) else Beam(options.num_beams)
+    if hasattr(pipeline, "with_settings"):
+        pipeline = pipeline.with_settings(sampler)
+
+    def generate(texts: list[str]) -> list[str]:
+        answers: list[str] = pipeline(texts, long_texts="split")
+        return answers
+
+    texts = (row[0] for row in rows)
+    key = f"{_digest(pathlib.Path(folder))} {sampler}"
+    return recipes.generate_pairs(generate, texts, path, key=key, generated_first=generated_first, say=say)
+
+
+def _digest(folder: pathlib.Path) -> str:
+    """Return a hash of the files of a pipeline, a run or an export."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(os.fsencode(path.relative_to(folder)))
+            with open(path, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
