@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.data.batches import Dataset, batches
 from keras_transformer.data.buckets import Shapes
-from keras_transformer.data.epochs import Batch, Shard, batches
+from keras_transformer.data.epochs import Batch, Shard
 from keras_transformer.data.examples import together
 from keras_transformer.data.files import picked_examples
 from keras_transformer.data.storage import RowsToStore, in_memory
@@ -121,7 +121,7 @@ def speech_recognition(
     shuffle: bool = True,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
-) -> tf.data.Dataset:
+) -> Dataset:
     """Make batches of audio and texts to train a `models.CTC`.
 
     Files are read when the dataset is made, to check them, and again for each batch, so that audio need not fit into
@@ -178,25 +178,16 @@ def speech_recognition(
         arrays, lambda start, end: units[start:end], len(kept), shuffle, part, complete=False
     )
 
-    def read(rows: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        padded = np.zeros((len(rows), length), np.float32)
+    def audio_and_ids(batch: Batch) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        rows, lengths = batch.rows, batch.lengths
+        padded = np.zeros((len(rows), lengths[0] * unit), np.float32)
         for values, row in zip(padded, rows, strict=True):
             found = checked_audio(sources[row], sample_rate)
             if len(found) != samples[row]:
                 raise ValueError(f"Files must not change while they are read. Received: {sources[row]}")
             values[: len(found)] = found
-        return padded, samples[rows].astype(np.int32)
-
-    static = order.static_lengths[0]
-
-    def audio_and_ids(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        inputs = [batch.rows, batch.lengths[0] * unit]
-        padded, lengths = tf.numpy_function(read, inputs, (tf.float32, tf.int32), stateful=False)
-        labels = arrays.rows("ids").padded(batch.rows, batch.lengths[1], tokenizer.pad_id)
-        return {
-            "audio": tf.ensure_shape(padded, [None, None if static is None else static * unit]),
-            "lengths": tf.ensure_shape(lengths, [None]),
-        }, tf.ensure_shape(labels, [None, order.static_lengths[1]])
+        labels = arrays.rows("ids").padded(rows, lengths[1], tokenizer.pad_id)
+        return {"audio": padded, "lengths": samples[rows].astype(np.int32)}, labels
 
     return batches(order, audio_and_ids, seed, [*arrays.content, samples, content])
 
