@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from keras_transformer_cli import folders, generation, training
+from keras_transformer_cli import folders, generation, languages, training
 from keras_transformer_cli.output import say
 from keras_transformer_cli.quiet import quiet_start
 from keras_transformer_options.arguments import check_positive_integer, renamed
@@ -16,9 +16,11 @@ from keras_transformer_options.examples import FORMAT_NAMES
 from keras_transformer_options.files import checked_paths
 from keras_transformer_options.tasks import TASKS
 
-# Options of the student's training that `distill` determines, or that are for the texts.
+# Options of the student's training that `distill` determines, or that are for the texts or the teacher.
 _FILES = ("columns", "format", "encoding", "delimiter", "header", "on_error")
-_DETERMINED = ("data", *_FILES, "dataset", "direction", "reverse", "from_", "revision")
+_LANGUAGES = ("source_language", "target_language")
+_DETERMINED = ("data", *_FILES, "dataset", "direction", "reverse", "from_", "revision", *_LANGUAGES)
+_NUM_BEAMS = 4
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -57,22 +59,27 @@ def _add_generation(parser: argparse.ArgumentParser, name: str, texts: str) -> N
     parser.add_argument(
         "--num-beams",
         type=int,
-        default=4,
-        help="the number of beams; an export has its own sampler; default: %(default)s",
+        help=f"the number of beams, for a pipeline or a run; default: {_NUM_BEAMS}. An export has its own sampler",
     )
+    languages.add_options(parser)
 
 
 def _distill(options: argparse.Namespace) -> int:
     training.set_backend(options.backend)
     folder = pathlib.Path(options.output)
-    if not options.resume:
-        folders.check_new("--output", options.output)
+    if folder.exists() and not options.resume:
+        raise FileExistsError(
+            f"`--output` must be new. Received: {folder}, which exists and is not changed; --resume continues an "
+            "interrupted run"
+        )
     pairs = folder / "pairs.tsv"
     values = {name: value for name, value in training.values_of(options).items() if name not in _DETERMINED}
     values |= {"data": [pairs], "header": False}
-    tokenizer = pathlib.Path(options.teacher) / "tokenizer"
-    if "tokenizer" not in values and "vocabulary_size" not in values and tokenizer.is_dir():
-        values["tokenizer"] = tokenizer
+    if not values.keys() & {"tokenizer", "vocabulary_size"}:
+        teacher = pathlib.Path(options.teacher)
+        for tokenizer in (teacher / "tokenizer", teacher / "pipeline" / "tokenizer"):
+            if tokenizer.is_dir():
+                values["tokenizer"] = tokenizer
     options.task(**values)
     _check(options, "teacher")
     with training.all_processes():
@@ -91,7 +98,10 @@ def _back_translate(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace, name: str) -> None:
     """Check the options before libraries are imported."""
-    check_positive_integer(num_beams=options.num_beams)
+    if options.num_beams is not None:
+        check_positive_integer(num_beams=options.num_beams)
+        if getattr(options, "sample", False):
+            raise ValueError("`--num-beams` must not be combined with --sample. Received: both")
     folders.check_pipelines(name, [getattr(options, name)], exports=True)
     checked_paths(options.data, "data")
 
@@ -111,16 +121,27 @@ def _generate(
         )
     with quiet_start():
         pipeline: Any = generation.load(folder)
-    sampler = Sample() if getattr(options, "sample", False) else Beam(options.num_beams)
+    if not hasattr(pipeline, "split_texts"):
+        raise ValueError(
+            f"`{name}` must be a pipeline from text to text, or its export with ONNX graphs. Received: {folder}"
+        )
+    samples = getattr(options, "sample", False)
+    sampler = Sample() if samples else Beam(options.num_beams or _NUM_BEAMS)
     if hasattr(pipeline, "with_settings"):
         pipeline = pipeline.with_settings(sampler)
+    elif samples or options.num_beams is not None:
+        raise ValueError(
+            f"`{name}` must be a pipeline to choose the sampler; that of an export is fixed. Received: {folder}, "
+            + ("--sample" if samples else f"--num-beams {options.num_beams}")
+        )
+    chosen = languages.of(pipeline, options)
 
     def generate(texts: list[str]) -> list[str]:
-        answers: list[str] = pipeline(texts, long_texts="split")
+        answers: list[str] = pipeline(texts, long_texts="split", **chosen)
         return answers
 
     texts = (row[0] for row in rows)
-    key = f"{_digest(pathlib.Path(folder))} {sampler}"
+    key = f"{_digest(pathlib.Path(folder))} {sampler} {chosen}"
     return recipes.generate_pairs(generate, texts, path, key=key, generated_first=generated_first, say=say)
 
 

@@ -10,7 +10,7 @@ from keras_transformer_cli import commands, training
 from keras_transformer_options.config_files import read_config, to_toml
 from keras_transformer_options.tasks import TASKS
 
-FILES = {"data": [pathlib.Path("a b.tsv"), pathlib.Path("ñ.tsv")]}
+FILES = {"data": [pathlib.Path("a b.tsv"), pathlib.Path("ñ 👍.tsv")]}
 CHANGED = {
     "translate": {"validation": 0.2, "columns": ("es", 1), "from_": "folder", "epochs": 3, "reverse": True},
     "language-model": {"lines": True, "learning_rate": 1e-05, "precision": "mixed_bfloat16"},
@@ -30,7 +30,7 @@ def test_options_that_are_written_are_read(task, tmp_path):
 
 
 def test_a_file_has_only_the_options_that_differ_from_their_defaults():
-    options = TASKS["translate"](dataset="spa_eng", epochs=10, seed=7)
+    options = TASKS["translate"](dataset="spa_eng", epochs=10, validation=float("0.1"), seed=7)
     assert tomllib.loads(to_toml(options)) == {"task": "translate", "dataset": "spa_eng", "seed": 7}
 
 
@@ -98,9 +98,9 @@ def test_the_command_line_overrides_the_file(tmp_path, recipe_of):
     for file in (data, other):
         file.write_text("a\tb\n")
     config = tmp_path / "config.toml"
-    config.write_text(f'data = ["{data}"]\nepochs = 3\nmax-length = 64\n')
+    config.write_text(f'data = ["{data}"]\nepochs = 3\nmax-length = 64\nminutes = 1\n')
     train = ["train", "translate", "--config", config, "--output", tmp_path / "run"]
-    assert recipe_of(*train) == {"data": [data], "epochs": 3, "max_length": 64}
+    assert recipe_of(*train) == {"data": [data], "epochs": 3, "max_length": 64, "minutes": 1}
     assert recipe_of(*train, "--epochs", 5)["epochs"] == 5
     assert recipe_of(*train, "--validation", 0.5)["validation"] == 0.5
     assert recipe_of(*train, "--data", other)["data"] == [other]

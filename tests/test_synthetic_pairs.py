@@ -22,6 +22,23 @@ def silent(line):
     pass
 
 
+class Export:
+    """An export from text to text, whose sampler is fixed."""
+
+    languages = ("en_XX", "es_XX")
+    split_texts = None
+
+    def __call__(self, texts, long_texts, **chosen):
+        return [" ".join([text.upper(), *chosen.values()]) for text in texts]
+
+
+class Teacher(Export):
+    """A pipeline from text to text."""
+
+    def with_settings(self, sampler):
+        return self
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 100])
 @pytest.mark.parametrize("generated_first", [False, True])
 def test_each_text_has_its_output_once_and_in_order(chunk, generated_first, tmp_path):
@@ -113,7 +130,7 @@ def teacher(monkeypatch, tmp_path):
     folder = tmp_path / "teacher"
     folder.mkdir()
     (folder / "config.json").write_text('{"pipeline": "TextToText"}')
-    monkeypatch.setattr(synthetic.generation, "load", lambda path: lambda texts, long_texts: upper(texts))
+    monkeypatch.setattr(synthetic.generation, "load", lambda path: Teacher())
     return folder
 
 
@@ -139,6 +156,53 @@ def test_distill_trains_a_student_on_the_outputs_of_the_teacher(teacher, tmp_pat
     assert commands.main([str(argument) for argument in arguments]) == 2  # the folder exists
     monkeypatch.setattr(synthetic.generation, "load", lambda path: pytest.fail("generated again"))
     assert commands.main([*map(str, arguments), "--resume"]) == 0
+
+
+@pytest.mark.parametrize("place", ["tokenizer", "pipeline/tokenizer"])
+def test_a_student_has_the_tokenizer_of_its_teacher_by_default(teacher, tmp_path, monkeypatch, place):
+    (teacher / place).mkdir(parents=True)
+    data, chosen = tmp_path / "texts.txt", []
+    data.write_text("uno\n")
+    monkeypatch.setattr(
+        synthetic.training, "run", lambda _, values, __: chosen.append(values.get("tokenizer")) or 0
+    )
+    for number, more in enumerate(([], ["--vocabulary-size", "100"], ["--tokenizer", "bpe"])):
+        arguments = ["distill", teacher, "--data", data, "--output", tmp_path / f"out{number}", *more]
+        assert commands.main([str(argument) for argument in arguments]) == 0
+    assert chosen == [teacher / place, None, "bpe"]
+
+
+@pytest.mark.parametrize("command", ["distill", "back-translate"])
+def test_the_model_that_generates_gets_the_languages(teacher, tmp_path, monkeypatch, command):
+    data, output = tmp_path / "texts.txt", tmp_path / "out"
+    data.write_text("uno\n")
+    monkeypatch.setattr(synthetic.training, "run", lambda _, values, __: "source_language" in values)
+    arguments = [command, teacher, "--data", data, "--output", output, "--source-language"]
+    assert commands.main([str(argument) for argument in [*arguments, "es_XX"]]) == 0
+    written = lines(output / "pairs.tsv" if command == "distill" else output)
+    assert written == [("uno", "UNO es_XX")[:: 1 if command == "distill" else -1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sample"], "that of an export is fixed. Received: {}, --sample"),
+        (["--num-beams", "2"], "that of an export is fixed. Received: {}, --num-beams 2"),
+        (["--num-beams", "0"], "`--num-beams` must be a positive integer"),
+        (["--num-beams", "2", "--sample"], "`--num-beams` must not be combined with --sample"),
+        (["--source-language", "fr_XX"], "Received: fr_XX"),
+    ],
+)
+def test_settings_that_a_model_does_not_have_are_named(
+    teacher, tmp_path, monkeypatch, capsys, options, message
+):
+    data, output = tmp_path / "texts.txt", tmp_path / "pairs.tsv"
+    data.write_text("uno\n")
+    monkeypatch.setattr(synthetic.generation, "load", lambda path: Export())
+    arguments = ["back-translate", teacher, "--data", data, "--output", output, *options]
+    assert commands.main([str(argument) for argument in arguments]) == 2
+    assert message.format(teacher) in capsys.readouterr().err
+    assert not output.exists()
 
 
 @pytest.mark.slow
