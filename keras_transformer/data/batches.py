@@ -43,15 +43,15 @@ class BatchDataset(keras.utils.PyDataset):
         self.read, self.epochs = read, epochs
 
     def __len__(self) -> int:
-        return self.epochs.count
+        return self.epochs.count - self.epochs.current[1]
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Return a batch of the current epoch, `index` batches after the one that it started with."""
         epoch, first = self.epochs.current
-        if first + index >= self.epochs.count:
+        if index >= len(self):
             raise IndexError(
-                f"`index` must be less than {self.epochs.count - first}, the number of batches of an epoch that starts "
-                f"at batch {first}. Received: index={index}"
+                f"`index` must be less than {len(self)}, the number of batches of an epoch that starts at batch "
+                f"{first}. Received: index={index}"
             )
         return self.read(epoch, first + index)
 
@@ -64,6 +64,10 @@ class BatchDataset(keras.utils.PyDataset):
     def on_epoch_begin(self) -> None:
         """Begin the next epoch; called by Keras."""
         self.epochs.begin()
+
+    def on_epoch_end(self) -> None:
+        """End the epoch; called by Keras."""
+        self.epochs.end()
 
 
 def batches(

@@ -70,6 +70,10 @@ class Epochs:
         self._positions["next"] = epoch + 1, 0
         return epoch, batch
 
+    def end(self) -> None:
+        """End the iteration, so that `current` has all batches of its epoch."""
+        self._positions["current"] = self.current[0], 0
+
 
 class Shard(NamedTuple):
     """The shard of each batch that one of several workers reads.

@@ -233,6 +233,8 @@ def _prepare_callbacks(model: Model, arguments: dict[str, Any], stack: contextli
         if hasattr(callback, "fit_context"):
             stack.enter_context(callback.fit_context(model, arguments))
     if (epochs := epochs_of(arguments["x"])) is not None:
+        epochs.end()  # an epoch in which an earlier call of `fit` was interrupted
+        arguments["shuffle"] = False  # the order of batches is part of the dataset
         order = _EpochOrder(epochs, epochs_of(arguments["validation_data"]))
         arguments["callbacks"] = [order, *arguments["callbacks"]]
 
@@ -255,10 +257,11 @@ def _settings_of_fit(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sizes(data: Any) -> Any:
-    """Return the shapes of arrays; for a dataset the shapes of batches, their number and, if any, the data's hash."""
+    """Return the shapes of arrays; for a dataset the number of batches, with the data's hash or a batch's shape."""
+    if (epochs := epochs_of(data)) is not None:
+        return epochs.count, epochs.fingerprint
     if hasattr(data, "element_spec"):
-        fingerprint = getattr(epochs_of(data), "fingerprint", None)
-        return str(data.element_spec), int(data.cardinality()), fingerprint
+        return int(data.cardinality()), str(data.element_spec)
     return keras.tree.map_structure(lambda leaf: list(getattr(leaf, "shape", [])), data)
 
 

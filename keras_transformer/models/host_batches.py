@@ -37,7 +37,7 @@ def observed(data: Any, observer: Observer) -> Any:
             of the same shape, so that they are not copied.
     """
     if isinstance(data, keras.utils.PyDataset):
-        return _ObservedPyDataset(data, observer)
+        return _with_epochs_of(data, _ObservedPyDataset(data, observer))
     if isinstance(data, types.GeneratorType):
         return _generator(data, observer)
     return _dataset(data, observer)
@@ -79,9 +79,12 @@ def _dataset(dataset: Any, observer: Observer) -> Any:
         with tensorflow.control_dependencies([done]):
             return tensorflow.nest.map_structure(tensorflow.identity, element)
 
-    result = dataset.map(observed_batch).prefetch(1)  # observes a batch during the previous step
-    if epochs_of(dataset) is not None:
-        result.epochs = dataset.epochs
+    return _with_epochs_of(dataset, dataset.map(observed_batch).prefetch(1))  # observes a batch during the last step
+
+
+def _with_epochs_of(dataset: Any, result: Any) -> Any:
+    if (epochs := epochs_of(dataset)) is not None:
+        result.epochs = epochs
     return result
 
 

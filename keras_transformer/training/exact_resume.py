@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -132,7 +133,9 @@ class ExactResume(keras.callbacks.Callback):
             self._position = self._state.position
             arguments["initial_epoch"] = arguments["epochs"] if self._state.stopped else self._position[0]
         arguments["callbacks"] = [self._end_of_epoch, *callbacks, self]
-        with signals.received_by(self._receive):
+        with signals.received_by(self._receive), warnings.catch_warnings():
+            # A partial epoch of a PyDataset runs out of data.
+            warnings.filterwarnings("ignore", "Your input ran out of data")
             yield
         processes.exchange("end of training", "", wait=True)  # process 0 has written the last state
         if self.signal is not None and self.on_signal == "raise":
@@ -184,7 +187,7 @@ class ExactResume(keras.callbacks.Callback):
         self._agree_on_signal()
         epoch, done = self._position[0], self._first_batch + batch + 1
         if done >= self._data.count:  # the end of the epoch follows
-            if self._first_batch:
+            if self._first_batch and not isinstance(self._dataset, keras.utils.PyDataset):
                 self._end_of_epoch.end(self.model)
             return
         self._position = epoch, done
@@ -349,7 +352,8 @@ class ExactResume(keras.callbacks.Callback):
 class _EndOfEpoch(keras.callbacks.Callback):
     """The first of all callbacks, which ends a partial epoch without ending training.
 
-    An epoch must not run out of data, because Keras' training function would advance seeds and optimizer once more.
+    A `tf.data.Dataset` must not run out of data, because Keras' training function would advance seeds and optimizer
+    once more. A `PyDataset` must, because Keras does not end its epoch otherwise.
     """
 
     _stops_training: bool | None = None

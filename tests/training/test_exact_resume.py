@@ -90,7 +90,6 @@ def fit(
         validation_data=batches(validation),
         epochs=epochs,
         initial_epoch=initial_epoch,
-        shuffle=False,
         verbose=0,
         callbacks=found,
     )
@@ -365,3 +364,18 @@ def test_automatic_saving_takes_one_percent_of_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(training.states, "write", write)
     fit(model(), tmp_path, save_freq="auto", epochs=10, callbacks=[Slow()])
     assert [batches for batches, _ in saved] == [0, 20, 40, 60]  # the last at the end
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.slow_variants
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="without TensorFlow")
+@pytest.mark.parametrize("stop", [9, 12])
+def test_training_resumes_without_tensorflow(stop, uninterrupted, tmp_path, monkeypatch):
+    monkeypatch.setattr(data.batches, "_HAS_TENSORFLOW", False)
+    assert isinstance(batches(), keras.utils.PyDataset)
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(model(), tmp_path, stop)
+    made = model()
+    history = fit(made, tmp_path, callbacks=[_Nothing()])
+    assert history.history == uninterrupted[0].history
+    assert all(map(np.array_equal, state(made), uninterrupted[1]))
