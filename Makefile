@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 BIN := .venv/bin
-# Both distributions are installed in one command: alone, the first would look for the second on the package index.
+# Both distributions are installed in one command: alone, the second would look for the first on the package index.
 PROJECTS := pyproject.toml export/serving/pyproject.toml
 # TensorFlow reads its log level when Keras imports it, before a command could set it.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -9,16 +9,17 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_ALL := .venv/.installed-all-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
+INSTALLED_CORE := .venv-core/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks benchmark-tables dist colab javascript javascript-cases browser-test browser-demo clean
+.PHONY: help quickstart serve test test-jax test-core test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks benchmark-tables dist colab javascript javascript-cases browser-test browser-demo clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-# Environment, constraints.
+# Environment, constraints, extras.
 define install
 	$(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(1)
-	$(1)/bin/python -m pip install --quiet --constraint $(2) --editable ./export/serving --editable '.[dev]'
+	$(1)/bin/python -m pip install --quiet --constraint $(2) --editable ./export/serving --editable '.[$(3)]'
 	@touch $@
 endef
 
@@ -36,7 +37,7 @@ COMPILE_QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_f
 	--xla_cpu_parallel_codegen_split_count=1"
 
 $(INSTALLED): $(PROJECTS) constraints.txt
-	$(call install,.venv,constraints.txt)
+	$(call install,.venv,constraints.txt,dev)
 
 # Three quarters of a gigabyte more, of which only the slow tests make use.
 $(INSTALLED_ALL): $(INSTALLED)
@@ -44,7 +45,10 @@ $(INSTALLED_ALL): $(INSTALLED)
 	@touch $@
 
 $(INSTALLED_OLDEST): $(PROJECTS) constraints-oldest.txt
-	$(call install,.venv-oldest,constraints-oldest.txt)
+	$(call install,.venv-oldest,constraints-oldest.txt,dev)
+
+$(INSTALLED_CORE): $(PROJECTS) constraints.txt
+	$(call install,.venv-core,constraints.txt,dev-core)
 
 quickstart: $(INSTALLED)  ## Train, evaluate, export and verify a small translator: results in runs/quickstart
 	$(BIN)/keras-transformer quickstart
@@ -58,6 +62,11 @@ test: $(INSTALLED)  ## The quick tests, on TensorFlow
 test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
 	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and $(QUICK))
 
+test-core: $(INSTALLED_CORE)  ## Tests of keras-transformer-core on JAX, in an environment without TensorFlow
+	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv-core,backend_neutral and $(QUICK)) \
+		tests/generation tests/layers tests/models tests/ops tests/training/test_exact_resume.py
+	KERAS_BACKEND=jax .venv-core/bin/python -m pytest tests/test_import.py -k without_tensorflow
+
 test-docs: $(INSTALLED)  ## The code of the README and of the documentation, and the quickstart with little data
 	$(COMPILE_QUICKLY) $(call run_tests,.venv,not gpu) -k 'test_docs or quickstart' tests/test_docs.py tests/test_recipes.py
 
@@ -70,7 +79,7 @@ test-oldest: $(INSTALLED_OLDEST)  ## The quick tests with the lowest supported v
 test-all: $(INSTALLED_ALL)  ## Every test, on TensorFlow and what runs on any backend on JAX too, and every notebook
 	$(call run_tests,.venv,not gpu)
 	KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and not gpu)
-	$(MAKE) notebooks
+	$(MAKE) test-core notebooks
 
 check: $(INSTALLED)  ## Lint, format, vocabulary, import contract, types of the pure core and of serving, workflows
 	$(BIN)/ruff check .
@@ -108,14 +117,16 @@ benchmark-tables:  ## Write the tables of speed from benchmarks/results: README.
 .venv-bench/.installed: benchmarks/requirements.txt $(PROJECTS)
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --requirement benchmarks/requirements.txt \
-		--editable ./export/serving --editable .
+		--editable ./export/serving --editable '.[tensorflow]'
 	@touch $@
 
-dist: .venv-dist/.installed  ## Build both distributions, check them and run the wheels in clean environments
+dist: .venv-dist/.installed  ## Build the distributions, check them and run the wheels in clean environments
 	rm -rf dist
 	.venv-dist/bin/python -m build --outdir dist export/serving
 	.venv-dist/bin/python -m build --outdir dist .
+	.venv-dist/bin/python -m build --outdir dist kit
 	.venv-dist/bin/twine check --strict dist/*
+	.venv-dist/bin/python tests/platforms.py dist
 	.venv-dist/bin/python tests/wheels.py dist
 
 colab: .venv-dist/.installed  ## Check that an install replaces nothing in a runtime: FREEZE=… its pip freeze
@@ -155,5 +166,5 @@ $(JAVASCRIPT)/test/cases/.extracted: $(JAVASCRIPT)/test/cases.tar.xz
 	@touch $@
 
 clean:  ## Remove environments and results
-	rm -rf .venv .venv-oldest .venv-bench .venv-dist runs build dist *.egg-info export/serving/build export/serving/*.egg-info \
+	rm -rf .venv .venv-core .venv-oldest .venv-bench .venv-dist runs dist $(foreach folder,. export/serving kit,$(folder)/build $(folder)/*.egg-info) \
 		$(addprefix $(JAVASCRIPT)/,node_modules dist test/cases)

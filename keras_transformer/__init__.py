@@ -27,7 +27,14 @@ __all__ = ["__version__", "layers", "models", "ops", "relations", "training", *_
 
 def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
-        return importlib.import_module(f"{__name__}.{name}")
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name not in ("tensorflow", "tensorflow_text"):
+                raise
+            raise ImportError(
+                f"`{__name__}.{name}` requires TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
+            ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

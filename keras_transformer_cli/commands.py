@@ -18,7 +18,7 @@ from keras_transformer_options.examples import FORMAT_NAMES
 from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
-_DISTRIBUTION = "keras-transformer-kit"
+_DISTRIBUTION = "keras-transformer-core"
 _ERROR, _INTERRUPTED, _CLOSED_PIPE = 2, 130, 141
 
 _SERVE = """

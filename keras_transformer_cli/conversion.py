@@ -23,7 +23,7 @@ from keras_transformer_options.arguments import check, check_positive_integer
 from keras_transformer_options.files import checked_model_name
 
 PRECISIONS = ("float32", "float16", "int8")
-_DISTRIBUTION = "keras-transformer-kit"
+_DISTRIBUTION = "keras-transformer-core"
 _SHOWN = 12  # characters of a commit
 _INSTRUCTIONS = """
 Serve it over HTTP, without TensorFlow:

@@ -18,9 +18,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+CORE = f"keras-transformer-core @ {ROOT.as_uri()}"
 SERVING = f"keras-transformer-serving @ {(ROOT / 'export' / 'serving').as_uri()}"
-# Extras for development.
-DEVELOPMENT = {"dev", "dev-all", "notebooks"}
+KIT = (ROOT / "kit").as_uri()
 
 
 def main() -> int:
@@ -30,11 +30,9 @@ def main() -> int:
     parser.add_argument("--python", default="3.13", help="the runtime's version of Python")
     options = parser.parse_args()
     installed = versions(options.freeze.read_text(encoding="utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "kit" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     failures = 0
-    for extra in sorted(
-        project["optional-dependencies"].keys() - DEVELOPMENT
-    ):  # separately, as onnx excludes gpu
+    for extra in sorted(project["optional-dependencies"]):  # separately, as onnx excludes gpu
         found = resolved(extra, installed, options.python)
         added, replaced = changes(installed, found)
         print(f"keras-transformer-kit[{extra}] adds {', '.join(added) or 'nothing'}")
@@ -65,7 +63,7 @@ def resolved(extra: str, installed: dict[str, str], python: str) -> dict[str, st
             pathlib.Path(folder, "requirements.in"),
             pathlib.Path(folder, "requirements.txt"),
         )
-        requirements.write_text(f"{SERVING}\nkeras-transformer-kit[{extra}] @ {ROOT.as_uri()}\n")
+        requirements.write_text(f"{SERVING}\n{CORE}\nkeras-transformer-kit[{extra}] @ {KIT}\n")
         # uv prefers versions in an existing output file.
         result.write_text("".join(f"{name}=={version}\n" for name, version in installed.items()))
         command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"]

@@ -98,6 +98,21 @@ def test_on_jax_models_train_and_generate_without_tensorflow():
     assert run(code) == [2, 1, 4]
 
 
+def test_without_tensorflow_an_error_names_the_package_to_install():
+    code = """
+    import json, sys
+    sys.modules.update(dict.fromkeys(["tensorflow", "tensorflow_text"]))
+    import keras_transformer as kt
+    try:
+        kt.pipelines
+    except ImportError as error:
+        print(json.dumps(str(error)))
+    """
+    assert run(code) == (
+        "`keras_transformer.pipelines` requires TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
+    )
+
+
 @pytest.mark.slow
 def test_on_jax_texts_become_batches_of_fit_and_answers_without_tensorflow(tmp_path):
     code = """

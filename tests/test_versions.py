@@ -11,11 +11,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).parents[1]
-PROJECT, SERVING = (
+PROJECT, SERVING, KIT = (
     tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
-    for folder in ("", "export/serving")
+    for folder in ("", "export/serving", "kit")
 )
-OWN = {canonicalize_name(project["name"]) for project in (PROJECT, SERVING)}
+OWN = {canonicalize_name(project["name"]) for project in (PROJECT, SERVING, KIT)}
 # Versions of a Colab runtime of August 2026, which has no onnx, onnxruntime or tf2onnx.
 COLAB = {
     "h5py": "3.16.0",
@@ -46,7 +46,7 @@ def requirements(texts):
     return {canonicalize_name(one.name): one for one in found if canonicalize_name(one.name) not in OWN}
 
 
-RUNTIME = requirements(PROJECT["dependencies"])
+RUNTIME = requirements(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["tensorflow"])
 ONNX = requirements(PROJECT["optional-dependencies"]["onnx"] + SERVING["optional-dependencies"]["cpu"])
 SERVER = requirements(SERVING["optional-dependencies"]["server"])
 ALL = (
@@ -154,8 +154,20 @@ def test_tensorflow_is_required_where_it_has_wheels(system, machine, expected):
     environment = {"sys_platform": system, "platform_machine": machine}
     required = {
         requirement.name
-        for requirement in map(Requirement, PROJECT["dependencies"])
-        if requirement.name.startswith("tensorflow")
-        and (requirement.marker is None or requirement.marker.evaluate(environment))
+        for requirement in map(Requirement, PROJECT["optional-dependencies"]["tensorflow"])
+        if requirement.marker is None or requirement.marker.evaluate(environment)
     }
     assert required == expected
+
+
+def test_the_core_needs_no_tensorflow():
+    texts = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["jax"]]
+    assert not any("tensorflow" in text for text in texts)
+
+
+def test_the_kit_is_the_core_with_tensorflow_and_has_its_extras():
+    assert KIT["dependencies"] == [f"keras-transformer-core[tensorflow]=={PROJECT['version']}"]
+    assert KIT["version"] == PROJECT["version"]
+    development = {name for name in PROJECT["optional-dependencies"] if name.startswith("dev")}
+    expected = PROJECT["optional-dependencies"].keys() - development - {"tensorflow", "jax", "notebooks"}
+    assert KIT["optional-dependencies"] == {name: [f"keras-transformer-core[{name}]"] for name in expected}
