@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.export import model_card, serving_files
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
+from keras_transformer.generation import VocabularyShortlist
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer_serving import bundle, files
 from keras_transformer_serving.text import chat, reads_text
@@ -93,6 +94,23 @@ def check_pipeline(pipeline: Any) -> None:
         raise ValueError(
             f"`pipeline` must be a pipeline of keras_transformer.pipelines. Received: a {type(pipeline).__name__}"
         )
+
+
+def with_shortlist(pipeline: Any, token_ids: Sequence[int] | None) -> Any:
+    """Return a pipeline that generates tokens of a shortlist only, or the same pipeline for None.
+
+    Raises:
+        ValueError: if the pipeline does not generate, or its model or sampler does not support a shortlist.
+    """
+    check_pipeline(pipeline)
+    if token_ids is None:
+        return pipeline
+    if not hasattr(pipeline, "constraints"):
+        raise ValueError(
+            f"`vocabulary_shortlist` must be None for a {type(pipeline).__name__}, which generates no tokens one by one. "
+            f"Received: {len(token_ids)} ids"
+        )
+    return pipeline.with_settings(constraints=[*pipeline.constraints, VocabularyShortlist(tuple(token_ids))])
 
 
 def _version(package: str) -> str | None:

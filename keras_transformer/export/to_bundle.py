@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer.export import to_saved_model
-from keras_transformer.export.bundle_writer import check_pipeline, new_parts
+from keras_transformer.export.bundle_writer import new_parts, with_shortlist
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion, text_graphs
@@ -26,6 +26,7 @@ def bundle(
     version: int = 1,
     texts: Sequence[Any] | None = None,
     text_graph: bool = False,
+    vocabulary_shortlist: Sequence[int] | None = None,
     signature_key: bytes | None = None,
     say: Callable[[str], None] = print,
 ) -> pathlib.Path:
@@ -41,6 +42,9 @@ def bundle(
         version: the model's version in TensorFlow Serving, a positive integer.
         texts: texts to compare the pipeline and both exports on; see `saved_model`.
         text_graph: whether to write an ONNX graph from strings to strings, too; see `onnx`.
+        vocabulary_shortlist: the ids of the tokens that the export generates, such as those of texts in the target
+            language, with the model's `end_id`; its graphs compute the logits of no others. By default all. The report
+            in `parity.json` has the number of outputs that are the same with the whole vocabulary.
         signature_key: a key to sign the manifest with; see `saved_model`.
         say: a function that prints a line of progress.
 
@@ -60,7 +64,7 @@ def bundle(
         PosixPath('export/es-en')
     """
     folder = files.as_folder(folder)
-    check_pipeline(pipeline)
+    pipeline = with_shortlist(pipeline, vocabulary_shortlist)
     conversion.check(pipeline, precisions)
     if text_graph:
         text_graphs.check(pipeline)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_pipeline, new_parts, without_tensorflow_warnings
+from keras_transformer.export.bundle_writer import new_parts, with_shortlist, without_tensorflow_warnings
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import operations, warmup
@@ -27,6 +27,7 @@ def saved_model(
     name: str | None = None,
     version: int = 1,
     texts: Sequence[Any] | None = None,
+    vocabulary_shortlist: Sequence[int] | None = None,
     signature_key: bytes | None = None,
 ) -> pathlib.Path:
     """Export a pipeline as a SavedModel with its tokenizer in the graph, and verify its outputs.
@@ -52,6 +53,9 @@ def saved_model(
         version: the model's version in TensorFlow Serving, a positive integer.
         texts: texts to compare the pipeline and the SavedModel on, or pairs (question, context) for
             `QuestionAnswering`; by default made from the vocabulary.
+        vocabulary_shortlist: the ids of the tokens that the export generates, such as those of texts in the target
+            language, with the model's `end_id`; its graphs compute the logits of no others. By default all. The report
+            in `parity.json` has the number of outputs that are the same with the whole vocabulary.
         signature_key: a key to sign the manifest with (HMAC-SHA256), which `verify` and
             `keras_transformer_serving.load` can require; all parts of an export have the same key.
 
@@ -69,7 +73,7 @@ def saved_model(
         PosixPath('export/es-en/saved_model/es-en/1')
     """
     folder = files.as_folder(folder)
-    check_pipeline(pipeline)
+    pipeline = with_shortlist(pipeline, vocabulary_shortlist)
     part = bundle.new_version(folder, checked_model_name(folder, name, version), version)
     compare = comparison.WithPipeline(pipeline, texts)
     with new_parts(pipeline, folder, [part], signature_key) as written:

@@ -10,6 +10,7 @@ from keras_transformer.generation.constraints import ForcedWords as ForcedWords
 from keras_transformer.generation.constraints import MinNewTokens as MinNewTokens
 from keras_transformer.generation.constraints import NoRepeatNGram as NoRepeatNGram
 from keras_transformer.generation.constraints import RepetitionPenalty as RepetitionPenalty
+from keras_transformer.generation.constraints import VocabularyShortlist as VocabularyShortlist
 from keras_transformer.generation.ensemble import Ensemble as Ensemble
 from keras_transformer.generation.generative_model import GenerativeModel as GenerativeModel
 from keras_transformer.generation.generator import Generation as Generation
@@ -45,6 +46,7 @@ __all__ = [
     "Sample",
     "Scores",
     "Speculative",
+    "VocabularyShortlist",
     "align",
     "constraints",
     "generate",

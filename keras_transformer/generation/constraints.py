@@ -6,7 +6,7 @@ Axes: B rows of the batch, R hypotheses of a row, M new tokens, V vocabulary siz
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,50 @@ class Constraint(abc.ABC):
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
         """Return True if the constraint forbids a token of `sequence`, generated ids without the prompt."""
         return False
+
+    def on_shortlist(self, index: Mapping[int, int]) -> "Constraint | None":
+        """Return the constraint on logits (B, R, S) of a `VocabularyShortlist`, or None if it has no effect on them.
+
+        Args:
+            index: the index in the shortlist of each of its ids. It has the ids that the constraint forces.
+        """
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyShortlist(Constraint):
+    """Generate only tokens of a shortlist, and compute only their logits.
+
+    Probabilities, and so the scores, are normalized over the shortlist. A greedy output whose tokens are all in the
+    shortlist is the same as without it. For models whose `output_kernel` accepts ids, with `Greedy`, `Beam` and
+    `Sample`.
+
+    Args:
+        token_ids: the ids, with the model's `end_id`.
+
+    References:
+        Jean et al., "On Using Very Large Target Vocabulary for Neural Machine Translation" (2015).
+    """
+
+    token_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_ids", tuple(sorted({*_ids("token_ids", self.token_ids)})))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Return the logits unchanged; the search computes those of the shortlist only."""
+        return logits
+
+    def ids(self) -> tuple[int, ...]:
+        """Return the ids of the shortlist."""
+        return self.token_ids
+
+    def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
+        """Return True if a token is not in the shortlist."""
+        return not {*sequence}.issubset(self.token_ids)
+
+    def on_shortlist(self, index: Mapping[int, int]) -> None:
+        """Return None: all tokens are in the shortlist."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +223,11 @@ class BannedWords(Constraint):
         """Return True if a banned word occurs."""
         return any(sequence[i : i + len(word)] == word for word in self.words for i in range(len(sequence)))
 
+    def on_shortlist(self, index: Mapping[int, int]) -> "BannedWords | None":
+        """Return the words whose tokens are in the shortlist."""
+        words = [word for word in self.words if index.keys() >= {*word}]
+        return BannedWords(_indices(words, index)) if words else None
+
 
 @dataclasses.dataclass(frozen=True)
 class ForcedPrefix(Constraint):
@@ -206,6 +255,10 @@ class ForcedPrefix(Constraint):
         """Return True if the sequence does not begin with the prefix."""
         return any(id_ != forced for id_, forced in zip(sequence, self.prefix, strict=False))
 
+    def on_shortlist(self, index: Mapping[int, int]) -> "ForcedPrefix":
+        """Return the prefix in indices of the shortlist."""
+        return ForcedPrefix(_indices(self.prefix, index))
+
 
 @dataclasses.dataclass(frozen=True)
 class EndTokens(Constraint):
@@ -223,6 +276,9 @@ class EndTokens(Constraint):
     def ids(self) -> tuple[int, ...]:
         """Return the end tokens."""
         return self.end_ids
+
+    def on_shortlist(self, index: Mapping[int, int]) -> None:
+        """Return None: `LogitsProcessors` has the end tokens of the shortlist."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,6 +301,10 @@ class ForcedLastToken(Constraint):
     def ids(self) -> tuple[int, ...]:
         """Return the forced tokens."""
         return self.token_ids
+
+    def on_shortlist(self, index: Mapping[int, int]) -> "ForcedLastToken":
+        """Return the tokens as indices of the shortlist."""
+        return ForcedLastToken(_indices(self.token_ids, index))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,6 +347,10 @@ class ForcedWords(Constraint):
         """Return True if the sequence ends without one of the words."""
         subsequences = {sequence[i : i + len(word)] for word in self.words for i in range(len(sequence))}
         return not subsequences.issuperset(self.words) and any(id_ in end_ids for id_ in sequence)
+
+    def on_shortlist(self, index: Mapping[int, int]) -> "ForcedWords":
+        """Return the words in indices of the shortlist."""
+        return ForcedWords(_indices(self.words, index))
 
     def progress(self, ids: Tensor, length: Any) -> Tensor:
         """Count the word tokens (B, R) among the first `length` of ids (B, R, M); `total` if all words occur."""
@@ -357,6 +421,11 @@ def serialize(constraint: Constraint) -> dict[str, Any]:
 
 def _as_lists(value: Any) -> Any:
     return [_as_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _indices(ids: Any, index: Mapping[int, int]) -> Any:
+    """Return the indices of ids, or of sequences of ids."""
+    return index[ids] if is_integer(ids) else tuple(_indices(id_, index) for id_ in ids)
 
 
 def _is_one_of(ids: Sequence[int], logits: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from keras_transformer.generation.constraints import (
     ForcedWords,
     History,
     MinNewTokens,
+    VocabularyShortlist,
     forbid,
     get,
 )
@@ -85,8 +86,28 @@ class LogitsProcessors:
         words = [word for constraint in forced for word in constraint.words]
         return ForcedWords(tuple(words)) if words else None
 
+    @property
+    def shortlist(self) -> VocabularyShortlist | None:
+        """The shortlist of the vocabulary, or None."""
+        return next(
+            (constraint for constraint in self.constraints if isinstance(constraint, VocabularyShortlist)), None
+        )
+
+    def on_shortlist(self) -> "LogitsProcessors":
+        """Return the logits processors of the logits (B, R, S) of the shortlist, in which a token is its index."""
+        assert self.shortlist is not None
+        index = {id_: i for i, id_ in enumerate(self.shortlist.token_ids)}
+        constraints = [constraint.on_shortlist(index) for constraint in self.constraints]
+        return LogitsProcessors(
+            tuple(constraint for constraint in constraints if constraint is not None),
+            tuple(index[id_] for id_ in self.end_ids if id_ in index),
+            tuple(index[id_] for id_ in self.never if id_ in index),
+        )
+
     def check_sampler(self, sampler: Sampler) -> None:
         """Raise a ValueError if the sampler does not support the constraints."""
+        is_valid = self.shortlist is None or sampler.supports_shortlist
+        check(is_valid, "be a `Greedy`, `Beam` or `Sample` for a `VocabularyShortlist`", sampler=sampler)
         is_valid = self.words is None or sampler.forces_words
         check(is_valid, "be a `Beam` with at least two beams for `ForcedWords`", sampler=sampler)
 
@@ -115,6 +136,8 @@ class LogitsProcessors:
                 check(is_valid, f"{_POSSIBLE}, no start token", constraints=constraint)
             if isinstance(constraint, ForcedPrefix):
                 self._check_prefix(constraint, max_new_tokens)
+            if isinstance(constraint, VocabularyShortlist):
+                self._check_shortlist(constraint, model)
         self._check_words(max_new_tokens)
         banned = [
             word
@@ -132,6 +155,20 @@ class LogitsProcessors:
         forbidden = {*self.never, *first, *(word[0] for word in banned if len(word) == 1)}
         is_valid = not forbidden.issuperset(range(vocabulary))
         check(is_valid, "allow at least one token", constraints=self.constraints)
+
+    def _check_shortlist(self, shortlist: VocabularyShortlist, model: Any) -> None:
+        ids = {*shortlist.token_ids}
+        check(model.end_id in ids, "have a shortlist with the end token", end_id=model.end_id)
+        count = sum(isinstance(other, VocabularyShortlist) for other in self.constraints)
+        check(count == 1, "have one shortlist", constraints=self.constraints)
+        for other in self.constraints:
+            forces = isinstance(other, ForcedPrefix | ForcedLastToken | ForcedWords)
+            check(not forces or ids.issuperset(other.ids()), "force tokens of the shortlist", constraints=other)
+        if not hasattr(model, "output_kernel") or model.output_kernel(shortlist.token_ids) is None:
+            raise ValueError(
+                "`model` must compute logits by a matrix of floats, with an `output_kernel`, for a "
+                f"`VocabularyShortlist`. Received: a {type(model).__name__}"
+            )
 
     def _check_words(self, max_new_tokens: int) -> None:
         if self.words is None:

@@ -95,7 +95,8 @@ def generate_ids(
 def run_search(inputs: Inputs) -> dict[str, Tensor]:
     """Return the results of `generate_ids` for validated settings."""
     search = new_search(inputs)
-    return search.results(ops.while_loop(search.running, search.step, search.start()))
+    results = search.results(ops.while_loop(search.running, search.step, search.start()))
+    return {**results, "ids": search.tokens.to_id(results["ids"])}
 
 
 def new_search(inputs: Inputs, decoder: PromptedModel | None = None) -> Any:
@@ -105,7 +106,11 @@ def new_search(inputs: Inputs, decoder: PromptedModel | None = None) -> Any:
         # A matrix–vector product needs no precomputed kernel.
         one_row = source_ids.shape[0] == 1 and sampler.hypotheses == 1
         model: Any = inputs.model
-        kernel = model.output_kernel() if hasattr(model, "output_kernel") and not one_row else None
+        shortlist, kernel = inputs.settings.logits_processors.shortlist, None
+        if shortlist is not None:
+            kernel = model.output_kernel(shortlist.token_ids)
+        elif hasattr(model, "output_kernel") and not one_row:
+            kernel = model.output_kernel()
         decoder = PromptedModel.of(
             inputs.model,
             inputs.kv_cache,

@@ -54,7 +54,7 @@ class PromptedModel:
     before: Any
     last_positions: Tensor
     context: Any = None
-    output_kernel: Tensor | None = None
+    output_kernel: Any = None
     prompt: Any = None
 
     @classmethod
@@ -65,7 +65,7 @@ class PromptedModel:
         source_ids: Tensor,
         prefix_ids: Tensor | None = None,
         padding_mask: Tensor | None = None,
-        output_kernel: Tensor | None = None,
+        output_kernel: Any = None,
         start_ids: Tensor | None = None,
     ) -> "PromptedModel":
         """Encode the source if the model is an encoder–decoder, and prepare the prompt."""

@@ -30,6 +30,7 @@ class Sampler:
         hypotheses: R, the number of tokens of each row that the model reads in a step.
         draws: True if the search samples: then the sampler has a `seed`, and rows, noise and seed are inputs.
         reads_last: True if the model also reads the last generated token.
+        supports_shortlist: True if the search supports a `VocabularyShortlist`.
         streams: True if the tokens of a step are final, as `stream` requires; the search is then a
             `search.base.TokenSearch`.
         forces_words: True if the search supports `ForcedWords`.
@@ -38,6 +39,7 @@ class Sampler:
 
     draws: ClassVar[bool] = False
     reads_last: ClassVar[bool] = False
+    supports_shortlist: ClassVar[bool] = False
     num_return: int = 1
 
     @property
@@ -67,6 +69,8 @@ class Sampler:
 @dataclasses.dataclass(frozen=True)
 class Greedy(Sampler):
     """Greedy search: choose the most probable token at every step, the lowest id in a tie."""
+
+    supports_shortlist: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +103,8 @@ class Beam(Sampler):
         Wu et al., "Google's Neural Machine Translation System" (2016), equation 14 (without its coverage penalty);
         Li et al., "A Simple, Fast Diverse Decoding Algorithm for Neural Generation" (2016), section 3.2.
     """
+
+    supports_shortlist: ClassVar[bool] = True
 
     num_beams: int = 4
     length_penalty: float = 0.6
@@ -184,6 +190,7 @@ class Sample(Sampler):
     """
 
     draws: ClassVar[bool] = True
+    supports_shortlist: ClassVar[bool] = True
 
     temperature: float = 1.0
     top_k: int = 0

@@ -13,7 +13,7 @@ from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.generator import Generator, cached_generator
 from keras_transformer.generation.loop import new_search
 from keras_transformer.generation.prompts import PromptedModel
-from keras_transformer.generation.search.base import Inputs
+from keras_transformer.generation.search.base import Inputs, Tokens
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import check_finite
 from keras_transformer.typing import Tensor
@@ -87,6 +87,7 @@ class Streamer(Generator):
                 f"Received: sampler={settings.sampler}"
             )
         super()._set(model, settings, jit_compile)
+        self._to_id = Tokens.of(model, settings.logits_processors).to_id
         self._read_prompt = self._compile(self._start)
         self._decode = self._compile(self._step)
 
@@ -107,7 +108,8 @@ class Streamer(Generator):
                 return
             carry["state"] = state = self._decode(carry)
             check_finite(keras.ops.convert_to_numpy(state["failed_step"])[:batch_size])
-            yield keras.ops.convert_to_numpy(state["last_tokens"])[:batch_size, 0].astype(np.int32)
+            tokens = keras.ops.convert_to_numpy(state["last_tokens"])[:batch_size, 0]
+            yield keras.ops.convert_to_numpy(self._to_id(tokens)).astype(np.int32)
 
     def _start(self, arrays: dict[str, Tensor]) -> dict[str, Any]:
         """Read the prompt; return the state of the search and the constants of all steps."""

@@ -1,6 +1,7 @@
 """Token embeddings, and the output projection."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -107,13 +108,18 @@ class TokenEmbedding(ConfiguredLayer):
         logits = ops.matmul(ops.cast(hidden, kernel.dtype), kernel)
         return logits if self.soft_cap is None else ops.tanh(logits / self.soft_cap) * self.soft_cap
 
-    def output_kernel(self) -> Tensor | None:
-        """Return W, float32 (D, vocabulary_size), to compute it once before a loop; None if it is quantized."""
+    def output_kernel(self, token_ids: Sequence[int] | None = None) -> Tensor | None:
+        """Return W, float32 (D, vocabulary_size), to compute it once before a loop; None if it is quantized.
+
+        With ids, integers (S,), it has their columns only, (D, S).
+        """
         if self.embedding.quantization_mode is not None:
             return None
         tied = self.embedding.tie_weights
-        kernel = ops.transpose(self.embedding.embeddings) if tied else self.embedding.reverse_embeddings
-        return ops.cast(kernel, "float32")
+        kernel = self.embedding.embeddings if tied else self.embedding.reverse_embeddings
+        if token_ids is not None:
+            kernel = ops.take(kernel, ops.convert_to_tensor(token_ids, "int32"), axis=0 if tied else 1)
+        return ops.cast(ops.transpose(kernel) if tied else kernel, "float32")
 
     def compute_mask(self, ids: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Return the mask of tokens, or None without a `pad_id`."""

@@ -1,6 +1,7 @@
 """The base class of models that decode with a cache: decoder-only models and encoder–decoders."""
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer import ops as kt_ops
@@ -35,12 +36,20 @@ class CachedDecoding(Model):
         """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
 
     @abc.abstractmethod
-    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, kernel: Any = None) -> Tensor:
         """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
 
-    def output_kernel(self) -> Tensor | None:
-        """Return the matrix that `logits` derives from the weights, to compute it once before a loop."""
-        return self.embedding.output_kernel()
+    def output_kernel(self, token_ids: Sequence[int] | None = None) -> Any:
+        """Return the matrix that `logits` derives from the weights, to compute it once before a loop.
+
+        Args:
+            token_ids: the ids (S,) of the tokens whose logits (B, T, S) `logits` returns with this matrix; by default
+                all.
+
+        Returns:
+            (D, V) or (D, S), with a bias a tuple of matrix and bias; None if the weights are quantized.
+        """
+        return self.embedding.output_kernel(token_ids)
 
     def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[State]:
         """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
@@ -65,7 +74,7 @@ class CachedDecoding(Model):
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        output_kernel: Tensor | None = None,
+        output_kernel: Any = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
         trace: bool = False,
     ) -> tuple[Tensor, list[State]]:

@@ -126,7 +126,7 @@ class CausalLanguageModel(CachedDecoding):
             new_cache.append(block_cache)
         return self._normalized(hidden), new_cache
 
-    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, kernel: Any = None) -> Tensor:
         """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
         return self.embedding.logits(hidden, kernel)
 

@@ -1,5 +1,6 @@
 """T5: an encoder–decoder with bucketed relative position biases."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -242,15 +243,20 @@ class T5(PublishedSizes, EncoderDecoder):
         )
         self._build_weights()
 
-    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, kernel: Any = None) -> Tensor:
         """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
-        if self.head is not None:
-            return self.head(hidden)
-        return self.embedding.logits(hidden * self.model_dim**-0.5, kernel)
+        if self.head is None:
+            return self.embedding.logits(hidden * self.model_dim**-0.5, kernel)
+        return self.head(hidden) if kernel is None else ops.matmul(ops.cast(hidden, kernel.dtype), kernel)
 
-    def output_kernel(self) -> Tensor | None:
-        """Return the matrix that `logits` derives from E, or None if the output matrix is separate."""
-        return super().output_kernel() if self.head is None else None
+    def output_kernel(self, token_ids: Sequence[int] | None = None) -> Any:
+        """Return the matrix that `logits` derives from E, or that of some tokens; None for all of a separate one."""
+        if self.head is None:
+            return super().output_kernel(token_ids)
+        if token_ids is None or self.head.quantization_mode is not None:
+            return None
+        kernel = ops.take(self.head.kernel, ops.convert_to_tensor(token_ids, "int32"), axis=1)
+        return ops.cast(kernel, "float32")
 
     def _build_weights(self) -> None:
         for bias in (self.encoder_bias, self.decoder_bias):

@@ -1,5 +1,6 @@
 """The original Transformer, an encoder–decoder."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -244,13 +245,21 @@ class Transformer(EncoderDecoder):
         sizes = {"num_layers": 6, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096, "dropout": 0.3}
         return cls(vocabulary_size, **{**sizes, "normalization": "post", **kwargs})
 
-    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, kernel: Any = None) -> Tensor:
         """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
+        kernel, bias = kernel if isinstance(kernel, tuple) else (kernel, self.output_bias)
         logits = self.embedding.logits(hidden, kernel)
-        if self.output_bias is None:
+        if bias is None:
             return logits
         # `maximum` stops XLA on a CPU from fusing the sum into the matrix–vector product and recomputing both.
-        return ops.maximum(logits, LOWEST) + self.output_bias
+        return ops.maximum(logits, LOWEST) + bias
+
+    def output_kernel(self, token_ids: Sequence[int] | None = None) -> Any:
+        """Return the matrix that `logits` derives from the weights; for some tokens, with their bias if any."""
+        kernel = super().output_kernel(token_ids)
+        if kernel is None or token_ids is None or self.output_bias is None:
+            return kernel
+        return kernel, ops.take(self.output_bias, ops.convert_to_tensor(token_ids, "int32"), axis=0)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""

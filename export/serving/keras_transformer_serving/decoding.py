@@ -165,6 +165,14 @@ def _end_tokens(logits: np.ndarray, *_: Any) -> np.ndarray:
     return logits
 
 
+def _vocabulary_shortlist(
+    logits: np.ndarray, ids: Sequence[int], settings: Mapping[str, Any], _: TokenChooser
+) -> np.ndarray:
+    allowed = np.zeros(len(logits), bool)
+    allowed[settings["token_ids"]] = True
+    return np.where(allowed, logits, FORBIDDEN)
+
+
 CONSTRAINTS: Mapping[str, _Constraint] = {
     "MinNewTokens": _min_new_tokens,
     "RepetitionPenalty": _repetition_penalty,
@@ -173,5 +181,6 @@ CONSTRAINTS: Mapping[str, _Constraint] = {
     "ForcedPrefix": _forced_prefix,
     "ForcedLastToken": _forced_last_token,
     "EndTokens": _end_tokens,
+    "VocabularyShortlist": _vocabulary_shortlist,
 }
 """The constraints by name; `ForcedWords` needs beams, whose tokens are not final before the end."""

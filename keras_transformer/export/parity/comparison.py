@@ -1,6 +1,7 @@
 """Comparison of an export with the pipeline or with stored reference outputs."""
 
 import functools
+import operator
 import os
 import pathlib
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.export.parity import generation, outputs
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
+from keras_transformer.generation import VocabularyShortlist
 from keras_transformer.pipelines.forward import FORWARD
 from keras_transformer_serving import graph_files, parity, precisions
 from keras_transformer_serving.bundle import ONNX
@@ -48,7 +50,7 @@ class WithPipeline:
         # No runner is kept: the weights of one graph at a time are in memory, and none while the pipeline runs.
         if pipeline.generates:
             expected = self._reference(part == ONNX and not serving.reads_text(self._config))
-            report = parity.compare_generated(expected, self._runner(path, part))
+            report = {**parity.compare_generated(expected, self._runner(path, part)), **self._shortlist}
         else:
             expected = [example for example in self._examples if part != ONNX or example.graph == FORWARD]
             tolerance = outputs.tolerance(pipeline.model)
@@ -87,6 +89,17 @@ class WithPipeline:
         if not serving.reads_text(self._config):
             return None
         return serving.tokenizer_of(self._pipeline.tokenizer.model_bytes, self._config)
+
+    @functools.cached_property
+    def _shortlist(self) -> dict[str, Any]:
+        """The number of outputs that are the same with the whole vocabulary, by name; empty without a shortlist."""
+        constraints = self._pipeline.constraints
+        others = [constraint for constraint in constraints if not isinstance(constraint, VocabularyShortlist)]
+        if len(others) == len(constraints):
+            return {}
+        whole = generation.Reference.of(self._pipeline.with_settings(constraints=others), self.texts).answers
+        same = sum(map(operator.eq, self._reference(False).answers, whole))
+        return {"vocabulary_shortlist": {"outputs": len(whole), "same as with the whole vocabulary": same}}
 
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:

@@ -9,7 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_pipeline, new_parts, without_tensorflow_warnings
+from keras_transformer.export.bundle_writer import (
+    check_pipeline,
+    new_parts,
+    with_shortlist,
+    without_tensorflow_warnings,
+)
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import (
@@ -39,6 +44,7 @@ def onnx(
     precisions: Sequence[str] = (FLOAT32,),
     texts: Sequence[Any] | None = None,
     text_graph: bool = False,
+    vocabulary_shortlist: Sequence[int] | None = None,
     signature_key: bytes | None = None,
 ) -> pathlib.Path:
     """Export a pipeline as ONNX graphs, and verify their outputs.
@@ -71,6 +77,9 @@ def onnx(
         text_graph: whether to write `text_to_text.onnx`, too, from "text" to "generated_text" and "error", strings
             (B,): the loop between the tokenizer and the detokenizer as operators of onnxruntime-extensions. For a
             `TextToText` with a SentencePiece tokenizer whose ids the operators give on the tokenizer's examples.
+        vocabulary_shortlist: the ids of the tokens that the export generates, such as those of texts in the target
+            language, with the model's `end_id`; its graphs compute the logits of no others. By default all. The report
+            in `parity.json` has the number of outputs that are the same with the whole vocabulary.
         signature_key: a key to sign the manifest with (HMAC-SHA256), which `verify` and
             `keras_transformer_serving.load` can require; all parts of an export have the same key.
 
@@ -89,6 +98,7 @@ def onnx(
         PosixPath('export/es-en/onnx')
     """
     folder = files.as_folder(folder)
+    pipeline = with_shortlist(pipeline, vocabulary_shortlist)
     check(pipeline, precisions)
     if text_graph:
         text_graphs.check(pipeline)

@@ -7,11 +7,13 @@ import abc
 import dataclasses
 from typing import Any, Protocol
 
+import numpy as np
 from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation.constraints import History
 from keras_transformer.generation.generative_model import GenerativeModel
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
@@ -55,6 +57,37 @@ class Inputs:
     seed: Tensor | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """The tokens of a search: ids or, with a `VocabularyShortlist` of S ids, indices of the shortlist.
+
+    With a shortlist, S + i is the token with id i, for tokens that are not generated.
+
+    Attributes:
+        table: the ids of tokens, (S + V,); None without a shortlist.
+        count: S, 0 without a shortlist.
+    """
+
+    table: np.ndarray | None = None
+    count: int = 0
+
+    @classmethod
+    def of(cls, model: GenerativeModel, logits_processors: LogitsProcessors) -> "Tokens":
+        """Return the tokens of a search for a model."""
+        if logits_processors.shortlist is None:
+            return cls()
+        ids = logits_processors.shortlist.token_ids
+        return cls(np.array([*ids, *range(model.vocabulary_size)], np.int32), len(ids))
+
+    def from_id(self, ids: Any) -> Any:
+        """Return the tokens with the given ids, an integer or integers of any shape."""
+        return ids + self.count
+
+    def to_id(self, tokens: Any) -> Any:
+        """Return the ids of tokens, integers of any shape."""
+        return tokens if self.table is None else ops.take(ops.convert_to_tensor(self.table), tokens, axis=0)
+
+
 class Search(Protocol):
     """The interface of a search, which one loop runs: `results(while_loop(running, step, start()))`.
 
@@ -91,7 +124,10 @@ class BaseSearch(Search):
         self.sampler: Any = inputs.settings.sampler
         self.logits_processors = inputs.settings.logits_processors
         self.max_new_tokens = inputs.settings.max_new_tokens
-        self.padding_value = padding_value(inputs.model)
+        self.tokens = Tokens.of(inputs.model, self.logits_processors)
+        if self.tokens.count:
+            self.logits_processors = self.logits_processors.on_shortlist()
+        self.padding_value = self.tokens.from_id(padding_value(inputs.model))
         self.limits: Any = inputs.limits
         self.minimums = inputs.minimums
         self.decoder = decoder
@@ -159,7 +195,7 @@ class TokenSearch(BaseSearch):
         return {
             "step": ops.zeros((), "int32"),
             "cache": self.decoder.repeat(cache, self.hypotheses),
-            **self._start(ops.cast(prompt.ids[:, -1], "int32"), prompt.empty),
+            **self._start(self.tokens.from_id(ops.cast(prompt.ids[:, -1], "int32")), prompt.empty),
         }
 
     def step(self, state: State) -> State:
@@ -171,7 +207,7 @@ class TokenSearch(BaseSearch):
         if decoder.output_kernel is not None:
             options["output_kernel"] = decoder.output_kernel
         logits, cache = decoder.step(
-            state["last_tokens"],
+            self.tokens.to_id(state["last_tokens"]),
             state["cache"],
             decoder.before + step * hypotheses,
             self.last_positions + step,
