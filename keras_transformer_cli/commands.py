@@ -147,6 +147,9 @@ def _export(options: argparse.Namespace) -> None:
         arguments["precisions"] = precisions or ["float32"]
     if "saved_model" in formats:
         arguments |= {"name": options.name, "version": options.version}
+    if options.vocabulary_shortlist:
+        texts = pathlib.Path(options.vocabulary_shortlist)
+        arguments["vocabulary_shortlist"] = export.vocabulary_shortlist(pipeline, texts)
     write = export.bundle if len(formats) == 2 else getattr(export, *formats)
     say(str(write(pipeline, options.folder, **arguments)))
 
@@ -253,6 +256,11 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     export.add_argument("--name", help="the model's name in TensorFlow Serving; default: the folder's name")
     export.add_argument(
         "--version", type=int, default=1, help="the version in TensorFlow Serving; default: %(default)s"
+    )
+    export.add_argument(
+        "--vocabulary-shortlist",
+        metavar="FILE",
+        help="generate only tokens of the texts in this file, one a line; default: the whole vocabulary",
     )
     key_file = "--signature-key-file"
     export.add_argument(key_file, metavar="FILE", help="a file with the key to sign the manifest with")

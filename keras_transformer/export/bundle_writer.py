@@ -105,12 +105,16 @@ def with_shortlist(pipeline: Any, token_ids: Sequence[int] | None) -> Any:
     check_pipeline(pipeline)
     if token_ids is None:
         return pipeline
+    check_generates_tokens("vocabulary_shortlist", pipeline)
+    return pipeline.with_settings(constraints=[*pipeline.constraints, VocabularyShortlist(tuple(token_ids))])
+
+
+def check_generates_tokens(name: str, pipeline: Any) -> None:
+    """Raise a ValueError unless a pipeline generates tokens one by one."""
     if not hasattr(pipeline, "constraints"):
         raise ValueError(
-            f"`vocabulary_shortlist` must be None for a {type(pipeline).__name__}, which generates no tokens one by one. "
-            f"Received: {len(token_ids)} ids"
+            f"`{name}` requires a pipeline that generates tokens one by one. Received: a {type(pipeline).__name__}"
         )
-    return pipeline.with_settings(constraints=[*pipeline.constraints, VocabularyShortlist(tuple(token_ids))])
 
 
 def _version(package: str) -> str | None:

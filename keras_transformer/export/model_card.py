@@ -218,6 +218,10 @@ def _parity(reports: Mapping[str, Any]) -> Iterator[str]:
                 if key != "thresholds"
             )
             yield f"| {part} | {precision} | {shown} |"
+        if "vocabulary_shortlist" in report:
+            figures = report["vocabulary_shortlist"]
+            same = f"{figures['identical']} of {figures['outputs']} outputs"
+            yield f"| {part} | vocabulary shortlist | {same} are the same with the whole vocabulary |"
     yield ""
 
 

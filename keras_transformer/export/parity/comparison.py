@@ -99,7 +99,7 @@ class WithPipeline:
             return {}
         whole = generation.Reference.of(self._pipeline.with_settings(constraints=others), self.texts).answers
         same = sum(map(operator.eq, self._reference(False).answers, whole))
-        return {"vocabulary_shortlist": {"outputs": len(whole), "same as with the whole vocabulary": same}}
+        return {"vocabulary_shortlist": {"outputs": len(whole), "identical": same}}
 
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:

@@ -5,7 +5,7 @@ import functools
 import logging
 import pathlib
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ def to_int8(model: Any, readers: Readers | None = None) -> Any:
 
     copy, readers = type(model)(), {} if readers is None else readers
     copy.CopyFrom(model)
-    _transpose_weights(copy.graph, readers)
+    _fold_weights(copy.graph, readers)
     # Quantised weights have a quarter of the size.
     is_large = weights.num_bytes(copy.graph, readers) // 4 > weights.MAX_BYTES
     quant_utils.add_pre_process_metadata(copy)  # avoids a warning; `rewrites` has simplified the model
@@ -165,27 +165,35 @@ def _gathers_for_subgraphs(graph: Any) -> list[str]:
     return names
 
 
-def _transpose_weights(graph: Any, readers: Readers) -> None:
-    """Replace transpositions of weights by transposed weights, as only products with constants are quantised."""
+def _fold_weights(graph: Any, readers: Readers) -> None:
+    """Replace transpositions and rows of weights by other weights, as only products with constants are quantised."""
     from onnx import helper, numpy_helper
 
     constants = {constant.name: constant for constant in graph.initializer}
-    for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in constants]:
+    for node in [node for node in graph.node if node.op_type in ("Gather", "Transpose")]:
+        if not constants.keys() >= {*node.input}:
+            continue
         weight, name = constants[node.input[0]], node.output[0]
-        order = next((helper.get_attribute_value(attribute) for attribute in node.attribute), None)
-        if weight.name in readers:
-            shape = np.broadcast_to(0, weight.dims).transpose(order).shape
-            graph.initializer.append(weights.without_values(name, weight.data_type, shape))
-            readers[name] = functools.partial(_transposed, readers[weight.name], order)
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if node.op_type == "Transpose":
+            fold = functools.partial(np.transpose, axes=attributes.get("perm"))
         else:
-            transposed = np.ascontiguousarray(numpy_helper.to_array(weight).transpose(order))
-            graph.initializer.append(numpy_helper.from_array(transposed, name))
+            indices = numpy_helper.to_array(constants[node.input[1]])
+            fold = functools.partial(np.take, indices=indices, axis=attributes.get("axis", 0))
+        if weight.name in readers:
+            shape = fold(np.broadcast_to(np.int8(0), weight.dims)).shape
+            constants[name] = weights.without_values(name, weight.data_type, shape)
+            readers[name] = functools.partial(_folded, readers[weight.name], fold)
+        else:
+            folded = np.ascontiguousarray(fold(numpy_helper.to_array(weight)))
+            constants[name] = numpy_helper.from_array(folded, name)
+        graph.initializer.append(constants[name])
         graph.node.remove(node)
     graph_traversal.remove_unused(graph)
 
 
-def _transposed(read: weights.Reader, order: Sequence[int] | None) -> np.ndarray:
-    return np.ascontiguousarray(read().transpose(order))
+def _folded(read: weights.Reader, fold: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(fold(read()))
 
 
 @contextlib.contextmanager
