@@ -57,11 +57,11 @@ class Settings:
     model_dim: int = 128
     strides: tuple[int, ...] = (2, 2, 2)
     batch_size: int = 16
-    steps: int = 1300
+    steps: int = 2600
     learning_rate: float = 1.5e-3
     warmup: int = 150
     clean: float = 0.2
-    sizes: float = 0.15
+    sizes: float = 0.3
 
 
 @dataclasses.dataclass(frozen=True)
