@@ -29,6 +29,7 @@ import numpy as np
 import runner
 
 import keras_transformer_serving as serving
+from keras_transformer_serving.graphs import DECODER, ENCODER, Graphs
 
 TEXTS = ["¿Dónde está la estación?", "El perro ladra.", "Nosotros compramos pan en la tienda.", "Hola"]
 PATH = "/v1/models/model:predict"
@@ -308,12 +309,13 @@ def load_test(folder: str, rate: float, seconds: float) -> dict:
 
 
 def mixed_lengths(folder: str, batch_size: int = 32, rounds: int = 5) -> dict:
-    """Return how much rows that join a running batch after each token could gain, at most.
+    """Return how much rows that join a running batch after each token could gain.
 
     The server computes a batch by the loop graph, in which rows that have ended wait for the others. Where rows join,
-    the batch is always full, but a token needs a call of the graph of a single step. Compared are the tokens per second
-    of the loop, of rows with lengths uniform from 1 to `max_new_tokens`, and of steps of a batch that is always full,
-    without the cost of rows that join. Rounds alternate; the figures are medians.
+    the batch is always full, but a token needs a call of the graph of a single step, and a new row its encoder, its
+    first step, and a place in the cache. Compared are the tokens per second of the loop, of rows with lengths uniform
+    from 1 to `max_new_tokens`; of a batch that is always full, without the cost of rows that join, the most that can be
+    gained; and with this cost, of a `JoiningBatch`. Rounds alternate; the figures are medians.
     """
     pipeline = serving.load(folder)
     graphs, random = pipeline.graphs, np.random.default_rng(0)
@@ -332,17 +334,86 @@ def mixed_lengths(folder: str, batch_size: int = 32, rounds: int = 5) -> dict:
 
         return batch_size * graphs.max_new_tokens / measuring.seconds(run)
 
+    def joining(limits: np.ndarray) -> float:
+        batch = JoiningBatch(graphs, ids, mask, limits)
+        seconds = measuring.seconds(lambda: [batch.step() for _ in range(2 * graphs.max_new_tokens)])
+        return 2 * graphs.max_new_tokens * batch_size / seconds
+
     loop(lengths[0])
     steps()
-    pairs = [(loop(limits), steps()) for limits in lengths]
-    of_loop, of_steps = (float(np.median(column)) for column in zip(*pairs, strict=True))
+    joining(lengths[0])
+    pairs = [(loop(limits), steps(), joining(limits)) for limits in lengths]
+    of_loop, of_steps, of_joining = (float(np.median(column)) for column in zip(*pairs, strict=True))
     return {
         "rows": batch_size,
         "max_new_tokens": graphs.max_new_tokens,
         "tokens per second of the loop": of_loop,
         "tokens per second of full steps, at most": of_steps,
-        "ratio, at most": float(np.median([step / whole for whole, step in pairs])),
+        "tokens per second of rows that join": of_joining,
+        "ratio, at most": float(np.median([full / whole for whole, full, _ in pairs])),
+        "ratio of rows that join": float(np.median([joined / whole for whole, _, joined in pairs])),
     }
+
+
+class JoiningBatch:
+    """A batch in which a row takes the place of each that ends, computed by the graphs of single steps.
+
+    It measures time only: the graphs have no masks for rows of different ages, so that the tokens are wrong.
+
+    Args:
+        graphs: the graphs of an encoder–decoder.
+        ids: the sources of the rows, of which each is used again for the row that takes its place.
+        mask: their masks.
+        lengths: the number of tokens of each row.
+    """
+
+    def __init__(self, graphs: Any, ids: np.ndarray, mask: np.ndarray, lengths: np.ndarray) -> None:
+        self.graphs, self.ids, self.mask, self.lengths = graphs, ids, mask, lengths
+        self.ages = np.zeros(len(ids), np.int64)
+        self.tokens, self.memory, self.cache = self._started(np.arange(len(ids)))
+
+    def step(self) -> None:
+        """Decode a token of every row, and replace the rows that have ended."""
+        inputs = {"input_ids": self.tokens, **self.memory, **self.cache}
+        results = self._run(DECODER, inputs)
+        self.tokens = results.pop("logits")[:, -1].argmax(axis=-1)[:, None]
+        self.ages += 1
+        self.cache = {self._as_past(name): values for name, values in results.items()}
+        (ended,) = np.nonzero(self.ages >= self.lengths)
+        if ended.size:
+            tokens, memory, cache = self._started(ended)
+            self.tokens[ended], self.ages[ended] = tokens, 0
+            for name, values in memory.items():
+                self.memory[name][ended] = values
+            for name, values in cache.items():
+                kept = slice(-values.shape[2], None)
+                self.cache[name][ended, :, kept] = values
+        width = int(self.ages.max()) + 1  # of the cache
+        for name in self.cache:
+            if ".decoder." in name:
+                self.cache[name] = self.cache[name][:, :, -width:]
+
+    def _started(self, rows: np.ndarray) -> tuple[np.ndarray, dict[str, Any], dict[str, Any]]:
+        """Return the first tokens of rows, their encoder's outputs, and their cache."""
+        mask = self.mask[rows]
+        source = {"input_ids": self.ids[rows], "attention_mask": mask}
+        hidden = self._run(ENCODER, source)["last_hidden_state"]
+        memory = {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
+        empty = self.graphs._empty(DECODER, len(rows))
+        start = np.full((len(rows), 1), self.graphs.start_id)
+        results = self._run(DECODER, {"input_ids": start, **memory, **empty})
+        tokens = results.pop("logits")[:, -1].argmax(axis=-1)[:, None]
+        return tokens, memory, {self._as_past(name): values for name, values in results.items()}
+
+    def _run(self, name: str, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+        session = self.graphs.session(name)
+        names = [output.name for output in session.get_outputs()]
+        arrays = {key: value.numpy() if hasattr(value, "numpy") else value for key, value in inputs.items()}
+        return dict(zip(names, session.run(names, arrays), strict=True))
+
+    @staticmethod
+    def _as_past(name: str) -> str:
+        return name.replace("present.", "past_key_values.")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
