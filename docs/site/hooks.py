@@ -1,0 +1,122 @@
+"""Hooks of MkDocs: pages of the reference, links to files outside docs/, equations as MathML."""
+
+import ast
+import html
+import os
+import pathlib
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import latex2mathml.converter
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SERVING = "keras_transformer_serving"
+# The address of the repository, such as https://github.com/owner/name, to which links to its files lead.
+REPOSITORY = os.environ.get("DOCS_REPOSITORY", "")
+REVISION = os.environ.get("DOCS_REVISION", "main")
+
+
+# --- The reference ---
+
+
+def source(package: str) -> pathlib.Path:
+    """Return the folder of a package by its dotted name."""
+    root = ROOT / "export" / "serving" if package == SERVING else ROOT
+    return root.joinpath(*package.split("."))
+
+
+def public_names(package: str) -> list[str]:
+    """Return `__all__` of a package, read without importing it."""
+    path = source(package)
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.Assign([ast.Name("__all__")], value):
+                return [str(name) for name in ast.literal_eval(value)]
+    return []
+
+
+def reference(package: str) -> str:
+    """Return the page of a package: its docstring and an entry for each public name, or each name of its modules."""
+    docstring = ast.get_docstring(ast.parse((source(package) / "__init__.py").read_text(encoding="utf-8")))
+    lines = [f"# {package}", "", docstring or "", ""]
+    for name in public_names(package):
+        lines += [f"::: {package}.{name}", ""]
+    return "\n".join(lines)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page for each subpackage."""
+    for package in packages(config):
+        files.append(
+            File.generated(config, f"reference/{package.rpartition('.')[2]}.md", content=reference(package))
+        )
+    style = ROOT / "docs" / "site" / "site.css"
+    files.append(File.generated(config, "stylesheets/site.css", abs_src_path=str(style)))
+    return files
+
+
+def packages(config: MkDocsConfig) -> Iterator[str]:
+    """Yield the packages whose pages the navigation names."""
+    for name in re.findall(r"'reference/(\w+)\.md'", str(config.nav)):
+        yield name if name == SERVING else f"keras_transformer.{name}"
+
+
+# --- Links to files of the repository ---
+
+_LINK = re.compile(r"(!?)\[((?:[^\[\]`]|`[^`]*`|\[[^\]]*\])*)\]\((\.\.?/[^)\s]+)\)")
+_FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Link files outside docs/ to the repository, or show their names if its address is not known."""
+    folder = posixpath.dirname(f"docs/{page.file.src_uri}")
+
+    def replaced(match: re.Match[str]) -> str:
+        image, text, target = match.groups()
+        path, _, anchor = target.partition("#")
+        path = posixpath.normpath(posixpath.join(folder, path))
+        if path.startswith("docs/"):
+            return match[0]
+        if not (ROOT / path).exists():
+            raise PluginError(f"{page.file.src_uri} links to {path}, which does not exist")
+        if image:
+            raise PluginError(f"{page.file.src_uri} shows {path}, which is not in docs/")
+        if not REPOSITORY:
+            return text
+        kind = "tree" if (ROOT / path).is_dir() else "blob"
+        return f"[{text}]({REPOSITORY}/{kind}/{REVISION}/{path}{'#' + anchor if anchor else ''})"
+
+    parts = _FENCE.split(markdown)
+    return "".join(part if part.startswith("```") else _LINK.sub(replaced, part) for part in parts)
+
+
+# --- Equations ---
+
+_EQUATION = re.compile(r'<(div|span) class="arithmatex">\\([\[(])(.*?)\\[\])]</\1>', re.DOTALL)
+
+# Commands that latex2mathml does not know, or does not know before a delimiter.
+_COMMANDS = {r"\\[bB]igg?(?![a-z])": "", r"\\Vert(?![a-z])": r"\\|", r"\\arg(?![a-z])": r"\\mathrm{arg}\\,"}
+
+
+def mathml(match: re.Match[str]) -> str:
+    """Return an equation as MathML."""
+    latex = html.unescape(match[3]).strip()
+    for command, known in _COMMANDS.items():
+        latex = re.sub(command, known, latex)
+    display = "block" if match[2] == "[" else "inline"
+    element = latex2mathml.converter.convert(latex, display=display)
+    if unknown := re.search(r"\\[A-Za-z]+", html.unescape(element)):
+        raise PluginError(f"an equation has the unknown command {unknown[0]}: {latex}")
+    return f'<div class="equation" tabindex="0">{element}</div>' if display == "block" else element
+
+
+def on_page_content(content: str, page: Page, **_: Any) -> str:
+    """Render equations."""
+    return _EQUATION.sub(mathml, content)
