@@ -168,6 +168,13 @@ browser-test: $(JAVASCRIPT)/dist/.compiled $(JAVASCRIPT)/test/cases/.extracted  
 browser-demo: $(JAVASCRIPT)/dist/.compiled  ## Serve a page that runs the quickstart's export in the browser, FOLDER=… another one
 	node $(JAVASCRIPT)/demo/serve.js $(or $(FOLDER),runs/quickstart/export)
 
+test-site: docs tests/site/node_modules/.installed  ## Accessibility of the site in headless Chromium, PAGE=… of some pages
+	PAGE=$(PAGE) npm test --silent --prefix tests/site
+
+tests/site/node_modules/.installed: tests/site/package.json
+	npm install --silent --no-audit --no-fund --prefix tests/site
+	@touch $@
+
 $(JAVASCRIPT)/node_modules/.installed: $(JAVASCRIPT)/package.json
 	npm install --silent --no-audit --no-fund --prefix $(JAVASCRIPT)
 	@touch $@
@@ -183,4 +190,4 @@ $(JAVASCRIPT)/test/cases/.extracted: $(JAVASCRIPT)/test/cases.tar.xz
 
 clean:  ## Remove environments and results
 	rm -rf .venv .venv-core .venv-oldest .venv-bench .venv-dist .venv-docs runs dist site $(foreach folder,. export/serving kit,$(folder)/build $(folder)/*.egg-info) \
-		$(addprefix $(JAVASCRIPT)/,node_modules dist test/cases)
+		tests/site/node_modules $(addprefix $(JAVASCRIPT)/,node_modules dist test/cases)

@@ -6,7 +6,7 @@ import os
 import pathlib
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import latex2mathml.converter
@@ -31,24 +31,38 @@ def source(package: str) -> pathlib.Path:
     return root.joinpath(*package.split("."))
 
 
+def tree(name: str) -> ast.Module:
+    """Return the source of a package or module."""
+    path = source(name)
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def public_names(package: str) -> list[str]:
     """Return `__all__` of a package, read without importing it."""
-    path = source(package)
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree(package).body:
         match node:
             case ast.Assign([ast.Name("__all__")], value):
                 return [str(name) for name in ast.literal_eval(value)]
-    return []
+    raise PluginError(f"{package} has no `__all__`")
 
 
 def reference(package: str) -> str:
-    """Return the page of a package: its docstring and an entry for each public name, or each name of its modules."""
-    docstring = ast.get_docstring(ast.parse((source(package) / "__init__.py").read_text(encoding="utf-8")))
-    lines = [f"# {package}", "", docstring or "", ""]
-    for name in public_names(package):
-        lines += [f"::: {package}.{name}", ""]
+    """Return the page of a package: its docstring, and an entry for each public name."""
+    lines = [f"# {package}", "", ast.get_docstring(tree(package)) or "", ""]
+    names = public_names(package)
+    for name in names:
+        lines += [f"::: {package}.{name}", *members(f"{package}.{name}", names), ""]
     return "\n".join(lines)
+
+
+def members(name: str, shown: Sequence[str]) -> list[str]:
+    """Return the option that leaves out the members of a public module that have an entry of their own."""
+    if not source(name).with_suffix(".py").exists():
+        return []
+    names = [node.name for node in tree(name).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    others = [member for member in names if member not in shown and not member.startswith("_")]
+    return ["    options:", f"      members: {others}"]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -57,8 +71,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(
             File.generated(config, f"reference/{package.rpartition('.')[2]}.md", content=reference(package))
         )
-    style = ROOT / "docs" / "site" / "site.css"
-    files.append(File.generated(config, "stylesheets/site.css", abs_src_path=str(style)))
+    for name in ("site.css", "site.js"):
+        path = pathlib.Path(__file__).with_name(name)
+        files.append(File.generated(config, f"assets/{name}", abs_src_path=str(path)))
     return files
 
 
@@ -118,5 +133,33 @@ def mathml(match: re.Match[str]) -> str:
 
 
 def on_page_content(content: str, page: Page, **_: Any) -> str:
-    """Render equations."""
-    return _EQUATION.sub(mathml, content)
+    """Render equations, and check that the reference has every public name."""
+    package = page.file.src_uri.removeprefix("reference/").removesuffix(".md")
+    if f"reference/{package}.md" == page.file.src_uri:
+        name = package if package == SERVING else f"keras_transformer.{package}"
+        if missing := [each for each in public_names(name) if f'id="{name}.{each}"' not in content]:
+            raise PluginError(f"{name} has no entry for {', '.join(missing)}")
+    # A heading of a column must not be empty.
+    return _EQUATION.sub(mathml, content).replace("<th></th>", "<td></td>")
+
+
+# --- The theme ---
+
+
+def with_named_search(output: str) -> str:
+    """Name the dialog of the search for screen readers."""
+    search = 'data-md-component="search" role="dialog"'
+    return output.replace(search, f'{search} aria-label="Search"')
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Name the search of the page that is shown for a missing one."""
+    return with_named_search(output_content)
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """Name the search, and the language of Spanish pages."""
+    output = with_named_search(output)
+    if page.file.src_uri.startswith("es/"):
+        output = output.replace("<article ", '<article lang="es" ')
+    return output
