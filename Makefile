@@ -12,7 +12,7 @@ INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 INSTALLED_CORE := .venv-core/.installed-$(VERSION)
 INSTALLED_DOCS := .venv-docs/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-all check import-graph reference-tables docs serve-docs serving-operations format notebooks benchmarks benchmark-tables dist colab javascript javascript-cases browser-test browser-demo clean
+.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-all check import-graph reference-tables docs serve-docs serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -129,6 +129,9 @@ benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: resu
 
 benchmark-tables:  ## Write the tables of speed from benchmarks/results: README.md and docs/benchmarks.md
 	$(PYTHON) benchmarks/tables.py
+
+benchmark-plots: $(INSTALLED)  ## Draw the plots of speed from benchmarks/results: docs/images
+	$(BIN)/python benchmarks/plots.py
 
 .venv-bench/.installed: benchmarks/requirements.txt $(PROJECTS)
 	$(PYTHON) -m venv .venv-bench

@@ -133,14 +133,27 @@ def mathml(match: re.Match[str]) -> str:
 
 
 def on_page_content(content: str, page: Page, **_: Any) -> str:
-    """Render equations, and check that the reference has every public name."""
+    """Render equations and plots, and check that the reference has every public name."""
     package = page.file.src_uri.removeprefix("reference/").removesuffix(".md")
     if f"reference/{package}.md" == page.file.src_uri:
         name = package if package == SERVING else f"keras_transformer.{package}"
         if missing := [each for each in public_names(name) if f'id="{name}.{each}"' not in content]:
             raise PluginError(f"{name} has no entry for {', '.join(missing)}")
     # A heading of a column must not be empty.
-    return _EQUATION.sub(mathml, content).replace("<th></th>", "<td></td>")
+    content = content.replace("<th></th>", "<td></td>")
+    return _PLOT.sub(plot, _EQUATION.sub(mathml, content))
+
+
+# --- Plots ---
+
+_PLOT = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*images/(benchmark_\w+\.svg)" */?>')
+
+
+def plot(match: re.Match[str]) -> str:
+    """Return a plot as a part of the page, so that its texts have the color of the palette."""
+    svg = (ROOT / "docs" / "images" / match[2]).read_text(encoding="utf-8")
+    svg = re.sub(r"<style>\nsvg.*?</style>\n|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    return svg.replace("<svg ", f'<svg class="plot" role="img" aria-label="{match[1]}" ', 1)
 
 
 # --- The theme ---
