@@ -316,7 +316,8 @@ def test_no_placeholder_is_left(page):
 
 
 def test_readme_is_a_front_page():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 80
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if not line.startswith("<!-- not executed")]) <= 80
 
 
 def test_import_graph_is_current():
