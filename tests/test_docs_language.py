@@ -54,7 +54,7 @@ def test_sentences_have_at_most_25_words_on_average(page):
     assert mean <= MOST_WORDS
 
 
-def test_the_counter_skips_what_is_not_a_sentence():
+def test_the_counter_skips_code_tables_and_lists_of_links():
     text = "# A title\n\nOne two three. Four `a b c` five?\n\n| a | b |\n\n- [x](y.md)\n- six seven\n"
     code = "\n```sh\nls a b\n```\n"
     assert [words(sentence) for sentence in sentences(text + code)] == [3, 3, 2]

@@ -1,6 +1,7 @@
 """Hooks of MkDocs: pages of the reference, links to files outside docs/, equations as MathML."""
 
 import ast
+import functools
 import html
 import os
 import pathlib
@@ -133,7 +134,7 @@ def mathml(match: re.Match[str]) -> str:
 
 
 def on_page_content(content: str, page: Page, **_: Any) -> str:
-    """Render equations and plots, and check that the reference has every public name."""
+    """Render equations and plots, link names, and check that the reference has every public name."""
     package = page.file.src_uri.removeprefix("reference/").removesuffix(".md")
     if f"reference/{package}.md" == page.file.src_uri:
         name = package if package == SERVING else f"keras_transformer.{package}"
@@ -141,7 +142,8 @@ def on_page_content(content: str, page: Page, **_: Any) -> str:
             raise PluginError(f"{name} has no entry for {', '.join(missing)}")
     # A heading of a column must not be empty.
     content = content.replace("<th></th>", "<td></td>")
-    return _PLOT.sub(plot, _EQUATION.sub(mathml, content))
+    content = _PLOT.sub(plot, _EQUATION.sub(mathml, content))
+    return with_links_to_reference(content, page)
 
 
 # --- Plots ---
@@ -154,6 +156,39 @@ def plot(match: re.Match[str]) -> str:
     svg = (ROOT / "docs" / "images" / match[2]).read_text(encoding="utf-8")
     svg = re.sub(r"<style>\nsvg.*?</style>\n|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     return svg.replace("<svg ", f'<svg class="plot" role="img" aria-label="{match[1]}" ', 1)
+
+
+# --- Names of the package ---
+
+# Parts of a page whose names are not linked, and a name such as `kt.layers.MultiHeadAttention` or `models.GPT`.
+_UNLINKED = re.compile(r"(<(a|h[1-6]|pre|svg)\b.*?</\2>)", re.DOTALL)
+_NAME = re.compile(r"<code>((?:kt\.|keras_transformer\.)?([a-z]+)\.(\w+))(\(\))?</code>")
+
+
+@functools.cache
+def public(package: str) -> frozenset[str]:
+    """Return the public names of a subpackage; none, if there is no such subpackage."""
+    name = f"keras_transformer.{package}"
+    return frozenset(public_names(name)) if (source(name) / "__init__.py").exists() else frozenset()
+
+
+def with_links_to_reference(content: str, page: Page) -> str:
+    """Link the public names in a text to their entries."""
+    root = "../" * page.file.src_uri.count("/")
+
+    def linked(match: re.Match[str]) -> str:
+        if match[3] not in public(match[2]):
+            return match[0]
+        anchor = f"keras_transformer.{match[2]}.{match[3]}"
+        return f'<a class="name" href="{root}reference/{match[2]}.html#{anchor}">{match[0]}</a>'
+
+    parts = _UNLINKED.split(content)
+    # The pattern has two groups: a text, a part that is not linked, its element.
+    return "".join(
+        _NAME.sub(linked, part) if index % 3 == 0 else part
+        for index, part in enumerate(parts)
+        if index % 3 != 2
+    )
 
 
 # --- The theme ---
