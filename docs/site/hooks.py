@@ -110,7 +110,18 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return f"[{text}]({REPOSITORY}/{kind}/{REVISION}/{path}{'#' + anchor if anchor else ''})"
 
     parts = _FENCE.split(markdown)
-    return "".join(part if part.startswith("```") else _LINK.sub(replaced, part) for part in parts)
+    return "".join(_LINK.sub(replaced, part) if not part.startswith("```") else graph(part) for part in parts)
+
+
+def graph(block: str) -> str:
+    """Return a graph of Mermaid, which needs a script of another host, as a table of its arrows."""
+    if not block.startswith("```mermaid"):
+        return block
+    arrows: dict[str, list[str]] = {}
+    for importer, imported in re.findall(r"(\w+) --> (\w+)", block):
+        arrows.setdefault(importer, []).append(f"`{imported}`")
+    rows = [f"| `{importer}` | {', '.join(imported)} |" for importer, imported in arrows.items()]
+    return "\n".join(["| from | to |", "|---|---|", *rows])
 
 
 # --- Equations ---
