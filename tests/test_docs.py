@@ -207,8 +207,8 @@ def test_a_published_model_is_converted_and_served_as_the_page_says(tmp_path, hu
     assert prediction["error"] == ""
 
 
-def test_every_block_is_executed_or_marked():
-    """`pytest -s -k marked` prints the blocks that are not executed, and why."""
+def test_marks_name_every_block_that_is_not_executed():
+    """`pytest -s -k marks` prints the blocks that are not executed, and why."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     unmarked = []
     for page in PAGES:
