@@ -166,7 +166,8 @@ def plot(match: re.Match[str]) -> str:
     """Return a plot as a part of the page, so that its texts have the color of the palette."""
     svg = (ROOT / "docs" / "images" / match[2]).read_text(encoding="utf-8")
     svg = re.sub(r"<style>\nsvg.*?</style>\n|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    return svg.replace("<svg ", f'<svg class="plot" role="img" aria-label="{match[1]}" ', 1)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{match[1]}" ', 1)
+    return f'<span class="plot" tabindex="0">{svg}</span>'
 
 
 # --- Names of the package ---
