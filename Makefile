@@ -10,8 +10,9 @@ INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_ALL := .venv/.installed-all-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 INSTALLED_CORE := .venv-core/.installed-$(VERSION)
+INSTALLED_DOCS := .venv-docs/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-core test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks benchmark-tables dist colab javascript javascript-cases browser-test browser-demo clean
+.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-all check import-graph reference-tables docs serve-docs serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -49,6 +50,9 @@ $(INSTALLED_OLDEST): $(PROJECTS) constraints-oldest.txt
 
 $(INSTALLED_CORE): $(PROJECTS) constraints.txt
 	$(call install,.venv-core,constraints.txt,dev-core)
+
+$(INSTALLED_DOCS): $(PROJECTS) constraints.txt
+	$(call install,.venv-docs,constraints.txt,docs)
 
 quickstart: $(INSTALLED)  ## Train, evaluate, export and verify a small translator: results in runs/quickstart
 	$(BIN)/keras-transformer quickstart
@@ -93,6 +97,18 @@ check: $(INSTALLED)  ## Lint, format, vocabulary, import contract, types of the 
 import-graph: $(INSTALLED)  ## Draw which subpackages import which: docs/architecture.md
 	$(BIN)/python docs/import_graph.py
 
+reference-tables: $(INSTALLED)  ## Write the tables of options, routes and metrics: docs/reference_*.md
+	$(BIN)/python docs/site/tables.py
+
+# Material for MkDocs warns in each build of a coming release of MkDocs.
+MKDOCS := NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs
+
+docs: $(INSTALLED_DOCS)  ## Build the documentation's site: site/; links and anchors must exist
+	$(MKDOCS) build --strict
+
+serve-docs: $(INSTALLED_DOCS)  ## Show the site, and build it again after each change
+	$(MKDOCS) serve --livereload
+
 format: $(INSTALLED)  ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -113,6 +129,9 @@ benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: resu
 
 benchmark-tables:  ## Write the tables of speed from benchmarks/results: README.md and docs/benchmarks.md
 	$(PYTHON) benchmarks/tables.py
+
+benchmark-plots: $(INSTALLED)  ## Draw the plots of speed from benchmarks/results: docs/images
+	$(BIN)/python benchmarks/plots.py
 
 .venv-bench/.installed: benchmarks/requirements.txt $(PROJECTS)
 	$(PYTHON) -m venv .venv-bench
@@ -152,6 +171,13 @@ browser-test: $(JAVASCRIPT)/dist/.compiled $(JAVASCRIPT)/test/cases/.extracted  
 browser-demo: $(JAVASCRIPT)/dist/.compiled  ## Serve a page that runs the quickstart's export in the browser, FOLDER=… another one
 	node $(JAVASCRIPT)/demo/serve.js $(or $(FOLDER),runs/quickstart/export)
 
+test-site: docs tests/site/node_modules/.installed  ## Accessibility of the site in headless Chromium, PAGE=… of some pages
+	PAGE=$(PAGE) npm test --silent --prefix tests/site
+
+tests/site/node_modules/.installed: tests/site/package.json
+	npm install --silent --no-audit --no-fund --prefix tests/site
+	@touch $@
+
 $(JAVASCRIPT)/node_modules/.installed: $(JAVASCRIPT)/package.json
 	npm install --silent --no-audit --no-fund --prefix $(JAVASCRIPT)
 	@touch $@
@@ -166,5 +192,5 @@ $(JAVASCRIPT)/test/cases/.extracted: $(JAVASCRIPT)/test/cases.tar.xz
 	@touch $@
 
 clean:  ## Remove environments and results
-	rm -rf .venv .venv-core .venv-oldest .venv-bench .venv-dist runs dist $(foreach folder,. export/serving kit,$(folder)/build $(folder)/*.egg-info) \
-		$(addprefix $(JAVASCRIPT)/,node_modules dist test/cases)
+	rm -rf .venv .venv-core .venv-oldest .venv-bench .venv-dist .venv-docs runs dist site $(foreach folder,. export/serving kit,$(folder)/build $(folder)/*.egg-info) \
+		tests/site/node_modules $(addprefix $(JAVASCRIPT)/,node_modules dist test/cases)

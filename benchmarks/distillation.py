@@ -3,8 +3,8 @@
 A teacher is trained on part of the training pairs. It translates all of their Spanish sentences with four beams, and a
 student is trained on its translations; a control, as large as the student, is trained on the pairs for as many updates.
 BLEU and chrF are those of 1,000 test sentences with all of their references. Speed is that of the exports in ONNX
-Runtime, greedy, sentences in batches of 32 and one by one, median of interleaved rounds. The shortlist has the tokens of
-the English training sentences that occur in at least as many of them as `--rare`. `--help` lists the options.
+Runtime, greedy, sentences in batches of 32 and one by one, median of interleaved rounds. The shortlist has the tokens
+that occur at least `--rare` times in the English training sentences. `--help` lists the options.
 """
 
 import dataclasses

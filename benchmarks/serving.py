@@ -29,7 +29,7 @@ import numpy as np
 import runner
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.graphs import DECODER, ENCODER, Graphs
+from keras_transformer_serving.graphs import DECODER, ENCODER
 
 TEXTS = ["¿Dónde está la estación?", "El perro ladra.", "Nosotros compramos pan en la tienda.", "Hola"]
 PATH = "/v1/models/model:predict"

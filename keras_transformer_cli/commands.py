@@ -16,6 +16,7 @@ from keras_transformer_options.arguments import check_positive_integer, renamed
 from keras_transformer_options.base import column
 from keras_transformer_options.examples import FORMAT_NAMES
 from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
+from keras_transformer_options.metrics import METRICS
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
 _DISTRIBUTION = "keras-transformer-core"
@@ -234,7 +235,7 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     evaluate.add_argument(
         "--metrics",
         nargs="+",
-        choices=["bleu", "chrf", "rouge1", "rouge2", "rougeL"],
+        choices=list(METRICS),
         default=["bleu", "chrf"],
         metavar="METRIC",
         help="%(choices)s; default: bleu chrf",

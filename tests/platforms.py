@@ -50,7 +50,16 @@ def report(name: str, found: set[str], expected: set[str]) -> bool:
 
 def resolved_by_pip(requirement: str, folder: pathlib.Path, python: str, tag: str) -> set[str]:
     """Return the names of the packages that pip would install on another system."""
-    target = ["--platform", tag, "--python-version", python, "--implementation", "cp", "--only-binary", ":all:"]
+    target = [
+        "--platform",
+        tag,
+        "--python-version",
+        python,
+        "--implementation",
+        "cp",
+        "--only-binary",
+        ":all:",
+    ]
     with tempfile.TemporaryDirectory() as temporary:
         place = ["--find-links", str(folder), "--target", temporary, "--ignore-installed"]
         command = [sys.executable, "-m", "pip", "install", "--dry-run", *target, *place, requirement]

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import contextlib
+import dataclasses
 import doctest
 import importlib
 import io
@@ -23,16 +24,43 @@ import sentencepiece
 import keras_transformer as kt
 from keras_transformer.datasets import phrasebook
 from keras_transformer_cli import commands
+from keras_transformer_options.metrics import METRICS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The README comes first: other pages continue its example.
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "export" / "README.md"]
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+# Spanish pages, each with the English page whose code it has.
+SPANISH = {page: ROOT / "docs" / page.name for page in sorted((ROOT / "docs" / "es").glob("*.md"))}
+if (ROOT / "README.es.md").exists():
+    SPANISH[ROOT / "README.es.md"] = ROOT / "README.md"
+each_page = pytest.mark.parametrize("page", [*PAGES, *SPANISH], ids=lambda page: str(page.relative_to(ROOT)))
+BLOCK = re.compile(r"(?:^<!-- not executed: ([^\n]+?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Blocks of commands, by page and number, that a test of their own executes.
+OWN_TESTS = {("from_transformers.md", 0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of code, and why it is not executed, "" if it is."""
+
+    language: str
+    code: str
+    reason: str
+
+
+def code_blocks(page):
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [Block(language, code, reason) for reason, language, code in found]
 
 
 def blocks(page, language):
-    text = page.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block.code for block in code_blocks(page) if block.language == language]
+
+
+def made_targets(code):
+    """Return the targets of a block that has only calls of make, which CI runs."""
+    targets = [re.fullmatch(r"make ([a-z-]+)(\s+#.*)?", line) for line in code.splitlines()]
+    return [target[1] for target in targets] if all(targets) else []
 
 
 def write_hugging_face_folders(folder):
@@ -103,8 +131,33 @@ def publish(hub, downloads):
     hub.add(PUBLISHED, {path.name: path.read_bytes() for path in folder.iterdir()})
 
 
+def has_only_own_commands(code):
+    """Whether a block can be executed anywhere: other programs may install, download or wait."""
+    lines = re.sub(r"\\\n", " ", code).splitlines()
+    return all(line.startswith(("keras-transformer ", "#")) for line in lines)
+
+
+@pytest.fixture
+def programs(tmp_path, hub):
+    """The environment in which commands of pages are executed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "keras-transformer"
+    program.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -m keras_transformer_cli "$@"\n', encoding="utf-8"
+    )
+    program.chmod(0o755)
+    return {
+        **os.environ,
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "hub"),
+        "PATH": os.pathsep.join([str(folder), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
+    }
+
+
 @pytest.mark.slow
-def test_python_blocks_run_in_order(tmp_path, monkeypatch, hub):
+def test_blocks_run_in_order(tmp_path, monkeypatch, hub, programs):
     """Train on few sentences, as the score does not matter."""
     train, validation, test = phrasebook.load_data(3000, num_validation=50, num_test=50)
     monkeypatch.setattr(phrasebook, "load_data", lambda: (train[:300], validation, test))
@@ -116,14 +169,22 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch, hub):
     readme = {}
     for page in PAGES[:-1]:  # export/README.md serves the quickstart's export
         names = readme if page is PAGES[0] else {**readme}
-        for number, block in enumerate(blocks(page, "python")):
-            with contextlib.redirect_stdout(sys.stderr):
-                exec(compile(block, f"{page.name}, block {number}", "exec"), names)
+        for number, block in enumerate(code_blocks(page)):
+            title = f"{page.name}, block {number}"
+            if block.reason or (page.name, number) in OWN_TESTS or made_targets(block.code):
+                continue
+            if block.language == "python":
+                with contextlib.redirect_stdout(sys.stderr):
+                    exec(compile(block.code, title, "exec"), names)
+            if block.language == "sh" and has_only_own_commands(block.code):
+                command = ["bash", "-euc", block.code]
+                done = subprocess.run(command, cwd=tmp_path, env=programs, capture_output=True, text=True)
+                assert not done.returncode, f"{title}: {done.stderr[-2000:]}"
     assert (tmp_path / "export" / "es-en" / "manifest.json").is_file()
 
 
 @pytest.mark.slow
-def test_a_published_model_is_converted_and_served_as_the_page_says(tmp_path, hub):
+def test_a_published_model_is_converted_and_served_as_the_page_says(tmp_path, hub, programs):
     page = ROOT / "docs" / "from_transformers.md"
     convert, serve, curl = map(shlex.split, blocks(page, "sh")[0].splitlines())
     assert (convert[:3], serve[:2]) == (
@@ -132,14 +193,7 @@ def test_a_published_model_is_converted_and_served_as_the_page_says(tmp_path, hu
     )
     write_hugging_face_folders(tmp_path / "downloads")
     publish(hub, tmp_path / "downloads")
-    paths = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": hub.url,
-        "HF_HOME": str(tmp_path / "hub"),
-        "PYTHONPATH": paths,
-    }
-    options = {"cwd": tmp_path, "env": environment, "stdout": subprocess.PIPE, "text": True}
+    options = {"cwd": tmp_path, "env": programs, "stdout": subprocess.PIPE, "text": True}
     program = [sys.executable, "-m", "keras_transformer_cli"]
     subprocess.run([*program, *convert[1:], "--max-new-tokens", "8"], check=True, **options)
     with subprocess.Popen([*program, *serve[1:], "--port", "0"], **options) as process:
@@ -151,6 +205,38 @@ def test_a_published_model_is_converted_and_served_as_the_page_says(tmp_path, hu
         finally:
             process.terminate()
     assert prediction["error"] == ""
+
+
+def test_every_block_that_is_not_executed_is_marked():
+    """`pytest -s -k marked` prints the blocks that are not executed, and why."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    unmarked = []
+    for page in PAGES:
+        for number, block in enumerate(code_blocks(page)):
+            title = f"{page.relative_to(ROOT)}, block {number}"
+            if block.reason:
+                print(f"{title} ({block.language}): {block.reason}")
+                if block.language == "python":
+                    ast.parse(block.code)
+            elif block.language == "sh" and (made := made_targets(block.code)):
+                assert targets.issuperset(made), title
+            elif not (
+                block.language not in ("python", "py", "sh", "bash", "console", "shell")
+                or (page.name, number) in OWN_TESTS
+                or (page is not PAGES[-1] and block.language == "python")
+                or (page is not PAGES[-1] and block.language == "sh" and has_only_own_commands(block.code))
+            ):
+                unmarked.append(title)
+    assert not unmarked
+
+
+@pytest.mark.parametrize("page", SPANISH, ids=lambda page: str(page.relative_to(ROOT)))
+def test_spanish_pages_have_the_code_of_the_english_ones(page):
+    """Outputs, which are blocks of text, may be translated."""
+    spanish, english = (
+        [block for block in code_blocks(each) if block.language != "text"] for each in (page, SPANISH[page])
+    )
+    assert spanish == english
 
 
 def names_of(source):
@@ -230,10 +316,43 @@ def test_no_placeholder_is_left(page):
 
 
 def test_readme_is_a_front_page():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if not line.startswith("<!-- not executed")]) <= 80
 
 
 def test_import_graph_is_current():
     script = runpy.run_path(str(ROOT / "docs" / "import_graph.py"))
     drawn = script["mermaid"](script["reduced"](script["imports"]()))
     assert drawn in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), "run make import-graph"
+
+
+def test_reference_tables_are_current_and_need_no_tensorflow():
+    check = (
+        "import runpy, sys; tables = runpy.run_path('docs/site/tables.py')\n"
+        "old = [page.read_text(encoding='utf-8') for page in tables['PAGES']]\n"
+        "assert old, 'no pages'\n"
+        "assert old == [tables['updated'](page) for page in old], 'run make reference-tables'\n"
+        "assert not {'tensorflow', 'keras'} & {*sys.modules}"
+    )
+    path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    subprocess.run(
+        [sys.executable, "-c", check], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, check=True
+    )
+
+
+def test_metrics_and_routes_are_described():
+    assert [*METRICS] == [*kt.pipelines.evaluation.METRICS]
+    page = (ROOT / "docs" / "reference_server.md").read_text(encoding="utf-8")
+    assert "|  |" not in page, "a route or a metric has no docstring"
+
+
+def test_every_public_package_is_in_the_navigation():
+    pages = re.findall(r"reference/(\w+)\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    packages = [name for name in kt.__all__ if name != "__version__"]
+    assert sorted(pages) == sorted([*packages, "keras_transformer_serving"])
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages == set(re.findall(r": ((?!reference/)\S+\.md)", navigation))

@@ -86,7 +86,10 @@ def main() -> int:
         sources = json.dumps(result["sources"])
         output = run(work, with_serving / "python", "-c", textwrap.dedent(SERVE), work / "export", sources)
         with_jax = new_environment(work / "jax", f"{core}[jax]", str(serving))
-        print(run(work, with_jax / "python", "-c", textwrap.dedent(TRAIN_ON_JAX), work / "tokenizer"), flush=True)
+        print(
+            run(work, with_jax / "python", "-c", textwrap.dedent(TRAIN_ON_JAX), work / "tokenizer"),
+            flush=True,
+        )
     equal = json.loads(output) == result["answers"]
     print(f"the export's answers {'equal' if equal else 'differ from'} the pipeline's: {output}")
     return not equal
@@ -109,7 +112,10 @@ def check_wheel(folder: pathlib.Path, name: str, source: pathlib.Path, packages:
     if expected != found or not licences:
         missing = sorted(expected - found) + ["LICENSE"] * (not licences)
         raise SystemExit(f"{wheel.name}: missing {missing}, not in the sources {sorted(found - expected)}")
-    print(f"{wheel.name}: {len(found)} files of {', '.join(packages) or 'no package'}, and the licence", flush=True)
+    print(
+        f"{wheel.name}: {len(found)} files of {', '.join(packages) or 'no package'}, and the licence",
+        flush=True,
+    )
     return wheel
 
 

@@ -9,4 +9,13 @@ from keras_transformer.export.to_onnx.conversion import onnx as onnx
 from keras_transformer.export.to_saved_model import saved_model as saved_model
 from keras_transformer_serving import ParityError as ParityError
 
-__all__ = ["ParityError", "bundle", "onnx", "onnx_model", "saved_model", "saved_model_of", "verify", "vocabulary_shortlist"]
+__all__ = [
+    "ParityError",
+    "bundle",
+    "onnx",
+    "onnx_model",
+    "saved_model",
+    "saved_model_of",
+    "verify",
+    "vocabulary_shortlist",
+]

@@ -13,7 +13,7 @@ _TEXTS = 1000  # that are tokenized together
 
 
 def vocabulary_shortlist(pipeline: Any, texts: Texts, size: int | None = None) -> list[int]:
-    """Return the ids of the tokens of texts, for the argument `vocabulary_shortlist` of `bundle`, `onnx`, `saved_model`.
+    """Return the ids of the tokens of texts, for `vocabulary_shortlist` of `bundle`, `onnx` and `saved_model`.
 
     Args:
         pipeline: a pipeline that generates text.

@@ -90,7 +90,8 @@ class LogitsProcessors:
     def shortlist(self) -> VocabularyShortlist | None:
         """The shortlist of the vocabulary, or None."""
         return next(
-            (constraint for constraint in self.constraints if isinstance(constraint, VocabularyShortlist)), None
+            (constraint for constraint in self.constraints if isinstance(constraint, VocabularyShortlist)),
+            None,
         )
 
     def on_shortlist(self) -> "LogitsProcessors":
@@ -163,7 +164,9 @@ class LogitsProcessors:
         check(count == 1, "have one shortlist", constraints=self.constraints)
         for other in self.constraints:
             forces = isinstance(other, ForcedPrefix | ForcedLastToken | ForcedWords)
-            check(not forces or ids.issuperset(other.ids()), "force tokens of the shortlist", constraints=other)
+            check(
+                not forces or ids.issuperset(other.ids()), "force tokens of the shortlist", constraints=other
+            )
         if not hasattr(model, "output_kernel") or model.output_kernel(shortlist.token_ids) is None:
             raise ValueError(
                 "`model` must compute logits by a matrix of floats, with an `output_kernel`, for a "

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
+from keras import ops
 
 from keras_transformer.layers import (
     DecoderBlock,

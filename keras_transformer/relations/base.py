@@ -14,7 +14,12 @@ from keras_transformer_options.arguments import check_positive_integer, is_integ
 Edges = tuple[tuple[int, int], ...]
 Bandwidth = tuple[int | None, int | None]
 
-EMPTY, PARTIAL, FULL = 0, 1, 2  # block classes
+EMPTY = 0
+"""The class of a block without a related pair, which kernels skip."""
+PARTIAL = 1
+"""The class of a block whose pairs may be related or not."""
+FULL = 2
+"""The class of a block whose pairs are all related, so that kernels need no mask."""
 
 # Positions in tensors have 32 bits, and so have their sums with these integers.
 _LARGEST = 2**30

@@ -19,10 +19,15 @@ complement is the full relation, but lists the symmetries of the order.
 from keras_transformer_options.arguments import check_one_of
 
 SEPARATE_PERMUTATIONS = "permutations of queries and keys apart"
+"""Any permutation of the queries, and any other one of the keys."""
 PERMUTATIONS = "permutations"
+"""The same permutation of queries and keys."""
 INCREASING_RELABELLINGS = "increasing relabellings"
+"""Strictly increasing maps of positions."""
 TRANSLATIONS = "translations"
+"""Maps that add an integer to every position."""
 AUTOMORPHISMS = "automorphisms of the graph"
+"""Permutations of positions that map the edges of the relation onto its edges."""
 
 _LARGEST_FIRST = (
     SEPARATE_PERMUTATIONS,

@@ -25,7 +25,7 @@ def translator():
     return pipelines.TextToText(model, BYTES, max_new_tokens=8, constraints=[ForcedLastToken([BYTES.end_id])])
 
 
-def test_the_shortlist_of_texts_has_their_tokens_and_those_of_the_constraints(translator, tmp_path):
+def test_the_shortlist_of_texts_has_their_tokens_and_the_ids_of_constraints(translator, tmp_path):
     path = tmp_path / "texts.txt"
     path.write_text("abba\ncab\n", encoding="utf-8")
     (a,), (b,), (c,) = BYTES.tokenize(["a", "b", "c"]).to_list()

@@ -117,7 +117,11 @@ def test_a_stream_has_the_ids_of_the_loop():
     [
         ("greedy", [VocabularyShortlist([5, 6])], "shortlist with the end token"),
         ("greedy", [VocabularyShortlist([3, 40])], r"have ids in \[0, 40\)"),
-        ("greedy", [VocabularyShortlist([3, 5]), ForcedPrefix([6])], "force tokens of the shortlist|contradict"),
+        (
+            "greedy",
+            [VocabularyShortlist([3, 5]), ForcedPrefix([6])],
+            "force tokens of the shortlist|contradict",
+        ),
         ("greedy", [VocabularyShortlist([3, 5]), VocabularyShortlist([3])], "one shortlist"),
         (Contrastive(2), [VocabularyShortlist([3, 5])], "`Greedy`, `Beam` or `Sample`"),
     ],

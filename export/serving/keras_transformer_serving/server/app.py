@@ -146,6 +146,7 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 
 async def _stream(server: Server, request: Request) -> Response:
+    """Stream a text as server-sent events."""
     document = requests.document(await server.body(request))
     with contextlib.ExitStack() as stack:
         _, loaded, batcher = stack.enter_context(server.use(request))
@@ -163,6 +164,7 @@ async def _models(server: Server, _: Request) -> Response:
 
 
 async def _openapi(server: Server, _: Request) -> Response:
+    """The OpenAPI document of all routes."""
     paths: Json = {}
     for api in server.apis:
         for path, operations in api.paths(server).items():
@@ -172,11 +174,13 @@ async def _openapi(server: Server, _: Request) -> Response:
 
 
 async def _metrics(server: Server, _: Request) -> Response:
+    """The metrics, in Prometheus' format."""
     content = prometheus_client.generate_latest(server.metrics.registry)
     return Response(content, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
 async def _page(_: Server, __: Request) -> Response:
+    """The page to try each model."""
     return HTMLResponse((importlib.resources.files(__package__) / "page.html").read_text(encoding="utf-8"))
 
 

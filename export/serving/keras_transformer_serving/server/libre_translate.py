@@ -197,6 +197,7 @@ async def _translated(
 
 
 async def _translate(server: Server, request: Request) -> Response:
+    """Translate texts."""
     received = await _read(server, request)
     fields = received.fields
     given = fields.get("q")
@@ -231,6 +232,7 @@ def _num_candidates(fields: Json) -> int:
 
 
 async def _languages(server: Server, _: Request) -> Response:
+    """The languages of the models."""
     targets: dict[str, list[str]] = {}
     for source, target in _translations(server):
         targets.setdefault(source, []).append(target)
@@ -242,6 +244,7 @@ async def _languages(server: Server, _: Request) -> Response:
 
 
 async def _detect(_: Server, __: Request) -> Response:
+    """An error: the server does not detect languages."""
     raise RequestError(
         400, "The server does not detect languages: name that of the text as `source` of /translate"
     )
@@ -275,6 +278,7 @@ async def _translate_file(server: Server, request: Request) -> Response:
 
 
 async def _download_file(server: Server, request: Request) -> Response:
+    """Download a translated file."""
     name = request.path_params["file"]
     if name not in server.files:
         raise RequestError(404, "The file must be one that was just translated; it is no longer kept")

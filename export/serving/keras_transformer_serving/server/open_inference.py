@@ -287,6 +287,7 @@ def _names(outputs: Any, signature: Signature) -> list[str]:
 
 
 async def _infer(server: Server, request: Request) -> Response:
+    """Run a model on tensors."""
     body = await server.body(request)
     length = request.headers.get(_HEADER)
     headers: dict[str, str] = {}
@@ -312,6 +313,7 @@ async def _infer(server: Server, request: Request) -> Response:
 
 
 async def _metadata(server: Server, request: Request) -> Response:
+    """The inputs and outputs of a model."""
     model = server.find(request.path_params["name"])
     with server.use(request) as (_, loaded, _):
         numbers = [version.number for version in model.versions.values() if version.loaded is not None]
@@ -319,6 +321,7 @@ async def _metadata(server: Server, request: Request) -> Response:
 
 
 async def _model_ready(server: Server, request: Request) -> Response:
+    """Whether a model is loaded."""
     if server.draining:
         raise RequestError(503, DRAINING, 1)
     with server.use(request) as (version, _, _):
@@ -327,15 +330,18 @@ async def _model_ready(server: Server, request: Request) -> Response:
 
 
 async def _server(_: Server, __: Request) -> Response:
+    """The name, the version and the extensions of the server."""
     name = {"name": "keras-transformer-serve", "version": serving.__version__}
     return json_response({**name, "extensions": ["binary_tensor_data"]})
 
 
 async def _live(_: Server, __: Request) -> Response:
+    """Whether the process runs."""
     return json_response({"live": True})
 
 
 async def _ready(server: Server, _: Request) -> Response:
+    """Whether all models are loaded."""
     server.check_ready()
     return json_response({"ready": True})
 

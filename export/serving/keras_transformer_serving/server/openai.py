@@ -143,7 +143,7 @@ class Form(abc.ABC):
 
 
 class Completions(Form):
-    """The form of `/v1/completions`."""
+    """Completions of prompts: the form of `/v1/completions`."""
 
     fields = ("prompt", "best_of")
     prefix, whole, part = "cmpl-", "text_completion", "text_completion"
@@ -188,7 +188,7 @@ class Completions(Form):
 
 
 class ChatCompletions(Form):
-    """The form of `/v1/chat/completions`."""
+    """Answers to conversations: the form of `/v1/chat/completions`."""
 
     fields = ("messages", "max_completion_tokens", "top_logprobs")
     prefix, whole, part = "chatcmpl-", "chat.completion", "chat.completion.chunk"

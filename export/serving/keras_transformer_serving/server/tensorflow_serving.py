@@ -194,6 +194,7 @@ def _decoded(value: Any, signature: Signature, name: str) -> Any:
 
 
 async def _predict(server: Server, request: Request) -> Response:
+    """Predict rows or columns with a signature."""
     body = await server.body(request)
     with server.use(request) as (_, loaded, batcher):
         content = await requests.answer(
@@ -203,6 +204,7 @@ async def _predict(server: Server, request: Request) -> Response:
 
 
 async def _status_of_model(server: Server, request: Request) -> Response:
+    """The state of each version of a model."""
     model, number = server.find(request.path_params["name"]), version_number(request)
     if label := request.path_params.get("label"):
         with model.use(label=label) as (version, _, _):
@@ -212,6 +214,7 @@ async def _status_of_model(server: Server, request: Request) -> Response:
 
 
 async def _metadata(server: Server, request: Request) -> Response:
+    """The signatures of a model."""
     with server.use(request) as (version, loaded, _):
         name = request.path_params["name"]
         return json_response(metadata(name, version.number, loaded.signatures))

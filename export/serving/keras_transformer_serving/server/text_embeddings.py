@@ -164,6 +164,7 @@ def _normalized(vectors: np.ndarray) -> np.ndarray:
 
 
 async def _embed(server: Server, request: Request) -> Response:
+    """Embed texts as vectors."""
     document, size = await server.document(request)
     fields = _Fields(document, truncation_direction="right", encoding_format="float")
     texts, options, prompt_name = fields.strings("inputs"), fields.truncate(), fields.take("prompt_name")
@@ -191,6 +192,7 @@ async def _embed(server: Server, request: Request) -> Response:
 
 
 async def _similarity(server: Server, request: Request) -> Response:
+    """Compare a text with others by their vectors."""
     document, size = await server.document(request)
     fields = _Fields(document)
     inputs, parameters, model = fields.take("inputs"), fields.take("parameters", {}), fields.take("model")
@@ -213,6 +215,7 @@ async def _similarity(server: Server, request: Request) -> Response:
 
 
 async def _rerank(server: Server, request: Request) -> Response:
+    """Rank texts by their relevance to a query."""
     document, size = await server.document(request)
     fields = _Fields(document, truncation_direction="right")
     query, texts, options = fields.string("query"), fields.strings("texts"), fields.truncate()
@@ -302,6 +305,7 @@ async def _info(server: Server, _: Request) -> Response:
 
 
 async def _health(server: Server, _: Request) -> Response:
+    """Whether all models are loaded."""
     server.check_ready()
     return Response()
 

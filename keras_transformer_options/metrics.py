@@ -1,0 +1,10 @@
+"""The metrics of `keras-transformer evaluate` and of `keras_transformer.pipelines.evaluate`."""
+
+METRICS = {
+    "bleu": "BLEU of all translations together, by sacreBLEU",
+    "chrf": "chrF of all translations together, by sacreBLEU",
+    "rouge1": "F1 of the unigrams of a summary and its reference, by `rouge-score`: the mean over summaries",
+    "rouge2": "F1 of their bigrams: the mean over summaries",
+    "rougeL": "F1 of their longest common subsequence: the mean over summaries",
+}
+"""What each metric is, by its name. All are from 0 to 100."""
