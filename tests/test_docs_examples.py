@@ -51,6 +51,7 @@ WITHOUT = {
             "RetrievalMemory",
             "RollingCache",
             "StaticCache",
+            "VocabularyShortlist",
         ),
     },
     "a relation that operators or the names of `relations.get` make": {

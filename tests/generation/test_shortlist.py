@@ -14,6 +14,7 @@ from keras_transformer.generation import (
     Sample,
     VocabularyShortlist,
 )
+from keras_transformer.interop.hugging_face import quantize_weights
 
 VOCABULARY = 40
 IDS = [*range(3, 40, 3)]  # the end token 3 among them
@@ -134,6 +135,6 @@ def test_invalid_shortlists_raise(sampler, constraints, message):
 
 def test_a_model_without_a_float_matrix_raises():
     model = MODELS["Transformer"]()
-    model.quantize("int8")
+    quantize_weights(model)
     with pytest.raises(ValueError, match="matrix of floats"):
         generation.generate(model, [[5, 3]], constraints=[VocabularyShortlist([3, 5])])
