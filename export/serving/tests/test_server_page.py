@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from served_exports import listening, write_export
 
-from keras_transformer_serving.server import create_app
+from keras_transformer_serving.server import create_app, versions
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def address(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    names = ("classifier", "generator", "tagger", "answers", "images", "copier")
+    names = ("classifier", "generator", "tagger", "answers", "images", "copier", "translator")
     app = create_app({name: write_export(small, folder / name, name) for name in names})
     with listening(app) as found:
         yield found
@@ -189,6 +189,77 @@ def test_the_page_shows_the_alignment_of_a_translation(address, tmp_path):
         await page.screenshot(tmp_path / "copier.png")
 
     browse(address, test, tmp_path)
+
+
+def test_the_page_names_languages(address, tmp_path):
+    async def test(page):
+        await choose(page, "model", "translator")
+        labels = "[...document.querySelectorAll('#row-0-target_language option')].map(each => each.label)"
+        assert await page.run(labels) == ["", "English (en)", "Spanish (es)"]
+        codes = ["spa_Latn", "zho_Hant", "srp_Latn", "es_XX", "pt_BR", "xx", "not a code"]
+        assert await page.run(f"{json.dumps(codes)}.map(languageName)") == [
+            "Spanish (spa_Latn)",
+            "Traditional Chinese (zho_Hant)",
+            "Serbian (Latin) (srp_Latn)",
+            "Spanish (es_XX)",
+            "Brazilian Portuguese (pt_BR)",
+            "xx",
+            "not a code",
+        ]
+        await page.run(FILL.format(0, "'ab'"))
+        await page.run("document.querySelector('#row-0-target_language').value = 'es'")
+        await page.run(SEND)
+        assert await page.until(f"{ANSWERS}.length === 1 && {ANSWERS}[0]") == "<es><en>ab"
+
+    browse(address, test, tmp_path)
+
+
+def test_the_page_begins_with_an_example_and_shows_errors_beside_their_fields(address, tmp_path):
+    async def test(page):
+        await page.run("models[0].example = { text: 'abc' }; showForm()")
+        assert await page.run("document.querySelector('#row-0-text').value") == "abc"
+        await choose(page, "model", "generator")
+        await choose(page, "signature", "generate")
+        error = "document.querySelector('#row-0-{}-error')"
+        for name, value, message in (
+            ("text", "x" * 99, "`text` must have at most"),
+            ("max_new_tokens", "99", "max_new_tokens` must be in"),
+        ):
+            await page.run("document.querySelector('#row-0-text').value = 'abd'")
+            await page.run(f"document.querySelector('#row-0-{name}').value = '{value}'")
+            await page.run(SEND)
+            await page.until(f"!{error.format(name)}.hidden")
+            assert message in await page.run(f"{error.format(name)}.textContent")
+            field = f"document.querySelector('#row-0-{name}')"
+            assert await page.run(f"{field}.getAttribute('aria-describedby')") == f"row-0-{name}-error"
+            await page.screenshot(tmp_path / f"{name}.png")
+        await page.run("document.querySelector('#row-0-max_new_tokens').value = ''")
+        await page.run(SEND)
+        await page.until(f"{ANSWERS}.length === 1")
+        assert await page.run("document.querySelector('[aria-invalid]')") is None
+
+    browse(address, test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ({}, {}),
+        ({"onnx": {"examples": {"texts": ["una casa", "b"]}}}, {"text": "una casa"}),
+        ({"onnx": {"examples": {"texts": [[5, 6]]}}}, {}),
+        (
+            {
+                "onnx": {"examples": {"texts": ["b"]}},
+                "saved_model/a/1": {
+                    "signatures": {"serving_default": {"example": {"question": "q", "k": 3}}}
+                },
+            },
+            {"question": "q"},
+        ),
+    ],
+)
+def test_the_example_is_the_first_that_was_compared(reports, expected):
+    assert versions._example(reports) == expected
 
 
 def test_the_page_lists_tagged_words(address, tmp_path):

@@ -26,6 +26,7 @@ def description(model: ServedModel) -> Json:
             "streams": streams,
             "value_range": config.get("value_range"),
             "labels": [str(label) for label in config.get("labels") or ()],
+            "example": loaded.example,
             "signatures": {
                 name: {"inputs": _listed(signature.inputs), "outputs": _listed(signature.outputs)}
                 for name, signature in loaded.signatures.items()

@@ -22,6 +22,7 @@ from keras_transformer_serving.server.batching import Batcher, Limits, compute
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.sessions import device_of
+from keras_transformer_serving.tasks import DEFAULT
 
 LOG = logging.getLogger("keras_transformer_serving.server")
 _SMALL = 64 * 2**20  # bytes of a model whose operations run on one thread each
@@ -39,12 +40,14 @@ class Loaded:
         signatures: its signatures, by name.
         num_batches: the number of batches that are computed at the same time.
         device: the type of the device that it runs on, "cpu" or "cuda".
+        example: inputs with which the page begins, by name; empty if the export has none.
     """
 
     pipeline: Any
     signatures: dict[str, Signature]
     num_batches: int
     device: str
+    example: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(eq=False)
@@ -100,7 +103,17 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
     device, _ = device_of(session)
     # A core is left for HTTP. More batches would only be smaller, as Python's lock limits the other work.
     num_batches = max(min(threads - 1, _MOST_BATCHES), 1) if small and device == "cpu" else 1
-    return Loaded(pipeline, signatures, num_batches, device)
+    return Loaded(pipeline, signatures, num_batches, device, _example(serving.Bundle(folder).parity))
+
+
+def _example(reports: dict[str, Any]) -> dict[str, str]:
+    """Return the texts of the first example that the export was compared on, from the content of `parity.json`."""
+    for report in reports.values():
+        example = report.get("signatures", {}).get(DEFAULT, {}).get("example", {})
+        if texts := {name: value for name, value in example.items() if isinstance(value, str)}:
+            return texts
+    compared = reports.get(ONNX, {}).get("examples", {}).get("texts", [])
+    return {"text": compared[0]} if compared and isinstance(compared[0], str) else {}
 
 
 def _size(folder: pathlib.Path, precision: str) -> int:
