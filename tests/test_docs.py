@@ -156,8 +156,17 @@ def programs(tmp_path, hub):
     }
 
 
+GUIDES = [page for page in PAGES if page.name.startswith("own_")]
+
+
 @pytest.mark.slow
-def test_blocks_run_in_order(tmp_path, monkeypatch, hub, programs):
+@pytest.mark.parametrize(
+    "pages",
+    # export/README.md serves the quickstart's export.
+    [[page for page in PAGES[:-1] if page not in GUIDES], GUIDES],
+    ids=["all pages but guides", "guides"],
+)
+def test_blocks_run_in_order(pages, tmp_path, monkeypatch, hub, programs):
     """Train on few sentences, as the score does not matter."""
     train, validation, test = phrasebook.load_data(3000, num_validation=50, num_test=50)
     monkeypatch.setattr(phrasebook, "load_data", lambda: (train[:300], validation, test))
@@ -167,7 +176,7 @@ def test_blocks_run_in_order(tmp_path, monkeypatch, hub, programs):
     write_hugging_face_folders(tmp_path / "downloads")
     publish(hub, tmp_path / "downloads")
     readme = {}
-    for page in PAGES[:-1]:  # export/README.md serves the quickstart's export
+    for page in pages:
         names = readme if page is PAGES[0] else {**readme}
         for number, block in enumerate(code_blocks(page)):
             title = f"{page.name}, block {number}"
@@ -180,7 +189,7 @@ def test_blocks_run_in_order(tmp_path, monkeypatch, hub, programs):
                 command = ["bash", "-euc", block.code]
                 done = subprocess.run(command, cwd=tmp_path, env=programs, capture_output=True, text=True)
                 assert not done.returncode, f"{title}: {done.stderr[-2000:]}"
-    assert (tmp_path / "export" / "es-en" / "manifest.json").is_file()
+    assert any((tmp_path / "export").glob("*/manifest.json"))
 
 
 @pytest.mark.slow
