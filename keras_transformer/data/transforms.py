@@ -29,6 +29,7 @@ def with_class_weight(dataset: Dataset, class_weight: Mapping[int, float]) -> Da
         ValueError: if the dataset has no classes, or a class or its weight is negative or no number.
 
     Example:
+        >>> import tensorflow as tf
         >>> batches = tf.data.Dataset.from_tensors(([[5, 6], [7, 8]], [0, 1]))
         >>> next(iter(with_class_weight(batches, {1: 3.0})))[2].numpy()
         array([1., 3.], dtype=float32)
@@ -78,6 +79,7 @@ def with_lengths(dataset: Dataset, pad_id: int = 0) -> Dataset:
         ValueError: if the inputs have no ids.
 
     Example:
+        >>> import tensorflow as tf
         >>> batches = tf.data.Dataset.from_tensors({"token_ids": [[5, 6, 0], [7, 0, 0]]})
         >>> next(iter(with_lengths(batches)))["lengths"].numpy()
         array([2, 1], dtype=int32)

@@ -1,0 +1,11 @@
+"""The guides to own data: their code runs. In a file of its own, as the tests of a file run one after another."""
+
+import pytest
+
+from tests.test_docs import GUIDES, programs, run_blocks  # noqa: F401  (a fixture)
+
+
+@pytest.mark.slow
+def test_guides_run(tmp_path, monkeypatch, hub, programs):  # noqa: F811
+    run_blocks(GUIDES, tmp_path, monkeypatch, hub, programs)
+    assert len([*(tmp_path / "export").glob("*/manifest.json")]) >= 3
