@@ -81,6 +81,9 @@ IMAGES = {
     "problem_type": "single_label_classification",
     "threshold": 0.5,
     "value_range": [0.0, 1.0],
+    "image_size": [2, 2],
+    "num_channels": 1,
+    "resize": False,
     "tokenizer_file": "bytes.json",
 }
 EMBEDDER = {

@@ -202,7 +202,7 @@ def test_the_page_names_languages(address, tmp_path):
             "Traditional Chinese (zho_Hant)",
             "Serbian (Latin) (srp_Latn)",
             "Spanish (es_XX)",
-            "Brazilian Portuguese (pt_BR)",
+            "Portuguese (pt_BR)",
             "xx",
             "not a code",
         ]
@@ -222,7 +222,7 @@ def test_the_page_begins_with_an_example_and_shows_errors_beside_their_fields(ad
         await choose(page, "signature", "generate")
         error = "document.querySelector('#row-0-{}-error')"
         for name, value, message in (
-            ("text", "x" * 99, "`text` must have at most"),
+            ("text", "x" * 99, "`texts` must have at most"),
             ("max_new_tokens", "99", "max_new_tokens` must be in"),
         ):
             await page.run("document.querySelector('#row-0-text').value = 'abd'")
@@ -284,8 +284,8 @@ def test_the_page_classifies_images(address, tmp_path):
     async def test(page):
         await choose(page, "model", "images")
         await page.run("document.querySelector('#add').click()")
-        root = (await page.do("DOM.getDocument"))["root"]["nodeId"]
         for index, color in enumerate(("white", "black")):
+            root = (await page.do("DOM.getDocument"))["root"]["nodeId"]
             file = tmp_path / f"{color}.png"
             Image.new("L", (8, 6), color).save(file)
             selector = f"#row-{index}-pixel_values"
