@@ -69,7 +69,7 @@ test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
 test-core: $(INSTALLED_CORE)  ## Tests of keras-transformer-core on JAX, in an environment without TensorFlow
 	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv-core,backend_neutral and $(QUICK)) \
 		tests/generation tests/layers tests/models tests/ops tests/training/test_exact_resume.py
-	KERAS_BACKEND=jax .venv-core/bin/python -m pytest tests/test_import.py -k without_tensorflow
+	KERAS_BACKEND=jax .venv-core/bin/python -m pytest tests/test_import.py -m 'not gpu' -k without_tensorflow
 
 test-docs: $(INSTALLED)  ## The code of the README and of the documentation, and the quickstart with little data
 	$(COMPILE_QUICKLY) $(call run_tests,.venv,not gpu) -k 'test_docs or quickstart' tests/test_docs.py tests/test_docs_guides.py tests/test_recipes.py

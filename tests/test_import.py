@@ -98,6 +98,7 @@ def test_on_jax_models_train_and_generate_without_tensorflow():
     assert run(code) == [2, 1, 4]
 
 
+@pytest.mark.slow
 def test_without_tensorflow_an_error_names_the_package_to_install():
     code = """
     import json, sys

@@ -133,6 +133,7 @@ def test_invalid_shortlists_raise(sampler, constraints, message):
         generation.generate(model, [[5, 3]], sampler, constraints=constraints)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_float_matrix_raises():
     model = MODELS["Transformer"]()
     quantize_weights(model)
