@@ -1,12 +1,12 @@
 """T5's recipe at a small size: span corruption, then fine-tuning on two tasks, beside training from scratch.
 
-The sentences of the phrasebook in English and Spanish are the unlabelled text; with `--corpus multi30k`, the captions of
-Multi30k in English and German, which need more time than two cores have. The tasks, from text to text, have few
+The sentences of the phrasebook in English and Spanish are the unlabelled text; with `--corpus multi30k`, the captions
+of Multi30k in English and German, which need more time than two cores have. The tasks, from text to text, have few
 examples: "order", the words of an English sentence in their order, and "translation" from English, both by chrF. As in
 the paper, the model is pre-trained once, and each task is compared with training from scratch for the same processor
 time as fine-tuning; another model trains from scratch for the time of pre-training and fine-tuning. Each keeps the
-weights of the epoch with the lowest validation loss. The optimizer is the paper's Adafactor: with Adam at 2e-3, attention
-without a scale collapses in pre-training. `--help` lists the options.
+weights of the epoch with the lowest validation loss. The optimizer is the paper's Adafactor: with Adam at 2e-3,
+attention without a scale collapses in pre-training. `--help` lists the options.
 """
 
 import dataclasses
