@@ -308,7 +308,7 @@ def load_test(folder: str, rate: float, seconds: float) -> dict:
     return {"requests per second": rate, **results, "longest allowed s": LIMIT + service, "limits kept": kept}
 
 
-def mixed_lengths(folder: str, batch_size: int = 32, rounds: int = 5) -> dict:
+def mixed_lengths(folder: str, batch_size: int, rounds: int = 15) -> dict:
     """Return how much rows that join a running batch after each token could gain.
 
     The server computes a batch by the loop graph, in which rows that have ended wait for the others. Where rows join,
@@ -453,7 +453,9 @@ def main() -> int:
     rate = result["cases"]["64 clients"]["contenders"][OURS]["per_second"]
     seconds = 6.0 if settings["quick"] else settings["load_seconds"]
     result["load"] = load_test(str(settings["export"]), 2 * rate, seconds)
-    result["mixed lengths"] = mixed_lengths(str(settings["export"]))
+    result["mixed lengths"] = {
+        f"{rows} rows": mixed_lengths(str(settings["export"]), rows) for rows in (32, 8)
+    }
     print(json.dumps({name: result[name] for name in ("load", "mixed lengths")}, indent=2))
     measuring.write_result(settings["name"], result, settings["output"])
     return 0 if all(result["load"]["limits kept"].values()) else 1
