@@ -1,4 +1,4 @@
-"""The metrics of `keras-transformer evaluate` and of `keras_transformer.pipelines.evaluate`."""
+"""The metrics of `keras-transformer evaluate` and of `keras_transformer.pipelines.evaluate`, from 0 to 100."""
 
 METRICS = {
     "bleu": "BLEU of all translations together, by sacreBLEU",
@@ -7,4 +7,4 @@ METRICS = {
     "rouge2": "F1 of their bigrams: the mean over summaries",
     "rougeL": "F1 of their longest common subsequence: the mean over summaries",
 }
-"""What each metric is, by its name. All are from 0 to 100."""
+"""A description of each metric, by name."""

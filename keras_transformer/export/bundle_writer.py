@@ -111,7 +111,7 @@ def with_shortlist(pipeline: Any, token_ids: Sequence[int] | None) -> Any:
 
 def check_generates_tokens(name: str, pipeline: Any) -> None:
     """Raise a ValueError unless a pipeline generates tokens one by one."""
-    if not hasattr(pipeline, "constraints"):
+    if not hasattr(pipeline, "with_settings"):
         raise ValueError(
             f"`{name}` requires a pipeline that generates tokens one by one. Received: a {type(pipeline).__name__}"
         )

@@ -79,9 +79,8 @@ def _dataset(dataset: Any, observer: Observer) -> Any:
         with tensorflow.control_dependencies([done]):
             return tensorflow.nest.map_structure(tensorflow.identity, element)
 
-    return _with_epochs_of(
-        dataset, dataset.map(observed_batch).prefetch(1)
-    )  # observes a batch during the last step
+    # Observe a batch during the previous step.
+    return _with_epochs_of(dataset, dataset.map(observed_batch).prefetch(1))
 
 
 def _with_epochs_of(dataset: Any, result: Any) -> Any:
