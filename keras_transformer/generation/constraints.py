@@ -135,7 +135,7 @@ class MinNewTokens(Constraint):
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Forbid end tokens in the first `count` steps."""
         early = history.at < self.count
-        return forbid(logits, ops.logical_and(early, _is_one_of(history.end_ids, logits)))
+        return forbid(logits, _is_one_of(history.end_ids, logits), early)
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
         """Return True if an end token is among the first `count`."""
@@ -371,9 +371,10 @@ class ForcedWords(Constraint):
         return complete + partial
 
 
-def forbid(logits: Tensor, mask: Tensor) -> Tensor:
-    """Add `FORBIDDEN` to the logits (B, R, V) where a mask, broadcast to them, is True."""
-    return logits + ops.where(mask, FORBIDDEN, 0.0)
+def forbid(logits: Tensor, mask: Tensor, condition: Tensor | None = None) -> Tensor:
+    """Add `FORBIDDEN` to the logits (B, R, V) where a mask and a condition, broadcast to them, are True."""
+    bias = ops.cast(mask, "float32") * FORBIDDEN
+    return logits + (bias if condition is None else bias * ops.cast(condition, "float32"))
 
 
 def force(logits: Tensor, condition: Tensor, mask: Tensor) -> Tensor:

@@ -61,23 +61,18 @@ class LogitsProcessors:
         logits_processors._check(model, max_new_tokens)
         return logits_processors
 
-    @property
-    def changes_logits(self) -> bool:
-        """True if any constraint changes logits."""
-        return any(not isinstance(constraint, EndTokens) for constraint in self.constraints)
-
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Apply all constraints to logits (B, R, V)."""
         for constraint in self.constraints:
             logits = constraint(logits, history)
         index = np.arange(logits.shape[-1])
-        forbidden: Any = np.isin(index, self.never)
+        if self.never:
+            logits = forbid(logits, np.isin(index, self.never))
         if history.minimums is not None:
-            early = history.at < history.minimums[:, None, None]
-            forbidden = ops.where(early, np.isin(index, [*self.never, *self.end_ids]), forbidden)
-        elif not self.never:
-            return logits
-        return forbid(logits, forbidden)
+            logits = forbid(
+                logits, np.isin(index, self.end_ids), history.at < history.minimums[:, None, None]
+            )
+        return logits
 
     @property
     def words(self) -> ForcedWords | None:

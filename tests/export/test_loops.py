@@ -121,3 +121,18 @@ def test_equal_constants_are_shared():
     graph = rewrites.simplify(model).graph
     assert [node.input[0] for node in graph.node] == ["one", "one", "typed", "shaped", "other"]
     assert [constant.name for constant in graph.initializer] == ["one", "typed", "shaped", "other"]
+
+
+def test_the_values_of_attention_to_a_memory_are_selected_before_the_loop():
+    def function(x):
+        visible = tf.reduce_sum(x, axis=[1, 2], keepdims=True) > 0
+
+        def body(i, y):
+            weights = tf.nn.softmax(tf.matmul(y, x, transpose_b=True))
+            return i + 1, y + tf.where(visible, tf.matmul(weights, tf.tanh(x)), 0.0)
+
+        return tf.while_loop(lambda i, _: i < 3, body, (0, tf.zeros_like(x)))[1]
+
+    _, body, graph = converted(function)
+    assert "Where" in {node.op_type for node in graph.node}
+    assert not {"Where", "Cast"} & {node.op_type for node in body.node}

@@ -10,7 +10,9 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
 from keras_transformer.export.to_onnx import conversion, graph_traversal  # noqa: E402
+from keras_transformer.generation.search import logits  # noqa: E402
 from keras_transformer.models import BERT  # noqa: E402
+from keras_transformer.ops import indexing  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
@@ -252,3 +254,118 @@ def test_an_encoder_has_one_gelu_for_each_layer_and_few_casts(tmp_path):
     assert counts["BiasGelu"] == 2
     assert counts["Cast"] <= 2
     assert counts["Shape"] <= 2
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_the_scale_of_queries_follows_the_split_into_heads(transposed):
+    def function(x):
+        heads = tf.reshape(tf.tanh(x) * 0.5, [-1, 3, 2, 4])
+        return tf.matmul(tf.transpose(heads, [0, 2, 1, 3]) if transposed else heads, tf.ones((4, 5)))
+
+    _, found, expected, graph = converted(function, X)
+    (product,) = [node for node in graph.graph.node if node.op_type == "MatMul"]
+    (scale,) = [node for node in graph.graph.node if node.op_type == "Mul"]
+    assert product.input[0] == scale.output[0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_the_highest_logit_is_found_by_top_k():
+    ties = np.array([[[1, 3, 3, 0], [2, 2, 2, 2], [-5, -6, -7, -5]]], "float32")
+
+    def function(x):
+        ids, best = logits.highest(x * 1)
+        return tf.cast(ids, "float32") * 10 + best
+
+    counts, found, expected, _ = converted(function, ties)
+    assert (counts["TopK"], counts["Equal"], counts["ReduceMin"]) == (1, 0, 0)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found, [[13, 2, -5]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, best: tf.reduce_min(tf.where(x == best, np.arange(8, dtype="int32")[::-1], 7), axis=-1),
+        lambda x, best: tf.reduce_min(tf.where(x == best, np.arange(8, dtype="int32"), 8), axis=-1),
+        lambda x, best: tf.reduce_min(tf.where(x == best, np.arange(8, dtype="int32"), 7), axis=1),
+        lambda x, best: tf.reduce_max(tf.where(np.arange(8)[::-1] == best, x, -1e30), axis=-1),
+        lambda x, best: tf.reduce_max(tf.where(np.arange(8) == best, x, -1.0), axis=-1),
+        lambda x, best: tf.reduce_max(tf.where(np.arange(8) == best, x, -1e30), axis=1),
+    ],
+    ids=["other ids", "another size", "another axis", "other indices", "another value", "the second axis"],
+)
+def test_similar_choices_are_kept(function):
+    def of_highest(x):
+        best = tf.reduce_max(x * 1, axis=-1)[..., None]
+        return tf.cast(function(x * 1, best), tf.float32)
+
+    counts, found, expected, _ = converted(of_highest, np.rint(X * 2))
+    assert counts["TopK"] == counts["GatherElements"] == 0
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_chosen_log_probability_is_gathered():
+    tokens = np.array([[7, 0, 3], [1, 1, 5]], "int32")
+    counts, found, expected, _ = converted(lambda x, tokens: logits.choose(x * 2, tokens), X, tokens)
+    assert (counts["GatherElements"], counts["Where"], counts["ReduceMax"]) == (1, 0, 0)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_maximum_below_all_logits_is_removed():
+    counts, found, expected, _ = converted(lambda x: keras.ops.maximum(x * 2, -3e38) + 1, X)
+    assert counts["Max"] == 0
+    np.testing.assert_array_equal(found, expected)
+    counts, found, expected, _ = converted(lambda x: keras.ops.maximum(x * 2, -0.5) + 1, X)
+    assert counts["Max"] == 1
+    np.testing.assert_array_equal(found, expected)
+
+
+INDEX = np.array([[2, 0, 0, 1], [1, 1, 2, 0]], "int32")
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_rows_are_picked_by_one_gather(vectors):
+    def function(x, index):
+        return indexing.pick(x * 1 if vectors else x[..., 0] * 1, index)
+
+    counts, found, expected, _ = converted(function, X, INDEX)
+    assert (counts["GatherND"], counts["Gather"], counts["Reshape"]) == (1, 0, 0)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("offset", [(0, 2), (1, 1), (1, 3)], ids=str)
+def test_gathers_with_other_offsets_are_kept(offset):
+    first, step = offset
+
+    def function(x, index):
+        row = tf.range(tf.shape(index)[0])[:, None] * step + first
+        return tf.reshape(tf.gather(tf.reshape(x * 1, [-1, 8]), tf.reshape(row + index, [-1])), [-1, 4, 8])
+
+    counts, found, expected, _ = converted(function, X, np.minimum(INDEX, 1))
+    assert counts["GatherND"] == 0
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_outputs_of_queries_without_keys_are_multiplied_by_zero():
+    visible = np.array([True, False])[:, None, None]
+
+    def function(x, visible):
+        return tf.where(visible, tf.matmul(tf.tanh(x), x, transpose_b=True), 0.0) * 2
+
+    counts, found, expected, graph = converted(function, X, visible)
+    (select,) = [node for node in graph.graph.node if node.op_type == "Where"]
+    assert select.input[0] == "x1"  # of one element for each matrix
+    assert counts["Mul"] == 2
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert (found[1] == 0).all()
+    assert found[0].all()
+
+
+def test_a_condition_for_each_value_is_kept():
+    def function(x):
+        product = tf.matmul(tf.tanh(x), x, transpose_b=True)
+        return tf.where(product > 0, product, 0.0)
+
+    counts, found, expected, _ = converted(function, X)
+    assert counts["Where"] == 1
+    np.testing.assert_allclose(found, expected, atol=1e-6)

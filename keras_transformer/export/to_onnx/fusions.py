@@ -1,4 +1,4 @@
-"""Fusions of layer normalisation, masked softmax and GELU, equal up to rounding."""
+"""Fusions of layer normalisation, masked softmax, GELU and the choice of a token, equal up to rounding."""
 
 from typing import Any
 
@@ -36,6 +36,98 @@ def fuse_layer_normalization(graph: Any, shapes: Shapes) -> bool:
     return changed
 
 
+def choose_by_top_k(graph: Any, shapes: Shapes) -> bool:
+    """ReduceMin(Where(x = max(x), 0 … V − 1, V − 1)) → TopK(x, 1), the lowest index of the maximum."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    producers = graph_traversal.Producers(graph)
+    changed = False
+    for last in [node for node in graph.node if node.op_type == "ReduceMin"]:
+        choice = producers.get(last.input[0], "Where")
+        equal = None if choice is None else producers.get(choice.input[0], "Equal")
+        if equal is None:
+            continue
+        x, highest = equal.input
+        maximum = producers.get(highest, "ReduceMax", through={"Unsqueeze"})
+        size = shapes.get(x, [None])[-1]
+        if maximum is None or maximum.input[0] != x or size is None:
+            continue
+        axis = len(shapes[x]) - 1
+        if not all(_reduces_axis(graph, node, axis) for node in (maximum, last)):
+            continue
+        if not _is_range(graph, choice.input[1], size):
+            continue
+        if graph_traversal.constant(graph, choice.input[2]) != size - 1:
+            continue
+        name = last.output[0]
+        one, axes = f"{name}_one", f"{name}_axes"
+        graph.initializer.append(numpy_helper.from_array(np.array([1], "int64"), one))
+        graph.initializer.append(numpy_helper.from_array(np.array([axis], "int64"), axes))
+        steps = [
+            helper.make_node(
+                "TopK", [x, one], [f"{name}_values", f"{name}_indices"], f"{name}_top", axis=axis
+            ),
+            helper.make_node("Squeeze", [f"{name}_values", axes], [maximum.output[0]], f"{name}_highest"),
+            helper.make_node("Squeeze", [f"{name}_indices", axes], [f"{name}_index"], f"{name}_squeezed"),
+            helper.make_node("Cast", [f"{name}_index"], [name], f"{name}_cast", to=TensorProto.INT32),
+        ]
+        place = [*graph.node].index(maximum)
+        for node in reversed(steps):
+            graph.node.insert(place, node)
+        for node in (maximum, last):
+            graph.node.remove(node)
+        changed = True
+    return changed
+
+
+def gather_chosen(graph: Any, shapes: Shapes) -> bool:
+    """ReduceMax(Where(0 … V − 1 = t, x, −10³⁰)) → GatherElements(x, t)."""
+    from onnx import helper, numpy_helper
+
+    producers = graph_traversal.Producers(graph)
+    changed = False
+    for last in [node for node in graph.node if node.op_type == "ReduceMax"]:
+        choice = producers.get(last.input[0], "Where")
+        equal = None if choice is None else producers.get(choice.input[0], "Equal")
+        if equal is None:
+            continue
+        x, lowest = choice.input[1:]
+        index = producers.get(equal.input[1], "Unsqueeze")
+        size, number = shapes.get(x, [None])[-1], graph_traversal.constant(graph, lowest)
+        if index is None or size is None or number is None or number > _MASKED:
+            continue
+        axis = len(shapes[x]) - 1
+        if len(shapes.get(index.output[0], [])) != axis + 1 or not _reduces_axis(graph, last, axis):
+            continue
+        if not _is_range(graph, equal.input[0], size):
+            continue
+        name = last.output[0]
+        axes = f"{name}_axes"
+        graph.initializer.append(numpy_helper.from_array(np.array([axis], "int64"), axes))
+        inputs = [x, index.output[0]]
+        gather = helper.make_node("GatherElements", inputs, [f"{name}_chosen"], f"{name}_gather", axis=axis)
+        graph.node.insert([*graph.node].index(last), gather)
+        last.op_type, last.input[:] = "Squeeze", [gather.output[0], axes]
+        del last.attribute[:]
+        changed = True
+    return changed
+
+
+def _is_range(graph: Any, name: str, size: int) -> bool:
+    """Return whether a value is the constant 0, 1, … size − 1."""
+    from onnx import numpy_helper
+
+    values = [numpy_helper.to_array(item) for item in graph.initializer if item.name == name]
+    return bool(values) and np.array_equal(values[0], np.arange(size))
+
+
+def _reduces_axis(graph: Any, node: Any, axis: int) -> bool:
+    """Return whether a reduction removes an axis, the last one."""
+    keepdims = next((attribute.i for attribute in node.attribute if attribute.name == "keepdims"), 1)
+    axes = graph_traversal.constant(graph, node.input[1]) if len(node.input) > 1 else None
+    return keepdims == 0 and axes in (-1, axis)
+
+
 def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
     """Softmax(Where(c, x, −10³⁰)) → Softmax(x + Where(c, 0, −10³⁰)), if the condition broadcasts.
 
@@ -63,6 +155,32 @@ def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
         graph.node.insert([*graph.node].index(node), select)
         node.op_type = "Add"
         node.input[:] = [scores, mask]
+        changed = True
+    return changed
+
+
+def zero_by_multiplication(graph: Any, shapes: Shapes) -> bool:
+    """Where(c, MatMul(p, v), 0) → MatMul(p, v) · Where(c, 1, 0), for a condition that is the same for the last axis.
+
+    In ONNX Runtime a broadcast Mul is faster than a broadcast Where, and layers share the factor.
+    """
+    from onnx import helper, numpy_helper
+
+    producers = graph_traversal.Producers(graph)
+    changed = False
+    for node in [node for node in graph.node if node.op_type == "Where"]:
+        condition, product, zero = node.input
+        if producers.get(product, "MatMul") is None or graph_traversal.constant(graph, zero) != 0:
+            continue
+        if shapes.get(condition, [])[-1:] != [1] or shapes.get(product, [1])[-1] == 1:
+            continue
+        factor, one = f"{node.output[0]}_factor", f"{node.output[0]}_one"
+        values = next(numpy_helper.to_array(item) for item in graph.initializer if item.name == zero)
+        graph.initializer.append(numpy_helper.from_array(np.ones_like(values), one))
+        select = helper.make_node("Where", [condition, one, zero], [factor], factor)
+        graph.node.insert([*graph.node].index(node), select)
+        node.op_type = "Mul"
+        node.input[:] = [product, factor]
         changed = True
     return changed
 

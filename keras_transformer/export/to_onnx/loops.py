@@ -1,9 +1,11 @@
 """Optimisation of loops in ONNX graphs: fewer loop variables and hoisted invariants, with equal outputs."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
-from keras_transformer.export.to_onnx.graph_traversal import inner, rename
+from keras_transformer.export.to_onnx import graph_traversal
+from keras_transformer.export.to_onnx.graph_traversal import Shapes, inner, rename
 
 _MAX_SHARED_SIZE = 4096  # elements of a constant that is compared with others
 _RANDOM = frozenset(
@@ -78,6 +80,53 @@ def compute_before_loops(graph: Any) -> None:
         for inner_node in reversed(moved):
             graph.node.insert(place, inner_node)
             body.node.remove(inner_node)
+
+
+def select_before_loops(graph: Any, shapes: Shapes) -> None:
+    """Where(c, MatMul(p, v), 0) → MatMul(p, Where(c, v, 0)) in loops that change neither c nor v.
+
+    The values of attention to a memory are then selected once, for samples whose memory is all padding. c must have one
+    element for each matrix.
+    """
+    from onnx import helper
+
+    for body, changing in _bodies(graph):
+        producers, readers_of = graph_traversal.Producers(body), graph_traversal.readers(body)
+        for node in [node for node in body.node if node.op_type == "Where"]:
+            condition, selected, zero = node.input
+            product = producers.get(selected, "MatMul")
+            if product is None or len(readers_of[selected]) != 1 or graph_traversal.constant(body, zero) != 0:
+                continue
+            values = product.input[1]
+            sizes = shapes.get(condition, [])
+            if len(sizes) != len(shapes.get(values, [None])) or sizes[-2:] != [1, 1]:
+                continue
+            if not changing.isdisjoint([condition, values]):
+                continue
+            name = f"{node.output[0]}_values"
+            select = helper.make_node("Where", [condition, values, zero], [name], name)
+            place = [*body.node].index(node)
+            body.node.insert(place, select)
+            node.op_type = "MatMul"
+            node.input[:] = [product.input[0], name]
+            body.node.remove(product)
+
+
+def _bodies(graph: Any) -> Iterator[tuple[Any, set[str]]]:
+    """Yield the body of each loop and the names of the values in it that depend on loop variables."""
+    for node in graph.node:
+        if node.op_type != "Loop":
+            continue
+        (body,) = inner(node)
+        changing = {value.name for value in body.input}
+        for inner_node in body.node:
+            if (
+                inner(inner_node)
+                or inner_node.op_type in _RANDOM
+                or not changing.isdisjoint(inner_node.input)
+            ):
+                changing.update(inner_node.output)
+        yield body, changing
 
 
 def merge_equal_variables(graph: Any) -> None:

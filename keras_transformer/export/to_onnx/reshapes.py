@@ -1,4 +1,4 @@
-"""Removal of redundant reshapes, slices and shape computations, with equal outputs."""
+"""Removal of redundant reshapes, slices, gathers and shape computations, with equal outputs."""
 
 import math
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import numpy as np
 from keras_transformer.export.to_onnx import graph_traversal
 from keras_transformer.export.to_onnx.graph_traversal import Shapes, rename
 
+_LOWEST = -1e38  # a bound that no finite logit reaches
 _OMITTED_END = 10**9  # tf2onnx's value for an omitted end
 
 
@@ -131,6 +132,45 @@ def reshape_once(graph: Any, shapes: Shapes) -> bool:
     return changed
 
 
+def scale_last(graph: Any, shapes: Shapes) -> bool:
+    """Reshape(c · x) → c · Reshape(x), and likewise for Transpose; ONNX Runtime fuses the factor with a product."""
+    producers = graph_traversal.Producers(graph)
+    readers = graph_traversal.readers(graph)
+    changed = False
+    for node in [node for node in graph.node if node.op_type in ("Reshape", "Transpose")]:
+        scaled = producers.get(node.input[0], "Mul")
+        factors = [name for name in getattr(scaled, "input", []) if shapes.get(name) in ([], [1])]
+        factors = [name for name in factors if graph_traversal.constant(graph, name) is not None]
+        if len(factors) != 1 or len(readers[scaled.output[0]]) != 1:
+            continue
+        (x,) = [name for name in scaled.input if name not in factors]
+        moved = f"{node.output[0]}_unscaled"
+        shapes[moved] = shapes.get(node.output[0], [])
+        scaled.input[:], node.input[0] = [moved, *factors], x
+        scaled.output[0], node.output[0] = node.output[0], moved
+        graph.node.remove(scaled)
+        graph.node.insert([*graph.node].index(node) + 1, scaled)
+        producers, changed = graph_traversal.Producers(graph), True
+        readers = graph_traversal.readers(graph)
+    return changed
+
+
+def remove_lowest_maximum(graph: Any, _: Shapes) -> bool:
+    """Max(x, −3 · 10³⁸) → x, which keeps XLA from fusing x with other operations; only −∞ is changed."""
+    bounded = [
+        node
+        for node in graph.node
+        if node.op_type == "Max"
+        and len(node.input) == 2
+        and (graph_traversal.constant(graph, node.input[1]) or 0.0) <= _LOWEST
+        and node.output[0] not in {output.name for output in graph.output}
+    ]
+    for node in bounded:
+        rename(graph, {node.output[0]: node.input[0]})
+        graph.node.remove(node)
+    return bool(bounded)
+
+
 def remove_full_slices(graph: Any, _: Shapes) -> bool:
     """Slice(x, 0, ∞) → x, as in TensorFlow's x[:, None], which also has an Unsqueeze."""
     from onnx import numpy_helper
@@ -153,6 +193,53 @@ def remove_full_slices(graph: Any, _: Shapes) -> bool:
         rename(graph, {node.output[0]: node.input[0]})
         graph.node.remove(node)
     return bool(full_slices)
+
+
+def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
+    """Reshape(Gather(Reshape(x, [-1, …]), Reshape(b · J + i, [-1]))) → GatherND(x, i), of x (B, J, …), i (B, R)."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    producers = graph_traversal.Producers(graph)
+    changed = False
+    for last in [node for node in graph.node if node.op_type == "Reshape"]:
+        gather = producers.get(last.input[0], "Gather")
+        first = None if gather is None else producers.get(gather.input[0], "Reshape")
+        flat = None if gather is None else producers.get(gather.input[1], "Reshape")
+        added = None if flat is None else producers.get(flat.input[0], "Add")
+        if first is None or added is None or any(attribute.i for attribute in gather.attribute):
+            continue
+        x, name = first.input[0], last.output[0]
+        sizes, made = shapes.get(x, []), shapes.get(name, [])
+        if len(sizes) < 2 or sizes[1] is None or len(made) != len(sizes) or made[2:] != sizes[2:]:
+            continue
+        if None in sizes[2:] or [*shapes.get(first.output[0], [])[1:]] != sizes[2:]:
+            continue
+        for rows, index in (added.input, added.input[::-1]):
+            if _are_offsets(graph, producers, rows, sizes[1]) and shapes.get(index, [])[1:] == made[1:2]:
+                break
+        else:
+            continue
+        axes, integers, indices = f"{name}_axes", f"{name}_integers", f"{name}_indices"
+        graph.initializer.append(numpy_helper.from_array(np.array([2], "int64"), axes))
+        place = [*graph.node].index(last)
+        cast = helper.make_node("Cast", [index], [integers], integers, to=TensorProto.INT64)
+        graph.node.insert(place, helper.make_node("GatherND", [x, indices], [name], name, batch_dims=1))
+        graph.node.insert(place, helper.make_node("Unsqueeze", [integers, axes], [indices], indices))
+        graph.node.insert(place, cast)
+        graph.node.remove(last)
+        changed = True
+    return changed
+
+
+def _are_offsets(graph: Any, producers: graph_traversal.Producers, name: str, size: int) -> bool:
+    """Return whether a value is 0, size, 2 · size, … (B, 1)."""
+    product = producers.get(name, "Mul")
+    counted = None if product is None else producers.get(product.input[0], "Unsqueeze")
+    range_ = None if counted is None else producers.get(counted.input[0], "Range", through={"Cast"})
+    if range_ is None:
+        return False
+    numbers = [graph_traversal.constant(graph, value) for value in (product.input[1], *range_.input[::2])]
+    return numbers == [size, 0, 1]
 
 
 def gather_negative_indices(graph: Any, shapes: Shapes) -> bool:

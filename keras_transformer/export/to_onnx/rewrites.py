@@ -11,10 +11,15 @@ _REWRITES = (
     reshapes.reshape_to_known_sizes,
     reshapes.copy_sizes,
     reshapes.remove_full_slices,
+    reshapes.remove_lowest_maximum,
     reshapes.gather_negative_indices,
+    reshapes.gather_in_rows,
     fusions.fuse_layer_normalization,
     fusions.mask_by_addition,
     fusions.gelu_of_erf,
+    fusions.choose_by_top_k,
+    fusions.gather_chosen,
+    reshapes.scale_last,
 )
 
 
@@ -24,9 +29,10 @@ def simplify(model: Any) -> Any:
     - Loop-invariant values, above all weights, are read from the enclosing graph: ONNX Runtime then packs weights once
       and does not copy them at each step. Nodes that depend on them only are hoisted out of the loop. Equal loop
       variables, such as the positions in every layer's cache, are merged.
-    - The matrix multiplication of a Dense layer is not reshaped to two axes; consecutive reshapes are merged.
-    - Layer normalisation becomes one operation, and an attention mask one addition. GELU gets the form that ONNX
-      Runtime fuses with the preceding bias.
+    - The matrix multiplication of a Dense layer is not reshaped to two axes; consecutive reshapes are merged. The scale
+      of queries follows them, where ONNX Runtime fuses it with the product.
+    - Layer normalisation becomes one operation, an attention mask one addition, and the choice of the most probable
+      token one TopK. GELU gets the form that ONNX Runtime fuses with the preceding bias.
     - Known and copied sizes of reshapes become constants, and Gather handles negative indices, so that no shapes are
       computed for either.
     - Common subexpressions, including equal constants, are computed once.
@@ -38,7 +44,13 @@ def simplify(model: Any) -> Any:
     _rewrite(
         model, reshapes.reshape_once
     )  # last: other rewrites match multiplications by the reshapes around them
+    graph_traversal.remove_unused(model.graph)  # so that the nodes that read a value are known
+    shapes = _shapes(model)
     for graph in [*graphs(model.graph)]:
+        loops.select_before_loops(graph, shapes)
+        fusions.zero_by_multiplication(graph, shapes)
+    for graph in [*graphs(model.graph)]:
+        loops.share_constants(graph)
         loops.compute_once(graph)
         loops.merge_equal_variables(graph)
     for graph in [*graphs(model.graph)][::-1]:
@@ -49,19 +61,19 @@ def simplify(model: Any) -> Any:
 
 def _rewrite(model: Any, *rewrites: Callable[[Any, Shapes], bool]) -> None:
     """Apply rewrites to all graphs of a model until nothing changes."""
-    from onnx import shape_inference
-
     while True:
-        shapes = _shapes(shape_inference.infer_shapes(model).graph)
+        shapes = _shapes(model)
         changed = [rewrite(graph, shapes) for graph in graphs(model.graph) for rewrite in rewrites]
         if not any(changed):
             break
 
 
-def _shapes(graph: Any) -> Shapes:
+def _shapes(model: Any) -> Shapes:
     """Return the known shapes of values and constants."""
+    from onnx import shape_inference
+
     known: Shapes = {}
-    for subgraph in graphs(graph):
+    for subgraph in graphs(shape_inference.infer_shapes(model).graph):
         for value in [*subgraph.input, *subgraph.value_info, *subgraph.output]:
             if value.type.tensor_type.HasField("shape"):
                 dims = value.type.tensor_type.shape.dim

@@ -10,7 +10,7 @@ from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, State, TokenSearch
 from keras_transformer.generation.search.greedy import GreedySearch
-from keras_transformer.generation.search.logits import is_invalid, log_normalizer
+from keras_transformer.generation.search.logits import is_invalid
 from keras_transformer.generation.search.top_k import top_k
 from keras_transformer.ops.indexing import pick
 from keras_transformer.typing import Tensor
@@ -77,9 +77,8 @@ class BeamSearch(TokenSearch):
 
     def _advance(self, state: State, logits: Tensor) -> State:
         step, vocabulary = state["step"], logits.shape[-1]
-        normalizer = log_normalizer(logits)  # (B, R)
-        invalid = ops.any(ops.logical_and(is_invalid(logits, normalizer), _exists(state["scores"])), axis=1)
-        log_probabilities = logits - normalizer[..., None]
+        log_probabilities = ops.log_softmax(logits)  # (B, R, V)
+        invalid = ops.any(ops.logical_and(is_invalid(log_probabilities), _exists(state["scores"])), axis=1)
         processed = self._processed(log_probabilities, state["ids"], step)
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(invalid)[:, None])[..., None]
 

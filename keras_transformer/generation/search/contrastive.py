@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, SingleSequenceSearch, State
-from keras_transformer.generation.search.logits import is_invalid, log_normalizer
+from keras_transformer.generation.search.logits import choose, is_invalid
 from keras_transformer.generation.search.top_k import top_k
 from keras_transformer.typing import Tensor
 
@@ -47,8 +47,8 @@ class ContrastiveSearch(SingleSequenceSearch):
     def step(self, state: State) -> State:
         """Decode R candidates and keep one of them."""
         step, logits, decoder = state["step"], state["logits"], self.decoder
-        normalizer = log_normalizer(logits)
-        invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
+        log_probabilities = ops.log_softmax(logits)
+        invalid = ops.logical_and(is_invalid(log_probabilities), ops.logical_not(state["ended"]))
         processed = self._processed(logits[:, None], state["ids"][:, None], step)[:, 0]
         best, index = top_k(processed, self.candidates)  # (B, R)
         possible = best > FORBIDDEN / 2
@@ -71,8 +71,7 @@ class ContrastiveSearch(SingleSequenceSearch):
         objective = ops.where(possible, (1 - alpha) * probabilities - alpha * similarity, FORBIDDEN)
         kept = ops.top_k(objective, 1)[1]  # (B, 1), ties choose the more probable
         token = ops.take_along_axis(tokens, kept, axis=1)[:, 0]
-        is_token = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[:, None])
-        score = ops.max(ops.where(is_token, logits, FORBIDDEN), axis=-1) - normalizer
+        score = choose(log_probabilities, token)
         column = ops.logical_and(
             ops.equal(ops.arange(self.max_new_tokens), step), ops.logical_not(ended)[:, None]
         )

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.search.base import State, TokenSearch
-from keras_transformer.generation.search.logits import highest, is_invalid, log_normalizer
+from keras_transformer.generation.search.logits import choose, highest, is_invalid
 from keras_transformer.typing import Tensor
 
 
@@ -42,14 +42,10 @@ class GreedySearch(TokenSearch):
 
     def _advance(self, state: State, logits: Tensor) -> State:
         step = state["step"]
-        normalizer = log_normalizer(logits)  # (B, R)
-        invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
+        log_probabilities = ops.log_softmax(logits)  # (B, R, V)
+        invalid = ops.logical_and(is_invalid(log_probabilities), ops.logical_not(state["ended"]))
         token, best = self._choose(self._candidates(state, logits), step)
-        if self._best_is_logit:
-            token_logit = best
-        else:
-            chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[..., None])
-            token_logit = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # not processed
+        score = choose(log_probabilities, token)  # without the constraints
         # A sequence ends where all tokens are forbidden.
         stops = ops.logical_or(ops.logical_or(state["ended"], invalid), best <= FORBIDDEN / 2)
         token = ops.where(stops, self.padding_value, token)
@@ -63,16 +59,11 @@ class GreedySearch(TokenSearch):
         return {
             "last_tokens": token,
             "ids": ops.where(column, token[:, :, None], state["ids"]),
-            "token_scores": ops.where(column, (token_logit - normalizer)[:, :, None], state["token_scores"]),
+            "token_scores": ops.where(column, score[:, :, None], state["token_scores"]),
             "lengths": state["lengths"] + ops.cast(ops.logical_not(stops), "int32"),
             "ended": ended,
             "failed_step": ops.where(failed, step, state["failed_step"]),
         }
-
-    @property
-    def _best_is_logit(self) -> bool:
-        """True if the highest candidate is the model's logit of the chosen token."""
-        return not self.logits_processors.changes_logits
 
     def _candidates(self, state: State, logits: Tensor) -> Tensor:
         """Return the logits (B, R, V) to choose from, `FORBIDDEN` for tokens that must not be chosen."""

@@ -2,26 +2,21 @@
 
 from keras import ops
 
+from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.typing import Tensor
 
 
-def is_invalid(logits: Tensor, normalizer: Tensor) -> Tensor:
-    """Return a boolean mask (…) of logits (…, V) that contain NaN or +∞, or only −∞.
-
-    Args:
-        logits: (…, V).
-        normalizer: (…), the output of `log_normalizer`.
-    """
-    # The sum of the logits is tested too, because XLA's exponential on a CPU can map NaN to a number. `logical_not` is
-    # avoided, because TensorFlow rewrites ¬(a < b) as a ≥ b, which is False for NaN.
-    is_valid = ops.logical_and(ops.sum(logits, axis=-1) < 1e38, ops.abs(normalizer) < 1e38)
-    return ops.equal(ops.cast(is_valid, "int32"), 0)
+def is_invalid(log_probabilities: Tensor) -> Tensor:
+    """Return a boolean mask (…) of the log-softmax (…, V) of logits that contain NaN or +∞, or only −∞."""
+    # All of their log-probabilities are NaN, except where XLA's exponential on a CPU maps NaN to a number.
+    return ops.isnan(ops.sum(log_probabilities, axis=-1))
 
 
-def log_normalizer(logits: Tensor) -> Tensor:
-    """Return log Σ exp of logits (…, V); NaN if one is +∞ or all are −∞."""
-    highest = ops.max(logits, axis=-1)
-    return ops.log(ops.sum(ops.exp(logits - highest[..., None]), axis=-1)) + highest
+def choose(log_probabilities: Tensor, tokens: Tensor) -> Tensor:
+    """Return the log-probabilities (…) of tokens (…) from those of the vocabulary (…, V)."""
+    index = ops.arange(log_probabilities.shape[-1], dtype="int32")
+    chosen = ops.equal(index, tokens[..., None])
+    return ops.max(ops.where(chosen, log_probabilities, FORBIDDEN), axis=-1)
 
 
 def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:

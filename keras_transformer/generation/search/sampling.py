@@ -26,10 +26,6 @@ class SamplingSearch(GreedySearch):
         batch_size = ops.shape(decoder.last_positions)[0]
         self.rows = ops.arange(batch_size, dtype="int32") if inputs.rows is None else inputs.rows
 
-    @property
-    def _best_is_logit(self) -> bool:
-        return False
-
     def _choose(self, candidates: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         token = categorical.draw(candidates, self.sampler, self.temperature, self._noise(step))
         return token, ops.max(candidates, axis=-1)

@@ -7,7 +7,7 @@ from keras import ops
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, SingleSequenceSearch, State
-from keras_transformer.generation.search.logits import highest, is_invalid, log_normalizer
+from keras_transformer.generation.search.logits import choose, highest, is_invalid
 from keras_transformer.typing import Tensor
 
 
@@ -87,8 +87,8 @@ class SpeculativeSearch(SingleSequenceSearch):
         self, state: State, proposed: Tensor, logits: Tensor, chosen: Tensor, best: Tensor, ahead: Tensor
     ) -> State:
         """Return the state with the tokens that greedy search would have generated."""
-        normalizer = log_normalizer(logits)  # (B, K + 1)
-        invalid = is_invalid(logits, normalizer)
+        log_probabilities = ops.log_softmax(logits)  # (B, K + 1, V)
+        invalid = is_invalid(log_probabilities)
         stuck = ops.logical_or(invalid, best <= FORBIDDEN / 2)
         # A column is reached if all proposals before it are correct, no end tokens, and not stuck.
         is_correct = ops.equal(proposed[:, 1:], chosen[:, :-1])
@@ -100,8 +100,7 @@ class SpeculativeSearch(SingleSequenceSearch):
         reached = ops.logical_and(reached > 0, ahead < self.limits[:, None])
         kept = ops.logical_and(reached, ops.logical_not(stuck))
         count = ops.sum(ops.cast(kept, "int32"), axis=1)
-        is_chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), chosen[..., None])
-        scores = ops.max(ops.where(is_chosen, logits, FORBIDDEN), axis=-1) - normalizer
+        scores = choose(log_probabilities, chosen)
         offset = ops.arange(self.max_new_tokens, dtype="int32") - state["lengths"][:, None]  # (B, M)
         written = ops.logical_and(offset >= 0, offset < count[:, None])
         column = ops.clip(offset, 0, self.num_tokens)
