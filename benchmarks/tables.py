@@ -35,6 +35,11 @@ def span(values: Iterable[float]) -> str:
     return " to ".join(dict.fromkeys(map(ratio, ends))).replace(" × to", " to").replace(" ×** to", "** to")
 
 
+def label(contender: str) -> str:
+    """Return a contender's label: "this package" for "ours" and "keras_transformer" of the results."""
+    return re.sub(r"^(ours|keras_transformer)\b", "this package", contender)
+
+
 def milliseconds(contender: Mapping[str, Any]) -> str:
     """Format the time of a step."""
     value = 1000 * contender["seconds"]
@@ -93,7 +98,7 @@ def train_step() -> str:
     """Return the time of a step of each contender."""
     rows = [
         {
-            "": name.replace("keras_transformer", "ours"),
+            "": label(name),
             "a step": milliseconds(figures),
             "tokens/s": f"{figures['per_second']:,.0f}",
             "of the matrix multiplications' rate": f"{figures['share_of_limit']:.0%}",
@@ -122,7 +127,7 @@ def training() -> str:
             ours = comparisons.OURS_ON_SPA_ENG.get(name.removesuffix(", XLA"))
             rows.append(
                 {
-                    "": f"ours, {ours}" if ours else name.removesuffix(", XLA"),
+                    "": label(f"ours, {ours}" if ours else name.removesuffix(", XLA")),
                     "run": mode,
                     "shapes": str(figures["shapes"]),
                     "not padding": f"{figures['fill']:.2f}",
@@ -173,7 +178,7 @@ def devices() -> str:
     """Return the tokens per second of one and two devices."""
     rows = [
         {
-            "": name.replace("keras_transformer", "ours"),
+            "": label(name),
             "tokens/s": f"{figures['per_second']:,.0f}",
             "beside its one device": f"{figures['times_one_device']:.1f} ×",
         }
@@ -187,8 +192,8 @@ def attention() -> str:
     names = {
         "Keras, without XLA": "Keras dense, graph",
         "Keras, with XLA": "Keras dense, XLA",
-        "ours, without XLA": "ours, graph",
-        "ours, with XLA": "ours, XLA",
+        label("ours, without XLA"): "ours, graph",
+        label("ours, with XLA"): "ours, XLA",
     }
     rows = []
     for result in (read("attention_seven_rounds"), read("attention")):
@@ -210,7 +215,7 @@ def generation() -> str:
         for shape, topic in comparisons.GENERATION.items():
             cases = {name: case for name, case in result["cases"].items() if case["shape"] == shape}
             for contender in next(iter(cases.values()))["contenders"]:
-                row = {"": topic.removeprefix("generation, "), "tokens/s": contender}
+                row = {"": topic.removeprefix("generation, "), "tokens/s": label(contender)}
                 for name, case in cases.items():
                     figures = case["contenders"].get(contender)
                     row[name.partition(", ")[2]] = f"{figures['per_second']:,.0f}" if figures else "–"
@@ -228,7 +233,7 @@ def decoder_step() -> str:
                 name: figures["seconds_per_further_token"] for name, figures in case["contenders"].items()
             }
             for name, each in seconds.items():
-                row = rows.setdefault(name, {"ms": name})
+                row = rows.setdefault(name, {"ms": label(name)})
                 row[str(case["batch_size"] * case["beams"])] = f"{1000 * each:.2f}"
     return measuring.table(list(rows.values()))
 

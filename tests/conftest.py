@@ -46,6 +46,27 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
         yield stub
 
 
+@pytest.fixture
+def programs(tmp_path, hub):
+    """The environment in which commands of documentation pages are executed."""
+    import sys
+
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "keras-transformer"
+    program.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -m keras_transformer_cli "$@"\n', encoding="utf-8"
+    )
+    program.chmod(0o755)
+    return {
+        **os.environ,
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "hub"),
+        "PATH": os.pathsep.join([str(folder), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
+    }
+
+
 @pytest.fixture(scope="session")
 def real_data() -> pathlib.Path:
     """The folder of published datasets; skip tests that need it if it is absent."""

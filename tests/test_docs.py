@@ -2,14 +2,10 @@
 
 import ast
 import builtins
-import contextlib
-import dataclasses
 import doctest
 import importlib
-import io
 import json
 import os
-import pathlib
 import pkgutil
 import re
 import runpy
@@ -19,169 +15,25 @@ import sys
 import urllib.request
 
 import pytest
-import sentencepiece
 
 import keras_transformer as kt
-from keras_transformer.datasets import phrasebook
 from keras_transformer_cli import commands
 from keras_transformer_options.metrics import METRICS
+from tests.pages import (
+    GUIDES,
+    OWN_TESTS,
+    PAGES,
+    ROOT,
+    SPANISH,
+    blocks,
+    code_blocks,
+    has_only_own_commands,
+    made_targets,
+    run_blocks,
+)
+from tests.published import PUBLISHED, publish, write_hugging_face_folders
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-# The README comes first: other pages continue its example.
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "export" / "README.md"]
-# Spanish pages, each with the English page whose code it has.
-SPANISH = {page: ROOT / "docs" / page.name for page in sorted((ROOT / "docs" / "es").glob("*.md"))}
-if (ROOT / "README.es.md").exists():
-    SPANISH[ROOT / "README.es.md"] = ROOT / "README.md"
 each_page = pytest.mark.parametrize("page", [*PAGES, *SPANISH], ids=lambda page: str(page.relative_to(ROOT)))
-BLOCK = re.compile(r"(?:^<!-- not executed: ([^\n]+?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Blocks of commands, by page and number, that a test of their own executes.
-OWN_TESTS = {("from_transformers.md", 0)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """A block of code, and why it is not executed, "" if it is."""
-
-    language: str
-    code: str
-    reason: str
-
-
-def code_blocks(page):
-    found = BLOCK.findall(page.read_text(encoding="utf-8"))
-    return [Block(language, code, reason) for reason, language, code in found]
-
-
-def blocks(page, language):
-    return [block.code for block in code_blocks(page) if block.language == language]
-
-
-def made_targets(code):
-    """Return the targets of a block that has only calls of make, which CI runs."""
-    targets = [re.fullmatch(r"make ([a-z-]+)(\s+#.*)?", line) for line in code.splitlines()]
-    return [target[1] for target in targets] if all(targets) else []
-
-
-def write_hugging_face_folders(folder):
-    """Write folders of `transformers` with random weights, in place of downloads."""
-    texts = ["la casa es azul", "the house is blue", "el perro come pan", "a fine film about the bird"] * 3
-    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
-
-    def sentence_piece(**options):
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
-            model_writer=model,
-            vocab_size=50,
-            hard_vocab_limit=False,
-            minloglevel=2,
-            **options,
-        )
-        return model.getvalue()
-
-    def write(name, model, **files):
-        path = kt.interop.to_hugging_face(model, folder / name)
-        for file, content in files.items():
-            (path / file.replace("_", ".")).write_bytes(content)
-
-    pieces = sentence_piece()
-    processor = sentencepiece.SentencePieceProcessor(model_proto=pieces)
-    ids = ["</s>", "<unk>", *(processor.id_to_piece(i) for i in range(3, processor.vocab_size())), "<pad>"]
-    pad_id = len(ids) - 1
-    marian = kt.models.Transformer(
-        len(ids), **sizes, normalization="post", activation="silu", position_layout="halves", output_bias=True,
-        epsilon=1e-5, pad_id=pad_id, start_id=pad_id, end_id=0,
-    )  # fmt: skip
-    vocabulary = json.dumps({piece: id_ for id_, piece in enumerate(ids)}).encode()
-    write("opus-mt-es-en", marian, source_spm=pieces, target_spm=pieces, vocab_json=vocabulary)
-
-    pieces = sentence_piece(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    write("t5-small", kt.models.T5(200, **sizes, key_dim=8), spiece_model=pieces)
-
-    tokenizer = kt.text.WordPieceTokenizer.train(texts, 120)
-    words = "\n".join(tokenizer.vocabulary).encode()
-
-    def encoder():
-        return kt.models.BERT(tokenizer.vocabulary_size, **sizes, max_length=32)
-
-    write("bert-base-cased", kt.models.MaskedLanguageModel(encoder()), vocab_txt=words)
-    write("bert-sst2", kt.models.SequenceClassifier(encoder(), 2), vocab_txt=words)
-    write("bert-ner", kt.models.TokenClassifier(encoder(), 3), vocab_txt=words)
-    write("bert-squad", kt.models.SpanClassifier(encoder()), vocab_txt=words)
-
-    write("vit-base", kt.models.ViT((16, 16), patch_size=8, num_classes=3, **sizes))
-
-    end_of_text = dict.fromkeys(("unknown", "start", "end"), "<|endoftext|>")
-    byte_pairs = kt.text.BytePairTokenizer.train(texts, 300, special_tokens=end_of_text)
-    gpt2 = kt.models.GPT(
-        byte_pairs.vocabulary_size, **sizes, max_length=32, pad_id=None, end_id=byte_pairs.end_id
-    )
-    vocabulary = json.dumps({piece: id_ for id_, piece in enumerate(byte_pairs.vocabulary)}).encode()
-    merges = "\n".join(["#version: 0.2", *(" ".join(pair) for pair in byte_pairs.merges)]).encode()
-    write("gpt2", gpt2, vocab_json=vocabulary, merges_txt=merges)
-
-
-PUBLISHED = "Helsinki-NLP/opus-mt-es-en"
-
-
-def publish(hub, downloads):
-    """Add the translator of the pages to the stub of the hub."""
-    folder = downloads / PUBLISHED.partition("/")[2]
-    hub.add(PUBLISHED, {path.name: path.read_bytes() for path in folder.iterdir()})
-
-
-def has_only_own_commands(code):
-    """Whether a block can be executed anywhere: other programs may install, download or wait."""
-    lines = re.sub(r"\\\n", " ", code).splitlines()
-    return all(line.startswith(("keras-transformer ", "#")) for line in lines)
-
-
-@pytest.fixture
-def programs(tmp_path, hub):
-    """The environment in which commands of pages are executed."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    program = folder / "keras-transformer"
-    program.write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" -m keras_transformer_cli "$@"\n', encoding="utf-8"
-    )
-    program.chmod(0o755)
-    return {
-        **os.environ,
-        "HF_ENDPOINT": hub.url,
-        "HF_HOME": str(tmp_path / "hub"),
-        "PATH": os.pathsep.join([str(folder), os.environ["PATH"]]),
-        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
-    }
-
-
-GUIDES = [page for page in PAGES if page.name.startswith("own_")]
-
-
-def run_blocks(pages, tmp_path, monkeypatch, hub, programs):
-    """Execute the blocks of pages in their order, on few sentences, as the score does not matter."""
-    train, validation, test = phrasebook.load_data(3000, num_validation=50, num_test=50)
-    monkeypatch.setattr(phrasebook, "load_data", lambda: (train[:300], validation, test))
-    monkeypatch.chdir(tmp_path)
-    lines = ["\t".join(pair) for pair in train]
-    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    write_hugging_face_folders(tmp_path / "downloads")
-    publish(hub, tmp_path / "downloads")
-    readme = {}
-    for page in pages:
-        names = readme if page is PAGES[0] else {**readme}
-        for number, block in enumerate(code_blocks(page)):
-            title = f"{page.name}, block {number}"
-            if block.reason or (page.name, number) in OWN_TESTS or made_targets(block.code):
-                continue
-            if block.language == "python":
-                with contextlib.redirect_stdout(sys.stderr):
-                    exec(compile(block.code, title, "exec"), names)
-            if block.language == "sh" and has_only_own_commands(block.code):
-                command = ["bash", "-euc", block.code]
-                done = subprocess.run(command, cwd=tmp_path, env=programs, capture_output=True, text=True)
-                assert not done.returncode, f"{title}: {done.stderr[-2000:]}"
 
 
 @pytest.mark.slow

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.test_docs import GUIDES, programs, run_blocks  # noqa: F401  (a fixture)
+from tests.pages import GUIDES, run_blocks
 
 
 @pytest.mark.slow
-def test_guides_run(tmp_path, monkeypatch, hub, programs):  # noqa: F811
+def test_guides_run(tmp_path, monkeypatch, hub, programs):
     run_blocks(GUIDES, tmp_path, monkeypatch, hub, programs)
     assert len([*(tmp_path / "export").glob("*/manifest.json")]) >= 3

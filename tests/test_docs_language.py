@@ -16,6 +16,7 @@ NAMES = (
         "published_weights",
     ),
     *("colab", "distributed", "export", "int8", "serving", "deployment"),
+    *("command_line", "training", "models", "generation", "from_transformers"),
     *("relations", "kernels", "cache_and_beams", "parity", "extending", "glossary"),
 )
 PAGES = [

@@ -11,7 +11,7 @@ from keras_transformer.data import Question
 from keras_transformer.export import model_card
 from keras_transformer.models import Transformer
 from keras_transformer.text import BytePairTokenizer
-from tests.test_docs import write_hugging_face_folders
+from tests.published import write_hugging_face_folders
 
 pytest.importorskip("safetensors")
 

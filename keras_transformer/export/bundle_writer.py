@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.export import model_card, serving_files
+from keras_transformer.export.signatures import signatures_of
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.generation import VocabularyShortlist
 from keras_transformer.pipelines.base import Pipeline
@@ -59,7 +60,7 @@ def new_parts(
     def write_derived(new: pathlib.Path, reports: dict[str, Any]) -> None:
         for part, report in reports.items():
             if (new / part).exists():
-                report["signatures"] = model_card.signatures(new / part)
+                report["signatures"] = signatures_of(new / part)
         serving_files.write(new, config, reports)
         card = model_card.model_card(folder.absolute().name, pipeline, reports)
         files.write_bytes(new / bundle.CARD, card.encode())

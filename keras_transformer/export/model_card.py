@@ -8,41 +8,38 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import tensorflow as tf
-from google.protobuf import text_format  # noqa: F401  (loads protobuf before TensorFlow's messages)
-from tensorflow.core.protobuf import saved_model_pb2
-
 import keras_transformer_serving as serving
 from keras_transformer.export.serving_files import (
     TENSORFLOW_SERVING,
     TRITON,
     latest_versions,
     request_file,
+    rest_request,
 )
-from keras_transformer.export.tensorflow_serving import warmup
+from keras_transformer.export.signatures import MOST_CHARACTERS
 from keras_transformer.interop.source import Source
-from keras_transformer.pipelines.base import BATCH, DEFAULT
+from keras_transformer.pipelines.base import DEFAULT
 from keras_transformer_serving import triton
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graphs import MODEL
+from keras_transformer_serving.pipelines import languages
 
 _NOT_SETTINGS = ("pipeline", "tokenizer_sha256", "empty_ids")
-_MAX_LENGTH = 500
+_MOST_EXAMPLES = 3
+_MOST_LANGUAGES = 60
+_LONG_TEXTS = {
+    "refuse": "A longer text is an error, unless a call says otherwise.",
+    "split": "A longer text is split into sentences. SavedModels raise an error instead.",
+    "truncate": "A longer text is cut off.",
+    "window": "A longer text is read in windows.",
+}
+# Licences by the names that the hub knows; any other one is "other" there, with its name.
+_LICENSES = {
+    "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "agpl-3.0", "lgpl-3.0", "mpl-2.0", "unlicense",
+    "openrail", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "llama3", "gemma",
+}  # fmt: skip
 _SERVED = (DEFAULT, "generate")
 _CONFIGURATION = "/etc/tensorflow_serving"  # in the container
-
-
-def signatures(path: pathlib.Path) -> dict[str, Any]:
-    """Return the signatures of a part of an export, for `parity.json`.
-
-    Args:
-        path: the folder of a SavedModel, or of ONNX graphs.
-
-    Returns:
-        By signature or graph: "inputs" and "outputs", each a type and a shape by name, and the "defaults" of optional
-        inputs. Signatures of a SavedModel also have an "example", one row of inputs, if it is short.
-    """
-    return _of_saved_model(path) if (path / "saved_model.pb").exists() else _of_graphs(path)
 
 
 def model_card(name: str, pipeline: Any, reports: Mapping[str, Any]) -> str:
@@ -55,29 +52,137 @@ def model_card(name: str, pipeline: Any, reports: Mapping[str, Any]) -> str:
     """
     return "\n".join(
         [
+            *_front_matter(name, pipeline, reports),
             *_head(name, pipeline),
-            *_saved_models(reports),
+            *_examples(reports),
             *_onnx(pipeline, reports),
+            *_saved_models(reports),
             *_triton(name, pipeline, reports),
+            *_limits(pipeline, reports),
+            *_license(pipeline.source),
+            *_settings(pipeline),
             *_parity(reports),
         ]
     )
 
 
+def _front_matter(name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the YAML that the Hugging Face Hub reads: language, licence, base model, task and library."""
+    source, codes = pipeline.source, _languages(name, pipeline)
+    yield "---\nlibrary_name: keras_transformer"
+    if task := pipeline.hub_task or ("translation" if codes else None):
+        yield f"pipeline_tag: {task}"
+    if codes:
+        yield f"language: [{', '.join(json.dumps(code) for code in dict.fromkeys(map(_first, codes)))}]"
+    if source is not None and source.license is not None:
+        known = source.license in _LICENSES
+        yield f"license: {source.license if known else 'other'}"
+        if not known:
+            yield f"license_name: {json.dumps(source.license)}"
+    if source is not None and source.commit is not None:
+        yield f"base_model: {json.dumps(source.name)}"
+    yield f"tags: [{', '.join(['keras', *(['onnx'] if ONNX in reports else [])])}]\n---\n"
+
+
 def _head(name: str, pipeline: Any) -> Iterator[str]:
-    config, model = pipeline.export_config(), pipeline.model
+    yield f"# {name}\n"
+    model, kind = pipeline.model, pipeline.export_config()["pipeline"]
     models = getattr(model, "models", [model])  # of an ensemble
     count, dtype = sum(part.count_params() for part in models), models[0].compute_dtype
-    yield f"# {name}\n"
-    description = f"a `{type(model).__name__}` with {count:,} parameters"
-    yield f"A `{config['pipeline']}` of keras_transformer: {description} that computes in {dtype}.\n"
-    if pipeline.source is not None:
-        yield f"{_provenance(pipeline.source)}\n"
+    summary = f"{pipeline.summary} " if pipeline.summary else ""
+    description = f"a `{type(model).__name__}` with {count:,} parameters that computes in {dtype}"
+    yield f"{summary}This is the export of a `{kind}` pipeline of keras_transformer: {description}.\n"
+    if codes := _languages(name, pipeline):
+        listed = ", ".join(map(_language, codes[:_MOST_LANGUAGES]))
+        more = f" and {len(codes) - _MOST_LANGUAGES} others" if len(codes) > _MOST_LANGUAGES else ""
+        if pipeline.languages:
+            yield f"It knows {len(codes)} languages: {listed}{more}. `config.json` has all codes.\n"
+        else:
+            yield f"By its name, it translates from {_language(codes[0])} to {_language(codes[1])}.\n"
+
+
+def _languages(name: str, pipeline: Any) -> list[str]:
+    """Return the codes of the languages of a translator, if they are known from its tokenizer or its name."""
+    if codes := getattr(pipeline, "languages", None):
+        return sorted(codes, key=_language)
+    names = [name, *([] if pipeline.source is None else [pipeline.source.name])]
+    pairs = [languages.pair_of(each) for each in names] if hasattr(pipeline, "languages") else []
+    known = [pair for pair in pairs if pair and all(languages.name_of(code) != code for code in pair)]
+    return list(known[0]) if known else []
+
+
+def _first(code: str) -> str:
+    """Return the language of a code such as "eng_Latn"."""
+    return code.split("_")[0]
+
+
+def _language(code: str) -> str:
+    """Return the English name of a language, if it is known, and its code."""
+    name = languages.name_of(_first(code))
+    return f"`{code}`" if name == _first(code) else f"{name} (`{code}`)"
+
+
+def _examples(reports: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of a few texts and the outputs of the model."""
+    rows = [
+        (text, answer)
+        for text, answer in _outputs(reports).items()
+        if any(map(str.isalpha, text)) and len(f"{text}{answer}") <= MOST_CHARACTERS
+    ]
+    if rows:
+        yield "## Examples\n\n| input | output |\n|---|---|"
+        for text, answer in rows[:_MOST_EXAMPLES]:
+            yield f"| {_cell(text)} | {_cell(answer)} |"
+        yield "\nThese outputs were compared with the model at export. They are no measure of quality.\n"
+
+
+def _outputs(reports: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the outputs that the parity check has stored, by text."""
+    for report in reports.values():
+        examples = report.get("examples", {})
+        if examples and all(isinstance(text, str) for text in examples["texts"]):
+            return dict(zip(examples["texts"], examples["answers"], strict=True))
+    return {}
+
+
+def _cell(value: Any) -> str:
+    """Return a string, or the JSON of another value, in a cell of a Markdown table."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def _limits(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the model cannot do, and what was not measured."""
+    config = pipeline.export_config()
+    yield "## Limits\n"
+    if (most := config.get("max_source_tokens", config.get("max_length"))) is not None:
+        rule = _LONG_TEXTS.get(config.get("long_texts"), "")
+        yield f"- It reads texts of at most {most:,} tokens. {rule}".rstrip()
+    if (most := config.get("max_seconds")) is not None:
+        yield f"- It reads audio of at most {most:g} seconds."
+    if (most := config.get("max_new_tokens")) is not None:
+        yield f"- It writes at most {most:,} tokens."
+    if any("precisions" in report for report in reports.values()):
+        yield "- Some outputs in float16 and int8 differ from those in float32: see the comparison below."
+    yield "- The quality of its outputs was not measured for this card. Measure it on examples of your own."
+    yield "- It can repeat errors and prejudices of the texts that it was trained on.\n"
+
+
+def _license(source: Source | None) -> Iterator[str]:
+    yield "## Licence and origin\n"
+    if source is None:
+        yield "No licence is recorded. Before you share the model, name one that its training data allows.\n"
+    else:
+        yield f"{_provenance(source)}\n"
+
+
+def _settings(pipeline: Any) -> Iterator[str]:
+    yield "## Settings\n\nThe settings of the pipeline, as in `config.json`:\n"
     yield "| setting | value |\n|---|---|"
-    for key, value in config.items():
+    for key, value in pipeline.export_config().items():
         if key not in _NOT_SETTINGS:
             shown = json.dumps(value, ensure_ascii=False).replace("|", "\\|")
-            yield f"| {key} | {shown if len(shown) <= _MAX_LENGTH else 'see config.json'} |"
+            yield f"| {key} | {shown if len(shown) <= MOST_CHARACTERS else 'see config.json'} |"
     yield ""
 
 
@@ -100,7 +205,7 @@ def _provenance(source: Source) -> str:
     if source.base_models:
         sentences.append(f"It is derived from {', '.join(map(_code, source.base_models))}.")
     if source.license is None:
-        sentences.append("Its model card names no licence.")
+        sentences.append("Its model card names no licence. Ask its authors before you use or share it.")
     else:
         sentences.append(f"Its licence is {_code(source.license)}.")
     return " ".join(sentences)
@@ -108,7 +213,7 @@ def _provenance(source: Source) -> str:
 
 def _code(text: str) -> str:
     """Return a string from outside as code in Markdown."""
-    return f"`{text.replace('`', '')[:_MAX_LENGTH]}`"
+    return f"`{text.replace('`', '')[:MOST_CHARACTERS]}`"
 
 
 def _saved_models(reports: Mapping[str, Any]) -> Iterator[str]:
@@ -129,17 +234,33 @@ def _saved_models(reports: Mapping[str, Any]) -> Iterator[str]:
         yield from _table("signature", specs)
         if any("error" in tensors["outputs"] for tensors in specs.values()):
             yield (
-                '`error` is the reason why a row is invalid, or "". Its other outputs are empty, and\n'
-                "other rows are answered.\n"
+                '`error` is the reason why a row is invalid, or "". The other outputs of an invalid row are empty,\n'
+                "and the other rows are answered.\n"
             )
         yield "```sh"
         for signature in _SERVED:
             if signature in specs:
                 yield _curl(model, signature, specs[signature])
         yield "```\n"
+        yield from _request(specs.get(DEFAULT, {}), _outputs(reports))
         if any("example" in tensors for tensors in specs.values()):
             folder = pathlib.PurePosixPath(request_file(model, DEFAULT)).parent
-            yield f"`{folder}/` has requests to the signatures: over REST, and over gRPC as `PredictRequest` in JSON.\n"
+            yield f"`{folder}/` has more requests: over REST, and over gRPC as `PredictRequest` in JSON.\n"
+
+
+def _request(tensors: Mapping[str, Any], outputs: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the body of the first request, and the response if it is known."""
+    if example := tensors.get("example"):
+        body = json.dumps(rest_request(DEFAULT, example), ensure_ascii=False)
+        yield f"The body of the first request is:\n\n```json\n{body}\n```\n"
+        if (
+            example.keys() == {"text"}
+            and tensors["outputs"].keys() == {"text", "error"}
+            and example["text"] in outputs
+        ):
+            answer = {"text": outputs[example["text"]], "error": ""}
+            response = json.dumps({"predictions": [answer]}, ensure_ascii=False)
+            yield f"The response is:\n\n```json\n{response}\n```\n"
 
 
 def _curl(model: str, signature: str, tensors: Mapping[str, Any]) -> str:
@@ -163,8 +284,7 @@ def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
     if ONNX not in reports:
         return
     specs, config = reports[ONNX].get("signatures", {}), pipeline.export_config()
-    yield f"## ONNX Runtime: {ONNX}\n"
-    yield from _table("graph", specs)
+    yield "## Python, with ONNX Runtime\n"
     texts = serving.reads_text(config)
     extras = "cpu,tokenizers" if texts else "cpu"
     yield f"In this folder, with `pip install 'keras-transformer-serving[{extras}]'` and no TensorFlow:\n\n```python"
@@ -172,7 +292,8 @@ def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
     yield f'{numpy}import keras_transformer_serving as serving\n\nmodel = serving.load(".")'
     if pipeline.generates:
         example = json.dumps(reports[ONNX]["examples"]["texts"][:1], ensure_ascii=False)
-        yield f"model({example})" if texts else f'model.generate({example})["ids"]'
+        output = json.dumps(reports[ONNX]["examples"]["answers"][:1], ensure_ascii=False)
+        yield f"model({example})  # {output}" if texts else f'model.generate({example})["ids"]'
     elif texts:
         inputs = pipeline.example_inputs()[DEFAULT][0].values()
         yield f"model({', '.join(json.dumps([str(column[0])], ensure_ascii=False) for column in inputs)})"
@@ -180,7 +301,8 @@ def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
         inputs = next(graph["inputs"] for name, graph in specs.items() if name.endswith(MODEL)).items()
         required = {tensor.name for tensor in pipeline.graph_inputs(config) if tensor.required}
         yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key in required)})"
-    yield "```\n"
+    yield f"```\n\nThe graphs in `{ONNX}/` take ids or arrays. Other programs can run them:\n"
+    yield from _table("graph", specs)
 
 
 def _triton(name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
@@ -202,7 +324,9 @@ def _array(name: str, dtype: str, shape: list[Any]) -> str:
 
 def _parity(reports: Mapping[str, Any]) -> Iterator[str]:
     yield "## Comparison with the model\n"
-    yield "The outputs were compared with the pipeline's at export; `keras-transformer verify .` compares again.\n"
+    yield "The outputs were compared with the pipeline's at export. `keras-transformer verify .` compares again."
+    yield "“identical” counts the texts with the model's ids. “near ties” counts the texts whose ids differ where two"
+    yield "tokens are almost equally probable.\n"
     yield "| part | graph | result |\n|---|---|---|"
     for part, report in reports.items():
         for graph, figures in report.get("graphs", {}).items():
@@ -235,7 +359,7 @@ def _table(head: str, specs: Mapping[str, Any]) -> Iterator[str]:
     for name, tensors in specs.items():
         inputs = _tensors(tensors["inputs"], tensors["defaults"])
         yield f"| `{name}` | {inputs} | {_tensors(tensors['outputs'])} |"
-    yield "\nSizes with a name, or ?, are dynamic; `{i}` is the index of a layer; inputs with a value are optional.\n"
+    yield "\nSizes with a name, or ?, are dynamic. `{i}` is the index of a layer. Inputs with a value are optional.\n"
 
 
 def _tensors(specs: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})) -> str:
@@ -249,80 +373,3 @@ def _tensors(specs: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProx
 
 def _sizes(shape: list[Any]) -> str:
     return ", ".join("?" if size is None else str(size) for size in shape)
-
-
-def _of_saved_model(path: pathlib.Path) -> dict[str, Any]:
-    saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-
-    def specs(tensors: Any) -> dict[str, list[Any]]:  # "error" last
-        return {
-            key: [tf.as_dtype(tensor.dtype).name, [BATCH, *tf.TensorShape(tensor.tensor_shape).as_list()[1:]]]
-            for key, tensor in sorted(tensors.items(), key=lambda item: (item[0] == "error", item[0]))
-        }
-
-    signatures_by_name = {
-        name: {
-            "inputs": specs(signature.inputs),
-            "outputs": specs(signature.outputs),
-            "defaults": {
-                key: [_json(item) for item in tf.make_ndarray(value)]
-                for key, value in sorted(signature.defaults.items())
-            },
-        }
-        for name, signature in sorted(
-            saved_model.meta_graphs[0].signature_def.items(), key=lambda item: (item[0] != DEFAULT, item[0])
-        )
-        if not name.startswith("__")  # the initialisation of tables
-    }
-    for request in warmup.requests(path):
-        row = {key: _json(values[0]) for key, values in sorted(warmup.arrays(request.inputs).items())}
-        if len(json.dumps(row)) <= _MAX_LENGTH:
-            signatures_by_name[request.model_spec.signature_name].setdefault("example", row)
-    return signatures_by_name
-
-
-def _json(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value.tolist()
-
-
-def _size(dimension: Any) -> str | int | None:
-    """Return the name or size of a dimension of an ONNX graph, None if it has neither."""
-    return dimension.dim_param or (dimension.dim_value if dimension.HasField("dim_value") else None)
-
-
-def _dtype(element_type: int) -> str:
-    """Return the name of a type of ONNX."""
-    import onnx
-
-    name = str(onnx.helper.tensor_dtype_to_np_dtype(element_type))
-    return "string" if name == "object" else name
-
-
-def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
-    import onnx
-
-    def specs(values: Any) -> dict[str, list[Any]]:
-        return {
-            value.name: [
-                _dtype(value.type.tensor_type.elem_type),
-                [_size(dimension) for dimension in value.type.tensor_type.shape.dim],
-            ]
-            for value in values
-        }
-
-    graphs = {}
-    for file in sorted(path.rglob("*.onnx")):
-        graph = onnx.load(file, load_external_data=False).graph
-        name = file.relative_to(path).with_suffix("").as_posix()
-        inputs = {value.name for value in graph.input}
-        defaults = {
-            constant.name: onnx.numpy_helper.to_array(constant)
-            for constant in graph.initializer
-            if constant.name in inputs
-        }
-        graphs[name] = {
-            "inputs": specs(graph.input),
-            "outputs": specs(graph.output),
-            "defaults": {key: value.tolist() for key, value in defaults.items()},
-        }
-    return graphs

@@ -87,7 +87,7 @@ def _files(config: Mapping[str, Any], reports: Mapping[str, Any]) -> Iterator[tu
         for signature, tensors in reports[part].get("signatures", {}).items():
             if row := tensors.get("example"):
                 file = pathlib.PurePosixPath(request_file(model, signature))
-                yield f"{file}", _json(_rest_request(signature, row))
+                yield f"{file}", _json(rest_request(signature, row))
                 yield f"{file.with_suffix('.grpc.json')}", _json(_grpc_request(model, signature, tensors))
     if graphs := reports.get(ONNX, {}).get("signatures"):
         graph = triton.served_graph(config, graphs)
@@ -96,7 +96,7 @@ def _files(config: Mapping[str, Any], reports: Mapping[str, Any]) -> Iterator[tu
             yield f"{TRITON}/{name}", content
 
 
-def _rest_request(signature: str, row: Mapping[str, Any]) -> dict[str, Any]:
+def rest_request(signature: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a request with one row to TensorFlow Serving's REST API."""
     name = {} if signature == DEFAULT else {"signature_name": signature}
     return {**name, "instances": [next(iter(row.values())) if len(row) == 1 else row]}

@@ -112,6 +112,8 @@ class Pipeline(tasks.Task, abc.ABC):
         source: the published model from which the weights come, if any; it is saved with the pipeline, and named by
             its exports.
         generates: whether the pipeline generates in a loop rather than running its model once.
+        summary: what it does, as a sentence for the model card of its exports.
+        hub_task: the task's name on the Hugging Face Hub, for the same; None if it has none.
         classes: all subclasses, by name.
         model_classes: the classes of models for which `from_hugging_face` and `from_keras_hub` create this pipeline.
     """
@@ -120,6 +122,8 @@ class Pipeline(tasks.Task, abc.ABC):
     tokenizer: Any = None
     source: Source | None = None
     generates: ClassVar[bool] = False
+    summary: ClassVar[str] = ""
+    hub_task: ClassVar[str | None] = None
     classes: ClassVar[dict[str, type["Pipeline"]]] = {}
     model_classes: ClassVar[tuple[type, ...]] = ()
     _settings_file: ClassVar[str] = "settings.json"

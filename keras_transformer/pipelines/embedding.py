@@ -41,6 +41,8 @@ class Embedding(EmbeddingTask, TextPipeline):
         >>> vectors[0] @ vectors[1]
     """
 
+    summary: ClassVar[str] = "It turns a text into a vector: texts of similar meaning have similar vectors."
+    hub_task: ClassVar[str | None] = "feature-extraction"
     model_classes: ClassVar[tuple[type, ...]] = (BERT, ModernBERT)
     long_text_options = ("refuse", "window", "truncate")
 

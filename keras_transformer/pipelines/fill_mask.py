@@ -36,6 +36,8 @@ class FillMask(FillMaskTask, TextPipeline):
         [[MaskPrediction(piece='dog', probability=0.93)]]
     """
 
+    summary: ClassVar[str] = "It finds the words that mask tokens stand for."
+    hub_task: ClassVar[str | None] = "fill-mask"
     model_classes: ClassVar[tuple[type, ...]] = (MaskedLanguageModel, Pretraining)
 
     def __init__(self, model: Any, tokenizer: Any, mask: str | None = None, top: int = 5) -> None:

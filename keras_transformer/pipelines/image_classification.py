@@ -44,6 +44,8 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
         ['dog', 'cat']
     """
 
+    summary: ClassVar[str] = "It labels or rates an image."
+    hub_task: ClassVar[str | None] = "image-classification"
     model_classes: ClassVar[tuple[type, ...]] = (ViT,)
 
     def __init__(

@@ -1,7 +1,7 @@
 """Node classification."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +30,9 @@ class NodeClassification(NodeTask, ForwardPipeline):
         >>> classifier(nodes, edges)
         ['genetics', 'theory', 'theory']
     """
+
+    summary: ClassVar[str] = "It labels each node of a graph."
+    hub_task: ClassVar[str | None] = "graph-ml"
 
     def __init__(self, model: Any, labels: Sequence[Any] | None = None) -> None:
         check_model(model, "a classifier of nodes, such as `models.GAT`", "num_classes", "num_features")

@@ -41,6 +41,8 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
         'dog'
     """
 
+    summary: ClassVar[str] = "It finds the answer to a question in a text."
+    hub_task: ClassVar[str | None] = "question-answering"
     model_classes: ClassVar[tuple[type, ...]] = (SpanClassifier,)
 
     def __init__(

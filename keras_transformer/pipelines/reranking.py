@@ -47,6 +47,8 @@ class Reranking(RerankingTask, TextPipeline):
         Callan, "Deeper Text Understanding for IR with Contextual Neural Language Modeling" (2019), "MaxP".
     """
 
+    summary: ClassVar[str] = "It scores how well a text answers a query."
+    hub_task: ClassVar[str | None] = "text-ranking"
     long_text_options: ClassVar[tuple[str, ...]] = ("refuse", "window", "truncate")
 
     def __init__(

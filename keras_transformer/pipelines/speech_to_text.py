@@ -56,6 +56,8 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         2
     """
 
+    summary: ClassVar[str] = "It writes the words that are spoken in audio."
+    hub_task: ClassVar[str | None] = "automatic-speech-recognition"
     model_classes: ClassVar[tuple[type, ...]] = (CTC, Whisper)
 
     def __init__(

@@ -47,6 +47,8 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
         ['positive']
     """
 
+    summary: ClassVar[str] = "It labels or rates a text, or a pair of texts."
+    hub_task: ClassVar[str | None] = "text-classification"
     model_classes: ClassVar[tuple[type, ...]] = (SequenceClassifier, EncoderDecoderClassifier)
 
     def __init__(

@@ -58,6 +58,8 @@ class TextGeneration(Chat, GeneratingPipeline):
         'To be.'
     """
 
+    summary: ClassVar[str] = "It continues a text."
+    hub_task: ClassVar[str | None] = "text-generation"
     model_classes: ClassVar[tuple[type, ...]] = (GPT, Llama, Gemma)
     _model_description: ClassVar[str] = "a decoder-only model such as `models.GPT`"
     _has_encoder: ClassVar[bool] = False

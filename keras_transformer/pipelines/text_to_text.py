@@ -49,6 +49,7 @@ class TextToText(GeneratingPipeline):
         ['Where is the station?']
     """
 
+    summary: ClassVar[str] = "It reads a text and writes another one, such as a translation or a summary."
     model_classes: ClassVar[tuple[type, ...]] = (Transformer, T5)
     _model_description: ClassVar[str] = "an encoder–decoder such as `models.Transformer`"
     _has_encoder: ClassVar[bool] = True

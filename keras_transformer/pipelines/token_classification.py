@@ -42,6 +42,8 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
         [TaggedWord(word='said', label='O', …), TaggedWord(word='Ada', label='PER', …)]
     """
 
+    summary: ClassVar[str] = "It labels each word of a text."
+    hub_task: ClassVar[str | None] = "token-classification"
     model_classes: ClassVar[tuple[type, ...]] = (TokenClassifier,)
 
     def __init__(

@@ -13,10 +13,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 
 from keras_transformer import export
+from keras_transformer.export.model_card import model_card
+from keras_transformer.interop.source import Source
 from keras_transformer.models import ViT
-from keras_transformer.pipelines import ImageClassification
+from keras_transformer.pipelines import ImageClassification, from_hugging_face
 from keras_transformer_serving import files
 
 
@@ -90,6 +93,62 @@ def test_settings_and_figures_equal_the_export(card, exported, pipeline):
     assert len(figures) == sum(len(part["graphs"]) for part in report.values())
     count = report["onnx"]["graphs"]["onnx_loop"]["identical"]
     assert f"| onnx | onnx_loop | identical {count}, near ties 0 |" in figures
+
+
+def front_matter(card):
+    """Return what the Hugging Face Hub reads from a card."""
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_examples_are_outputs_of_the_model(card, exported, pipeline):
+    table = card[card.index("| input |") :].split("\n\n")[0].splitlines()[2:]
+    texts, answers = zip(*(row.strip("| ").split(" | ") for row in table), strict=True)
+    assert 0 < len(texts) <= 3
+    assert list(answers) == pipeline([*texts])
+    body, response = map(json.loads, blocks(card, "json"))
+    assert body == files.read_json(exported / "serving/requests/tiny/serving_default.json")
+    assert response == {"predictions": [{"text": pipeline(body["instances"][0]), "error": ""}]}
+
+
+def test_limits_and_licence_are_stated(card, pipeline):
+    assert f"- It reads texts of at most {pipeline.max_source_tokens} tokens." in card
+    assert f"- It writes at most {pipeline.max_new_tokens} tokens." in card
+    assert "No licence is recorded." in card
+    assert front_matter(card) == {"library_name": "keras_transformer", "tags": ["keras", "onnx"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cc-by-4.0", {"license": "cc-by-4.0"}),
+        ("someone's: own", {"license": "other", "license_name": "someone's: own"}),
+    ],
+)
+def test_the_hub_reads_the_origin_of_a_card(pipeline, monkeypatch, name, expected):
+    monkeypatch.setattr(pipeline, "source", Source("someone/opus-mt-es-en", None, "a" * 40, license=name))
+    card = model_card("it", pipeline, {})
+    assert "it translates from Spanish (`es`) to English (`en`)." in card
+    assert front_matter(card) == {
+        "library_name": "keras_transformer",
+        "pipeline_tag": "translation",
+        "language": ["es", "en"],
+        "base_model": "someone/opus-mt-es-en",
+        "tags": ["keras"],
+        **expected,
+    }
+
+
+def test_names_of_other_models_are_no_languages(pipeline):
+    assert "translates" not in model_card("my-big-cat", pipeline, {})
+
+
+def test_languages_have_names(request):
+    folder = request.config.rootpath / "tests" / "interop" / "folders" / "M2M100"
+    pipeline = from_hugging_face(folder)
+    card = model_card("many", pipeline, {})
+    assert f"It knows {len(pipeline.languages)} languages: " in card
+    assert "English (`en`)" in card
+    assert sorted(front_matter(card)["language"]) == sorted(pipeline.languages)
 
 
 @pytest.mark.slow

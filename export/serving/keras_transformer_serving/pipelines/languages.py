@@ -1,5 +1,6 @@
 """The languages of translation models: options of texts, and their errors."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,6 +9,35 @@ from keras_transformer_serving.tasks import Tensor, shown
 SOURCE, TARGET = "source_language", "target_language"
 NAMES = (SOURCE, TARGET)
 _MOST_LISTED = 60
+_PAIR = re.compile(r"(?:\A|[-_.])([a-z]{2,3})-([a-z]{2,3})\Z")  # in names such as opus-mt-es-en
+_ENGLISH = """
+af afr Afrikaans, ar arb Arabic, az azj Azerbaijani, be bel Belarusian, bg bul Bulgarian, bn ben Bengali, bs bos
+Bosnian, ca cat Catalan, cs ces Czech, cy cym Welsh, da dan Danish, de deu German, el ell Greek, en eng English, eo
+epo Esperanto, es spa Spanish, et est Estonian, eu eus Basque, fa pes Persian, fi fin Finnish, fr fra French, ga gle
+Irish, gl glg Galician, gu guj Gujarati, he heb Hebrew, hi hin Hindi, hr hrv Croatian, hu hun Hungarian, hy hye
+Armenian, id ind Indonesian, is isl Icelandic, it ita Italian, ja jpn Japanese, ka kat Georgian, kk kaz Kazakh, km khm
+Khmer, kn kan Kannada, ko kor Korean, lt lit Lithuanian, lv lvs Latvian, mk mkd Macedonian, ml mal Malayalam, mn khk
+Mongolian, mr mar Marathi, ms zsm Malay, my mya Burmese, nb nob Norwegian, ne npi Nepali, nl nld Dutch, pl pol Polish,
+pt por Portuguese, ro ron Romanian, ru rus Russian, sk slk Slovak, sl slv Slovenian, sq als Albanian, sr srp Serbian,
+sv swe Swedish, sw swh Swahili, ta tam Tamil, te tel Telugu, th tha Thai, tl tgl Tagalog, tr tur Turkish, uk ukr
+Ukrainian, ur urd Urdu, uz uzn Uzbek, vi vie Vietnamese, xh xho Xhosa, zh zho Chinese, zu zul Zulu
+"""  # with codes of two letters, and those of NLLB-200 with three
+_NAMES = {
+    code: name
+    for *codes, name in (entry.strip().split(maxsplit=2) for entry in _ENGLISH.split(","))
+    for code in codes
+}
+
+
+def name_of(code: str) -> str:
+    """Return the English name of a language; its code if the name is not known."""
+    return _NAMES.get(code, code)
+
+
+def pair_of(name: str) -> tuple[str, str] | None:
+    """Return the codes of the languages in the name of a translation model, such as "es-en"; None if it has none."""
+    pair = _PAIR.search(name)
+    return (pair[1], pair[2]) if pair else None
 
 
 def options(config: Mapping[str, Any]) -> tuple[Tensor, ...]:

@@ -3,7 +3,6 @@
 import email.parser
 import email.policy
 import functools
-import re
 import secrets
 import urllib.parse
 from collections.abc import Mapping
@@ -27,18 +26,6 @@ _TAG_HANDLING = "tag_handling"  # the option of a row that keeps tags
 _FORMATS = ("text", "html")
 _FILES = {".txt": "text", ".html": "html"}
 _MOST_FILES = 64
-_PAIR = re.compile(r"(?:\A|[-_.])([a-z]{2,3})-([a-z]{2,3})\Z")  # in names such as opus-mt-es-en
-_ENGLISH = """
-af Afrikaans, ar Arabic, az Azerbaijani, be Belarusian, bg Bulgarian, bn Bengali, bs Bosnian, ca Catalan, cs Czech,
-cy Welsh, da Danish, de German, el Greek, en English, eo Esperanto, es Spanish, et Estonian, eu Basque, fa Persian,
-fi Finnish, fr French, ga Irish, gl Galician, gu Gujarati, he Hebrew, hi Hindi, hr Croatian, hu Hungarian, hy Armenian,
-id Indonesian, is Icelandic, it Italian, ja Japanese, ka Georgian, kk Kazakh, km Khmer, kn Kannada, ko Korean,
-lt Lithuanian, lv Latvian, mk Macedonian, ml Malayalam, mn Mongolian, mr Marathi, ms Malay, my Burmese, nb Norwegian,
-ne Nepali, nl Dutch, pl Polish, pt Portuguese, ro Romanian, ru Russian, sk Slovak, sl Slovenian, sq Albanian,
-sr Serbian, sv Swedish, sw Swahili, ta Tamil, te Telugu, th Thai, tl Tagalog, tr Turkish, uk Ukrainian, ur Urdu,
-uz Uzbek, vi Vietnamese, xh Xhosa, zh Chinese, zu Zulu
-"""
-_NAMES = dict(entry.split(maxsplit=1) for entry in _ENGLISH.replace("\n", " ").split(","))
 
 
 class _Translation(NamedTuple):
@@ -75,8 +62,8 @@ def _translations(server: Server) -> dict[tuple[str, str], _Translation]:
                 if source != target:
                     options = {languages.SOURCE: source_code, languages.TARGET: target_code}
                     found.setdefault((source, target), _Translation(model, options))
-        if not codes and (pair := _PAIR.search(name)):
-            found.setdefault((pair[1], pair[2]), _Translation(model, {}))
+        if not codes and (pair := languages.pair_of(name)):
+            found.setdefault(pair, _Translation(model, {}))
     return found
 
 
@@ -237,7 +224,7 @@ async def _languages(server: Server, _: Request) -> Response:
     for source, target in _translations(server):
         targets.setdefault(source, []).append(target)
     listed = [
-        {"code": code, "name": _NAMES.get(code, code), "targets": sorted(targets[code])}
+        {"code": code, "name": languages.name_of(code), "targets": sorted(targets[code])}
         for code in sorted(targets)
     ]
     return json_response(listed)
@@ -291,7 +278,7 @@ async def _download_file(server: Server, request: Request) -> Response:
 async def _settings(server: Server, _: Request) -> Response:
     """The settings that LibreTranslate's clients ask for."""
     pair = next(iter(_translations(server)), ("", ""))
-    source, target = ({"code": code, "name": _NAMES.get(code, code)} for code in pair)
+    source, target = ({"code": code, "name": languages.name_of(code)} for code in pair)
     return json_response(
         {
             "apiKeys": server.keys is not None,

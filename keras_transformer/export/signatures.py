@@ -1,0 +1,105 @@
+"""The signatures of the parts of an export: inputs, outputs, defaults and examples, for `parity.json`."""
+
+import json
+import pathlib
+from typing import Any
+
+import tensorflow as tf
+from google.protobuf import text_format  # noqa: F401  (loads protobuf before TensorFlow's messages)
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer.export.tensorflow_serving import warmup
+from keras_transformer.pipelines.base import BATCH, DEFAULT
+
+MOST_CHARACTERS = 500
+"""The length of an example as JSON up to which it is stored."""
+
+
+def signatures_of(path: pathlib.Path) -> dict[str, Any]:
+    """Return the signatures of a part of an export, for `parity.json`.
+
+    Args:
+        path: the folder of a SavedModel, or of ONNX graphs.
+
+    Returns:
+        By signature or graph: "inputs" and "outputs", each a type and a shape by name, and the "defaults" of optional
+        inputs. Signatures of a SavedModel also have an "example", one row of inputs, if it is short.
+    """
+    return _of_saved_model(path) if (path / "saved_model.pb").exists() else _of_graphs(path)
+
+
+def _of_saved_model(path: pathlib.Path) -> dict[str, Any]:
+    saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+
+    def specs(tensors: Any) -> dict[str, list[Any]]:  # "error" last
+        return {
+            key: [tf.as_dtype(tensor.dtype).name, [BATCH, *tf.TensorShape(tensor.tensor_shape).as_list()[1:]]]
+            for key, tensor in sorted(tensors.items(), key=lambda item: (item[0] == "error", item[0]))
+        }
+
+    signatures_by_name = {
+        name: {
+            "inputs": specs(signature.inputs),
+            "outputs": specs(signature.outputs),
+            "defaults": {
+                key: [_json(item) for item in tf.make_ndarray(value)]
+                for key, value in sorted(signature.defaults.items())
+            },
+        }
+        for name, signature in sorted(
+            saved_model.meta_graphs[0].signature_def.items(), key=lambda item: (item[0] != DEFAULT, item[0])
+        )
+        if not name.startswith("__")  # the initialisation of tables
+    }
+    for request in warmup.requests(path):
+        row = {key: _json(values[0]) for key, values in sorted(warmup.arrays(request.inputs).items())}
+        if len(json.dumps(row)) <= MOST_CHARACTERS:
+            signatures_by_name[request.model_spec.signature_name].setdefault("example", row)
+    return signatures_by_name
+
+
+def _json(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value.tolist()
+
+
+def _size(dimension: Any) -> str | int | None:
+    """Return the name or size of a dimension of an ONNX graph, None if it has neither."""
+    return dimension.dim_param or (dimension.dim_value if dimension.HasField("dim_value") else None)
+
+
+def _dtype(element_type: int) -> str:
+    """Return the name of a type of ONNX."""
+    import onnx
+
+    name = str(onnx.helper.tensor_dtype_to_np_dtype(element_type))
+    return "string" if name == "object" else name
+
+
+def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
+    import onnx
+
+    def specs(values: Any) -> dict[str, list[Any]]:
+        return {
+            value.name: [
+                _dtype(value.type.tensor_type.elem_type),
+                [_size(dimension) for dimension in value.type.tensor_type.shape.dim],
+            ]
+            for value in values
+        }
+
+    graphs = {}
+    for file in sorted(path.rglob("*.onnx")):
+        graph = onnx.load(file, load_external_data=False).graph
+        name = file.relative_to(path).with_suffix("").as_posix()
+        inputs = {value.name for value in graph.input}
+        defaults = {
+            constant.name: onnx.numpy_helper.to_array(constant)
+            for constant in graph.initializer
+            if constant.name in inputs
+        }
+        graphs[name] = {
+            "inputs": specs(graph.input),
+            "outputs": specs(graph.output),
+            "defaults": {key: value.tolist() for key, value in defaults.items()},
+        }
+    return graphs
