@@ -335,6 +335,18 @@ def prepare_matmuls(case: dict[str, Any], context: runner.Context, library: str)
     return run
 
 
+def prepare_empty_loop(case: dict[str, Any], context: runner.Context) -> runner.Run:
+    """Prepare a loop of ONNX Runtime that computes nothing."""
+    del case
+    loop = matrix_multiplications.empty_loop(context.threads)
+
+    def run() -> runner.Figures:
+        loop()
+        return {"steps": matrix_multiplications.STEPS}
+
+    return run
+
+
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
     """Compare the ids with the ids of `transformers`, and add the time per further token."""
     contenders = measured["contenders"]
@@ -374,6 +386,7 @@ BENCHMARK = runner.Benchmark(
             f"the matrix multiplications, by {library}": functools.partial(prepare_matmuls, library=library)
             for library in matrix_multiplications.LIBRARIES
         },
+        "an empty loop of ONNX Runtime": prepare_empty_loop,
     },
     applies=applies,
     units=lambda case: case["batch_size"] * case["tokens"],

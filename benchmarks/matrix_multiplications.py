@@ -3,7 +3,9 @@
 They are a lower limit for the time of a step with the same library, used by `generation.py`.
 """
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -40,19 +42,29 @@ def xla(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
     return lambda: loop(x).numpy()
 
 
-def onnx_runtime(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
-    """Return a function that runs steps of an ONNX graph of matrix multiplications."""
-    import onnxruntime
+def onnx_runtime(shapes: Shapes, threads: int, rows: int, int8: bool = False) -> Callable[[], object]:
+    """Return a function that runs steps of an ONNX graph of matrix multiplications, with weights of float32 or int8."""
     from onnx import TensorProto, helper, numpy_helper
 
     random = np.random.default_rng(0)
     sizes = sorted({inner for inner, _ in shapes})
     weights = [
-        numpy_helper.from_array(random.normal(size=shape, scale=0.05).astype("float32"), f"w{i}")
+        numpy_helper.from_array(
+            random.integers(-64, 64, shape, "int8")
+            if int8
+            else random.normal(size=shape, scale=0.05).astype("float32"),
+            f"w{i}",
+        )
         for i, shape in enumerate(shapes)
     ]
+    weights.append(numpy_helper.from_array(np.array(0.001, "float32"), "scale"))
     nodes = [
-        helper.make_node("MatMul", [f"x{inner}", f"w{i}"], [f"y{i}"]) for i, (inner, _) in enumerate(shapes)
+        helper.make_node(
+            "DynamicQuantizeMatMul", [f"x{inner}", f"w{i}", "scale"], [f"y{i}"], domain="com.microsoft"
+        )
+        if int8
+        else helper.make_node("MatMul", [f"x{inner}", f"w{i}"], [f"y{i}"])
+        for i, (inner, _) in enumerate(shapes)
     ]
     graph = helper.make_graph(
         nodes,
@@ -61,15 +73,50 @@ def onnx_runtime(shapes: Shapes, threads: int, rows: int) -> Callable[[], object
         [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, None) for i in range(len(shapes))],
         weights,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
+    session = _session(graph, threads)
     inputs = {f"x{size}": np.ones((rows, size), "float32") for size in sizes}
     return lambda: [session.run(None, inputs) for _ in range(STEPS)]
 
 
-LIBRARIES = {"XLA": xla, "ONNX Runtime": onnx_runtime}
+def empty_loop(threads: int) -> Callable[[], object]:
+    """Return a function that runs a loop of an ONNX graph, whose steps compute nothing."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    step, condition, state = (
+        helper.make_tensor_value_info(name, kind, [])
+        for name, kind in (("step", TensorProto.INT64), ("runs", TensorProto.BOOL), ("x", TensorProto.FLOAT))
+    )
+    copies = [helper.make_node("Identity", [name], [f"{name}_next"]) for name in ("runs", "x")]
+    outputs = [
+        helper.make_tensor_value_info("runs_next", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("x_next", TensorProto.FLOAT, []),
+    ]
+    body = helper.make_graph(copies, "body", [step, condition, state], outputs)
+    loop = helper.make_node("Loop", ["steps", "true", "start"], ["end"], body=body)
+    constants = [
+        numpy_helper.from_array(np.array(STEPS), "steps"),
+        numpy_helper.from_array(np.array(True), "true"),
+    ]
+    start, end = (helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("start", "end"))
+    session = _session(helper.make_graph([loop], "loop", [start], [end], constants), threads)
+    return lambda: session.run(None, {"start": np.array(0.0, "float32")})
+
+
+def _session(graph: Any, threads: int) -> Any:
+    import onnxruntime
+    from onnx import helper
+
+    versions = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=versions, ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3  # "scale" may be unused
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+LIBRARIES = {
+    "XLA": xla,
+    "ONNX Runtime": onnx_runtime,
+    "ONNX Runtime, int8": functools.partial(onnx_runtime, int8=True),
+}
