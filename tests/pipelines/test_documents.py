@@ -78,9 +78,7 @@ def translator():
         for adjective in adjectives
     ]
     # Words are aligned by omission, so that the translator must know phrases without adjectives.
-    pairs += [
-        (f"{verb} la {noun}", f"{verbs[verb]} the {nouns[noun]}") for verb in verbs for noun in nouns
-    ]
+    pairs += [(f"{verb} la {noun}", f"{verbs[verb]} the {nouns[noun]}") for verb in verbs for noun in nouns]
     keras.utils.set_random_seed(0)
     sides = [side for pair in pairs for side in pair]
     tokenizer = kt.text.SentencePieceTokenizer.train(sides, 80, byte_fallback=False)
