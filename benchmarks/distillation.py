@@ -7,6 +7,7 @@ Runtime, greedy, sentences in batches of 32 and one by one, median of interleave
 that occur at least `--rare` times in the English training sentences. `--help` lists the options.
 """
 
+import argparse
 import dataclasses
 import pathlib
 import statistics
@@ -55,27 +56,33 @@ def distil(run: references.Run) -> references.Figures:
     order = np.random.default_rng(run.seed).permutation(len(train))[: settings.pairs]
     train = [train[i] for i in order]
 
-    def trained(pairs: Any, size: str, epochs: int, tokenizer: Any = None) -> Any:
+    def trained(folder: pathlib.Path, pairs: Any, size: str, epochs: int, tokenizer: Any = None) -> Any:
+        if folder.exists():
+            return pipelines.load(folder)
         keras.utils.set_random_seed(run.seed)
         options = {"model_size": size, "epochs": epochs, "max_length": settings.max_length, "seed": run.seed}
         recipe = recipes.Translate(
             pairs, validation=validation[:1000], tokenizer=tokenizer, jit_compile=True, **options
         )
-        return recipe.train()[0]
+        pipeline = recipe.train()[0]
+        pipeline.save(folder)
+        return pipeline
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        teacher = trained(train, settings.teacher_size, settings.teacher_epochs)
+        kept = folder if run.options.models is None else run.options.models / f"seed_{run.seed}"
+        kept.mkdir(parents=True, exist_ok=True)
+        teacher = trained(kept / "teacher.model", train, settings.teacher_size, settings.teacher_epochs)
         teacher.tokenizer.save(folder / "tokenizer")
         measuring.progress("teacher trained")
         sources = list(dict.fromkeys(source for source, _ in train))
         beam = teacher.with_settings(generation.Beam(4))
-        pairs = recipes.generate_pairs(beam, sources, folder / "pairs.tsv", say=measuring.progress)
+        pairs = recipes.generate_pairs(beam, sources, kept / "pairs.tsv", say=measuring.progress)
         sizes = settings.student_size, settings.student_epochs
         models = {
             "teacher": teacher,
-            "student": trained(pairs, *sizes, tokenizer=folder / "tokenizer"),
-            "control": trained(train, *sizes, tokenizer=folder / "tokenizer"),
+            "student": trained(kept / "student.model", pairs, *sizes, tokenizer=folder / "tokenizer"),
+            "control": trained(kept / "control.model", train, *sizes, tokenizer=folder / "tokenizer"),
         }
         counts = np.bincount(teacher.tokenizer.tokenize([target for _, target in train]).flat_values.numpy())
         shortlist = [*np.flatnonzero(counts >= settings.rare).tolist(), teacher.tokenizer.end_id]
@@ -99,13 +106,14 @@ def distil(run: references.Run) -> references.Figures:
         )
         name = "student int8, shortlist"
         exports[name] = serving.load(folder / "short", precision="int8", threads=run.options.threads)
-        pairs_of_test = list(spa_eng.references(test).items())[: settings.tested]
+        tested = dict([*spa_eng.references(test).items()][: settings.tested])
+        pairs_of_test = [(source, target) for source, targets in tested.items() for target in targets]
         for name, translate in exports.items():
             scores = pipelines.evaluate(translate, pairs_of_test, metrics=["bleu", "chrf"])
             label = name.replace(", ", " + ")
             figures[f"{label}, BLEU"], figures[f"{label}, chrF"] = scores["bleu"], scores["chrf"]
             measuring.progress(f"{label}: {scores}")
-        sentences = [source for source, _ in pairs_of_test]
+        sentences = [*tested]
         seconds: dict[str, list[float]] = {}
         for _ in range(settings.rounds):
             for name, translate in exports.items():
@@ -122,6 +130,14 @@ def distil(run: references.Run) -> references.Figures:
     return figures
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the number of threads, and a folder that keeps the trained models."""
+    parser.add_argument("--threads", type=int, help="of ONNX Runtime (default: one for each core)")
+    parser.add_argument(
+        "--models", type=pathlib.Path, help="a folder to keep the trained models in, and to continue from"
+    )
+
+
 CONTENDERS = ("teacher", "teacher int8", "control", "student", "student int8", "student int8 + shortlist")
 COLUMNS = ("BLEU", "chrF", "sentences/s in batches", "sentences/s one by one")
 REFERENCE = references.Reference(
@@ -133,9 +149,7 @@ REFERENCE = references.Reference(
     settings=Settings,
     seeds=(0,),
     packages=("onnxruntime", "sacrebleu"),
-    add_options=lambda parser: parser.add_argument(
-        "--threads", type=int, help="of ONNX Runtime (default: one for each core)"
-    ),
+    add_options=add_options,
 )
 
 if __name__ == "__main__":
