@@ -118,7 +118,7 @@ def attention() -> Any:
 
 
 def generation() -> Any:
-    """Draw the time per further token over the hypotheses in a batch, with the limits of its parts."""
+    """Draw the time per further token over the hypotheses in a batch, with the limits of its products."""
     result = read("generation")
     cases = [case for case in result["cases"].values() if case["shape"] == "seq2seq"]
     rows = [f"{case['batch_size'] * case['beams']}" for case in cases]
@@ -142,16 +142,17 @@ def generation() -> Any:
             markersize=4,
             label=name.replace("ours", "keras_transformer"),
         )
-    for name, style in (("the matrix multiplications, by ONNX Runtime", "-."), ("reading the weights", ":")):
+    limit = "the matrix multiplications, by ONNX Runtime"
+    for name, precision, style in ((limit, "float32", "-."), (f"{limit}, int8", "int8", ":")):
         limits = [1000 * case["limits"][name]["seconds"] for case in cases]
-        axes.plot(rows, limits, style, color=LIMIT, label=f"limit: {name}")
+        axes.plot(rows, limits, style, color=LIMIT, label=f"limit: matrix multiplications in {precision}")
     axes.set(
         yscale="log",
         xlabel="hypotheses in a batch: 1 and 8 texts, greedy and with 4 beams",
         ylabel="ms per further token",
         title=f"Encoder–decoder with 3+3 layers on {machine(result)}",
     )
-    axes.set_yticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
+    axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10], ["0.1", "0.2", "0.5", "1", "2", "5", "10"])
     axes.minorticks_off()
     axes.margins(x=0.03)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)

@@ -135,4 +135,4 @@ def test_the_values_of_attention_to_a_memory_are_selected_before_the_loop():
 
     _, body, graph = converted(function)
     assert "Where" in {node.op_type for node in graph.node}
-    assert not {"Where", "Cast"} & {node.op_type for node in body.node}
+    assert not {"Where", "Mul"} & {node.op_type for node in body.node}
