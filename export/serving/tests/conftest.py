@@ -2,6 +2,7 @@
 
 import io
 import os
+import threading
 import types
 
 import numpy as np
@@ -99,3 +100,14 @@ def exports(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
     names = ("classifier", "generator", "sampler", "copier", "translator")
     return {name: write_export(small, folder / name, name) for name in names}
+
+
+@pytest.fixture
+def blocked(monkeypatch):
+    """Block computation until the returned event is set."""
+    from keras_transformer_serving.server import batching
+
+    free, compute = threading.Event(), batching.compute_each
+    monkeypatch.setattr(batching, "compute_each", lambda jobs: free.wait(30) and compute(jobs))
+    yield free
+    free.set()

@@ -256,6 +256,14 @@ def run(exports, test, *names, **options):
     return asyncio.run(main())
 
 
+async def until(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(condition)
+
+
 def predict(app, name, instances, **others):
     return json_call(app, "POST", PREDICT.format(name), {"instances": instances, **others})
 

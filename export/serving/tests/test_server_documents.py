@@ -4,10 +4,10 @@ import asyncio
 import re
 
 import pytest
-from served_exports import INFER, json_call, predict, run, tensor, write_export
+from served_exports import INFER, json_call, predict, run, tensor, until, write_export
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.server import Limits
+from keras_transformer_serving.server import Limits, batching
 
 PAGE = "<h1>Uno</h1>\n<p>a <b>c</b> {x} &amp; d<p>Dos<script>if (a<b) {}</script>"
 TAG = re.compile(r"<[^>]*>|\{\w*\}")
@@ -144,17 +144,23 @@ def test_settings_of_an_export_are_rejected_by_name(exports, name):
     run(exports, test, name)
 
 
-def test_other_requests_are_answered_while_a_document_is_translated(exports):
+def test_other_requests_are_computed_between_the_parts_of_a_document(exports, blocked, monkeypatch):
     page = "".join(f"<p>ab <b>cd</b> ef {i}</p>" for i in range(200))
+    computed, compute = [], batching.compute_each
+    monkeypatch.setattr(batching, "compute_each", lambda jobs: computed.append(jobs) or compute(jobs))
 
     async def test(app):
         document = asyncio.create_task(predict(app, "copier", [{"text": page, "tag_handling": "html"}]))
-        await asyncio.sleep(0.05)
-        status, _ = await predict(app, "copier", ["ab"])
-        assert status == 200
-        assert not document.done()
+        await until(lambda: computed)
+        other = asyncio.create_task(predict(app, "copier", ["a" * 12]))
+        await until(lambda: app.state.server.active == 2)
+        blocked.set()
+        assert (await other)[0] == 200
         status, found = await document
         assert status == 200
         assert sorted(TAG.findall(found["predictions"][0]["text"])) == sorted(TAG.findall(page))
+        are_parts = [jobs[0].bucket is None for jobs in computed]
+        assert len(are_parts) == 201
+        assert are_parts.index(False) <= 3
 
     run(exports, test, "copier", limits=Limits(timeout=60))

@@ -2,33 +2,13 @@
 
 import asyncio
 import json
-import threading
 import time
 
 import pytest
-from served_exports import OFFSET, PREDICT, batch_sizes, call, predict, run
+from served_exports import OFFSET, PREDICT, batch_sizes, call, predict, run, until
 
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import Limits, create_app
-
-
-@pytest.fixture
-def blocked(monkeypatch):
-    """Block computation until the returned event is set."""
-    from keras_transformer_serving.server import batching
-
-    free, compute = threading.Event(), batching.compute_each
-    monkeypatch.setattr(batching, "compute_each", lambda jobs: free.wait(30) and compute(jobs))
-    yield free
-    free.set()
-
-
-async def until(condition):
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(condition)
 
 
 def test_a_full_queue_rejects_with_retry_after(exports, blocked):

@@ -66,12 +66,14 @@ class _Request:
         missing: the number of the other rows.
         respond: a function from the outputs of all rows to the result.
         result: the result, which is done early where the request was dropped.
+        turn: the time when the request came, or when rows of it were last computed.
     """
 
     outputs: list[Row]
     missing: int
     respond: Callable[[list[Row]], Any]
     result: "asyncio.Future[Any]"
+    turn: float
 
 
 @dataclasses.dataclass(eq=False)
@@ -150,11 +152,11 @@ class Batcher:
         missing = sum(isinstance(job, Job) for job in jobs)
         if missing < len(jobs):
             self._metrics.refused_rows.inc(len(jobs) - missing)
-        request = _Request(outputs, missing, respond, self._loop.create_future())
+        now = time.perf_counter()
+        request = _Request(outputs, missing, respond, self._loop.create_future(), now)
         if not missing:
             _set_results([_finished(request)])
             return request.result
-        now = time.perf_counter()
         with self._changed:
             for index, job in enumerate(jobs):
                 if isinstance(job, Job):
@@ -227,7 +229,7 @@ class Batcher:
         if self._computing == self._num_batches:
             return None
         queue = self._ready()
-        if self._steps and not (queue and queue[0].since < self._steps[0].since):
+        if self._steps and not (queue and queue[0].request.turn < self._steps[0].since):
             self._computing += 1
             return functools.partial(self._run_step, self._steps.popleft())
         if queue is None:
@@ -239,11 +241,14 @@ class Batcher:
                 batch.append(waiting)
         if not batch:
             return self._next()
+        now = time.perf_counter()
+        for waiting in batch:
+            waiting.request.turn = now
         self._computing += 1
         return functools.partial(self._compute, batch)
 
     def _ready(self) -> "collections.deque[_Waiting] | None":
-        """Return the queue of the bucket whose first row has waited longest, of those that are full or overdue."""
+        """Return a queue that is full or overdue: the one whose first request has waited longest for its turn."""
         for queue in self._queues.values():
             while queue and queue[0].request.result.done():
                 queue.popleft()
@@ -254,7 +259,7 @@ class Batcher:
             for queue in self._queues.values()
             if len(queue) >= self._limits.max_batch_size or queue[0].since <= latest
         )
-        return min(ready, key=lambda queue: queue[0].since, default=None)
+        return min(ready, key=lambda queue: queue[0].request.turn, default=None)
 
     def _seconds_to_wait(self) -> float | None:
         """Return the time until a batch that is not full is overdue."""
