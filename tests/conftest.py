@@ -33,6 +33,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk():
+    """Skip fsync, as the operating system does not crash in these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     """A stub of the Hugging Face Hub on loopback, which `huggingface_hub` asks, with an empty cache."""

@@ -121,6 +121,7 @@ def test_targets_of_marian_have_the_pieces_of_their_own_tokenizer(downloads):
     assert inputs["source_ids"].numpy()[0, : len(row)].tolist() == row
 
 
+@pytest.mark.slow
 def test_rows_of_bart_begin_with_its_start_token(downloads, tmp_path):
     published = pathlib.Path(__file__).parent / "interop" / "folders" / "BartForConditionalGeneration"
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}

@@ -182,6 +182,7 @@ def test_more_epochs_are_suggested_only_if_the_last_is_the_best():
     assert not curves.ends_with_best({"val_loss": [2.0, 1.0], "val_bleu": [4.0, 3.0]}, "val_bleu", "max")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("task", ["translate", "summarize"])
 def test_training_stops_by_the_score_of_generated_texts(task, monkeypatch):
     recipe_class = {"translate": recipes.Translate, "summarize": recipes.Summarize}[task]

@@ -389,6 +389,7 @@ def test_graphs_are_not_copied_unless_an_optimisation_fails(monkeypatch):
     assert "TF2ONNX_CATCH_ERRORS" not in os.environ
 
 
+@pytest.mark.slow
 def test_memory_of_a_conversion_is_linear_in_the_nodes_of_a_branch():
     def peak(nodes):
         def branch(x):

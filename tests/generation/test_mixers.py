@@ -49,6 +49,7 @@ def test_scores_and_chunked_calls_equal_one_call(name):
     np.testing.assert_allclose(scores, np.take_along_axis(logs, ids[:, 3:, None], axis=-1)[..., 0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_mixed_precision_keeps_float32_states_after_loading(tmp_path):
     model = hybrid("hybrid", dtype="mixed_bfloat16")
     states = keras.tree.flatten(model.empty_cache(1, 4)[0])

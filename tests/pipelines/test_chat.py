@@ -128,6 +128,7 @@ def test_the_template_is_saved_with_the_pipeline(chat, tmp_path):
     assert chat.with_settings("greedy").chat_template == chat.chat_template
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_messages(chat, tmp_path, capsys):
     chat.save(tmp_path / "chat")
     generate = ["generate", "--chat", str(tmp_path / "chat")]

@@ -42,6 +42,7 @@ def test_a_pipeline_from_the_hub_equals_the_pipeline_of_its_folder(hub, encoder,
     assert asked_files(hub) == {*files, "README.md"}
 
 
+@pytest.mark.slow
 def test_a_sentence_transformer_is_downloaded_with_the_files_of_its_modules(hub, encoder, tmp_path):
     folder = tmp_path / "model"
     files = files_of(folder, encoder)

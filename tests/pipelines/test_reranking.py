@@ -125,6 +125,7 @@ FOLDERS = {
 }
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", FOLDERS)
 def test_cross_encoders_are_recognised_by_their_files(model, logits, name, tmp_path):
     changes, activation = FOLDERS[name]

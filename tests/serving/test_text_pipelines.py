@@ -84,6 +84,7 @@ def test_a_pair_for_a_model_without_segments_has_all_separators():
     assert inputs["token_ids"].numpy().tolist() == [[start, *one, end, end, *other, end]]
 
 
+@pytest.mark.slow
 def test_an_answer_begins_after_all_separators():
     pipeline, words = answer(roberta_tokenizer(), 1, max_answer_tokens=1), "abcdef"
     model, tokenizer = pipeline.model, pipeline.tokenizer

@@ -57,10 +57,12 @@ def examples():
     return file.getvalue()
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk():
     """Skip fsync, as the operating system does not crash in these tests."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session")
