@@ -66,14 +66,14 @@ class _Request:
         missing: the number of the other rows.
         respond: a function from the outputs of all rows to the result.
         result: the result, which is done early where the request was dropped.
-        turn: the time when the request came, or when rows of it were last computed.
+        waits_since: the time when the request came, or when rows of it were last computed.
     """
 
     outputs: list[Row]
     missing: int
     respond: Callable[[list[Row]], Any]
     result: "asyncio.Future[Any]"
-    turn: float
+    waits_since: float
 
 
 @dataclasses.dataclass(eq=False)
@@ -229,7 +229,7 @@ class Batcher:
         if self._computing == self._num_batches:
             return None
         queue = self._ready()
-        if self._steps and not (queue and queue[0].request.turn < self._steps[0].since):
+        if self._steps and not (queue and queue[0].request.waits_since < self._steps[0].since):
             self._computing += 1
             return functools.partial(self._run_step, self._steps.popleft())
         if queue is None:
@@ -243,12 +243,12 @@ class Batcher:
             return self._next()
         now = time.perf_counter()
         for waiting in batch:
-            waiting.request.turn = now
+            waiting.request.waits_since = now
         self._computing += 1
         return functools.partial(self._compute, batch)
 
     def _ready(self) -> "collections.deque[_Waiting] | None":
-        """Return a queue that is full or overdue: the one whose first request has waited longest for its turn."""
+        """Return a queue that is full or overdue: the one whose first request has waited longest."""
         for queue in self._queues.values():
             while queue and queue[0].request.result.done():
                 queue.popleft()
@@ -259,7 +259,7 @@ class Batcher:
             for queue in self._queues.values()
             if len(queue) >= self._limits.max_batch_size or queue[0].since <= latest
         )
-        return min(ready, key=lambda queue: queue[0].request.turn, default=None)
+        return min(ready, key=lambda queue: queue[0].request.waits_since, default=None)
 
     def _seconds_to_wait(self) -> float | None:
         """Return the time until a batch that is not full is overdue."""
