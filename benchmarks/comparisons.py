@@ -172,6 +172,19 @@ def generation(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
                 yield from compare(topic, short, result, ours, peers)
 
 
+ENCODER = "latency of an encoder as an ONNX graph"
+
+
+def encoder_latency(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare the export of an encoder with both forms of PyTorch's."""
+    result = read("encoder_latency", folder)
+    for name, case in result["cases"].items():
+        figures = case["contenders"]
+        names = {"torch.onnx": "as exported", "torch.onnx, optimized": "optimized by ONNX Runtime"}
+        peers = {"`torch.onnx`": forms(figures, names)}
+        yield from compare(ENCODER, name, result, forms(figures, {"ours": "default"}), peers)
+
+
 def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare requests per second over HTTP."""
     result = read("serving", folder)
@@ -193,6 +206,6 @@ def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 
 def all_comparisons(folder: pathlib.Path = RESULTS) -> list[Comparison]:
     """Return every comparison of speed in the results, the largest first."""
-    benchmarks = (attention, train_step, training, devices, generation, serving)
+    benchmarks = (attention, train_step, training, devices, generation, encoder_latency, serving)
     comparisons = [comparison for benchmark in benchmarks for comparison in benchmark(folder)]
     return sorted(comparisons, key=lambda comparison: -comparison.default)

@@ -15,6 +15,7 @@ import pathlib
 import time
 from typing import Any
 
+import matrix_multiplications
 import numpy as np
 import runner
 
@@ -122,6 +123,14 @@ def prepare(case: dict[str, Any], context: runner.Context, contender: str) -> ru
     return run
 
 
+def prepare_matmuls(case: dict[str, Any], context: runner.Context) -> runner.Run:
+    """Prepare only the multiplications by weights."""
+    layers, _, size = MODELS[case["model"]]
+    shapes = layers * [*4 * [(size, size)], (size, 4 * size), (4 * size, size)]
+    rows = case["batch_size"] * case["length"]
+    return matrix_multiplications.onnx_runtime(shapes, context.threads, rows, steps=1)
+
+
 @functools.cache
 def opened(contender: str, model: pathlib.Path, threads: int) -> Any:
     """Return the session of a contender's graph of a model."""
@@ -140,6 +149,7 @@ BENCHMARK = runner.Benchmark(
     "sequences",
     CASES,
     {name: functools.partial(prepare, contender=name) for name in WRITERS},
+    limits={"the matrix multiplications, by ONNX Runtime": prepare_matmuls},
     units=lambda case: case["batch_size"],
     threads=(1, 2),
     seconds=0.5,

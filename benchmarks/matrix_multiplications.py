@@ -42,7 +42,9 @@ def xla(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
     return lambda: loop(x).numpy()
 
 
-def onnx_runtime(shapes: Shapes, threads: int, rows: int, int8: bool = False) -> Callable[[], object]:
+def onnx_runtime(
+    shapes: Shapes, threads: int, rows: int, int8: bool = False, steps: int = STEPS
+) -> Callable[[], object]:
     """Return a function that runs steps of an ONNX graph of matrix multiplications, with weights of float32 or int8."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -75,7 +77,7 @@ def onnx_runtime(shapes: Shapes, threads: int, rows: int, int8: bool = False) ->
     )
     session = _session(graph, threads)
     inputs = {f"x{size}": np.ones((rows, size), "float32") for size in sizes}
-    return lambda: [session.run(None, inputs) for _ in range(STEPS)]
+    return lambda: [session.run(None, inputs) for _ in range(steps)]
 
 
 def empty_loop(threads: int) -> Callable[[], object]:

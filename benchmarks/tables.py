@@ -84,7 +84,7 @@ def every_comparison() -> str:
 def machines() -> str:
     """Return the machines of the comparisons, with their results."""
     names: dict[str, list[str]] = {}
-    stems = ("attention*", "train_step", "training*", "devices", "generation*", "serving")
+    stems = ("attention*", "train_step", "training*", "devices", "generation*", "encoder_latency", "serving")
     for path in sorted(path for stem in stems for path in comparisons.RESULTS.glob(f"{stem}.json")):
         result = read(path.stem)
         recorded = result["machine"]
@@ -238,6 +238,67 @@ def decoder_step() -> str:
     return measuring.table(list(rows.values()))
 
 
+# Of a contender of `generation.py`: its peer, the aim, and the limit of its library.
+DECODING = {
+    "ours, ONNX": ("CTranslate2", 1.3, "ONNX Runtime"),
+    "ours, ONNX int8": ("CTranslate2 int8", 1.3, "ONNX Runtime, int8"),
+    "ours, XLA": ("CTranslate2", 1.0, "XLA"),
+}
+
+
+def aims() -> str:
+    """Return a row for each comparison that has an aim: the ratio on each machine, and the ratio of the limit."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+
+    def add(name: str, beside: str, aim: float, result: Any, measured: float, limit: float | None) -> None:
+        row = rows.setdefault((name, beside), {"": name, "beside": beside, "aim": f"{aim} ×"})
+        most = "" if limit is None else f" of at most {limit:.2f} ×"
+        row[comparisons.machine(result)] = f"{measured:.2f} ×{most}"
+
+    for result in comparisons.runs("generation"):
+        for contender, (peer, aim, library) in DECODING.items():
+            for name, case in result["cases"].items():
+                figures = case["contenders"]
+                if contender in figures and peer in figures:
+                    step = case["limits"].get(f"the matrix multiplications, by {library}")
+                    further = figures[peer]["seconds_per_further_token"]
+                    limit = None if step is None else further / step["seconds"]
+                    ratio_ = figures[contender]["per_second"] / figures[peer]["per_second"]
+                    add(f"{label(contender)}: {name.partition(', ')[2]}", peer, aim, result, ratio_, limit)
+    step, figures = read("train_step"), read("train_step")["cases"]["step"]["contenders"]
+    ours, peer = figures["keras_transformer, XLA"], figures["KerasHub, XLA"]
+    rate = ours["per_second"] / ours["share_of_limit"]
+    ratios = ours["per_second"] / peer["per_second"], rate / peer["per_second"]
+    add("this package, XLA: a training step", "KerasHub, XLA", 1.3, step, *ratios)
+    for result in comparisons.runs("training"):
+        for mode, case in result["cases"].items():
+            for peer_name, aim in (("KerasHub", 1.5 if case["xla"] else 1.2), ("PyTorch", 1.1)):
+                suffix = ", XLA" if case["xla"] and peer_name == "KerasHub" else ""
+                best = max(
+                    each["per_second"]
+                    for name, each in case["contenders"].items()
+                    if "keras_transformer" in name
+                )
+                measured = best / case["contenders"][f"{peer_name}{suffix}"]["per_second"]
+                add(
+                    f"this package: training on spa-eng, {mode}",
+                    f"{peer_name}{suffix}",
+                    aim,
+                    result,
+                    measured,
+                    None,
+                )
+    for name, case in (latency := read("encoder_latency"))["cases"].items():
+        seconds = {key: each["seconds"] for key, each in {**case["limits"], **case["contenders"]}.items()}
+        ratios = (
+            seconds["torch.onnx"] / seconds[key]
+            for key in ("ours", "the matrix multiplications, by ONNX Runtime")
+        )
+        add(f"this package, ONNX: an encoder, {name}", "torch.onnx", round(1 / 0.85, 2), latency, *ratios)
+    names = list(dict.fromkeys(key for row in rows.values() for key in row))
+    return measuring.table([{name: row.get(name, "–") for name in names} for row in rows.values()])
+
+
 def inductive_bias() -> str:
     """Return the held-out accuracy with few samples, by relation."""
     result, samples = read("inductive_bias"), ("8", "32", "128", "512")
@@ -326,6 +387,7 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "attention": attention,
     "generation": generation,
     "decoder_step": decoder_step,
+    "aims": aims,
     "inductive_bias": inductive_bias,
     "experiment": experiment,
 }
