@@ -145,7 +145,7 @@ def mathml(match: re.Match[str]) -> str:
 
 
 def on_page_content(content: str, page: Page, **_: Any) -> str:
-    """Render equations and plots, link names, and check that the reference has every public name."""
+    """Render equations, plots and names, and check that the reference has every public name."""
     package = page.file.src_uri.removeprefix("reference/").removesuffix(".md")
     if f"reference/{package}.md" == page.file.src_uri:
         name = package if package == SERVING else f"keras_transformer.{package}"
@@ -154,7 +154,7 @@ def on_page_content(content: str, page: Page, **_: Any) -> str:
     # A heading of a column must not be empty.
     content = content.replace("<th></th>", "<td></td>")
     content = _PLOT.sub(plot, _EQUATION.sub(mathml, content))
-    return with_links_to_reference(content, page)
+    return with_unbroken_names(with_links_to_reference(content, page))
 
 
 # --- Plots ---
@@ -201,6 +201,18 @@ def with_links_to_reference(content: str, page: Page) -> str:
         for index, part in enumerate(parts)
         if index % 3 != 2
     )
+
+
+# Browsers break lines after hyphens: an option is kept whole, and so is a short name.
+_SHORT_NAME = re.compile(r"<code>([^\s<]{1,24})</code>")
+_CODE = re.compile(r'<div class="language-sh highlight">.*?</div>|<code>[^<]*</code>', re.DOTALL)
+_OPTION = re.compile(r"(?<=[\s>])--?[a-z][\w-]*")
+
+
+def with_unbroken_names(content: str) -> str:
+    """Mark the names and options that are not broken into lines."""
+    content = _SHORT_NAME.sub(r'<code class="unbroken">\1</code>', content)
+    return _CODE.sub(lambda code: _OPTION.sub(r'<span class="unbroken">\g<0></span>', code[0]), content)
 
 
 # --- The theme ---
