@@ -35,6 +35,7 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: .5r
 .best { stroke: var(--quiet); stroke-dasharray: 2 3; } i.best { border-left: 2px dotted var(--quiet); height: .8rem; }
 i { display: inline-block; margin: 0 .3rem 0 .8rem; }
 i.train, i.validation { display: inline-block; width: .8rem; height: .2rem; margin: 0 .3rem .25rem .8rem; }
+i:first-child { margin-left: 0; }
 i.train { background: var(--train); } i.validation { background: var(--validation); }
 """
 
