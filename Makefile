@@ -178,7 +178,7 @@ tests/site/node_modules/.installed: tests/site/package.json
 	npm install --silent --no-audit --no-fund --prefix tests/site
 	@touch $@
 
-screenshots: $(INSTALLED) $(JAVASCRIPT)/dist/.compiled  ## Write the guides' pictures of pages: docs/images; the guides were run in FOLDER=…
+screenshots: $(INSTALLED) $(JAVASCRIPT)/dist/.compiled  ## Write the guides' pictures of pages to docs/images; FOLDER=… has the guides' runs and exports
 	PATH="$(CURDIR)/$(BIN):$$PATH" node docs/site/screenshots.js $(or $(FOLDER),.)
 
 $(JAVASCRIPT)/node_modules/.installed: $(JAVASCRIPT)/package.json

@@ -30,31 +30,41 @@ const PICTURES = {
   translator_report: {
     opened: (folder) => report(folder, "translator"),
     width: 800,
-    elements: "h1, .cards, .curves, .curves ~ .table:first-of-type tr:nth-child(-n + 6)",
+    elements: "h2:has(+ .cards), .cards, .curves svg:nth-child(-n + 2)",
   },
   translator_server: {
     opened: (folder) => served(folder, "translator"),
     width: 720,
-    done: (page) => ask(page, "align", ["¿Dónde está la estación?"]),
+    done: (page) => ask(page, "align", [{ text: "¿Dónde está la estación?" }]),
+    elements: "main > :not(p)",
+  },
+  server_error: {
+    opened: (folder) => served(folder, "translator"),
+    width: 720,
+    done: (page) => ask(page, "serving_default", [{ text: "¿Dónde está <b>la estación?", tag_handling: "html" }]),
     elements: "main > :not(p)",
   },
   classifier_server: {
     opened: (folder) => served(folder, "sentences"),
     width: 720,
-    done: (page) => ask(page, "serving_default", ["Where is the station", "The dog is in the garden"]),
+    done: (page) => ask(page, "serving_default", [{ text: "Where is the station" }, { text: "The dog is in the garden" }]),
     elements: "main > :not(p)",
   },
   language_model_server: {
     opened: (folder) => served(folder, "writer"),
     width: 720,
-    done: (page) => ask(page, "serving_default", ["My grandmother", "On Sundays"]),
+    done: async (page) => {
+      await page.until("!document.querySelector('#streaming').hidden");
+      await page.evaluate("document.querySelector('#stream').checked = true");
+      await ask(page, "serving_default", [{ text: "My grandmother" }]);
+    },
     elements: "main > :not(p)",
   },
   browser_demo: {
     opened: (folder) => demo(folder, "translator"),
     width: 720,
     done: translateInBrowser,
-    elements: "main > *",
+    elements: "h1, form, #answer",
   },
 };
 
@@ -85,23 +95,25 @@ function inPage(page, run, ...args) {
   return page.evaluate(`(${run})(...${JSON.stringify(args)})`);
 }
 
-/** Send a text in each row to a signature, and wait for the answers. */
-async function ask(page, signature, texts) {
+/** Send rows, the values of their fields by name, to a signature, and wait for the answers. */
+async function ask(page, signature, rows) {
   await page.until("document.querySelector('#rows textarea')");
   await inPage(
     page,
-    (signature, texts) => {
+    (signature, rows) => {
       const select = document.querySelector("#signature");
       select.value = signature;
       select.dispatchEvent(new Event("change"));
-      texts.slice(1).forEach(() => document.querySelector("#add").click());
-      texts.forEach((text, row) => (document.querySelector(`#row-${row}-text`).value = text));
+      rows.slice(1).forEach(() => document.querySelector("#add").click());
+      rows.forEach((fields, row) =>
+        Object.entries(fields).forEach(([name, value]) => (document.querySelector(`#row-${row}-${name}`).value = value)),
+      );
       document.querySelector("#send").click();
     },
     signature,
-    texts,
+    rows,
   );
-  await page.until(`document.querySelectorAll(".answer").length === ${texts.length}`);
+  await page.until(`!document.querySelector("#send").disabled && document.querySelectorAll(".answer").length === ${rows.length}`);
 }
 
 /** Load the export in the page, and translate a text. */
@@ -154,6 +166,7 @@ async function write(name, folder, page) {
 const [folder = ".", ...names] = process.argv.slice(2);
 const page = await Chromium.start(findChromium());
 try {
+  await page.send("Emulation.setScrollbarsHidden", { hidden: true });
   for (const name of names.length ? names : Object.keys(PICTURES)) await write(name, resolve(folder), page);
 } finally {
   await page.close();
