@@ -154,7 +154,7 @@ def on_page_content(content: str, page: Page, **_: Any) -> str:
     # A heading of a column must not be empty.
     content = content.replace("<th></th>", "<td></td>")
     content = _PLOT.sub(plot, _EQUATION.sub(mathml, content))
-    return with_unbroken_names(with_links_to_reference(content, page))
+    return with_unbroken_words(with_links_to_reference(content, page))
 
 
 # --- Plots ---
@@ -203,16 +203,16 @@ def with_links_to_reference(content: str, page: Page) -> str:
     )
 
 
-# Browsers break lines after hyphens: an option is kept whole, and so is a short name.
-_SHORT_NAME = re.compile(r"<code>([^\s<]{1,24})</code>")
-_CODE = re.compile(r'<div class="language-sh highlight">.*?</div>|<code>[^<]*</code>', re.DOTALL)
-_OPTION = re.compile(r"(?<=[\s>])--?[a-z][\w-]*")
+# Browsers break lines after hyphens and slashes: short words of commands with these, such as --resume, are kept whole.
+_COMMAND = re.compile(r'<div class="language-sh highlight">.*?</div>|<code>[^<]*</code>', re.DOTALL)
+_WORD = re.compile(r"(?<=[\s>])(?=[\w.=]*[-/])[\w./=-]{1,28}(?=[\s<])")
 
 
-def with_unbroken_names(content: str) -> str:
-    """Mark the names and options that are not broken into lines."""
-    content = _SHORT_NAME.sub(r'<code class="unbroken">\1</code>', content)
-    return _CODE.sub(lambda code: _OPTION.sub(r'<span class="unbroken">\g<0></span>', code[0]), content)
+def with_unbroken_words(content: str) -> str:
+    """Mark the words of commands that are not broken into lines."""
+    return _COMMAND.sub(
+        lambda command: _WORD.sub(r'<span class="unbroken">\g<0></span>', command[0]), content
+    )
 
 
 # --- The theme ---
