@@ -6,7 +6,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 const NAMES = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-const FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"];
+// Without hinting, letters are drawn in the same way each time.
+const FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--font-render-hinting=none", "--remote-debugging-pipe"];
 
 /** Return the path of Chromium, CHROMIUM or one of the usual names; undefined if there is none. */
 export function findChromium() {
