@@ -53,11 +53,7 @@ const PICTURES = {
   language_model_server: {
     opened: (folder) => served(folder, "writer"),
     width: 720,
-    done: async (page) => {
-      await page.until("!document.querySelector('#streaming').hidden");
-      await page.evaluate("document.querySelector('#stream').checked = true");
-      await ask(page, "serving_default", [{ text: "My grandmother" }]);
-    },
+    done: (page) => ask(page, "generate", [{ text: "My grandmother", temperature: 0.8, seed: 1 }]),
     elements: "main > :not(p)",
   },
   browser_demo: {
