@@ -12,7 +12,7 @@ INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 INSTALLED_CORE := .venv-core/.installed-$(VERSION)
 INSTALLED_DOCS := .venv-docs/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-all check import-graph reference-tables docs serve-docs serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
+.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-all check import-graph reference-tables docs serve-docs screenshots serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -177,6 +177,9 @@ test-site: docs tests/site/node_modules/.installed  ## Accessibility of the site
 tests/site/node_modules/.installed: tests/site/package.json
 	npm install --silent --no-audit --no-fund --prefix tests/site
 	@touch $@
+
+screenshots: $(INSTALLED) $(JAVASCRIPT)/dist/.compiled  ## Write the guides' pictures of pages to docs/images; FOLDER=… has the guides' runs and exports
+	PATH="$(CURDIR)/$(BIN):$$PATH" node docs/site/screenshots.js $(or $(FOLDER),.)
 
 $(JAVASCRIPT)/node_modules/.installed: $(JAVASCRIPT)/package.json
 	npm install --silent --no-audit --no-fund --prefix $(JAVASCRIPT)

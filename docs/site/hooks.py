@@ -145,7 +145,7 @@ def mathml(match: re.Match[str]) -> str:
 
 
 def on_page_content(content: str, page: Page, **_: Any) -> str:
-    """Render equations and plots, link names, and check that the reference has every public name."""
+    """Render equations, plots and names, and check that the reference has every public name."""
     package = page.file.src_uri.removeprefix("reference/").removesuffix(".md")
     if f"reference/{package}.md" == page.file.src_uri:
         name = package if package == SERVING else f"keras_transformer.{package}"
@@ -154,7 +154,7 @@ def on_page_content(content: str, page: Page, **_: Any) -> str:
     # A heading of a column must not be empty.
     content = content.replace("<th></th>", "<td></td>")
     content = _PLOT.sub(plot, _EQUATION.sub(mathml, content))
-    return with_links_to_reference(content, page)
+    return with_unbroken_words(with_links_to_reference(content, page))
 
 
 # --- Plots ---
@@ -200,6 +200,18 @@ def with_links_to_reference(content: str, page: Page) -> str:
         _NAME.sub(linked, part) if index % 3 == 0 else part
         for index, part in enumerate(parts)
         if index % 3 != 2
+    )
+
+
+# Browsers break lines after hyphens and slashes: short words of commands with these, such as --resume, are kept whole.
+_COMMAND = re.compile(r'<div class="language-sh highlight">.*?</div>|<code>[^<]*</code>', re.DOTALL)
+_WORD = re.compile(r"(?<=[\s>])(?=[\w.=]*[-/])[\w./=-]{1,28}(?=[\s<])")
+
+
+def with_unbroken_words(content: str) -> str:
+    """Mark the words of commands that are not broken into lines."""
+    return _COMMAND.sub(
+        lambda command: _WORD.sub(r'<span class="unbroken">\g<0></span>', command[0]), content
     )
 
 

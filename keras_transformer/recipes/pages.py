@@ -1,6 +1,7 @@
 """The page of a report: one self-contained HTML file."""
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,11 +30,12 @@ th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0; 
   overflow-wrap: break-word; min-width: 5rem; }
 th { color: var(--quiet); font-weight: 500; } .wrong { color: var(--wrong); }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
+  white-space: pre-wrap; overflow-wrap: anywhere; } pre span { white-space: nowrap; }
 .train { stroke: var(--train); } .validation { stroke: var(--validation); }
 .best { stroke: var(--quiet); stroke-dasharray: 2 3; } i.best { border-left: 2px dotted var(--quiet); height: .8rem; }
 i { display: inline-block; margin: 0 .3rem 0 .8rem; }
 i.train, i.validation { display: inline-block; width: .8rem; height: .2rem; margin: 0 .3rem .25rem .8rem; }
+i:first-child { margin-left: 0; }
 i.train { background: var(--train); } i.validation { background: var(--validation); }
 """
 
@@ -46,19 +48,20 @@ def page(report: Mapping[str, Any]) -> str:
     """
     counts, seconds, metrics = report["counts"], report["seconds"], report["metrics"]
     title = f"{report['task']} · {report['pipeline']}"
+    date = report["date"].replace("T", " ").replace("+00:00", " UTC")
     stopped = f" Training was stopped by {report['signal']}." if report["signal"] else ""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
     classes = metrics.get("f1")
     sections = [
         f"<h1>{_text(title)}</h1>",
-        f"<p>{report['date']} · {counts['train']:,} training examples · {report['parameters']:,} parameters · "
+        f"<p>{date} · {counts['train']:,} training examples · {report['parameters']:,} parameters · "
         f"{report['updates']:,} updates in {seconds['train']:,.0f} s.{stopped}</p>",
         f"<h2>Metrics on the {report['evaluated_on']} examples</h2>",
         f'<div class="cards">{"".join(_card(name, numbers[name], metrics) for name in numbers)}</div>',
         _table("F1 of classes", ["class", "F1"], classes.items()) if isinstance(classes, Mapping) else "",
         _curves(report["history"], report["options"].get("monitor", "loss")),
         _examples(report["examples"]),
-        f"<h2>Command</h2><pre>{_text(report['command'])}</pre><p>in {_text(report['directory'])}</p>",
+        f"<h2>Command</h2><pre>{_command(report['command'])}</pre><p>in {_text(report['directory'])}</p>",
         _table("Options", ["option", "value"], report["options"].items()),
         _table("Versions", ["package", "version"], report["versions"].items()),
     ]
@@ -137,6 +140,11 @@ def _examples(examples: Sequence[Mapping[str, Any]]) -> str:
         rows.append(f"<tr>{''.join(cells)}</tr>")
     head = "".join(f"<th>{name}</th>" for name in names)
     return f'<h2>Examples</h2><div class="table"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _command(command: str) -> str:
+    """Return a command whose options are not broken into lines after their hyphens."""
+    return re.sub(r"(?<=\s)--[\w-]+", r"<span>\g<0></span>", _text(command))
 
 
 def _table(title: str, head: Sequence[str], rows: Any) -> str:

@@ -46,13 +46,7 @@ after(async () => {
 
 /** Open a page at a width, in a color scheme. */
 async function open(page, scheme, width) {
-  const features = [
-    { name: "prefers-color-scheme", value: scheme },
-    { name: "prefers-reduced-motion", value: "reduce" },
-  ];
-  await browser.send("Emulation.setEmulatedMedia", { features });
-  const size = { width, height: 900, deviceScaleFactor: 1, mobile: false };
-  await browser.send("Emulation.setDeviceMetricsOverride", size);
+  await browser.emulate(width, scheme);
   await browser.open(url + page);
 }
 

@@ -6,7 +6,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 const NAMES = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-const FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"];
+// Without hinting, letters are drawn in the same way each time.
+const FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--font-render-hinting=none", "--remote-debugging-pipe"];
 
 /** Return the path of Chromium, CHROMIUM or one of the usual names; undefined if there is none. */
 export function findChromium() {
@@ -77,12 +78,22 @@ export class Chromium {
     throw new Error(`not true after ${seconds} s: ${expression}`);
   }
 
-  /** Return a PNG of the page at a width, in a color scheme, as base64. */
-  async screenshot(width, scheme, height = 800) {
-    const features = [{ name: "prefers-color-scheme", value: scheme }];
+  /** Emulate a window without animations: its width, its color scheme, and the pixels of the screen in one of the page. */
+  async emulate(width, scheme, scale = 1) {
+    const features = [
+      { name: "prefers-color-scheme", value: scheme },
+      { name: "prefers-reduced-motion", value: "reduce" },
+    ];
     await this.send("Emulation.setEmulatedMedia", { features });
-    await this.send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile: false });
-    return (await this.send("Page.captureScreenshot", { format: "png" })).data;
+    const size = { width, height: 900, deviceScaleFactor: scale, mobile: false };
+    await this.send("Emulation.setDeviceMetricsOverride", size);
+  }
+
+  /** Return a PNG of a rectangle of the page, which may be larger than the window. */
+  async screenshot(rectangle) {
+    const clip = { ...rectangle, scale: 1 };
+    const { data } = await this.send("Page.captureScreenshot", { format: "png", clip, captureBeyondViewport: true });
+    return Buffer.from(data, "base64");
   }
 
   /** End the browser. */
