@@ -14,17 +14,17 @@ _CONFIG: contextvars.ContextVar[Any] = contextvars.ContextVar("quantization_conf
 def quantized_matrices(config: Any) -> Iterator[None]:
     """Create the matrices of new layers quantized, as `quantize(config=config)` leaves them, but with zeros as values.
 
-    Values in floats, which `quantize` of a built layer reads, are never allocated. The values and scales are to be
-    assigned. Layers that do not use `matrix_arguments` are created as otherwise.
+    Values in floats, which `quantize` reads, are never allocated. This applies to layers that are created with
+    `matrix_arguments`, of which values and scales are assigned afterwards.
 
     Args:
         config: a `keras.quantizers.QuantizationConfig`.
 
     Example:
         >>> with quantized_matrices(keras.quantizers.Int8QuantizationConfig()):
-        ...     layer = FeedForward(32)
-        ...     layer.build((None, 16))
-        >>> layer.hidden.kernel.dtype
+        ...     layer = keras.layers.Dense(8, **matrix_arguments("float32"))
+        >>> layer.build((None, 16))
+        >>> layer.kernel.dtype
         'int8'
     """
     token = _CONFIG.set(config)

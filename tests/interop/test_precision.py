@@ -12,7 +12,15 @@ from keras_transformer import generation, interop
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.interop import assignment
 from keras_transformer.interop.architecture import Parameter
-from keras_transformer.models import BERT, GPT, T5, Llama, MaskedLanguageModel, Transformer
+from keras_transformer.models import (
+    BERT,
+    GPT,
+    T5,
+    Llama,
+    MaskedLanguageModel,
+    SequenceClassifier,
+    Transformer,
+)
 from keras_transformer.models.base import flatten_layers
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -25,6 +33,7 @@ MODELS = {
     "t5": lambda: T5(300, **SIZES, dropout=0.0),
     "transformer": lambda: Transformer(300, **SIZES, dropout=0.0),
     "bert": lambda: MaskedLanguageModel(BERT(300, **SIZES, max_length=32)),
+    "classifier": lambda: SequenceClassifier(BERT(300, **SIZES, max_length=32), num_classes=3),
 }
 FLOATS = ("float32", "float16", "bfloat16")
 slow = pytest.mark.slow_variants
@@ -122,7 +131,12 @@ def test_int8_weights_are_a_quarter_and_logits_close(name):
 
 @slow
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("llama", "float32"), ("llama", "bfloat16"), ("gpt", "float32"), ("t5", "float32")]
+    ("name", "dtype"),
+    [
+        ("llama", "float32"),
+        ("llama", "bfloat16"),
+        *((name, "float32") for name in ("gpt", "t5", "classifier")),
+    ],
 )
 def test_int8_is_the_quantization_of_keras(name, dtype, tmp_path):
     """Only its weights: by default Keras quantizes activations too."""
@@ -130,7 +144,7 @@ def test_int8_is_the_quantization_of_keras(name, dtype, tmp_path):
     found = interop.from_hugging_face(folder, precision="int8", dtype=dtype)
     expected = interop.from_hugging_face(folder, dtype=dtype)
     config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
-    matrices = "embedding|query|key|value|output|hidden|gate|head$"
+    matrices = "embedding$|query|key|value|output|hidden|gate|head$|segments|pooler"
     expected.quantize("int8", config=config, filters=matrices)
     assert quantization_of(found) == quantization_of(expected)
     for weight, other in zip(found.weights, expected.weights, strict=True):
@@ -140,7 +154,7 @@ def test_int8_is_the_quantization_of_keras(name, dtype, tmp_path):
 
 def quantization_of(model):
     return [
-        (layer.name, layer.dtype_policy.get_config(), layer.inputs_quantizer)
+        (layer.name, layer.dtype_policy.get_config(), getattr(layer, "inputs_quantizer", None))
         for layer in flatten_layers(model)
         if layer.quantization_mode is not None
     ]
