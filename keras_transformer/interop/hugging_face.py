@@ -68,8 +68,9 @@ def from_hugging_face(
         token: a token of the hub, by default the one that `huggingface_hub` has stored.
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
         precision: "float32", "float16" or "bfloat16", in which weights are stored and the model computes; or "int8", in
-            which matrices are stored, each column with a scale, while the model computes in floats (`dtype`). By
-            default Keras' dtype policy, float32 unless it was set, whatever the precision of the file.
+            which matrices are stored, each column with a scale, while the model computes in floats (`dtype`); they are
+            quantized one at a time while they are read. By default Keras' dtype policy, float32 unless it was set,
+            whatever the precision of the file.
         **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
