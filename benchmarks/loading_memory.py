@@ -2,7 +2,8 @@
 
 A model of about 1 GB is saved as `model.safetensors`, as shards of it and as `pytorch_model.bin`, and each is loaded in
 a fresh process, on the backends that are installed. The file of PyTorch needs PyTorch. A file in bfloat16 is loaded in
-each precision. `--help` lists the options.
+each precision, one in float32 also in int8, whose weights are int8 matrices, their scales, and vectors and positions in
+float32. `--help` lists the options.
 """
 
 import concurrent.futures
@@ -25,6 +26,7 @@ MODEL = {"vocabulary_size": 32000, "num_layers": 20, "num_heads": 16, "model_dim
 FORMATS = ("safetensors", "shards", "pytorch", "bfloat16")
 SHARDS = 4
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+PRECISIONS = {"bfloat16": tuple(BYTES), "safetensors": ("float32", "int8")}
 
 
 def save(folder: pathlib.Path, layers: int) -> None:
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             pool.submit(save, pathlib.Path(temporary), options.layers).result()
         folders = [pathlib.Path(temporary) / name for name in options.formats]
         for folder in filter(pathlib.Path.exists, folders):  # that of PyTorch needs the package
-            precisions = BYTES if folder.name == "bfloat16" else ("float32",)
+            precisions = PRECISIONS.get(folder.name, ("float32",))
             backends = filter(importlib.util.find_spec, ("tensorflow", "jax"))
             for precision, backend in itertools.product(precisions, backends):
                 measuring.progress(f"{folder.name} in {precision} on {backend}")

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.configuration import serialized
+from keras_transformer.interop.assignment import Scales, assign
 from keras_transformer.relations import Causal, Full
 from keras_transformer_options.arguments import is_integer, is_number
 
@@ -63,8 +65,6 @@ ENCODER_DECODER_RELATIONS = {
     "encoder_relation": keras.saving.serialize_keras_object(Full()),
     "decoder_relation": keras.saving.serialize_keras_object(Causal()),
 }
-_BLOCK = 2**24  # bytes that are assigned at a time
-_VARIABLE = "ResourceVariable"  # a variable on one device
 _INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: is_integer(value))
 
 
@@ -94,17 +94,25 @@ class Parameter:
         shape = (shape[0] + self.unused_rows, *shape[1:])
         return self.shape or (shape[::-1] if self.transposed else shape)
 
-    def read(self, values: np.ndarray) -> None:
-        """Assign the values of a tensor in a file to the weights."""
+    def read(self, values: np.ndarray, scales: Scales = MappingProxyType({})) -> None:
+        """Assign the values of a tensor in a file to the weights.
+
+        Args:
+            values: the values.
+            scales: the scales of quantized weights, see `assignment.scales_of`.
+        """
+        for weight, array in zip(self.weights, self.arrays(values), strict=True):
+            assign(weight, array, scales)
+
+    def arrays(self, values: np.ndarray) -> list[np.ndarray]:
+        """Return the values of each weight in a tensor in a file."""
         ends = np.cumsum([weight.shape[-1] for weight in self.weights])[:-1]
         values = values[self.unused_rows :]
         if self.shape is not None:
             values = values.reshape(self.weights[0].shape)
         if self.added:
             values = np.asarray(values, "float32") + self.added
-        arrays = np.split(values.T if self.transposed else values, ends, axis=-1)
-        for weight, array in zip(self.weights, arrays, strict=True):
-            _assign(weight, array)
+        return np.split(values.T if self.transposed else values, ends, axis=-1)
 
     def write(self) -> np.ndarray:
         """Return the weights as the values of a tensor in a file."""
@@ -115,28 +123,6 @@ class Parameter:
         if self.unused_rows:
             joined = np.concatenate([np.zeros((self.unused_rows, *joined.shape[1:]), joined.dtype), joined])
         return np.ascontiguousarray(joined.T if self.transposed else joined).reshape(self.file_shape)
-
-
-def _assign(weight: Any, values: np.ndarray) -> None:
-    """Assign values to a weight without a second copy: in TensorFlow in place, in JAX after its values are freed."""
-    variable, backend = weight.value, keras.backend.backend()
-    if backend != "tensorflow" or values.nbytes <= _BLOCK or type(variable).__name__ != _VARIABLE:
-        if backend == "jax":
-            variable.delete()
-        weight.assign(np.ascontiguousarray(values, weight.dtype))
-        return
-    rows = max(1, _BLOCK * len(values) // values.nbytes)
-    for start in range(0, len(values), rows):
-        block = np.ascontiguousarray(values[start : start + rows], weight.dtype)
-        variable.scatter_nd_update(np.arange(start, start + len(block))[:, None], block)
-    _share_buffer(variable)
-
-
-def _share_buffer(variable: Any) -> None:
-    """Let operations read a variable's buffer again, of which they read copies after an update of a part of it."""
-    import tensorflow as tf
-
-    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
 Parameters = Iterator[tuple[str, Parameter]]

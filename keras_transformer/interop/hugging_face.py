@@ -1,5 +1,6 @@
 """Reading and writing of `transformers` folders: `config.json` and `model.safetensors`."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ import numpy as np
 
 from keras_transformer.interop import bart, bert, gemma, gpt, llama, modernbert, t5, vit, whisper
 from keras_transformer.interop.architecture import Architecture, Parameter
+from keras_transformer.interop.assignment import INT8, QUANTIZATION, quantize_weights, scales_of
 from keras_transformer.interop.hub import CONFIG, local_folder
 from keras_transformer.interop.tensors import (
     SAFETENSORS,
@@ -19,7 +21,7 @@ from keras_transformer.interop.tensors import (
     tensors_of,
     trim_memory,
 )
-from keras_transformer.models.base import flatten_layers
+from keras_transformer.layers.quantization import quantized_matrices
 from keras_transformer_options.arguments import Message, check, check_one_of
 from keras_transformer_serving import files
 
@@ -41,7 +43,6 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 _ADAPTER = "adapter_config.json"  # `transformers` adds its weights to the model's
-INT8 = "int8"
 PRECISIONS = ("float32", "float16", "bfloat16", INT8)
 
 _SHOWN = 5
@@ -67,8 +68,9 @@ def from_hugging_face(
         token: a token of the hub, by default the one that `huggingface_hub` has stored.
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
         precision: "float32", "float16" or "bfloat16", in which weights are stored and the model computes; or "int8", in
-            which matrices are stored, each column with a scale, while the model computes in floats (`dtype`). By
-            default Keras' dtype policy, float32 unless it was set, whatever the precision of the file.
+            which matrices are stored, each column with a scale, while the model computes in floats (`dtype`); they are
+            quantized one at a time while they are read. By default Keras' dtype policy, float32 unless it was set,
+            whatever the precision of the file.
         **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
@@ -88,8 +90,21 @@ def from_hugging_face(
     Example:
         >>> model = from_hugging_face("openai-community/gpt2", precision="bfloat16")  # doctest: +SKIP
     """
-    kwargs |= _dtype(precision, kwargs)
+    _dtype(precision, kwargs)  # raises an error before a download
     folder = local_folder(source, [_ADAPTER], revision=revision, token=token, cache_dir=cache_dir)
+    model = read_model(folder, precision, **kwargs)
+    if precision == INT8:
+        quantize_weights(model)
+    return model
+
+
+def read_model(folder: pathlib.Path, precision: str | None = None, **kwargs: Any) -> keras.Model:
+    """Load a model from a folder, as `from_hugging_face`, but do not quantize all matrices.
+
+    In precision "int8", those of blocks, embeddings and heads of language models are quantized while they are read.
+    Others stay floats, which can be changed before `quantize_weights`.
+    """
+    kwargs |= _dtype(precision, kwargs)
     if (folder / _ADAPTER).is_file():
         raise ValueError(
             f"`{folder}` must hold the weights of a model without an adapter; merge the adapter first. "
@@ -104,7 +119,8 @@ def from_hugging_face(
         if not re.search(architecture.ignored, name)
     }
     present = {argument: name in tensors for argument, name in architecture.present.items()}
-    model = (architecture.make or architecture.model)(**{**present, **arguments})
+    with quantized_matrices(QUANTIZATION) if precision == INT8 else contextlib.nullcontext():
+        model = (architecture.make or architecture.model)(**{**present, **arguments})
     parameters = _named(architecture, model)
     if config.get("tie_word_embeddings", architecture.defaults.get("tie_word_embeddings", True)):
         copies = {
@@ -115,23 +131,11 @@ def from_hugging_face(
         tensors = {**{name: tensors[other] for name, other in copies.items()}, **tensors}
     _check(folder, architecture, parameters, tensors)
     trim_memory()  # initializers leave free memory in parts
+    scales = scales_of(model)
     for name, parameter in parameters.items():
-        parameter.read(tensors[name].read())
+        parameter.read(tensors[name].read(), scales)
         trim_memory()
-    if precision == INT8:
-        quantize_weights(model)
     return model
-
-
-def quantize_weights(model: keras.Model) -> None:
-    """Quantize the matrices of a model to int8; activations stay floats.
-
-    `keras.Model.quantize` also warns of each layer without matrices.
-    """
-    config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
-    for layer in flatten_layers(model):
-        if isinstance(layer, keras.layers.Dense | keras.layers.Embedding):
-            layer.quantize(INT8, config=config)
 
 
 def to_hugging_face(

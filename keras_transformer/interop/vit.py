@@ -29,9 +29,8 @@ class _Patches(Parameter):
     def file_shape(self) -> tuple[int, ...]:
         return self.shape
 
-    def read(self, values: np.ndarray) -> None:
-        (weight,) = self.weights
-        weight.assign(values.transpose(2, 3, 1, 0).reshape(weight.shape).astype("float32"))
+    def arrays(self, values: np.ndarray) -> list[np.ndarray]:
+        return [values.transpose(2, 3, 1, 0).reshape(self.weights[0].shape)]
 
     def write(self) -> np.ndarray:
         features, channels, height, width = self.shape
@@ -47,10 +46,8 @@ class _Positions(Parameter):
     def file_shape(self) -> tuple[int, ...]:
         return self.shape
 
-    def read(self, values: np.ndarray) -> None:
-        token, patches = self.weights
-        token.assign(values[0, 0].astype("float32"))
-        patches.assign(values[0, 1:].reshape(patches.shape).astype("float32"))
+    def arrays(self, values: np.ndarray) -> list[np.ndarray]:
+        return [values[0, 0], values[0, 1:].reshape(self.weights[1].shape)]
 
     def write(self) -> np.ndarray:
         arrays = [ops.convert_to_numpy(weight).reshape(-1, self.shape[-1]) for weight in self.weights]

@@ -20,9 +20,8 @@ class _Convolution(Parameter):
     def file_shape(self) -> tuple[int, ...]:
         return self.shape
 
-    def read(self, values: np.ndarray) -> None:
-        (weight,) = self.weights
-        weight.assign(values.transpose(2, 1, 0).reshape(weight.shape).astype("float32"))
+    def arrays(self, values: np.ndarray) -> list[np.ndarray]:
+        return [values.transpose(2, 1, 0).reshape(self.weights[0].shape)]
 
     def write(self) -> np.ndarray:
         kernel = ops.convert_to_numpy(self.weights[0]).reshape(self.shape[::-1])

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.configuration import ConfiguredLayer
+from keras_transformer.layers.quantization import matrix_arguments
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive, check_positive_integer
 
@@ -81,8 +82,8 @@ class TokenEmbedding(ConfiguredLayer):
             embeddings_initializer=self.embeddings_initializer,
             reverse_dtype="float32",
             logit_soft_cap=soft_cap,
-            dtype=self.dtype_policy,
             name="embedding",
+            **matrix_arguments(self.dtype_policy),
         )
         self.embedding.supports_masking = True  # or `logits` would warn of the mask
 

@@ -9,6 +9,7 @@ import keras
 from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers import initializers
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.quantization import matrix_arguments
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
@@ -119,8 +120,8 @@ class FeedForward(ConfiguredLayer):
             activation=activation,
             use_bias=self.use_bias,
             kernel_initializer=initializers.clone(initializer or self.kernel_initializer),
-            dtype=self.dtype_policy,
             name=name,
+            **matrix_arguments(self.dtype_policy),
         )
 
 

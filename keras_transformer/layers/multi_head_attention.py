@@ -12,6 +12,7 @@ from keras_transformer import relations
 from keras_transformer.configuration import ConfiguredLayer, serialized
 from keras_transformer.layers import initializers, masks, score_layers
 from keras_transformer.layers.positions import attention_encodings
+from keras_transformer.layers.quantization import matrix_arguments
 from keras_transformer.layers.residual import NORMS, new_norm
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.ops.random import check_rate
@@ -454,8 +455,8 @@ class MultiHeadAttention(ConfiguredLayer):
             kernel_initializer=initializers.clone(initializer or self.kernel_initializer),
             bias_initializer=initializers.clone(self.bias_initializer),
             **self.projection_options,
-            dtype=self.dtype_policy,
             name=name,
+            **matrix_arguments(self.dtype_policy),
         )
         layer.build(input_shape)
         return layer

@@ -16,6 +16,7 @@ from keras_transformer.layers import (
     TokenEmbedding,
 )
 from keras_transformer.layers.feed_forward import get_activation
+from keras_transformer.layers.quantization import matrix_arguments
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import PublishedSizes
@@ -238,8 +239,8 @@ class T5(PublishedSizes, EncoderDecoder):
                 vocabulary_size,
                 use_bias=False,
                 kernel_initializer=_fan_in(1.0),
-                dtype="float32",
                 name="head",
+                **matrix_arguments("float32"),
             )
         )
         self._build_weights()

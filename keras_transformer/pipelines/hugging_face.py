@@ -6,11 +6,12 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_transformer import interop, text
+from keras_transformer import text
 from keras_transformer.generation import ForcedPrefix
 from keras_transformer.interop import sentence_transformers
+from keras_transformer.interop.assignment import INT8, quantize_weights
 from keras_transformer.interop.hub import CONFIG, MODULES, local_folder
-from keras_transformer.interop.hugging_face import INT8, has_tokenizer_of_xlm_roberta, quantize_weights
+from keras_transformer.interop.hugging_face import has_tokenizer_of_xlm_roberta, read_model
 from keras_transformer.interop.source import Source
 from keras_transformer.models import EncoderDecoderClassifier
 from keras_transformer.pipelines.base import Pipeline
@@ -152,8 +153,7 @@ def read(
 def _pipeline(
     folder: pathlib.Path, precision: str | None, pipeline: Any, settings: Mapping[str, Any]
 ) -> Pipeline:
-    # The mean of images becomes part of weights in float.
-    model = interop.from_hugging_face(folder, precision=None if precision == INT8 else precision)
+    model = read_model(folder, precision)
     config = files.read_json(folder / CONFIG)
     pipeline = _class_of(folder, config, model) if pipeline is None else pipeline
     _check_settings(pipeline, settings)
@@ -166,7 +166,7 @@ def _pipeline(
     if getattr(arguments.get("tokenizer"), "languages", {}):
         arguments |= _languages(folder, **arguments)
     if precision == INT8:
-        quantize_weights(model)
+        quantize_weights(model)  # that of patches last: the mean of images became part of it in floats
     return pipeline(**{**arguments, **settings})
 
 

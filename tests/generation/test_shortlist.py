@@ -14,7 +14,7 @@ from keras_transformer.generation import (
     Sample,
     VocabularyShortlist,
 )
-from keras_transformer.interop.hugging_face import quantize_weights
+from keras_transformer.interop.assignment import quantize_weights
 
 VOCABULARY = 40
 IDS = [*range(3, 40, 3)]  # the end token 3 among them

@@ -1,5 +1,7 @@
 """The precision of published weights: float32, float16, bfloat16, and int8 matrices."""
 
+import tracemalloc
+
 import keras
 import ml_dtypes
 import numpy as np
@@ -8,8 +10,18 @@ from keras import ops
 
 from keras_transformer import generation, interop
 from keras_transformer.generation.generative_model import is_encoder_decoder
-from keras_transformer.interop import hugging_face
-from keras_transformer.models import BERT, GPT, T5, Llama, MaskedLanguageModel, Transformer
+from keras_transformer.interop import assignment
+from keras_transformer.interop.architecture import Parameter
+from keras_transformer.models import (
+    BERT,
+    GPT,
+    T5,
+    Llama,
+    MaskedLanguageModel,
+    SequenceClassifier,
+    Transformer,
+)
+from keras_transformer.models.base import flatten_layers
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -21,16 +33,18 @@ MODELS = {
     "t5": lambda: T5(300, **SIZES, dropout=0.0),
     "transformer": lambda: Transformer(300, **SIZES, dropout=0.0),
     "bert": lambda: MaskedLanguageModel(BERT(300, **SIZES, max_length=32)),
+    "classifier": lambda: SequenceClassifier(BERT(300, **SIZES, max_length=32), num_classes=3),
 }
 FLOATS = ("float32", "float16", "bfloat16")
 slow = pytest.mark.slow_variants
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A Llama as it is published: its weights in bfloat16."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A Llama of one block as it is published: its weights in bfloat16."""
     keras.utils.set_random_seed(0)
-    folder = interop.to_hugging_face(MODELS["llama"](), tmp_path / "llama")
+    model = Llama(300, **{**SIZES, "num_layers": 1}, num_kv_heads=1, end_id=3)
+    folder = interop.to_hugging_face(model, tmp_path_factory.mktemp("models") / "llama")
     tensors = safetensors.load_file(folder / "model.safetensors")
     halves = {name: values.astype(ml_dtypes.bfloat16) for name, values in tensors.items()}
     safetensors.save_file(halves, folder / "model.safetensors")
@@ -61,9 +75,9 @@ def test_weights_are_stored_and_computed_in_the_precision(folder, precision):
     assert cosine(logits(model), logits(interop.from_hugging_face(folder))) > 0.999
 
 
-@pytest.mark.parametrize("precision", FLOATS)
+@pytest.mark.parametrize("precision", [*FLOATS, "int8"])
 def test_large_tensors_are_read_in_blocks_without_change(folder, precision, monkeypatch):
-    monkeypatch.setattr("keras_transformer.interop.architecture._BLOCK", 1000)
+    monkeypatch.setattr(assignment, "_BLOCK", 1000)
     in_blocks = interop.from_hugging_face(folder, precision=precision)
     monkeypatch.undo()
     whole = interop.from_hugging_face(folder, precision=precision)
@@ -72,9 +86,10 @@ def test_large_tensors_are_read_in_blocks_without_change(folder, precision, monk
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's variables")
-def test_operations_do_not_copy_loaded_weights(folder, monkeypatch):
-    monkeypatch.setattr("keras_transformer.interop.architecture._BLOCK", 1000)
-    for weight in interop.from_hugging_face(folder).weights:
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_operations_do_not_copy_loaded_weights(folder, precision, monkeypatch):
+    monkeypatch.setattr(assignment, "_BLOCK", 1000)
+    for weight in interop.from_hugging_face(folder, precision=precision).weights:
         reads = [weight.value.read_value() for _ in range(2)]
         addresses = {np.asarray(memoryview(read)).ctypes.data for read in reads}
         assert len(addresses) == 1, weight.path
@@ -107,7 +122,7 @@ def test_int8_weights_are_a_quarter_and_logits_close(name):
     keras.utils.set_random_seed(0)
     model = MODELS[name]()
     expected, size = logits(model), weight_bytes(model)
-    hugging_face.quantize_weights(model)
+    assignment.quantize_weights(model)
     assert weight_bytes(model) < 0.32 * size  # matrices of 64 rows have a scale for each column
     assert cosine(logits(model), expected) > 0.999
     matrices = [weight for weight in model.weights if len(weight.shape) == 2]
@@ -115,10 +130,61 @@ def test_int8_weights_are_a_quarter_and_logits_close(name):
 
 
 @slow
-@pytest.mark.slow
-def test_int8_is_the_quantization_of_keras(folder):
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("llama", "float32"),
+        ("llama", "bfloat16"),
+        *((name, "float32") for name in ("gpt", "t5", "classifier")),
+    ],
+)
+def test_int8_is_the_quantization_of_keras(name, dtype, tmp_path):
     """Only its weights: by default Keras quantizes activations too."""
-    found, expected = interop.from_hugging_face(folder, precision="int8"), interop.from_hugging_face(folder)
+    folder = interop.to_hugging_face(MODELS[name](), tmp_path / name)
+    found = interop.from_hugging_face(folder, precision="int8", dtype=dtype)
+    expected = interop.from_hugging_face(folder, dtype=dtype)
     config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
-    expected.quantize("int8", config=config, filters="embedding|query|key|value|output|hidden|gate")
-    np.testing.assert_array_equal(logits(found), logits(expected))
+    matrices = "embedding$|query|key|value|output|hidden|gate|head$|segments|pooler"
+    expected.quantize("int8", config=config, filters=matrices)
+    assert quantization_of(found) == quantization_of(expected)
+    for weight, other in zip(found.weights, expected.weights, strict=True):
+        assert (weight.dtype, weight.trainable) == (other.dtype, other.trainable)
+        np.testing.assert_array_equal(ops.convert_to_numpy(weight), ops.convert_to_numpy(other))
+
+
+def quantization_of(model):
+    return [
+        (layer.name, layer.dtype_policy.get_config(), getattr(layer, "inputs_quantizer", None))
+        for layer in flatten_layers(model)
+        if layer.quantization_mode is not None
+    ]
+
+
+def test_int8_matrices_never_have_values_in_floats(folder, monkeypatch):
+    created = []
+    add_weight = keras.layers.Layer.add_weight
+
+    def record(*args, **kwargs):
+        created.append(add_weight(*args, **kwargs))
+        return created[-1]
+
+    monkeypatch.setattr(keras.layers.Layer, "add_weight", record)
+    model = interop.from_hugging_face(folder, precision="int8")
+    assert len(created) == len(model.weights)
+    assert {weight.dtype for weight in created if len(weight.shape) == 2} == {"int8"}
+
+
+def test_a_tensor_is_quantized_with_few_values_in_floats(monkeypatch):
+    monkeypatch.setattr(assignment, "_BLOCK", 2**14)
+    layer = keras.layers.Dense(512, use_bias=False)
+    model = keras.Sequential([keras.Input((512,)), layer])
+    assignment.quantize_weights(model)
+    parameter, scales = Parameter((layer.kernel,), transposed=True), assignment.scales_of(model)
+    values = np.random.default_rng(0).normal(size=(512, 512)).astype("float32")
+    tracemalloc.start()
+    parameter.read(values, scales)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.75 * values.nbytes  # two copies in int8, and blocks
+    restored = ops.convert_to_numpy(layer.kernel) / ops.convert_to_numpy(layer.kernel_scale)
+    np.testing.assert_allclose(restored, values.T, atol=abs(values).max() / 127)

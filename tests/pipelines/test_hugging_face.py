@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer import generation, interop, pipelines, text
+from keras_transformer.interop.assignment import quantize_weights
 from keras_transformer.models import (
     BERT,
     GPT,
@@ -300,6 +301,16 @@ def test_vit_normalizes_images_as_its_preprocessor_does(patch_size, preprocessor
     np.testing.assert_allclose(found.probabilities(IMAGES), expected, rtol=1e-3, atol=1e-5)
     assert found(IMAGES[0]) == list(LABELS.values())[expected[0].argmax()]
     assert found.resize
+
+
+def test_the_mean_of_images_is_part_of_weights_in_int8(tmp_path):
+    write_vit(tmp_path / "vit", size=8, image_mean=MEAN, image_std=DEVIATION)
+    found = pipelines.from_hugging_face(tmp_path / "vit", precision="int8").model
+    expected = pipelines.from_hugging_face(tmp_path / "vit").model
+    quantize_weights(expected)
+    for weight, other in zip(found.weights, expected.weights, strict=True):
+        assert weight.dtype == other.dtype
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (weight, other)))
 
 
 @pytest.mark.slow
