@@ -93,7 +93,8 @@ INVALID = {
 
 
 def rows():
-    lines = PAGE.read_text(encoding="utf-8").split("\n## Every pipeline\n")[1].splitlines()
+    section = PAGE.read_text(encoding="utf-8").split("\n## Every pipeline\n")[1].split("\n## ")[0]
+    lines = section.splitlines()
     table = [line.strip("| ").split("|") for line in lines if line.startswith("| `")]
     return {name.strip(): [cell.strip() for cell in cells] for name, *cells in table}
 
