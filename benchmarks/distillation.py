@@ -77,7 +77,9 @@ def distil(run: references.Run) -> references.Figures:
         measuring.progress("teacher trained")
         sources = list(dict.fromkeys(source for source, _ in train))
         beam = teacher.with_settings(generation.Beam(4))
-        pairs = recipes.generate_pairs(beam, sources, kept / "pairs.tsv", say=measuring.progress)
+        pairs = kept / "pairs.tsv"
+        if not pairs.exists():
+            recipes.generate_pairs(beam, sources, pairs, say=measuring.progress)
         sizes = settings.student_size, settings.student_epochs
         models = {
             "teacher": teacher,
@@ -119,7 +121,7 @@ def distil(run: references.Run) -> references.Figures:
             for name, translate in exports.items():
                 for label, count, size in (
                     ("sentences/s in batches", len(sentences), BATCH),
-                    ("sentences/s one by one", ONE_BY_ONE, 1),
+                    ("sentences/s one at a time", ONE_BY_ONE, 1),
                 ):
                     began = time.perf_counter()
                     for start in range(0, count, size):
@@ -139,7 +141,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 CONTENDERS = ("teacher", "teacher int8", "control", "student", "student int8", "student int8 + shortlist")
-COLUMNS = ("BLEU", "chrF", "sentences/s in batches", "sentences/s one by one")
+COLUMNS = ("BLEU", "chrF", "sentences/s in batches", "sentences/s one at a time")
 REFERENCE = references.Reference(
     __file__,
     __doc__,
