@@ -68,7 +68,7 @@ def ctranslate2_spec(model: Any) -> Any:
     from ctranslate2.converters import utils
     from ctranslate2.specs import common_spec, transformer_spec
 
-    weights = {weight.path: np.array(weight) for weight in model.weights}
+    weights = {weight.path: weight.numpy() for weight in model.weights}
     spec = transformer_spec.TransformerSpec.from_config(
         (model.num_layers, model.num_decoder_layers), model.num_heads, pre_norm=True
     )

@@ -166,7 +166,8 @@ def _pipeline(
     if getattr(arguments.get("tokenizer"), "languages", {}):
         arguments |= _languages(folder, **arguments)
     if precision == INT8:
-        quantize_weights(model)  # that of patches last: the mean of images became part of it in floats
+        # Last, because the mean of images becomes part of the weights of patches in floats.
+        quantize_weights(model)
     return pipeline(**{**arguments, **settings})
 
 
