@@ -305,7 +305,7 @@ def _from_function(traced: Any, signature: Sequence[tf.TensorSpec]) -> Any:
         )[0]
 
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # `convert` reports unconverted operations
-    with _with_actual_readers():
+    with _with_fast_graphs():
         try:
             with _without_copies():
                 return converted()
@@ -331,25 +331,39 @@ def _without_copies() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _with_actual_readers() -> Iterator[None]:
-    """Let tf2onnx record only the nodes that read a renamed value as its readers.
+def _with_fast_graphs() -> Iterator[None]:
+    """Let tf2onnx visit and record the nodes of a graph once.
 
     It renames every value of a branch or loop body, and records all of their nodes as readers of each: its memory grows
-    with the square of the number of nodes, by 18 GB for the loop of a decoder of 16 layers.
+    with the square of the number of nodes, by 18 GB for the loop of a decoder of 16 layers. After each optimisation it
+    follows every output of a graph, and visits the nodes that outputs share once for each of them.
     """
     from tf2onnx.graph import Graph
 
-    replace_all_inputs = Graph.replace_all_inputs
+    replace_all_inputs, extract_nodes = Graph.replace_all_inputs, Graph.extract_sub_graph_nodes
 
     def replace(graph: Any, old: str, new: str, ops: Any = None) -> None:
         readers = None if ops is None else [node for node in ops if old in node.input]
         replace_all_inputs(graph, old, new, readers)
 
-    Graph.replace_all_inputs = replace
+    def extract(
+        graph: Any, outputs: Sequence[str], is_input: Any = None, remove_unused_inputs: bool = True
+    ) -> list[Any]:
+        names = [*outputs, *(() if remove_unused_inputs else (node.output[0] for node in graph.inputs))]
+        found = set()
+        while names:
+            node = graph.get_node_by_output(names.pop(), search_in_parent_graphs=False)
+            if not node or node in found or (is_input and is_input(node) is False):
+                continue
+            found.add(node)
+            names += [*node.input, *(node.get_implicit_inputs() if node.get_body_graphs() else ())]
+        return [*found]
+
+    Graph.replace_all_inputs, Graph.extract_sub_graph_nodes = replace, extract
     try:
         yield
     finally:
-        Graph.replace_all_inputs = replace_all_inputs
+        Graph.replace_all_inputs, Graph.extract_sub_graph_nodes = replace_all_inputs, extract_nodes
 
 
 def _insert_captured(graph: Any, traced: Any) -> None:

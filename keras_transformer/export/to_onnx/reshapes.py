@@ -19,7 +19,7 @@ def multiply_without_reshaping(graph: Any, shapes: Shapes) -> bool:
     changed = False
     for last in graph.node:
         product = producers.get(last.input[0], "MatMul") if last.op_type == "Reshape" else None
-        if product is None or not product.name.endswith("Tensordot/MatMul"):
+        if product is None or "Tensordot/MatMul" not in product.name:
             continue
         first = producers.get(product.input[0], "Reshape")
         if first is None:
