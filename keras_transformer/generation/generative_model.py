@@ -17,8 +17,9 @@ class GenerativeModel(Protocol):
 
     Optional attributes: `max_length`, the number of positions; `output_kernel`, see `models.GPT.output_kernel`;
     `hidden_step` and `logits`, required for `Contrastive`, see `models.GPT`; `select`, required for models with a
-    recurrent state, whose `step` takes `trace`, see `layers.RecurrentMixer`; `source_is_ids`, False for an
-    encoder–decoder whose source is audio (B, N) or frames of it (B, T, F), as of `models.Whisper`.
+    recurrent state, whose `step` takes `trace`, see `layers.RecurrentMixer`; `take_rows`, so that rows that have ended
+    leave the batch in exports, see `models.GPT.take_rows`; `source_is_ids`, False for an encoder–decoder whose source
+    is audio (B, N) or frames of it (B, T, F), as of `models.Whisper`.
 
     Attributes:
         vocabulary_size: the number of ids.

@@ -3,18 +3,19 @@
 It is written with `keras.ops`. Only the key/value cache differs between XLA in Python and exports.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras import ops
+import keras
+from keras import ops, tree
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.generative_model import GenerativeModel
-from keras_transformer.generation.prompts import PromptedModel
+from keras_transformer.generation.prompts import PromptedModel, prepare
 from keras_transformer.generation.samplers import Sampler
-from keras_transformer.generation.search.base import Inputs
+from keras_transformer.generation.search.base import Inputs, State, TokenSearch
 from keras_transformer.generation.settings import Settings
 from keras_transformer.typing import Tensor
 
@@ -94,30 +95,123 @@ def generate_ids(
 
 def run_search(inputs: Inputs) -> dict[str, Tensor]:
     """Return the results of `generate_ids` for validated settings."""
-    search = new_search(inputs)
-    results = search.results(ops.while_loop(search.running, search.step, search.start()))
+    decoder = _prompted(inputs)
+    if _can_drop_rows(inputs) and isinstance(search := new_search(inputs, decoder), TokenSearch):
+        state = _run_without_ended_rows(inputs, search)
+    else:
+        search = new_search(inputs, decoder.encoded())
+        state = ops.while_loop(search.running, search.step, search.start())
+    results = search.results(state)
     return {**results, "ids": search.tokens.to_id(results["ids"])}
 
 
 def new_search(inputs: Inputs, decoder: PromptedModel | None = None) -> Any:
     """Create the search of a sampler; with a `decoder` that has read its prompt, the search continues from there."""
-    sampler, source_ids = inputs.settings.sampler, inputs.source_ids
-    if decoder is None:
-        # A matrix–vector product needs no precomputed kernel.
-        one_row = source_ids.shape[0] == 1 and sampler.hypotheses == 1
-        model: Any = inputs.model
-        shortlist, kernel = inputs.settings.logits_processors.shortlist, None
-        if shortlist is not None:
-            kernel = model.output_kernel(shortlist.token_ids)
-        elif hasattr(model, "output_kernel") and not one_row:
-            kernel = model.output_kernel()
-        decoder = PromptedModel.of(
-            inputs.model,
-            inputs.kv_cache,
-            source_ids,
-            inputs.prefix_ids,
-            inputs.padding_mask,
-            kernel,
-            inputs.start_ids,
+    return samplers.search_of(inputs.settings.sampler)(inputs, decoder or _prompted(inputs).encoded())
+
+
+def _prompted(inputs: Inputs) -> PromptedModel:
+    """Return the model with its prompt; the source is not encoded."""
+    model: Any = inputs.model
+    # A matrix–vector product needs no precomputed kernel.
+    one_row = inputs.source_ids.shape[0] == 1 and inputs.settings.sampler.hypotheses == 1
+    shortlist, kernel = inputs.settings.logits_processors.shortlist, None
+    if shortlist is not None:
+        kernel = model.output_kernel(shortlist.token_ids)
+    elif hasattr(model, "output_kernel") and not one_row:
+        kernel = model.output_kernel()
+    prompt = prepare(model, inputs.source_ids, inputs.prefix_ids, inputs.padding_mask, inputs.start_ids)
+    return PromptedModel.not_encoded(model, inputs.kv_cache, prompt, kernel)
+
+
+def _can_drop_rows(inputs: Inputs) -> bool:
+    """Return True if loops can carry a batch that shrinks, and the rows of the model's cache can be selected."""
+    is_dynamic = inputs.kv_cache.drops_rows and keras.backend.backend() == "tensorflow"
+    return is_dynamic and hasattr(inputs.model, "take_rows")
+
+
+def _run_without_ended_rows(inputs: Inputs, search: TokenSearch) -> State:
+    """Return the last state of a search; rows that have ended leave the batch.
+
+    An inner loop decodes until half of its rows have ended, and an outer loop selects the others. The outer loop
+    carries "step", the indices "rows" (B',) of the running rows, their "cached" context and cache, and the state of all
+    rows (B) without these, "state". The encoder, the prompt and the output kernel are in its body: ONNX Runtime packs
+    the weights that the inner loop multiplies only if they are constants of the graph directly around it.
+
+    Args:
+        inputs: the inputs of the generation.
+        search: the search of all rows, whose decoder has not encoded the source.
+    """
+    model: Any = inputs.model
+
+    def read_prompts(chosen: Inputs, decoder: PromptedModel) -> State:
+        decoder = decoder.encoded()
+        context = {} if decoder.context is None else {"context": decoder.context}
+        return {"cache": new_search(chosen, decoder).start_cache(), **context}
+
+    def select_and_run(carry: State) -> State:
+        rows, state = carry["rows"], carry["state"]
+        chosen = inputs.of_rows(rows)
+        decoder = _prompted(chosen)
+        cached = ops.cond(carry["step"] == 0, lambda: read_prompts(chosen, decoder), lambda: carry["cached"])
+        running = new_search(chosen, decoder.with_context(cached.get("context")))
+        new = ops.while_loop(
+            lambda new: ops.logical_and(
+                new["step"] < running.max_new_tokens,
+                2 * ops.sum(ops.cast(_unfinished(running, new), "int32")) > ops.shape(rows)[0],
+            ),
+            running.step,
+            {
+                **{name: ops.take(values, rows, axis=0) for name, values in state.items()},
+                "step": carry["step"],
+                "cache": cached["cache"],
+            },
         )
-    return samplers.search_of(sampler)(inputs, decoder)
+        kept = _indices(_unfinished(running, new))
+        cached = {**cached, "cache": new["cache"]}
+        return {
+            "step": new["step"],
+            "rows": ops.take(rows, kept, axis=0),
+            "cached": {name: model.take_rows(values, kept) for name, values in cached.items()},
+            "state": {
+                name: ops.scatter_update(values, rows[:, None], new[name]) for name, values in state.items()
+            },
+        }
+
+    state = search.start_rows()
+    rows = _indices(_unfinished(search, state))
+    chosen = inputs.of_rows(rows)
+    carry = ops.while_loop(
+        lambda carry: ops.logical_and(carry["step"] < search.max_new_tokens, ops.shape(carry["rows"])[0] > 0),
+        select_and_run,
+        {
+            "step": ops.zeros((), "int32"),
+            "rows": rows,
+            "cached": _empty(lambda: read_prompts(chosen, _prompted(chosen)), rows),
+            "state": state,
+        },
+    )
+    return {**carry["state"], "step": carry["step"]}
+
+
+def _unfinished(search: TokenSearch, state: State) -> Tensor:
+    """Return the mask (B,) of rows with a running hypothesis."""
+    return ops.any(search.unfinished(state), axis=1)
+
+
+def _indices(mask: Tensor) -> Tensor:
+    """Return the indices of the rows where a mask (B,) is True."""
+    return ops.cast(ops.nonzero(mask)[0], "int32")
+
+
+def _empty(function: Callable[[], State], rows: Tensor) -> State:
+    """Return tensors like those that a function returns, with 0 as each size that is not static."""
+    import tensorflow as tf
+
+    outputs = tf.function(function, autograph=False).get_concrete_function().structured_outputs
+    zero = ops.sum(rows[:0])
+
+    def empty(output: Any) -> Tensor:
+        return ops.zeros([zero if size is None else size for size in output.shape], output.dtype)
+
+    return tree.map_structure(empty, outputs)

@@ -19,14 +19,14 @@ class Prompt:
         real: booleans (B, P), False for padding.
         positions: integers (B, P), the positions of tokens, which do not count padding.
         empty: booleans (B,), True if the source has no tokens.
-        context: the return value of `encode`, or None for a decoder-only model.
+        source_ids: integers (B, S), the source of an encoder–decoder; None for a decoder-only model.
     """
 
     ids: Tensor
     real: Tensor
     positions: Tensor
     empty: Tensor
-    context: Any
+    source_ids: Tensor | None
 
     @property
     def before(self) -> Any:
@@ -68,10 +68,26 @@ class PromptedModel:
         output_kernel: Any = None,
         start_ids: Tensor | None = None,
     ) -> "PromptedModel":
-        """Encode the source if the model is an encoder–decoder, and prepare the prompt."""
+        """Prepare the prompt, and encode the source if the model is an encoder–decoder."""
         prompt = prepare(model, source_ids, prefix_ids, padding_mask, start_ids)
+        return cls.not_encoded(model, kv_cache, prompt, output_kernel).encoded()
+
+    @classmethod
+    def not_encoded(
+        cls, model: GenerativeModel, kv_cache: KVCache, prompt: Prompt, output_kernel: Any = None
+    ) -> "PromptedModel":
+        """Return a model whose source has not been encoded."""
         last = prompt.positions[:, -1][:, None]  # of static width
-        return cls(model, kv_cache, prompt.before, last, prompt.context, output_kernel, prompt)
+        return cls(model, kv_cache, prompt.before, last, None, output_kernel, prompt)
+
+    def encoded(self) -> "PromptedModel":
+        """Encode the source if the model is an encoder–decoder."""
+        source_ids = self.prompt.source_ids
+        return self if source_ids is None else self.with_context(self.model.encode(source_ids))
+
+    def with_context(self, context: Any) -> "PromptedModel":
+        """Return the model with the return value of `encode`."""
+        return dataclasses.replace(self, context=context)
 
     def empty_cache(self, length: Any, hypotheses: int) -> Any:
         """Create a cache for at most `length` entries, with `hypotheses` entries for each position."""
@@ -157,7 +173,6 @@ def prepare(
     if not is_encoder_decoder(model):
         ids, real = align(source_ids, real)
         return Prompt(ids, real, count_positions(real), empty, None)
-    context = model.encode(source_ids)
     if start_ids is None:
         ids = ops.full((ops.shape(source_ids)[0], 1), model.start_id, "int32")
     else:
@@ -166,8 +181,8 @@ def prepare(
     if prefix_ids is not None:
         real = ops.concatenate([real, ops.not_equal(prefix_ids, model.pad_id)], axis=1)
         ids, real = align(ops.concatenate([ids, ops.cast(prefix_ids, "int32")], axis=1), real)
-        return Prompt(ids, real, count_positions(real), empty, context)
-    return Prompt(ids, real, ops.zeros_like(ids), empty, context)
+        return Prompt(ids, real, count_positions(real), empty, source_ids)
+    return Prompt(ids, real, ops.zeros_like(ids), empty, source_ids)
 
 
 def align(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,8 @@ import abc
 from collections.abc import Sequence
 from typing import Any
 
+from keras import ops, tree
+
 from keras_transformer import ops as kt_ops
 from keras_transformer.models.base import Model
 from keras_transformer.ops.kv_cache import State
@@ -63,6 +65,10 @@ class CachedDecoding(Model):
             block.self_attention.select(block_cache, index)
             for block, block_cache in zip(self.cached_blocks(), cache, strict=True)
         ]
+
+    def take_rows(self, values: Any, index: Tensor) -> Any:
+        """Return the context or the cache of some rows of the batch, `index` integers (B',)."""
+        return tree.map_structure(lambda value: ops.take(value, index, axis=0), values)
 
     def step(
         self,

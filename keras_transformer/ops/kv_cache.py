@@ -24,9 +24,11 @@ class KVCache(abc.ABC):
 
     Attributes:
         in_place: True if entries are written by an operation that XLA runs in place.
+        drops_rows: True if rows of the batch that have ended may leave it.
     """
 
     in_place: bool
+    drops_rows: bool = False
 
     def allocate(
         self,
@@ -219,9 +221,12 @@ class GrowingCache(KVCache):
     Args:
         rolling: True to use a `RollingCache` for layers with a bounded window; False to keep all tokens, for graphs of
             a single step whose caller keeps the cache.
+        drops_rows: True if rows of the batch that have ended may leave it; False to keep all rows, for converters that
+            do not support a loop in a loop.
     """
 
     rolling: bool = True
+    drops_rows: bool = True
     in_place = False
 
     def for_window(self, window: int | None, size: int | None) -> KVCache:

@@ -3,6 +3,7 @@
 Their key/value cache grows, which does not need XLA.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.models import Unlimiformer
 from keras_transformer.pipelines.base import BATCH, Axes, Graph, spec_of
 from keras_transformer.typing import Tensor
+from keras_transformer_serving import external_data
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, TEMPERATURES, loop_name
 
 _NEW = "sequence_length"
@@ -48,6 +50,9 @@ def _blocks(model: Any) -> list[Any]:
 
 def _loop(pipeline: Any) -> Graph:
     model = pipeline.model
+    # ONNX Runtime does not pack weights of another file for the loop in a loop that drops rows.
+    num_bytes = sum(math.prod(each.shape) * tf.as_dtype(each.dtype).size for each in model.variables)
+    kv_cache = ops.GrowingCache(drops_rows=num_bytes <= external_data.MAX_BYTES)
 
     def loop(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         values = dict(zip((spec.name for spec in inputs), tensors, strict=True))
@@ -76,7 +81,8 @@ def _loop(pipeline: Any) -> Graph:
             options["start_ids"] = tf.cast(tf.where(accepted, starts, model.start_id), tf.int32)
         mask &= accepted[:, None]  # an empty row generates nothing
         ids = tf.where(mask, ids, padding_value(model))
-        out = generate_ids(pipeline, tf.cast(ids, tf.int32), mask, noise=values.get("noise"), **options)
+        options["noise"] = values.get("noise")
+        out = generate_ids(pipeline, tf.cast(ids, tf.int32), mask, kv_cache, **options)
         return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
 
     # Padding is marked by `pad_id` or, without one, by the mask.
@@ -174,7 +180,11 @@ def _cache(attentions: Iterable[tuple[str, Any, str, str]]) -> tuple[list[tf.Ten
 
 
 def generate_ids(
-    pipeline: Any, source_ids: Tensor, padding_mask: Tensor | None = None, **options: Tensor | None
+    pipeline: Any,
+    source_ids: Tensor,
+    padding_mask: Tensor | None = None,
+    kv_cache: ops.KVCache = ops.GrowingCache(),
+    **options: Tensor | None,
 ) -> dict[str, Tensor]:
     """Run the generation loop from int32 ids (B, S) to "ids" (B, M), "lengths" (B,), "scores" (B,).
 
@@ -199,7 +209,7 @@ def generate_ids(
         exportable(model),
         source_ids,
         pipeline.max_new_tokens,
-        ops.GrowingCache(),
+        kv_cache,
         sampler=pipeline.sampler,
         constraints=pipeline.constraints,
         padding_mask=padding_mask,

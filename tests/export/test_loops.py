@@ -3,13 +3,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from keras_transformer.export.to_onnx import conversion, loops, rewrites  # noqa: E402
+from keras_transformer.export.to_onnx import conversion, graph_traversal, loops, rewrites  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
@@ -67,8 +67,34 @@ def test_random_nodes_are_not_hoisted():
     )
     loop = helper.make_node("Loop", ["n", "yes", "start"], ["y"], body=body)
     graph = helper.make_graph([loop], "g", [], [value("y")])
-    loops.compute_before_loops(graph)
+    loops.compute_before_loops(graph, ())
     assert [node.op_type for node in graph.node] == ["Loop"]
+
+
+def test_weights_of_a_loop_in_a_loop_are_constants_of_the_body_around_it(tmp_path):
+    layer = keras.layers.Dense(8)
+    layer.build((None, None, 8))
+
+    def function(x):
+        def outer(i, x):
+            kernel = tf.transpose(layer.kernel.value)
+            body = lambda j, y: (j + 1, tf.tanh(tf.matmul(layer(y), kernel)))  # noqa: E731
+            return i + 1, tf.while_loop(lambda j, _: j < 2, body, (0, x))[1]
+
+        return {"y": tf.while_loop(lambda i, _: i < 2, outer, (0, x))[1]}
+
+    spec = [tf.TensorSpec([None, 3, 8], tf.float32, name="x")]
+    detached = {}
+    model = conversion.convert("f", function, spec, {"x": [], "y": []}, layer.weights, detached)
+    conversion.save(model, {}, tmp_path / "f.onnx", detached)
+    session = onnxruntime.InferenceSession(tmp_path / "f.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(["y"], {"x": X})[0], function(tf.constant(X))["y"], atol=1e-5)
+    graph = onnx.load(tmp_path / "f.onnx").graph
+    (outer,) = [body for node in graph.node for body in graph_traversal.inner(node)]
+    (inner,) = [body for node in outer.node for body in graph_traversal.inner(node)]
+    assert layer.kernel.path in {constant.name for constant in outer.initializer}
+    assert "Transpose" in {node.op_type for node in outer.node}
+    assert "Transpose" not in {node.op_type for node in [*graph.node, *inner.node]}
 
 
 @pytest.mark.slow_variants

@@ -76,13 +76,18 @@ def translator(seed=0, vocabulary_size=6, **block):
 
 
 def random_transformer(seed, end_factor=2.0, **options):
-    """Return a small encoder–decoder whose outputs differ by row.
+    """Return a small encoder–decoder whose outputs differ by row; see `with_various_outputs`."""
+    sizes = {"vocabulary_size": 40, "num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
+    return with_various_outputs(Transformer(**{**sizes, **options}), seed, end_factor)
+
+
+def with_various_outputs(model, seed, end_factor):
+    """Set the weights of a model so that its outputs differ by row, and return it.
 
     NumPy chooses the weights, so they are the same on every backend and in every process. The larger `end_factor`, the
     sooner outputs end.
     """
-    sizes = {"vocabulary_size": 40, "num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
-    model, random = Transformer(**{**sizes, **options}), np.random.default_rng(seed)
+    random = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         name = weight.path.split("/")[-1]
         if name == "gamma":

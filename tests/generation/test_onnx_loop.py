@@ -45,7 +45,8 @@ CASES = {
 def test_the_onnx_graph_gives_equal_ids(block, sampler, constraints):
     import onnxruntime
     import tensorflow as tf
-    import tf2onnx
+
+    from keras_transformer.export.to_onnx import conversion
 
     model = translator(3, 12, **block)
     noise = np.random.default_rng(0).random((3, sampler.hypotheses, MOST)).astype("float32")
@@ -63,7 +64,7 @@ def test_the_onnx_graph_gives_equal_ids(block, sampler, constraints):
     ]
     traced = tf.function(loop, input_signature=signature, autograph=False)
     expected = {name: value.numpy() for name, value in traced(*given.values()).items()}
-    graph, _ = tf2onnx.convert.from_function(traced, input_signature=signature, opset=18)
+    graph = conversion.convert("loop", loop, signature, {"input_ids": [None, None]})
     session = onnxruntime.InferenceSession(graph.SerializeToString())
     names = [output.name for output in session.get_outputs()]
     found = dict(zip(names, session.run(None, given), strict=True))

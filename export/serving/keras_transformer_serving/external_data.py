@@ -18,6 +18,8 @@ _MESSAGES: dict[str, dict[int, str]] = {
     "Function": {7: "Node", 11: "Attribute"},
     "Training": {1: "Graph", 2: "Graph"},
 }
+MAX_BYTES = 2**30
+"""The size of the weights in a graph's file, which is in memory up to four times while it is written."""
 _INITIALIZER = ("Model", 7, "Graph", 5, "Tensor")
 _DIMS, _TYPE, _NAME, _EXTERNAL_DATA = 1, 2, 8, 13  # fields of a TensorProto
 _KEY, _VALUE = 1, 2  # fields of an entry of TensorProto.external_data

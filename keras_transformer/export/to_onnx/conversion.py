@@ -19,6 +19,7 @@ from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import (
     graph_traversal,
+    loops,
     optimum,
     rewrites,
     text_graphs,
@@ -224,6 +225,7 @@ def save(
         weights.write(graph, readers, path.with_name(external_data.file_name(path.stem)))
     else:
         weights.attach(graph, readers)
+        loops.place_constants(graph)
     onnx.save_model(model, path)
 
 
@@ -276,7 +278,7 @@ def convert(
     if unknown:
         names = ", ".join(f"{operation} in {layer}" for operation, layer in sorted(unknown.items()))
         raise ValueError(f"`model` must consist of operations that ONNX supports. Received: {names}")
-    model = rewrites.simplify(model)
+    model = rewrites.simplify(model, [spec.name for spec in matrices.specs])
     model.graph.name = name
     first = axes.get(signature[0].name, [])
     named = {**{output.name: first for output in model.graph.output}, **axes}

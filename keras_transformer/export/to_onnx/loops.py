@@ -1,7 +1,7 @@
 """Optimisation of loops in ONNX graphs: fewer loop variables and hoisted invariants, with equal outputs."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from keras_transformer.export.to_onnx import graph_traversal
@@ -11,6 +11,15 @@ _MAX_SHARED_SIZE = 4096  # elements of a constant that is compared with others
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
+
+
+def set_scalar_shapes(graph: Any) -> None:
+    """Set the shapes of the iteration number and the condition in loop bodies, which ONNX Runtime reads."""
+    for node in graph.node:
+        if node.op_type == "Loop":
+            (body,) = inner(node)
+            for value in body.input[:2]:
+                value.type.tensor_type.shape.SetInParent()
 
 
 def hoist_invariants(graph: Any) -> None:
@@ -53,33 +62,82 @@ def share_constants(graph: Any) -> None:
     rename(graph, renamed)
 
 
-def compute_before_loops(graph: Any) -> None:
-    """Hoist nodes out of loops that do not depend on loop variables."""
+def compute_before_loops(graph: Any, weights: Collection[str]) -> None:
+    """Hoist nodes out of loops that do not depend on loop variables.
+
+    Nodes that depend on constants only stay in a loop around another one (see `place_constants`).
+
+    Args:
+        graph: an `onnx.GraphProto`, which is changed.
+        weights: the names of the main graph's inputs that become constants.
+    """
+    outside = {*weights, *(constant.name for constant in graph.initializer)}
     for place, node in reversed([*enumerate(graph.node)]):
         if node.op_type != "Loop":
             continue
         (body,) = inner(node)
+        constants = {*outside, *(constant.name for constant in body.initializer)}
+        keeps_constants = _has_loop(body)
         changing = {value.name for value in body.input}
         returned = {value.name for value in body.output}
         moved = []
         for inner_node in body.node:
+            is_constant = constants.issuperset(inner_node.input) and not inner(inner_node)
+            if is_constant:
+                constants.update(inner_node.output)
             if (
                 inner(inner_node)
                 or inner_node.op_type in _RANDOM
                 or not changing.isdisjoint(inner_node.input)
                 or not returned.isdisjoint(inner_node.output)
+                or (keeps_constants and is_constant)
             ):
                 changing.update(inner_node.output)
             else:
                 moved.append(inner_node)
         needed = {name for inner_node in moved for name in inner_node.input}
-        constants = [constant for constant in body.initializer if constant.name in needed]
-        graph.initializer.extend(constants)
-        for constant in constants:
+        hoisted = [constant for constant in body.initializer if constant.name in needed]
+        graph.initializer.extend(hoisted)
+        for constant in hoisted:
             body.initializer.remove(constant)
         for inner_node in reversed(moved):
             graph.node.insert(place, inner_node)
             body.node.remove(inner_node)
+
+
+def _has_loop(graph: Any) -> bool:
+    return any(node.op_type == "Loop" for node in graph.node)
+
+
+def place_constants(graph: Any) -> None:
+    """Move the constants that only a loop around another one reads into its body.
+
+    ONNX Runtime packs a constant that an operation multiplies if it is of the operation's graph or of the one directly
+    around it.
+    """
+    for node in graph.node:
+        if node.op_type != "Loop" or not _has_loop(inner(node)[0]):
+            continue
+        (body,) = inner(node)
+        read_outside = {name for other in graph.node if other is not node for name in _read(other)}
+        read_outside |= {*node.input, *(value.name for value in [*graph.input, *graph.output])}
+        read_inside = {name for inner_node in graph_traversal.nodes(body) for name in inner_node.input}
+        moved = [
+            constant
+            for constant in graph.initializer
+            if constant.name in read_inside and constant.name not in read_outside
+        ]
+        body.initializer.extend(moved)
+        for constant in moved:
+            graph.initializer.remove(constant)
+
+
+def _read(node: Any) -> set[str]:
+    """Return the names of the values that a node and its subgraphs read."""
+    return {
+        *node.input,
+        *(name for body in inner(node) for each in graph_traversal.nodes(body) for name in each.input),
+    }
 
 
 def select_before_loops(graph: Any, shapes: Shapes) -> None:

@@ -169,8 +169,15 @@ def _fold_weights(graph: Any, readers: Readers) -> None:
     """Replace transpositions and rows of weights by other weights, as only products with constants are quantised."""
     from onnx import helper, numpy_helper
 
-    constants = {constant.name: constant for constant in graph.initializer}
-    for node in [node for node in graph.node if node.op_type in ("Gather", "Transpose")]:
+    graphs = [*graph_traversal.graphs(graph)]
+    constants = {constant.name: constant for subgraph in graphs for constant in subgraph.initializer}
+    candidates = [
+        (subgraph, node)
+        for subgraph in graphs
+        for node in subgraph.node
+        if node.op_type in ("Gather", "Transpose")
+    ]
+    for subgraph, node in candidates:
         if not constants.keys() >= {*node.input}:
             continue
         weight, name = constants[node.input[0]], node.output[0]
@@ -188,7 +195,7 @@ def _fold_weights(graph: Any, readers: Readers) -> None:
             folded = np.ascontiguousarray(fold(numpy_helper.to_array(weight)))
             constants[name] = numpy_helper.from_array(folded, name)
         graph.initializer.append(constants[name])
-        graph.node.remove(node)
+        subgraph.node.remove(node)
     graph_traversal.remove_unused(graph)
 
 

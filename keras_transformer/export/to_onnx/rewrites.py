@@ -1,6 +1,6 @@
 """Rewrites of converted ONNX graphs that make them faster in ONNX Runtime, with equal outputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from keras_transformer.export.to_onnx import fusions, graph_traversal, loops, reshapes
@@ -23,7 +23,7 @@ _REWRITES = (
 )
 
 
-def simplify(model: Any) -> Any:
+def simplify(model: Any, weights: Collection[str] = ()) -> Any:
     """Simplify a model to fewer and larger operations.
 
     - Loop-invariant values, above all weights, are read from the enclosing graph: ONNX Runtime then packs weights once
@@ -36,8 +36,13 @@ def simplify(model: Any) -> Any:
     - Known and copied sizes of reshapes become constants, and Gather handles negative indices, so that no shapes are
       computed for either.
     - Common subexpressions, including equal constants, are computed once.
+
+    Args:
+        model: an `onnx.ModelProto`, which is changed.
+        weights: the names of the inputs that become constants.
     """
     for graph in [*graphs(model.graph)][::-1]:  # inner loops first
+        loops.set_scalar_shapes(graph)
         loops.hoist_invariants(graph)
         loops.share_constants(graph)
     _rewrite(model, *_REWRITES)
@@ -54,7 +59,7 @@ def simplify(model: Any) -> Any:
         loops.compute_once(graph)
         loops.merge_equal_variables(graph)
     for graph in [*graphs(model.graph)][::-1]:
-        loops.compute_before_loops(graph)
+        loops.compute_before_loops(graph, weights)
     graph_traversal.remove_unused(model.graph)
     return model
 

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export.to_onnx import graph_traversal
+from keras_transformer_serving.external_data import MAX_BYTES as MAX_BYTES
 
-MAX_BYTES = 2**30  # of weights in the graph's file, which is in memory up to four times while it is written
 MIN_EXTERNAL_BYTES = 1024  # of a weight that is written to the external file, if there is one
 _PAGE = 4096  # of the operating system: files are mapped from a multiple of it
 
@@ -81,11 +81,14 @@ class Matrices:
         del graph.input[:]
         graph.input.extend(inputs)
         dtypes: dict[str, Any] = {}
-        for node in [node for node in graph.node if node.op_type == "Cast" and node.input[0] in variables]:
-            # In mixed precision, the weights are stored in the precision of the computation.
-            variables[node.output[0]] = variables[node.input[0]]
-            dtypes[node.output[0]] = helper.tensor_dtype_to_np_dtype(node.attribute[0].i)
-            graph.node.remove(node)
+        for subgraph in graph_traversal.graphs(graph):
+            casts = [node for node in subgraph.node if node.op_type == "Cast" and node.input[0] in variables]
+            for (
+                node
+            ) in casts:  # in mixed precision, the weights are stored in the precision of the computation
+                variables[node.output[0]] = variables[node.input[0]]
+                dtypes[node.output[0]] = helper.tensor_dtype_to_np_dtype(node.attribute[0].i)
+                subgraph.node.remove(node)
         read = {name for node in graph_traversal.nodes(graph) for name in node.input}
         paths: dict[str, str] = {}
         readers: dict[str, Reader] = {}

@@ -21,6 +21,18 @@ from keras_transformer.typing import Tensor
 
 State = dict[str, Any]
 
+_OF_ROWS = (
+    "source_ids",
+    "prefix_ids",
+    "start_ids",
+    "padding_mask",
+    "noise",
+    "limits",
+    "minimums",
+    "temperatures",
+)
+"""The inputs with an axis of rows first, except "rows" and "seed"."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
@@ -55,6 +67,19 @@ class Inputs:
     minimums: Tensor | None = None
     temperatures: Tensor | None = None
     seed: Tensor | None = None
+
+    def of_rows(self, index: Tensor) -> "Inputs":
+        """Return the inputs of some rows of the batch, with `index` (B',)."""
+
+        def take(values: Any) -> Any:
+            return None if values is None else ops.take(values, index, axis=0)
+
+        return dataclasses.replace(
+            self,
+            **{name: take(getattr(self, name)) for name in _OF_ROWS},
+            rows=index if self.rows is None else take(self.rows),
+            seed=self.seed if self.seed is None or self.seed.shape[0] == 1 else take(self.seed),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +137,7 @@ class Search(Protocol):
 
 
 class BaseSearch(Search):
-    """Base class of searches of at most M steps, whose state has "step", and "ended" or a method `_unfinished`.
+    """Base class of searches of at most M steps, whose state has "step", and "ended" or a method `unfinished`.
 
     Args:
         inputs: the inputs of the generation.
@@ -134,11 +159,11 @@ class BaseSearch(Search):
 
     def running(self, state: State) -> Tensor:
         """Return True if another step is needed."""
-        return ops.logical_and(state["step"] < self.max_new_tokens, self._unfinished(state))
+        return ops.logical_and(state["step"] < self.max_new_tokens, ops.any(self.unfinished(state)))
 
-    def _unfinished(self, state: State) -> Tensor:
-        """Return True while any hypothesis is running."""
-        return ops.logical_not(ops.all(state["ended"]))
+    def unfinished(self, state: State) -> Tensor:
+        """Return the mask of running hypotheses, (B, R) or (B,)."""
+        return ops.logical_not(state["ended"])
 
     def _processed(self, logits: Tensor, ids: Tensor, step: Tensor) -> Tensor:
         """Apply the constraints to logits (B, R, V) that follow the first `step` of ids (B, R, M)."""
@@ -190,13 +215,17 @@ class TokenSearch(BaseSearch):
 
     def start(self) -> State:
         """Return the state before the first step; the cache has the prompt except its last token."""
-        prompt = self.decoder.prompt
+        return {"step": ops.zeros((), "int32"), "cache": self.start_cache(), **self.start_rows()}
+
+    def start_cache(self) -> Any:
+        """Return a cache with the prompt except its last token."""
         cache = self.decoder.read_prompt(self.hypotheses, self.max_new_tokens)
-        return {
-            "step": ops.zeros((), "int32"),
-            "cache": self.decoder.repeat(cache, self.hypotheses),
-            **self._start(self.tokens.from_id(ops.cast(prompt.ids[:, -1], "int32")), prompt.empty),
-        }
+        return self.decoder.repeat(cache, self.hypotheses)
+
+    def start_rows(self) -> State:
+        """Return the state before the first step without "step" and "cache": all tensors have an axis of rows first."""
+        prompt = self.decoder.prompt
+        return self._start(self.tokens.from_id(ops.cast(prompt.ids[:, -1], "int32")), prompt.empty)
 
     def step(self, state: State) -> State:
         """Decode one token for every hypothesis."""

@@ -63,8 +63,9 @@ class BeamSearch(TokenSearch):
             "failed_step": ops.zeros_like(last_tokens[:, 0]) - 1,
         }
 
-    def _unfinished(self, state: State) -> Tensor:
-        return ops.any(_exists(state["scores"]))
+    def unfinished(self, state: State) -> Tensor:
+        """Return the mask (B, R) of running hypotheses."""
+        return _exists(state["scores"])
 
     def _visible(self, state: State) -> Tensor:
         """Return the attention mask (B, R, M·R) of the cache entries of each hypothesis and its ancestors."""
