@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import re
 import subprocess
@@ -17,7 +18,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "expo
 SPANISH = {page: ROOT / "docs" / page.name for page in sorted((ROOT / "docs" / "es").glob("*.md"))}
 if (ROOT / "README.es.md").exists():
     SPANISH[ROOT / "README.es.md"] = ROOT / "README.md"
-GUIDES = [page for page in PAGES if page.name.startswith("own_")]
+# The guides to own data, and pages that take more than a minute.
+LONG = [
+    page for page in PAGES if page.name.startswith("own_") or page.name == "coming_from_tensorflow_models.md"
+]
 BLOCK = re.compile(r"(?:^<!-- not executed: ([^\n]+?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Blocks of commands, by page and number, that a test of their own executes.
 OWN_TESTS = {("from_transformers.md", 0)}
@@ -64,6 +68,7 @@ def run_blocks(pages, tmp_path, monkeypatch, hub, programs):
     publish(hub, tmp_path / "downloads")
     readme = {}
     for page in pages:
+        begin = sum(os.times()[:4])
         names = readme if page is PAGES[0] else {**readme}
         for number, block in enumerate(code_blocks(page)):
             title = f"{page.name}, block {number}"
@@ -76,3 +81,7 @@ def run_blocks(pages, tmp_path, monkeypatch, hub, programs):
                 command = ["bash", "-euc", block.code]
                 done = subprocess.run(command, cwd=tmp_path, env=programs, capture_output=True, text=True)
                 assert not done.returncode, f"{title}: {done.stderr[-2000:]}"
+        print(
+            f"{page.relative_to(ROOT)}: {sum(os.times()[:4]) - begin:.0f} s of processor time",
+            file=sys.stderr,
+        )

@@ -20,7 +20,7 @@ import keras_transformer as kt
 from keras_transformer_cli import commands
 from keras_transformer_options.metrics import METRICS
 from tests.pages import (
-    GUIDES,
+    LONG,
     OWN_TESTS,
     PAGES,
     ROOT,
@@ -38,8 +38,8 @@ each_page = pytest.mark.parametrize("page", [*PAGES, *SPANISH], ids=lambda page:
 
 @pytest.mark.slow
 def test_blocks_run_in_order(tmp_path, monkeypatch, hub, programs):
-    # The guides are in test_docs_guides.py; export/README.md serves the quickstart's export.
-    pages = [page for page in PAGES[:-1] if page not in GUIDES]
+    # test_docs_long.py runs the long pages; export/README.md serves the quickstart's export.
+    pages = [page for page in PAGES[:-1] if page not in LONG]
     run_blocks(pages, tmp_path, monkeypatch, hub, programs)
     assert (tmp_path / "export" / "es-en" / "manifest.json").is_file()
 
