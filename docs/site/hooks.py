@@ -218,6 +218,27 @@ def with_unbroken_words(content: str) -> str:
 # --- The theme ---
 
 
+# What the theme says in the language of a page, except the words of the configuration and of the search's dialog.
+_SPANISH = {
+    "Switch to the light palette": "Usar la paleta clara",
+    "Switch to the dark palette": "Usar la paleta oscura",
+    "Follow the system": "Seguir al sistema",
+    'aria-label="Search"': 'aria-label="Buscar"',
+    'title="Permanent link"': 'title="Enlace permanente"',
+}
+
+
+def is_spanish(page: Page) -> bool:
+    """Return whether a page is in Spanish."""
+    return page.file.src_uri.startswith("es/")
+
+
+def on_page_context(context: dict[str, Any], page: Page, config: MkDocsConfig, **_: Any) -> dict[str, Any]:
+    """Let the theme speak the language of the page."""
+    config.theme["language"] = "es" if is_spanish(page) else "en"
+    return context
+
+
 def with_named_search(output: str) -> str:
     """Name the dialog of the search for screen readers."""
     search = 'data-md-component="search" role="dialog"'
@@ -230,8 +251,9 @@ def on_post_template(output_content: str, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
-    """Name the search, and the language of Spanish pages."""
+    """Name the search, and translate the words of the configuration on Spanish pages."""
     output = with_named_search(output)
-    if page.file.src_uri.startswith("es/"):
-        output = output.replace("<article ", '<article lang="es" ')
+    if is_spanish(page):
+        for english, spanish in _SPANISH.items():
+            output = output.replace(english, spanish)
     return output
