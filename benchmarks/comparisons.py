@@ -80,7 +80,12 @@ ATTENTION = {
 }
 DEVICES = "training a GPT with JAX"
 SERVING = "HTTP server"
-GENERATION = {"seq2seq": "generation, encoder–decoder", "gpt": "generation, GPT-2's shape"}
+GENERATION = {
+    "seq2seq": "generation, encoder–decoder",
+    "gpt": "generation, GPT-2's shape",
+    "large": "generation, 128 tokens of 32,000",
+    "long": "generation, 256 tokens of 32,000",
+}
 
 
 def train_step(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
@@ -172,6 +177,22 @@ def generation(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
                 yield from compare(topic, short, result, ours, peers)
 
 
+TRANSLATION = "translation of 1,000 sentences"
+
+
+def translation(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare the translation of sentences of different lengths, in float32 and in int8."""
+    for result in runs("translation", folder):
+        for name, case in result["cases"].items():
+            figures = case["contenders"]
+            ours = forms(figures, {"ours, XLA": "in Python, with XLA", "ours, ONNX": "the ONNX export"})
+            peers = {"CTranslate2": forms(figures, {"CTranslate2": ""})}
+            yield from compare(TRANSLATION, name, result, ours, peers)
+            ours = forms(figures, {"ours, ONNX int8": "the ONNX export in int8"})
+            peers = {"CTranslate2 in int8": forms(figures, {"CTranslate2 int8": ""})}
+            yield from compare(TRANSLATION, name, result, ours, peers)
+
+
 ENCODER = "latency of an encoder as an ONNX graph"
 
 
@@ -206,6 +227,6 @@ def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 
 def all_comparisons(folder: pathlib.Path = RESULTS) -> list[Comparison]:
     """Return every comparison of speed in the results, the largest first."""
-    benchmarks = (attention, train_step, training, devices, generation, encoder_latency, serving)
+    benchmarks = (attention, train_step, training, devices, generation, translation, encoder_latency, serving)
     comparisons = [comparison for benchmark in benchmarks for comparison in benchmark(folder)]
     return sorted(comparisons, key=lambda comparison: -comparison.default)

@@ -25,7 +25,6 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 XLA, GRAPH, GRAPH_INT8 = "ours, XLA", "ours, ONNX", "ours, ONNX int8"
 HUGGING_FACE, HUB, CT2, CT2_INT8 = "transformers", "KerasHub, XLA", "CTranslate2", "CTranslate2 int8"
-COLUMNS = ((1, 1), (1, 4), (8, 1), (8, 4))  # batch size, beams
 Generate = Callable[[np.ndarray, int, int], np.ndarray]
 
 
@@ -39,6 +38,7 @@ class Shape:
         tokens: the number of generated tokens.
         layers: the number of decoder layers.
         matmuls: the number of D × D matrices by which each decoder layer multiplies vectors in a step.
+        requests: (batch size, beams) of each request.
     """
 
     compared: tuple[str, ...]
@@ -48,6 +48,7 @@ class Shape:
     matmuls: int
     size: int = 256
     vocabulary_size: int = 8000
+    requests: tuple[tuple[int, int], ...] = ((1, 1), (1, 4), (8, 1), (8, 4))
 
     @property
     def weight_bytes(self) -> int:
@@ -60,36 +61,54 @@ class Shape:
         return random.integers(4, self.vocabulary_size - 1, (batch_size, self.given), dtype="int32")
 
 
+# Self-attention has 4 multiplications, cross-attention 2 (keys and values are projected once), feed-forward 8.
+SEQ2SEQ = Shape((XLA, GRAPH, GRAPH_INT8, HUGGING_FACE, CT2, CT2_INT8), 32, 32, 3, 14)
 SHAPES = {
-    # Self-attention has 4 multiplications, cross-attention 2 (keys and values are projected once), feed-forward 8.
-    "seq2seq": Shape((XLA, GRAPH, GRAPH_INT8, HUGGING_FACE, CT2, CT2_INT8), 32, 32, 3, 14),
+    "seq2seq": SEQ2SEQ,
     "gpt": Shape((XLA, GRAPH, HUB, HUGGING_FACE), 16, 64, 4, 12),
+    "large": dataclasses.replace(SEQ2SEQ, tokens=128, vocabulary_size=32000, requests=((32, 1), (64, 1))),
+    "long": dataclasses.replace(SEQ2SEQ, tokens=256, vocabulary_size=32000, requests=((1, 4),)),
 }
+SEQ2SEQ_SHAPES = tuple(name for name in SHAPES if name != "gpt")
 
 
 def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
-    """Write the models in the format of `transformers`, and the first also in the format of CTranslate2."""
-    import ctranslate2.converters.transformers as converters
+    """Write the models in the format of `transformers`, encoder–decoders also in the format of CTranslate2."""
     import torch
     import transformers
 
+    for name in SEQ2SEQ_SHAPES:
+        torch.manual_seed(0)
+        write_seq2seq(SHAPES[name], folder / name)
+
     torch.manual_seed(0)
-    shape = SHAPES["seq2seq"]
+    shape, end = SHAPES["gpt"], 0
+    config = transformers.GPT2Config(
+        vocab_size=shape.vocabulary_size, n_layer=shape.layers, n_head=8, n_embd=shape.size, n_positions=128,
+        initializer_range=0.06, bos_token_id=end, eos_token_id=end, pad_token_id=end,
+    )  # fmt: skip
+    transformers.GPT2LMHeadModel(config).eval().save_pretrained(folder / "gpt")
+
+
+def write_seq2seq(shape: Shape, folder: pathlib.Path) -> None:
+    """Write an encoder–decoder with random weights, also for CTranslate2: in the folders float32 and int8."""
+    import ctranslate2.converters.transformers as converters
+    import transformers
+
     end, pad = 0, shape.vocabulary_size - 1  # as in published models
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
-        for name, value in (("layers", 3), ("attention_heads", 8), ("ffn_dim", 1024))
+        for name, value in (("layers", shape.layers), ("attention_heads", 8), ("ffn_dim", 4 * shape.size))
     }
     config = transformers.MarianConfig(
         vocab_size=shape.vocabulary_size, d_model=shape.size, scale_embedding=True, activation_function="relu",
-        max_position_embeddings=128, init_std=0.06, eos_token_id=end, forced_eos_token_id=None,
+        max_position_embeddings=512, init_std=0.06, eos_token_id=end, forced_eos_token_id=None,
         pad_token_id=pad, decoder_start_token_id=pad, **sides,
     )  # fmt: skip
     marian = transformers.MarianMTModel(config).eval()
     marian.final_logits_bias[0, pad] = -1e4  # padding is never generated
-    marian.save_pretrained(folder / "seq2seq")
-
+    marian.save_pretrained(folder)
     loader = converters.MarianMTLoader()
     for variant, quantization in (("float32", None), ("int8", "int8")):
         spec = loader.get_model_spec(marian)
@@ -97,21 +116,13 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
         spec.register_source_vocabulary(words)
         spec.register_target_vocabulary(words)
         spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "", str(end), "1"
-        spec.config.decoder_start_token = str(
-            end
-        )  # arbitrary, because decoding starts from a vector of zeros
+        # Arbitrary, because decoding starts from a vector of zeros.
+        spec.config.decoder_start_token = str(end)
         spec.config.add_source_eos = False
         spec.validate()
         spec.optimize(quantization)
         (folder / variant).mkdir()
         spec.save(str(folder / variant))
-
-    shape = SHAPES["gpt"]
-    config = transformers.GPT2Config(
-        vocab_size=shape.vocabulary_size, n_layer=shape.layers, n_head=8, n_embd=shape.size, n_positions=128,
-        initializer_range=0.06, bos_token_id=end, eos_token_id=end, pad_token_id=end,
-    )  # fmt: skip
-    transformers.GPT2LMHeadModel(config).eval().save_pretrained(folder / "gpt")
 
 
 def build_xla(name: str, folder: pathlib.Path, threads: int) -> Generate:
@@ -145,16 +156,12 @@ def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False
             )  # fmt: skip
             return {"ids": out["ids"][:, 0]}
 
-        import onnx
-
-        path = folder / f"{name}-{beams}-{tokens}.onnx"
+        path = folder / f"{name}-{beams}-{tokens}{'-int8' if int8 else ''}.onnx"
         if not path.exists():
             spec = [tf.TensorSpec([None, None], tf.int32, name="input_ids")]
             axes = {"input_ids": ["batch_size", "sequence_length"], "ids": ["batch_size"]}
-            onnx.save(conversion.convert("generate", loop, spec, axes, model.weights), path)
-        if int8:
-            path, graph = path.with_suffix(".int8.onnx"), onnx.load(path)
-            onnx.save(precisions.to_int8(graph), path)
+            graph = conversion.convert("generate", loop, spec, axes, model.weights)
+            conversion.save(precisions.to_int8(graph) if int8 else graph, {}, path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -168,7 +175,7 @@ def build_hugging_face(name: str, folder: pathlib.Path, threads: int) -> Generat
     import transformers
 
     torch.set_num_threads(threads)
-    kind = transformers.MarianMTModel if name == "seq2seq" else transformers.GPT2LMHeadModel
+    kind = transformers.MarianMTModel if name in SEQ2SEQ_SHAPES else transformers.GPT2LMHeadModel
     model = kind.from_pretrained(folder / name).eval()
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
@@ -187,9 +194,8 @@ def build_ctranslate2(name: str, folder: pathlib.Path, threads: int, int8: bool 
     """Return generation by CTranslate2."""
     import ctranslate2
 
-    del name
     translator = ctranslate2.Translator(
-        str(folder / ("int8" if int8 else "float32")), inter_threads=1, intra_threads=threads,
+        str(folder / name / ("int8" if int8 else "float32")), inter_threads=1, intra_threads=threads,
         compute_type="int8" if int8 else "float32",
     )  # fmt: skip
 
@@ -377,7 +383,7 @@ BENCHMARK = runner.Benchmark(
             "beams": beams,
         }
         for name, shape in SHAPES.items()
-        for batch_size, beams in COLUMNS
+        for batch_size, beams in shape.requests
     },
     {name: functools.partial(prepare, contender=name) for name in BUILDERS},
     limits={

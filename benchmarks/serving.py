@@ -311,7 +311,7 @@ def load_test(folder: str, rate: float, seconds: float) -> dict:
 def mixed_lengths(folder: str, batch_size: int, rounds: int = 15) -> dict:
     """Return how much rows that join a running batch after each token could gain.
 
-    The server computes a batch by the loop graph, in which rows that have ended wait for the others. Where rows join,
+    The server computes a batch by the loop graph, which rows leave when half of them have ended. Where rows join,
     the batch is always full, but a token needs a call of the graph of a single step, and a new row its encoder, its
     first step, and a place in the cache. Compared are the tokens per second of the loop, of rows with lengths uniform
     from 1 to `max_new_tokens`; of a batch that is always full, without the cost of rows that join, the most that can be

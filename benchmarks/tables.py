@@ -208,19 +208,21 @@ def attention() -> str:
     return measuring.table(rows)
 
 
-def generation() -> str:
-    """Return the tokens per second of each contender."""
+def generation(*shapes: str) -> str:
+    """Return the tokens per second of each contender with models of these shapes."""
     rows = []
     for result in comparisons.runs("generation"):
-        for shape, topic in comparisons.GENERATION.items():
+        for shape in shapes:
             cases = {name: case for name, case in result["cases"].items() if case["shape"] == shape}
-            for contender in next(iter(cases.values()))["contenders"]:
-                row = {"": topic.removeprefix("generation, "), "tokens/s": label(contender)}
+            topic = comparisons.GENERATION[shape].removeprefix("generation, ")
+            for contender in next(iter(cases.values()), {"contenders": {}})["contenders"]:
+                row = {"": topic, "tokens/s": label(contender)}
                 for name, case in cases.items():
                     figures = case["contenders"].get(contender)
                     row[name.partition(", ")[2]] = f"{figures['per_second']:,.0f}" if figures else "–"
                 rows.append({**row, "on": comparisons.machine(result)})
-    return measuring.table(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row if name != "on"))
+    return measuring.table([{name: row.get(name, "–") for name in [*names, "on"]} for row in rows])
 
 
 def decoder_step() -> str:
@@ -244,6 +246,24 @@ DECODING = {
     "ours, ONNX int8": ("CTranslate2 int8", 1.3, "ONNX Runtime, int8"),
     "ours, XLA": ("CTranslate2", 1.0, "XLA"),
 }
+
+
+def translation() -> str:
+    """Return the tokens per second of each contender in each case, its BLEU and the most memory it took."""
+    rows: dict[str, dict[str, str]] = {}
+    cases = read("translation")["cases"]
+    for name, case in cases.items():
+        for contender, figures in case["contenders"].items():
+            row = rows.setdefault(contender, {"tokens/s": label(contender)})
+            row[name] = f"{figures['per_second']:,.0f}"
+    for contender, row in rows.items():
+        figures = [
+            case["contenders"][contender] for case in cases.values() if contender in case["contenders"]
+        ]
+        scores = [case["contenders"][contender]["BLEU"] for name, case in cases.items() if "batches" in name]
+        row["BLEU, greedy and beam 4"] = " and ".join(f"{score:.1f}" for score in scores)
+        row["peak memory"] = f"{max(each['peak_memory_mib'] for each in figures):,.0f} MiB"
+    return measuring.table(list(rows.values()))
 
 
 def aims() -> str:
@@ -387,6 +407,7 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "attention": attention,
     "generation": generation,
     "decoder_step": decoder_step,
+    "translation": translation,
     "aims": aims,
     "inductive_bias": inductive_bias,
     "experiment": experiment,

@@ -42,7 +42,7 @@ class Settings:
     batch_size: int = 64
     corpus: str = "phrasebook"
     examples: int = 300  # of a task
-    pretraining_seconds: float = 120.0
+    pretraining_seconds: float = 400.0
     tuning_seconds: float = 40.0
     learning_rate: float = 2e-2  # of Adafactor, relative to the size of weights
     tested: int = 500
