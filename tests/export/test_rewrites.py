@@ -17,14 +17,14 @@ from keras_transformer.ops import indexing  # noqa: E402
 X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
 
-def converted(function, *inputs):
+def converted(function, *inputs, variables=()):
     """Return the operation counts of the graph, its outputs, TensorFlow's outputs, and the graph."""
     names = [f"x{i}" for i in range(len(inputs))]
     spec = [
         tf.TensorSpec([None, *x.shape[1:]], x.dtype, name=name) for name, x in zip(names, inputs, strict=True)
     ]
     graph = conversion.convert(
-        "f", lambda *x: {"y": function(*x)}, spec, {name: [] for name in [*names, "y"]}
+        "f", lambda *x: {"y": function(*x)}, spec, {name: [] for name in [*names, "y"]}, variables
     )
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(["y"], dict(zip(names, inputs, strict=True)))
@@ -41,6 +41,22 @@ def test_a_dense_layer_is_one_multiplication_and_one_addition():
     layer = keras.layers.Dense(5, bias_initializer="normal")
     layer.build((None, None, 8))
     counts, found, expected, _ = converted(layer, X)
+    assert counts["MatMul"] == 1
+    assert counts["Reshape"] == 0
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_dense_layer_of_a_branch_in_a_loop_is_not_reshaped():
+    layer = keras.layers.Dense(8)
+    layer.build((None, None, 8))
+
+    def function(x):
+        def body(i, y):
+            return i + 1, y + tf.cond(tf.equal(i, 0), lambda: layer(y), lambda: tf.sin(y))
+
+        return tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
+
+    counts, found, expected, _ = converted(function, X, variables=layer.weights)
     assert counts["MatMul"] == 1
     assert counts["Reshape"] == 0
     np.testing.assert_allclose(found, expected, atol=1e-6)
