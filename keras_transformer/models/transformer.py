@@ -252,7 +252,8 @@ class Transformer(EncoderDecoder):
         if bias is None:
             return logits
         # `maximum` stops XLA on a CPU from fusing the sum into the matrix–vector product and recomputing both.
-        return ops.maximum(logits, LOWEST) + bias
+        # `reshape` tells tf2onnx how many axes the bias has, which it does not know of weights in a loop in a loop.
+        return ops.maximum(logits, LOWEST) + ops.reshape(bias, [-1])
 
     def output_kernel(self, token_ids: Sequence[int] | None = None) -> Any:
         """Return the matrix that `logits` derives from the weights; for some tokens, with their bias if any."""
