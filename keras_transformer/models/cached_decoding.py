@@ -67,7 +67,14 @@ class CachedDecoding(Model):
         ]
 
     def take_rows(self, values: Any, index: Tensor) -> Any:
-        """Return the context or the cache of some rows of the batch, `index` integers (B',)."""
+        """Return the context or the cache of some rows of the batch, for exports.
+
+        All tensors must have the axis of rows first: override this method if a context has others.
+
+        Args:
+            values: the return value of `encode`, or a cache.
+            index: integers (B',), the indices of the rows.
+        """
         return tree.map_structure(lambda value: ops.take(value, index, axis=0), values)
 
     def step(

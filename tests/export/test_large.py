@@ -14,7 +14,8 @@ import tensorflow as tf
 import keras_transformer_serving as serving
 from keras_transformer import export, models, pipelines, text
 from keras_transformer.export.to_onnx import conversion, loops, precisions, weights
-from keras_transformer_serving import sessions
+from keras_transformer.pipelines import generation_graphs
+from keras_transformer_serving import external_data, sessions
 
 
 @pytest.fixture
@@ -54,6 +55,21 @@ def test_loops_read_large_weights(small_files, pipeline, texts, tmp_path):
         f"{name}.onnx_data" for name in ("generate_greedy", "encoder_model", "decoder_model_merged")
     }
     assert serving.load(tmp_path / "it")(texts) == pipeline(texts)
+
+
+@pytest.mark.parametrize(("limit", "drops_rows"), [(2**30, True), (2**12, False)])
+def test_graphs_with_weights_in_another_file_keep_all_rows(pipeline, monkeypatch, limit, drops_rows):
+    caches = []
+
+    def generate_ids(_, ids, mask, kv_cache, **options):
+        caches.append(kv_cache)
+        return {"ids": ids, "lengths": ids[:, 0]}
+
+    monkeypatch.setattr(external_data, "MAX_BYTES", limit)
+    monkeypatch.setattr(generation_graphs, "generate_ids", generate_ids)
+    graph = pipeline.onnx_graphs()["generate_greedy"]
+    tf.function(graph.function, input_signature=graph.inputs, autograph=False).get_concrete_function()
+    assert [cache.drops_rows for cache in caches] == [drops_rows]
 
 
 @pytest.mark.slow_variants

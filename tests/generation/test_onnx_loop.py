@@ -8,7 +8,7 @@ from keras_transformer import generation, relations
 from keras_transformer.generation import Beam, Sample
 from keras_transformer.ops import GrowingCache
 
-from .reference import translator
+from .reference import random_transformer, translator
 
 pytestmark = [
     pytest.mark.slow,
@@ -17,12 +17,19 @@ pytestmark = [
 
 SOURCES = np.array([[4, 5, 4, 3], [5, 3, 0, 0], [4, 6, 7, 5]], np.int32)
 MOST = 6
+
+
+def plain(**block):
+    return translator(3, 12, **block)
+
+
 CASES = {
-    "beam": ({}, Beam(3, num_return=2), ()),
-    "rolling": ({"relation": relations.SlidingWindow(1)}, Beam(3, num_return=2), ()),
-    "sample": ({}, Sample(1.2, top_k=9, top_p=0.9, min_p=0.01, seed=0, num_return=2), ()),
+    "beam": (plain, Beam(3, num_return=2), ()),
+    "bias of logits": (lambda: random_transformer(3, output_bias=True), generation.Greedy(), ()),
+    "rolling": (lambda: plain(relation=relations.SlidingWindow(1)), Beam(3, num_return=2), ()),
+    "sample": (plain, Sample(1.2, top_k=9, top_p=0.9, min_p=0.01, seed=0, num_return=2), ()),
     "constraints": (
-        {},
+        plain,
         Beam(2),
         (
             generation.NoRepeatNGram(2),
@@ -33,22 +40,22 @@ CASES = {
         ),
     ),
     "forced last token": (
-        {},
+        plain,
         Beam(3, 2.0, "length", "heuristic", num_return=2),
         (generation.RepetitionPenalty(3.0), generation.ForcedLastToken([3])),
     ),
 }
 
 
-@pytest.mark.parametrize(("block", "sampler", "constraints"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("make", "sampler", "constraints"), CASES.values(), ids=CASES)
 @pytest.mark.filterwarnings("ignore")
-def test_the_onnx_graph_gives_equal_ids(block, sampler, constraints):
+def test_the_onnx_graph_gives_equal_ids(make, sampler, constraints):
     import onnxruntime
     import tensorflow as tf
 
     from keras_transformer.export.to_onnx import conversion
 
-    model = translator(3, 12, **block)
+    model = make()
     noise = np.random.default_rng(0).random((3, sampler.hypotheses, MOST)).astype("float32")
     sampling = isinstance(sampler, Sample)
     given = {"input_ids": SOURCES, **({"noise": noise} if sampling else {})}
@@ -64,7 +71,7 @@ def test_the_onnx_graph_gives_equal_ids(block, sampler, constraints):
     ]
     traced = tf.function(loop, input_signature=signature, autograph=False)
     expected = {name: value.numpy() for name, value in traced(*given.values()).items()}
-    graph = conversion.convert("loop", loop, signature, {"input_ids": [None, None]})
+    graph = conversion.convert("loop", loop, signature, {"input_ids": [None, None]}, model.weights)
     session = onnxruntime.InferenceSession(graph.SerializeToString())
     names = [output.name for output in session.get_outputs()]
     found = dict(zip(names, session.run(None, given), strict=True))

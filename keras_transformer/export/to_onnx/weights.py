@@ -81,11 +81,10 @@ class Matrices:
         del graph.input[:]
         graph.input.extend(inputs)
         dtypes: dict[str, Any] = {}
+        # In mixed precision, the weights are stored in the precision of the computation.
         for subgraph in graph_traversal.graphs(graph):
             casts = [node for node in subgraph.node if node.op_type == "Cast" and node.input[0] in variables]
-            for (
-                node
-            ) in casts:  # in mixed precision, the weights are stored in the precision of the computation
+            for node in casts:
                 variables[node.output[0]] = variables[node.input[0]]
                 dtypes[node.output[0]] = helper.tensor_dtype_to_np_dtype(node.attribute[0].i)
                 subgraph.node.remove(node)
