@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import (
+    FORBIDDEN,
     BannedWords,
     Constraint,
     EndTokens,
@@ -66,13 +67,16 @@ class LogitsProcessors:
         for constraint in self.constraints:
             logits = constraint(logits, history)
         index = np.arange(logits.shape[-1])
-        if self.never:
-            logits = forbid(logits, np.isin(index, self.never))
-        if history.minimums is not None:
-            logits = forbid(
-                logits, np.isin(index, self.end_ids), history.at < history.minimums[:, None, None]
-            )
-        return logits
+        never = np.isin(index, self.never)
+        if history.minimums is None:
+            return forbid(logits, never) if self.never else logits
+        early = history.at < history.minimums[:, None, None]
+        # One pass over the logits, as they may be large.
+        biases = (
+            np.where(mask, FORBIDDEN, 0).astype("float32")
+            for mask in (never | np.isin(index, self.end_ids), never)
+        )
+        return logits + ops.where(early, *biases)
 
     @property
     def words(self) -> ForcedWords | None:

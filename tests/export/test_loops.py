@@ -132,6 +132,36 @@ def test_equal_loop_variables_are_carried_once(start, step, carried):
     assert len(loop.input) == 2 + 1 + carried
 
 
+@pytest.mark.parametrize(
+    ("branch", "step", "carried"),
+    [(tf.sin, tf.tanh, 1), (tf.cos, tf.tanh, 2), (tf.sin, tf.sin, 2)],
+    ids=["alike", "another branch", "another step"],
+)
+def test_equal_values_of_branches_and_of_loops_in_loops_are_carried_once(branch, step, carried):
+    def function(x):
+        def outer(i, a, b):
+            values = tf.cond(
+                tf.reduce_sum(a) + tf.cast(i, "float32") < 0.0,
+                lambda: (tf.exp(a), tf.exp(b)),
+                lambda: (tf.sin(a), branch(b)),
+            )
+            inner = tf.while_loop(
+                lambda j, *_: j < 2, lambda j, c, d: (j + 1, tf.tanh(a + c), step(b + d)), (0, *values)
+            )
+            return i + 1, *inner[1:]
+
+        states = tf.while_loop(lambda i, *_: i < 3, outer, (0, x, x))[1:]
+        return states[0] + 2.0 * states[1]
+
+    loop, body, _ = converted(function)
+    (choice,) = [node for node in body.node if node.op_type == "If"]
+    (inner,) = [node for node in body.node if node.op_type == "Loop"]
+    assert len(loop.input) == 2 + 1 + carried
+    assert len(choice.output) == carried
+    assert {len(each.output) for each in graph_traversal.inner(choice)} == {carried}
+    assert len(inner.input) == 2 + 1 + carried
+
+
 def test_equal_constants_are_shared():
     values = {
         "one": np.arange(3, dtype="int64"),

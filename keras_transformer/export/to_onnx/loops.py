@@ -1,7 +1,7 @@
 """Optimisation of loops in ONNX graphs: fewer loop variables and hoisted invariants, with equal outputs."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from keras_transformer.export.to_onnx import graph_traversal
@@ -187,38 +187,28 @@ def _bodies(graph: Any) -> Iterator[tuple[Any, set[str]]]:
         yield body, changing
 
 
-def merge_equal_variables(graph: Any) -> None:
-    """Remove duplicate loop variables, which have equal initial values and updates."""
+def merge_equal_outputs(graph: Any) -> None:
+    """Remove duplicate outputs of branches and duplicate loop variables, such as the positions in every layer's cache.
+
+    Outputs of branches are equal if each branch returns equal values, loop variables if they have equal initial values
+    and updates.
+    """
+    kept = {output.name for output in graph.output}
     for node in graph.node:
-        if node.op_type != "Loop":
-            continue
-        (body,) = inner(node)
-        inside = [value.name for value in body.input[2:]]
-        classes = list(
-            node.input[2:]
-        )  # variables of one class may be equal: at first, those with equal initial values
-        while True:
-            leaders = dict(reversed([*zip(classes, inside, strict=True)]))
-            same = _same_values(
-                body, {name: leaders[group] for group, name in zip(classes, inside, strict=True)}
-            )
-            returned = [same.get(value.name, value.name) for value in body.output[1 : 1 + len(inside)]]
-            finer = [f"{group} {name}" for group, name in zip(classes, returned, strict=True)]
-            if len({*finer}) == len({*classes}):
-                break
-            classes = finer
-        kept = {output.name for output in graph.output}
-        for number in reversed(range(len(inside))):
-            first = classes.index(classes[number])
-            if first != number and node.output[number] not in kept:
-                rename(body, {inside[number]: inside[first]})
-                rename(graph, {node.output[number]: node.output[first]})
-                del (
-                    body.input[2 + number],
-                    body.output[1 + number],
-                    node.input[2 + number],
-                    node.output[number],
-                )
+        same = {name: first for name, first in _same_outputs(node, {}).items() if name not in kept}
+        places = {name: place for place, name in enumerate(node.output)}
+        for name, first in reversed(same.items()):
+            place = places[name]
+            for body in inner(node):
+                if node.op_type == "Loop":
+                    rename(body, {body.input[2 + place].name: body.input[2 + places[first]].name})
+                    del body.input[2 + place], body.output[1 + place]
+                else:
+                    del body.output[place]
+            if node.op_type == "Loop":
+                del node.input[2 + place]
+            del node.output[place]
+        rename(graph, same)
 
 
 def compute_once(graph: Any) -> None:
@@ -226,11 +216,14 @@ def compute_once(graph: Any) -> None:
     rename(graph, _same_values(graph, {}))
 
 
-def _same_values(graph: Any, same: dict[str, str]) -> dict[str, str]:
+def _same_values(graph: Any, same: Mapping[str, str]) -> dict[str, str]:
     """Map values to the earlier values that they equal, given the equalities in `same`."""
     same, first = dict(same), {}
     for node in graph.node:
-        if inner(node) or node.op_type in _RANDOM:
+        if node.op_type in _RANDOM:
+            continue
+        if inner(node):
+            same |= _same_outputs(node, same)
             continue
         settings = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
         inputs = (same.get(name, name) for name in node.input)
@@ -239,3 +232,39 @@ def _same_values(graph: Any, same: dict[str, str]) -> dict[str, str]:
         if earlier is not node:
             same |= dict(zip(node.output, earlier.output, strict=True))
     return same
+
+
+def _same_outputs(node: Any, same: Mapping[str, str]) -> dict[str, str]:
+    """Map the outputs of a loop or of branches to the earlier outputs that they equal."""
+    if node.op_type == "Loop":
+        classes = _equal_variables(node, same)
+    elif node.op_type == "If":
+        classes = [*zip(*(_returned(branch, same) for branch in inner(node)), strict=True)]
+    else:
+        return {}
+    first: dict[Any, str] = {}
+    pairs = ((name, first.setdefault(group, name)) for name, group in zip(node.output, classes, strict=False))
+    return {name: earlier for name, earlier in pairs if name and name != earlier}
+
+
+def _equal_variables(loop: Any, same: Mapping[str, str]) -> list[Any]:
+    """Return a class for each loop variable, the same for variables that are always equal."""
+    (body,) = inner(loop)
+    inside = [value.name for value in body.input[2:]]
+    classes: list[Any] = [
+        same.get(name, name) for name in loop.input[2:]
+    ]  # at first, by their initial values
+    while True:
+        leaders = dict(reversed([*zip(classes, inside, strict=True)]))
+        equal = {name: leaders[group] for group, name in zip(classes, inside, strict=True)}
+        returned = _returned(body, {**same, **equal})[1 : 1 + len(inside)]
+        finer = [*zip(classes, returned, strict=True)]
+        if len({*finer}) == len({*classes}):
+            return classes
+        classes = finer
+
+
+def _returned(graph: Any, same: Mapping[str, str]) -> list[str]:
+    """Return the outputs of a body or branch, equal ones by one name."""
+    same = _same_values(graph, same)
+    return [same.get(output.name, output.name) for output in graph.output]

@@ -28,7 +28,7 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
 
     - Loop-invariant values, above all weights, are read from the enclosing graph: ONNX Runtime then packs weights once
       and does not copy them at each step. Nodes that depend on them only are hoisted out of the loop. Equal loop
-      variables, such as the positions in every layer's cache, are merged.
+      variables, such as the positions in every layer's cache, and equal outputs of branches are merged.
     - The matrix multiplication of a Dense layer is not reshaped to two axes; consecutive reshapes are merged. The scale
       of queries follows them, where ONNX Runtime fuses it with the product.
     - Layer normalisation becomes one operation, an attention mask one addition, and the choice of the most probable
@@ -57,7 +57,7 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
     for graph in [*graphs(model.graph)]:
         loops.share_constants(graph)
         loops.compute_once(graph)
-        loops.merge_equal_variables(graph)
+        loops.merge_equal_outputs(graph)
     for graph in [*graphs(model.graph)][::-1]:
         loops.compute_before_loops(graph, weights)
     graph_traversal.remove_unused(model.graph)
