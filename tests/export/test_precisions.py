@@ -299,6 +299,14 @@ def test_a_model_in_float16_is_not_converted(tmp_path, pipeline, monkeypatch):
         export.onnx(pipeline, tmp_path / "it", precisions=ALL)
 
 
+@pytest.mark.parametrize("write", [export.onnx, export.bundle])
+def test_a_model_in_bfloat16_raises_an_error_before_the_export(write, tmp_path, pipeline, monkeypatch):
+    monkeypatch.setattr(type(pipeline.model), "compute_dtype", "bfloat16")
+    with pytest.raises(ValueError, match="`pipeline` must .*float32 or float16.*Received: .*in bfloat16"):
+        write(pipeline, tmp_path / "it")
+    assert not (tmp_path / "it").exists()
+
+
 @pytest.mark.slow
 def test_a_bundle_is_committed_at_once(quick, pipeline, sentence_pairs, tmp_path, capsys):
     texts = [source for source, _ in sentence_pairs]

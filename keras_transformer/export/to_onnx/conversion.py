@@ -130,6 +130,11 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
             precisions=precisions,
         )
     dtype = pipeline.model.compute_dtype
+    if dtype == "bfloat16":
+        raise ValueError(
+            "`pipeline` must have a model that computes in float32 or float16, since the converter to ONNX does not "
+            "support bfloat16. Copy the weights to a float32 model. Received: a model that computes in bfloat16"
+        )
     if len(precisions) > 1 and dtype != FLOAT32:
         raise ArgumentError(
             f"{{precisions}} must be ({FLOAT32!r},) for a model that does not compute in float32. "
