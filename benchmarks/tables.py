@@ -16,7 +16,7 @@ from comparisons import read
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("attention", "benchmarks", "models")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("attention", "benchmarks", "models", "serving")),
 )
 BLOCK = re.compile(
     r"(<!-- benchmarks/tables\.py: ([a-z_]+)((?: \w+)*) -->\n).*?^(<!-- end -->)", re.DOTALL | re.MULTILINE
@@ -319,6 +319,64 @@ def aims() -> str:
     return measuring.table([{name: row.get(name, "–") for name in names} for row in rows.values()])
 
 
+def serving() -> str:
+    """Return the rate, latency and processor time of each server."""
+    one, many = (read("serving")["cases"][name]["contenders"] for name in ("1 client", "64 clients"))
+    rows = [
+        {
+            "": label(name),
+            "requests/s, 64 clients": f"{figures['per_second']:,.0f}",
+            "ms, p50 and p95": f"{figures['ms p50']:.0f} and {figures['ms p95']:.0f}",
+            "processor time of a request": f"{1000 * figures['processor_seconds']:.1f} ms",
+            "1 client: ms, p50": f"{one[name]['ms p50']:.1f}",
+        }
+        for name, figures in many.items()
+    ]
+    rows += [
+        {"": name, "1 client: ms, p50": f"{one[name]['ms p50']:.1f}"} for name in one if name not in many
+    ]
+    return measuring.table([{name: row.get(name, "–") for name in rows[0]} for row in rows])
+
+
+def overload() -> str:
+    """Return what the server answers at twice the rate that it sustains."""
+    load = read("serving")["load"]
+    rows = {
+        "requests per second": f"{load['requests per second']:,.0f}",
+        "answered": f"{load['statuses']['200']:,}",
+        "rejected (429)": f"{load['statuses']['429']:,}",
+        "closed without an answer": str(load["closed without an answer"]),
+        "slowest answer": f"{load['longest ms'] / 1000:.2f} s",
+        "memory in each third": f"{', '.join(f'{each:.0f}' for each in load['resident MB by thirds'])} MB",
+    }
+    return measuring.table([rows])
+
+
+def joining_rows() -> str:
+    """Return the gain of rows that join a running batch, relative to the generation loop."""
+    ratios = {
+        "a batch that is always full, without the cost of rows that join": "ratio, at most",
+        "with this cost": "ratio of rows that join",
+    }
+    cases = read("serving")["mixed lengths"]
+    return measuring.table(
+        [
+            {"tokens/s": name, **{case: f"{figures[key]:.2f} ×" for case, figures in cases.items()}}
+            for name, key in ratios.items()
+        ]
+    )
+
+
+def recurrent_generation() -> str:
+    """Return the processor time of a token of each mixer, and the size of its state."""
+    rows: dict[str, dict[str, str]] = {}
+    for name, case in read("recurrent_generation")["cases"].items():
+        for contender, figures in case["contenders"].items():
+            row = rows.setdefault(contender, {"": contender})
+            row[name] = f"{1000 * figures['processor_seconds']:.2f} ms, {figures['state_mib']:.2f} MiB"
+    return measuring.table(list(rows.values()))
+
+
 def inductive_bias() -> str:
     """Return the held-out accuracy with few samples, by relation."""
     result, samples = read("inductive_bias"), ("8", "32", "128", "512")
@@ -409,6 +467,10 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "decoder_step": decoder_step,
     "translation": translation,
     "aims": aims,
+    "serving": serving,
+    "overload": overload,
+    "joining_rows": joining_rows,
+    "recurrent_generation": recurrent_generation,
     "inductive_bias": inductive_bias,
     "experiment": experiment,
 }
