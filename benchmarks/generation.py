@@ -147,26 +147,36 @@ def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False
 
     generation, model = _ours(name, folder, threads)
 
+    # One session for requests of every length: the threads of a session wait busily after each request, and would
+    # take the cores from another session's.
     @functools.cache
-    def session(beams: int, tokens: int) -> Any:
-        def loop(input_ids: Any) -> dict[str, Any]:
+    def session(beams: int) -> Any:
+        def loop(input_ids: Any, max_new_tokens: Any) -> dict[str, Any]:
             out = generation.generate_ids(
-                model, input_ids, tokens, ops.GrowingCache(), min_new_tokens=tokens,
-                sampler="greedy" if beams == 1 else _beam(generation, beams),
+                model, input_ids, SHAPES[name].tokens, ops.GrowingCache(), limits=max_new_tokens,
+                minimums=max_new_tokens, sampler="greedy" if beams == 1 else _beam(generation, beams),
             )  # fmt: skip
             return {"ids": out["ids"][:, 0]}
 
-        path = folder / f"{name}-{beams}-{tokens}{'-int8' if int8 else ''}.onnx"
+        path = folder / f"{name}-{beams}{'-int8' if int8 else ''}.onnx"
         if not path.exists():
-            spec = [tf.TensorSpec([None, None], tf.int32, name="input_ids")]
-            axes = {"input_ids": ["batch_size", "sequence_length"], "ids": ["batch_size"]}
+            spec = [
+                tf.TensorSpec([None, None], tf.int32, name="input_ids"),
+                tf.TensorSpec([None], tf.int32, name="max_new_tokens"),
+            ]
+            batch = ["batch_size"]
+            axes = {"input_ids": [*batch, "sequence_length"], "max_new_tokens": batch, "ids": batch}
             graph = conversion.convert("generate", loop, spec, axes, model.weights)
             conversion.save(precisions.to_int8(graph) if int8 else graph, {}, path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
-    return lambda ids, beams, tokens: session(beams, tokens).run(["ids"], {"input_ids": ids})[0]
+    def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
+        inputs = {"input_ids": ids, "max_new_tokens": np.full(len(ids), tokens, "int32")}
+        return session(beams).run(["ids"], inputs)[0][:, :tokens]
+
+    return generate
 
 
 def build_hugging_face(name: str, folder: pathlib.Path, threads: int) -> Generate:
