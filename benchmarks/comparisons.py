@@ -83,9 +83,15 @@ SERVING = "HTTP server"
 GENERATION = {
     "seq2seq": "generation, encoder–decoder",
     "gpt": "generation, GPT-2's shape",
-    "large": "generation, 128 tokens of 32,000",
-    "long": "generation, 256 tokens of 32,000",
+    "large": "generation, long outputs",
+    "long": "generation, long outputs",
 }
+
+
+def generation_case(name: str, case: Mapping[str, Any]) -> str:
+    """Return the name of a case of generation within its topic."""
+    request = name.partition(", ")[2]
+    return f"{request}, {case['tokens']} tokens" if case["shape"] in ("large", "long") else request
 
 
 def train_step(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
@@ -161,7 +167,7 @@ def generation(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare generation on every machine that was measured, in float32 and in int8."""
     for result in runs("generation", folder):
         for name, case in result["cases"].items():
-            figures, short = case["contenders"], name.partition(", ")[2]
+            figures, short = case["contenders"], generation_case(name, case)
             topic = GENERATION[case["shape"]]
             ours = forms(figures, {"ours, XLA": "in Python, with XLA", "ours, ONNX": "the ONNX export"})
             peers = {

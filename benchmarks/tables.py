@@ -210,19 +210,20 @@ def attention() -> str:
 
 def generation(*shapes: str) -> str:
     """Return the tokens per second of each contender with models of these shapes."""
-    rows = []
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
     for result in comparisons.runs("generation"):
-        for shape in shapes:
-            cases = {name: case for name, case in result["cases"].items() if case["shape"] == shape}
-            topic = comparisons.GENERATION[shape].removeprefix("generation, ")
-            for contender in next(iter(cases.values()), {"contenders": {}})["contenders"]:
-                row = {"": topic, "tokens/s": label(contender)}
-                for name, case in cases.items():
-                    figures = case["contenders"].get(contender)
-                    row[name.partition(", ")[2]] = f"{figures['per_second']:,.0f}" if figures else "–"
-                rows.append({**row, "on": comparisons.machine(result)})
-    names = list(dict.fromkeys(name for row in rows for name in row if name != "on"))
-    return measuring.table([{name: row.get(name, "–") for name in [*names, "on"]} for row in rows])
+        cases = {name: case for name, case in result["cases"].items() if case["shape"] in shapes}
+        for name, case in cases.items():
+            topic = comparisons.GENERATION[case["shape"]].removeprefix("generation, ")
+            for contender, figures in case["contenders"].items():
+                machine = comparisons.machine(result)
+                row = rows.setdefault((machine, topic, contender), {"": topic, "tokens/s": label(contender)})
+                row |= {
+                    comparisons.generation_case(name, case): f"{figures['per_second']:,.0f}",
+                    "on": machine,
+                }
+    names = list(dict.fromkeys(name for row in rows.values() for name in row if name != "on"))
+    return measuring.table([{name: row.get(name, "–") for name in [*names, "on"]} for row in rows.values()])
 
 
 def decoder_step() -> str:
@@ -284,7 +285,8 @@ def aims() -> str:
                     further = figures[peer]["seconds_per_further_token"]
                     limit = None if step is None else further / step["seconds"]
                     ratio_ = figures[contender]["per_second"] / figures[peer]["per_second"]
-                    add(f"{label(contender)}: {name.partition(', ')[2]}", peer, aim, result, ratio_, limit)
+                    row = f"{label(contender)}: {comparisons.generation_case(name, case)}"
+                    add(row, peer, aim, result, ratio_, limit)
     step, figures = read("train_step"), read("train_step")["cases"]["step"]["contenders"]
     ours, peer = figures["keras_transformer, XLA"], figures["KerasHub, XLA"]
     rate = ours["per_second"] / ours["share_of_limit"]

@@ -130,6 +130,12 @@ def test_values_are_copied_to_a_device():
     assert value.device_name() == "cpu"
 
 
+def test_threads_sleep_after_a_request(small, tmp_path):
+    small.write(tmp_path / "it")
+    options = serving.load(tmp_path / "it")._session.get_session_options()
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+
+
 def test_threads_sets_the_number_of_threads_of_an_operation(small, tmp_path):
     small.write(tmp_path / "it")
     session = serving.load(tmp_path / "it", threads=1)._session
