@@ -95,16 +95,16 @@ def generation_case(name: str, case: Mapping[str, Any]) -> str:
 
 
 def train_step(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
-    """Compare a step of `fit`; Keras' default on a CPU is without XLA."""
-    result = read("train_step", folder)
-    figures = result["cases"]["step"]["contenders"]
-    ours = forms(figures, {"keras_transformer": "without XLA", "keras_transformer, XLA": "with XLA"})
-    peers = {
-        "KerasHub": {"KerasHub": "without XLA", "KerasHub, XLA": "with XLA"},
-        "PyTorch": {"PyTorch": "eager", "PyTorch, compiled": "compiled"},
-    }
-    rates = {peer: forms(figures, names) for peer, names in peers.items()}
-    yield from compare(TRAINING_STEP, "", result, ours, rates)
+    """Compare a step of `fit` on every machine; Keras' default on a CPU is without XLA."""
+    for result in runs("train_step", folder):
+        figures = result["cases"]["step"]["contenders"]
+        ours = forms(figures, {"keras_transformer": "without XLA", "keras_transformer, XLA": "with XLA"})
+        peers = {
+            "KerasHub": {"KerasHub": "without XLA", "KerasHub, XLA": "with XLA"},
+            "PyTorch": {"PyTorch": "eager", "PyTorch, compiled": "compiled"},
+        }
+        rates = {peer: forms(figures, names) for peer, names in peers.items()}
+        yield from compare(TRAINING_STEP, "", result, ours, rates)
 
 
 OURS_ON_SPA_ENG = {

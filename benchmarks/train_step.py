@@ -4,11 +4,12 @@ Run it with `make benchmarks`, or by hand as README.md beside it says. `--help` 
 """
 
 import argparse
+import collections
 import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import measuring
@@ -17,6 +18,8 @@ import runner
 
 OURS, HUB, TORCH = "keras_transformer", "KerasHub", "PyTorch"
 PAD = 0
+Size = tuple[int, int, int]
+"""(rows, inner, columns) of a multiplication of (rows, inner) by weights (inner, columns)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,19 +42,28 @@ class Shapes:
         """The number of source and target tokens of a step."""
         return 2 * self.batch_size * self.length
 
-    def matmuls(self) -> dict[tuple[int, int, int], int]:
-        """Return the number of multiplications of (rows, inner) by weights (inner, columns) in a forward pass."""
-        rows, model, hidden = self.batch_size * self.length, self.model_dim, self.hidden_dim
-        return {
-            (rows, model, model): 4 * self.num_layers + 8 * self.num_layers,
-            (rows, model, hidden): 2 * self.num_layers,
-            (rows, hidden, model): 2 * self.num_layers,
-            (rows, model, self.vocabulary_size): 1,
-        }
+    def matmuls(self, sources: int, targets: int) -> collections.Counter[Size]:
+        """Return the number of multiplications of each size in a forward pass over positions of sources and targets.
+
+        Each side has a feed-forward network, self-attention, and two of the multiplications of cross-attention.
+        """
+        model, hidden = self.model_dim, self.hidden_dim
+        counts: collections.Counter[Size] = collections.Counter()
+        for rows in (sources, targets):
+            counts[rows, model, model] += 6 * self.num_layers
+            counts[rows, model, hidden] += self.num_layers
+            counts[rows, hidden, model] += self.num_layers
+        counts[targets, model, self.vocabulary_size] += 1
+        return counts
+
+    @property
+    def step_matmuls(self) -> collections.Counter[Size]:
+        """The number of multiplications of each size in the forward pass of a step."""
+        return self.matmuls(self.tokens // 2, self.tokens // 2)
 
     def step_operations(self) -> float:
         """Return the floating-point operations of the matrix multiplications of a step: forward, and twice backward."""
-        weights = sum(2 * math.prod(shape) * count for shape, count in self.matmuls().items())
+        weights = sum(2 * math.prod(shape) * count for shape, count in self.step_matmuls.items())
         # Per encoder block one attention, per decoder block two; scores and weighted sum each.
         attention = 3 * self.num_layers * 2 * 2 * self.batch_size * self.length**2 * self.model_dim
         return 3.0 * (weights + attention)
@@ -257,35 +269,13 @@ def _fit(keras: Any, model: Any, loss: Any, shapes: Shapes, jit: bool, steps: in
 
 
 def prepare_limit(shapes: Shapes, context: runner.Context, library: str) -> runner.Run:
-    """Prepare matrix multiplications with the shapes of a step.
-
-    A step computes each product three times: forward x·W, and backward dy·Wᵀ and xᵀ·dy.
-    """
-    multiply, finish = _multiply(library, context.threads)
-    random = np.random.default_rng(0)
-
-    def draw(*shape: int) -> Any:
-        return finish(random.standard_normal(shape, dtype="float32"))
-
-    matmuls = shapes.matmuls()
+    """Prepare matrix multiplications with the shapes of a step."""
+    matmuls = shapes.step_matmuls
     sizes = {*matmuls, (2048, 2048, 2048)}
-    operands = {
-        size: (draw(size[0], size[1]), draw(size[1], size[2]), draw(size[0], size[2])) for size in sizes
-    }
-
-    def three(size: tuple[int, int, int]) -> None:
-        inputs, weights, gradient = operands[size]
-        multiply(inputs, weights, False, False)
-        multiply(gradient, weights, False, True)
-        multiply(inputs, gradient, True, False)
+    measure = matmul_seconds(library, context.threads, sizes, max(3, context.options.steps))
 
     def run() -> runner.Figures:
-        times = {}
-        for size in sizes:
-            three(size)
-            times[size] = min(
-                measuring.seconds(lambda size=size: three(size)) for _ in range(max(3, context.options.steps))
-            )
+        times = measure()
         rates = {
             f"gflops, {'×'.join(map(str, size))}": 6e-9 * math.prod(size) / times[size] for size in sizes
         }
@@ -299,6 +289,36 @@ def prepare_limit(shapes: Shapes, context: runner.Context, library: str) -> runn
         }
 
     return run
+
+
+def matmul_seconds(
+    library: str, threads: int, sizes: Collection[Size], repeats: int
+) -> Callable[[], dict[Size, float]]:
+    """Return a function that measures the seconds of the three multiplications of each size in a step.
+
+    A step computes each product three times: forward x·W, and backward dy·Wᵀ and xᵀ·dy.
+    """
+    multiply, finish = _multiply(library, threads)
+    random = np.random.default_rng(0)
+
+    def draw(*shape: int) -> Any:
+        return finish(random.standard_normal(shape, dtype="float32"))
+
+    operands = {
+        size: (draw(size[0], size[1]), draw(size[1], size[2]), draw(size[0], size[2])) for size in sizes
+    }
+
+    def three(size: Size) -> None:
+        inputs, weights, gradient = operands[size]
+        multiply(inputs, weights, False, False)
+        multiply(gradient, weights, False, True)
+        multiply(inputs, gradient, True, False)
+
+    def fastest(size: Size) -> float:
+        three(size)
+        return min(measuring.seconds(lambda: three(size)) for _ in range(repeats))
+
+    return lambda: {size: fastest(size) for size in sizes}
 
 
 def _multiply(library: str, threads: int) -> tuple[Callable[..., Any], Callable[[np.ndarray], Any]]:

@@ -5,6 +5,7 @@ steps. Each contender has batches that suit it. The model is the one of `train_s
 """
 
 import argparse
+import collections
 import dataclasses
 import functools
 import itertools
@@ -144,6 +145,10 @@ CONTENDERS = {
 }
 
 
+# The contender whose batches limit a case, by whether it is compiled by XLA.
+LIMITED = {False: f"{OURS}, 64 shapes", True: f"{OURS}, 16 shapes, XLA"}
+
+
 def real_tokens(batch: Batch) -> int:
     """Return the number of source and target ids without padding."""
     return int((batch["source_ids"] != PAD).sum() + (batch["labels"] != PAD).sum())
@@ -188,6 +193,24 @@ def prepare(case: dict[str, Any], context: runner.Context, name: str) -> runner.
     # Without XLA, TensorFlow and PyTorch need no function for each shape.
     first = of_each_shape if contender.jit else of_each_shape[:3]
     return runner.first_step(lambda: train(first), run)
+
+
+def prepare_limit(case: dict[str, Any], context: runner.Context, library: str) -> runner.Run:
+    """Prepare only the multiplications by weights of steps with the batches of this package that have least padding."""
+    content = pickle.loads((context.folder / f"{LIMITED[case['xla']]}.pickle").read_bytes())
+    batches, shapes = content[2], train_step.Shapes(length=MAX_LENGTH)
+    counts = sum(
+        (shapes.matmuls(batch["source_ids"].size, batch["labels"].size) for batch in batches),
+        start=collections.Counter(),
+    )
+    measure = train_step.matmul_seconds(library, context.threads, counts, repeats=3)
+    units = sum(map(real_tokens, batches))
+
+    def run() -> runner.Figures:
+        times = measure()
+        return {"units": units, "seconds": sum(times[size] * count for size, count in counts.items())}
+
+    return run
 
 
 def keras_steps(
@@ -242,7 +265,7 @@ def torch_steps(
 
 def applies(case: dict[str, Any], contender: str) -> bool:
     """Return whether a contender belongs to a case, with or without XLA; PyTorch belongs to both."""
-    return CONTENDERS[contender].jit in (case["xla"], None)
+    return contender not in CONTENDERS or CONTENDERS[contender].jit in (case["xla"], None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -259,6 +282,10 @@ BENCHMARK = runner.Benchmark(
     "tokens",
     CASES,
     {name: functools.partial(prepare, name=name) for name in CONTENDERS},
+    limits={
+        f"the matrix multiplications, by {name}": functools.partial(prepare_limit, library=library)
+        for name, library in (("TensorFlow", "tensorflow"), ("PyTorch", "torch"))
+    },
     applies=applies,
     fresh=True,
     setup=setup,
