@@ -162,7 +162,9 @@ class LinkPredictor(HeadedGAT):
 
     def __init__(self, encoder: GAT, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        self.bias = self.add_weight(name="bias", shape=(), initializer="zeros", dtype="float32")
+        self.bias = self.add_weight(
+            name="bias", shape=(), initializer="zeros", dtype="float32", autocast=False
+        )
         self.built = True
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
