@@ -234,11 +234,13 @@ def processor(description: str) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as a Markdown table, with columns of numbers aligned to the right and floats of three digits."""
-    names = list(rows[0])
-    texts = [
-        [f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows
-    ]
+    """Return rows as a Markdown table, with columns of numbers aligned to the right and floats of three digits.
+
+    Columns are in the order in which rows have them; a row has a dash where it has no value.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    values = [[row.get(name, "–") for name in names] for row in rows]
+    texts = [[f"{each:.3g}" if isinstance(each, float) else str(each) for each in row] for row in values]
     columns = list(zip(*texts, strict=True))
     right = [all(cell[:1] in "0123456789*–-" for cell in column) for column in columns]
     widths = [max(3, len(name), *map(len, column)) for name, column in zip(names, columns, strict=True)]

@@ -321,8 +321,7 @@ def aims() -> str:
             for key in ("ours", "the matrix multiplications, by ONNX Runtime")
         )
         add(f"this package, ONNX: an encoder, {name}", "torch.onnx", round(1 / 0.85, 2), latency, *ratios)
-    names = list(dict.fromkeys(key for row in rows.values() for key in row))
-    return measuring.table([{name: row.get(name, "–") for name in names} for row in rows.values()])
+    return measuring.table(list(rows.values()))
 
 
 def serving() -> str:
@@ -341,7 +340,7 @@ def serving() -> str:
     rows += [
         {"": name, "1 client: ms, p50": f"{one[name]['ms p50']:.1f}"} for name in one if name not in many
     ]
-    return measuring.table([{name: row.get(name, "–") for name in rows[0]} for row in rows])
+    return measuring.table(rows)
 
 
 def overload() -> str:

@@ -100,6 +100,12 @@ def test_comparisons_are_sorted_by_relative_speed(comparisons, tables, tmp_path)
     assert tables.ratio(row.default) == "**0.11 ×**"
 
 
+def test_a_row_has_a_dash_where_it_has_no_value(tables):
+    table = tables.measuring.table([{"": "a", "x": "1"}, {"": "b", "y": 0.1234}])
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert cells == [["a", "1", "–"], ["b", "–", "0.123"]]
+
+
 def test_ratios_are_bold_if_this_package_is_slower(tables):
     assert [tables.ratio(value) for value in (0.994, 0.996, 1.234, 3.14, 26.4)] == [
         "**0.99 ×**",
