@@ -14,6 +14,8 @@ from keras_transformer.generation import (
     Sample,
     Speculative,
 )
+from keras_transformer.generation.constraints import FORBIDDEN, History
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.search import categorical
 
 from .reference import decoder
@@ -28,6 +30,16 @@ LIMITS = np.array([1, 6, 3, 11, 4])
 @pytest.fixture(scope="module")
 def model(random_transformer):
     return random_transformer(6)
+
+
+def test_end_tokens_are_forbidden_before_the_minimum_of_each_row():
+    processors = LogitsProcessors(constraints=(), end_ids=(1, 2), never=(0,))
+    history = History(np.zeros((3, 2, 4), "int32"), 2, (1, 2), minimums=np.array([0, 2, 3]))
+    logits = np.random.default_rng(0).normal(size=(3, 2, 5)).astype("float32")
+    found = keras.ops.convert_to_numpy(processors(logits, history))
+    forbidden = np.array([[1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 0, 0]], bool)[:, None]
+    np.testing.assert_array_equal(found <= FORBIDDEN / 2, np.broadcast_to(forbidden, found.shape))
+    np.testing.assert_array_equal(found[found > FORBIDDEN / 2], logits[found > FORBIDDEN / 2])
 
 
 @pytest.mark.slow
