@@ -77,7 +77,7 @@ class PromptedModel:
         cls, model: GenerativeModel, kv_cache: KVCache, prompt: Prompt, output_kernel: Any = None
     ) -> "PromptedModel":
         """Return a model whose source has not been encoded."""
-        last = prompt.positions[:, -1][:, None]  # of static width
+        last = ops.take(prompt.positions, [-1], axis=1)  # of static size, also in ONNX
         return cls(model, kv_cache, prompt.before, last, None, output_kernel, prompt)
 
     def encoded(self) -> "PromptedModel":

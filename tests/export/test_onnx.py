@@ -128,7 +128,8 @@ def test_graphs_are_valid_use_opset_18_and_known_operations(graphs, name):
     onnx.checker.check_model(model, full_check=True)
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == 18
     assert model.graph.name == name
-    assert all(conversion._is_known(node) for node in graph_traversal.nodes(model.graph))
+    unknown = {node.op_type for node in graph_traversal.nodes(model.graph) if not conversion._is_known(node)}
+    assert unknown <= {"MultiHeadAttention"}  # of ONNX Runtime
     axes = [axis for _, dims in shapes([*model.graph.input, *model.graph.output]).values() for axis in dims]
     assert not [axis for axis in axes if str(axis).startswith("unk")]
 

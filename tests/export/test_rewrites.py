@@ -9,32 +9,13 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
-from keras_transformer.export.to_onnx import conversion, graph_traversal  # noqa: E402
+from keras_transformer.export.to_onnx import conversion  # noqa: E402
 from keras_transformer.generation.search import logits  # noqa: E402
 from keras_transformer.models import BERT  # noqa: E402
 from keras_transformer.ops import indexing  # noqa: E402
+from tests.export.conversions import converted  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
-
-
-def converted(function, *inputs, variables=()):
-    """Return the operation counts of the graph, its outputs, TensorFlow's outputs, and the graph."""
-    names = [f"x{i}" for i in range(len(inputs))]
-    spec = [
-        tf.TensorSpec([None, *x.shape[1:]], x.dtype, name=name) for name, x in zip(names, inputs, strict=True)
-    ]
-    graph = conversion.convert(
-        "f", lambda *x: {"y": function(*x)}, spec, {name: [] for name in [*names, "y"]}, variables
-    )
-    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(["y"], dict(zip(names, inputs, strict=True)))
-    expected = function(*map(tf.constant, inputs)).numpy()
-    return (
-        collections.Counter(node.op_type for node in graph_traversal.nodes(graph.graph)),
-        found,
-        expected,
-        graph,
-    )
 
 
 def test_a_dense_layer_is_one_multiplication_and_one_addition():
@@ -359,7 +340,8 @@ def test_rows_are_picked_by_one_gather(vectors):
         return indexing.pick(x * 1 if vectors else x[..., 0] * 1, index)
 
     counts, found, expected, _ = converted(function, X, INDEX)
-    assert (counts["GatherND"], counts["Gather"], counts["Reshape"]) == (1, 0, 0)
+    assert counts["GatherND" if vectors else "GatherElements"] == 1
+    assert counts["Gather"] == counts["Reshape"] == 0
     np.testing.assert_array_equal(found, expected)
 
 
@@ -399,3 +381,48 @@ def test_a_condition_for_each_value_is_kept():
     counts, found, expected, _ = converted(function, X)
     assert (counts["Where"], counts["Mul"]) == (1, 0)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_any_of_one_element_is_the_element():
+    def function(x):
+        return tf.where(tf.reduce_any(x > 0, axis=1)[:, None], x, 0.0)
+
+    counts, found, expected, _ = converted(function, X[:, 0, :1])
+    assert (counts["ReduceSum"], counts["Squeeze"]) == (0, 1)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.reduce_sum(tf.cast(x > 0, "float32"), axis=1) > 1,
+        lambda x: tf.reduce_sum(tf.cast(tf.abs(tf.cast(2 * x, "int32")), "float32"), axis=1) > 0,
+        lambda x: tf.reduce_any(tf.concat([x, -x], 1) > 0, axis=1),
+    ],
+    ids=["more than one", "of numbers", "of two"],
+)
+def test_similar_sums_are_kept(function):
+    x = np.array([[0.5], [-1.5], [0.0]], "float32")
+    counts, found, expected, _ = converted(lambda x: tf.cast(function(x), "float32"), x)
+    assert counts["ReduceSum"] == 1
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_indices_of_top_k_are_not_cast_twice():
+    def function(x):
+        index = tf.math.top_k(x, 2)[1]
+        return tf.concat([tf.cast(index, "float32"), tf.gather(x, index, axis=1, batch_dims=1)], 1)
+
+    counts, found, expected, _ = converted(function, X[:, 0])
+    assert counts["Cast"] == 1
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_rows_of_other_axes_are_picked_after_a_reshape():
+    def function(x, index):
+        return indexing.pick(tf.reshape(x * 1, [-1, 24]), index)
+
+    index = np.array([[0, 23, 5], [7, 7, 1]], "int32")
+    counts, found, expected, _ = converted(function, X, index)
+    assert (counts["GatherElements"], counts["Gather"], counts["Reshape"]) == (1, 0, 1)
+    np.testing.assert_array_equal(found, expected)

@@ -177,6 +177,7 @@ def zero_by_multiplication(graph: Any, shapes: Shapes) -> bool:
         factor, one = f"{node.output[0]}_factor", f"{node.output[0]}_one"
         values = next(numpy_helper.to_array(item) for item in graph.initializer if item.name == zero)
         graph.initializer.append(numpy_helper.from_array(np.ones_like(values), one))
+        shapes[factor] = shapes[condition]
         select = helper.make_node("Where", [condition, one, zero], [factor], factor)
         graph.node.insert([*graph.node].index(node), select)
         node.op_type = "Mul"

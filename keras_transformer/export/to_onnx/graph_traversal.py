@@ -86,6 +86,28 @@ def constant(graph: Any, name: str) -> float | None:
     return float(numpy_helper.to_array(scalars[0]).item()) if scalars else None
 
 
+def sort(graph: Any) -> None:
+    """Sort the nodes of a graph so that each follows those whose values it and its subgraphs read."""
+    remaining = {name for node in graph.node for name in node.output if name}
+    waiting, order = [*graph.node], []
+    while waiting:
+        later = []
+        for node in waiting:
+            read = {
+                *node.input,
+                *(name for body in inner(node) for each in nodes(body) for name in each.input),
+            }
+            read |= {output.name for body in inner(node) for each in graphs(body) for output in each.output}
+            if remaining.isdisjoint(read):
+                order.append(type(node).FromString(node.SerializeToString()))
+                remaining.difference_update(node.output)
+            else:
+                later.append(node)
+        waiting = later
+    del graph.node[:]
+    graph.node.extend(order)
+
+
 def remove_unused(graph: Any) -> None:
     """Remove unused nodes and constants."""
     while True:

@@ -162,6 +162,7 @@ def select_before_loops(graph: Any, shapes: Shapes) -> None:
             if not changing.isdisjoint([condition, values]):
                 continue
             name = f"{node.output[0]}_values"
+            shapes[name] = shapes[values]
             select = helper.make_node("Where", [condition, values, zero], [name], name)
             place = [*body.node].index(node)
             body.node.insert(place, select)
@@ -211,9 +212,17 @@ def merge_equal_outputs(graph: Any) -> None:
         rename(graph, same)
 
 
-def compute_once(graph: Any) -> None:
-    """Eliminate common subexpressions."""
-    rename(graph, _same_values(graph, {}))
+def compute_once(graph: Any, is_main: bool = False) -> None:
+    """Eliminate common subexpressions; the outputs of the main graph keep their names."""
+    same = _same_values(graph, {})
+    rename(graph, same)
+    returned = {output.name for output in graph.output}
+    produced = {name for node in graph.node for name in node.output}
+    for output in () if is_main else graph.output:
+        earlier = same.get(output.name)
+        if earlier in produced and earlier not in returned:
+            returned.add(earlier)
+            output.name = earlier
 
 
 def _same_values(graph: Any, same: Mapping[str, str]) -> dict[str, str]:

@@ -114,6 +114,7 @@ def to_int8(model: Any, readers: Readers | None = None) -> Any:
     _fold_weights(copy.graph, readers)
     # Quantised weights have a quarter of the size.
     is_large = weights.num_bytes(copy.graph, readers) // 4 > weights.MAX_BYTES
+    _set_types_of_multiplications(copy.graph)
     quant_utils.add_pre_process_metadata(copy)  # avoids a warning; `rewrites` has simplified the model
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.onnx"
@@ -197,6 +198,17 @@ def _fold_weights(graph: Any, readers: Readers) -> None:
         graph.initializer.append(constants[name])
         subgraph.node.remove(node)
     graph_traversal.remove_unused(graph)
+
+
+def _set_types_of_multiplications(graph: Any) -> None:
+    """Set the type of the results of multiplications, which ONNX does not infer for operations of ONNX Runtime."""
+    from onnx import TensorProto, helper
+
+    for subgraph in graph_traversal.graphs(graph):
+        names = [node.output[0] for node in subgraph.node if node.op_type == "MatMul"]
+        subgraph.value_info.extend(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names
+        )
 
 
 def _folded(read: weights.Reader, fold: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

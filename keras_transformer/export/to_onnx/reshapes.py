@@ -9,6 +9,8 @@ import numpy as np
 from keras_transformer.export.to_onnx import graph_traversal
 from keras_transformer.export.to_onnx.graph_traversal import Shapes, rename
 
+# The operations that return booleans.
+_CONDITIONS = {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or"}
 _LOWEST = -1e38  # a bound that no finite logit reaches
 _OMITTED_END = 10**9  # tf2onnx's value for an omitted end
 
@@ -196,7 +198,10 @@ def remove_full_slices(graph: Any, _: Shapes) -> bool:
 
 
 def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
-    """Reshape(Gather(Reshape(x, [-1, …]), Reshape(b · J + i, [-1]))) → GatherND(x, i), of x (B, J, …), i (B, R)."""
+    """Reshape(Gather(Reshape(x, [-1, …]), Reshape(b · J + i, [-1]))) → GatherND(x, i), of x (B, J, …), i (B, R).
+
+    GatherElements for x (B, J). If x has other axes, it is reshaped.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     producers = graph_traversal.Producers(graph)
@@ -209,37 +214,93 @@ def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
         if first is None or added is None or any(attribute.i for attribute in gather.attribute):
             continue
         x, name = first.input[0], last.output[0]
-        sizes, made = shapes.get(x, []), shapes.get(name, [])
-        if len(sizes) < 2 or sizes[1] is None or len(made) != len(sizes) or made[2:] != sizes[2:]:
-            continue
-        if None in sizes[2:] or [*shapes.get(first.output[0], [])[1:]] != sizes[2:]:
+        made, inner = shapes.get(name, []), shapes.get(first.output[0], [None, None])[1:]
+        if len(made) < 2 or None in inner or made[2:] != inner:
             continue
         for rows, index in (added.input, added.input[::-1]):
-            if _are_offsets(graph, producers, rows, sizes[1]) and shapes.get(index, [])[1:] == made[1:2]:
+            size = _offset(graph, producers, rows)
+            if size is not None and shapes.get(index, [])[1:] == made[1:2]:
                 break
         else:
             continue
-        axes, integers, indices = f"{name}_axes", f"{name}_integers", f"{name}_indices"
-        graph.initializer.append(numpy_helper.from_array(np.array([2], "int64"), axes))
+        sizes, steps = shapes.get(x, [None, None])[1:], []
+        if None in sizes or math.prod(sizes) != size * math.prod(inner):
+            continue
+        if sizes != [size, *inner]:
+            shape = numpy_helper.from_array(np.array([-1, size, *inner], "int64"), f"{name}_rows_shape")
+            graph.initializer.append(shape)
+            steps.append(helper.make_node("Reshape", [x, shape.name], [f"{name}_rows"], f"{name}_rows"))
+            x = f"{name}_rows"
+        if inner:
+            axes, integers, indices = f"{name}_axes", f"{name}_integers", f"{name}_indices"
+            graph.initializer.append(numpy_helper.from_array(np.array([2], "int64"), axes))
+            steps += [
+                helper.make_node("Cast", [index], [integers], integers, to=TensorProto.INT64),
+                helper.make_node("Unsqueeze", [integers, axes], [indices], indices),
+                helper.make_node("GatherND", [x, indices], [name], name, batch_dims=1),
+            ]
+        else:
+            steps.append(helper.make_node("GatherElements", [x, index], [name], name, axis=1))
         place = [*graph.node].index(last)
-        cast = helper.make_node("Cast", [index], [integers], integers, to=TensorProto.INT64)
-        graph.node.insert(place, helper.make_node("GatherND", [x, indices], [name], name, batch_dims=1))
-        graph.node.insert(place, helper.make_node("Unsqueeze", [integers, axes], [indices], indices))
-        graph.node.insert(place, cast)
         graph.node.remove(last)
+        for node in reversed(steps):
+            graph.node.insert(place, node)
         changed = True
     return changed
 
 
-def _are_offsets(graph: Any, producers: graph_traversal.Producers, name: str, size: int) -> bool:
-    """Return whether a value is 0, size, 2 · size, … (B, 1)."""
+def _offset(graph: Any, producers: graph_traversal.Producers, name: str) -> int | None:
+    """Return J for a value 0, J, 2 · J, … (B, 1), None for others."""
     product = producers.get(name, "Mul")
     counted = None if product is None else producers.get(product.input[0], "Unsqueeze")
     range_ = None if counted is None else producers.get(counted.input[0], "Range", through={"Cast"})
-    if range_ is None:
-        return False
-    numbers = [graph_traversal.constant(graph, value) for value in (product.input[1], *range_.input[::2])]
-    return numbers == [size, 0, 1]
+    if range_ is None or [graph_traversal.constant(graph, value) for value in range_.input[::2]] != [0, 1]:
+        return None
+    size = graph_traversal.constant(graph, product.input[1])
+    return None if size is None else int(size)
+
+
+def cast_once(graph: Any, _: Shapes) -> bool:
+    """Cast(Cast(i, int32), t) → Cast(i, t), and i for int64, for the indices i of a TopK."""
+    from onnx import TensorProto
+
+    producers = graph_traversal.Producers(graph)
+    returned = {output.name for output in graph.output}
+    changed = False
+    for last in [node for node in graph.node if node.op_type == "Cast"]:
+        cast = producers.get(last.input[0], "Cast")
+        top = None if cast is None else producers.get(cast.input[0], "TopK")
+        if top is None or cast.input[0] != top.output[1]:
+            continue
+        if last.attribute[0].i == TensorProto.INT64 and last.output[0] not in returned:
+            rename(graph, {last.output[0]: cast.input[0]})
+            graph.node.remove(last)
+        else:
+            last.input[0] = cast.input[0]
+        changed = True
+    return changed
+
+
+def squeeze_any_of_one(graph: Any, shapes: Shapes) -> bool:
+    """Greater(ReduceSum(Cast(c)), 0) → Squeeze(c), as in TensorFlow's `reduce_any`, along axes of size one."""
+    producers = graph_traversal.Producers(graph)
+    changed = False
+    for last in [node for node in graph.node if node.op_type == "Greater"]:
+        total = producers.get(last.input[0], "ReduceSum")
+        cast = None if total is None else producers.get(total.input[0], "Cast")
+        condition = None if cast is None else producers.get(cast.input[0])
+        if condition is None or condition.op_type not in _CONDITIONS or len(total.input) < 2:
+            continue
+        axis, sizes = graph_traversal.constant(graph, total.input[1]), shapes.get(cast.input[0], [])
+        if axis is None or not -len(sizes) <= axis < len(sizes) or sizes[int(axis)] != 1:
+            continue
+        keeps = any(attribute.name == "keepdims" and attribute.i for attribute in total.attribute)
+        if keeps or graph_traversal.constant(graph, last.input[1]) != 0:
+            continue
+        last.op_type = "Squeeze"
+        last.input[:] = [cast.input[0], total.input[1]]
+        changed = True
+    return changed
 
 
 def gather_negative_indices(graph: Any, shapes: Shapes) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from keras_transformer.export.to_onnx import fusions, graph_traversal, loops, reshapes
+from keras_transformer.export.to_onnx import attention, fusions, graph_traversal, loops, reshapes
 from keras_transformer.export.to_onnx.graph_traversal import Shapes, graphs
 
 _REWRITES = (
@@ -14,6 +14,8 @@ _REWRITES = (
     reshapes.remove_lowest_maximum,
     reshapes.gather_negative_indices,
     reshapes.gather_in_rows,
+    reshapes.cast_once,
+    reshapes.squeeze_any_of_one,
     fusions.fuse_layer_normalization,
     fusions.mask_by_addition,
     fusions.gelu_of_erf,
@@ -31,6 +33,7 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
       variables, such as the positions in every layer's cache, and equal outputs of branches are merged.
     - The matrix multiplication of a Dense layer is not reshaped to two axes; consecutive reshapes are merged. The scale
       of queries follows them, where ONNX Runtime fuses it with the product.
+    - The attention of a decoding step becomes one operation of ONNX Runtime.
     - Layer normalisation becomes one operation, an attention mask one addition, and the choice of the most probable
       token one TopK. GELU gets the form that ONNX Runtime fuses with the preceding bias.
     - Known and copied sizes of reshapes become constants, and Gather handles negative indices, so that no shapes are
@@ -54,9 +57,10 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
     for graph in [*graphs(model.graph)]:
         loops.select_before_loops(graph, shapes)
         fusions.zero_by_multiplication(graph, shapes)
+    attention.fuse_attention(model, shapes)
     for graph in [*graphs(model.graph)]:
         loops.share_constants(graph)
-        loops.compute_once(graph)
+        loops.compute_once(graph, graph is model.graph)
         loops.merge_equal_outputs(graph)
     for graph in [*graphs(model.graph)][::-1]:
         loops.compute_before_loops(graph, weights)

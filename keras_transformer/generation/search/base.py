@@ -272,5 +272,6 @@ class TokenSearch(BaseSearch):
         before = self.decoder.before
         if isinstance(before, int) and before == 0:
             return visible
-        prompt = ops.ones((ops.shape(visible)[0], self.hypotheses, before), "bool")
+        rows = 1 if visible.shape[0] == 1 else ops.shape(self.last_positions)[0]
+        prompt = ops.ones((rows, self.hypotheses, before), "bool")
         return ops.concatenate([prompt, visible], axis=2)

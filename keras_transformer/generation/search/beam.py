@@ -94,18 +94,7 @@ class BeamSearch(TokenSearch):
             scores, parents, tokens = self._constrained_candidates(
                 self.logits_processors.words, extended_scores(processed), state["ids"], step
             )
-        entries = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
-        flat = ops.reshape(log_probabilities, [-1, self.hypotheses * vocabulary])
-        new_scores = ops.where(_exists(scores), self._pick(flat, parents * vocabulary + tokens), 0.0)
-        candidates = {
-            "ids": self._with_column(self._pick(state["ids"], parents), tokens, step),
-            "token_scores": self._with_column(self._pick(state["token_scores"], parents), new_scores, step),
-            "ancestors": self._pick(entries, parents),
-            "last_tokens": tokens,
-            "scores": scores,
-        }
         ends = self.logits_processors.ends(tokens)
-        ended = self._merge_ended(state, candidates, ends, step + 1)
         running_scores = ops.where(ends, FORBIDDEN, scores)
         if self.logits_processors.words is None:
             running_scores, order = ops.top_k(running_scores, self.hypotheses)
@@ -113,13 +102,38 @@ class BeamSearch(TokenSearch):
             priorities = -ops.cast(ops.arange(scores.shape[1]), "float32")
             _, order = ops.top_k(ops.where(_exists(running_scores), priorities, FORBIDDEN), self.hypotheses)
             running_scores = self._pick(running_scores, order)
-        running = {name: self._pick(values, order) for name, values in candidates.items()}
-        running["scores"] = running_scores
-        if self.limits is not None:
+
+        def best_and_running(values: Tensor) -> Tensor:
+            """Return the values (B, 2R) of the R best candidates, and of the R best that do not end."""
+            return ops.concatenate([values[:, : self.hypotheses], self._pick(values, order)], axis=1)
+
+        parents, tokens = best_and_running(parents), best_and_running(tokens)
+        scores = ops.concatenate([scores[:, : self.hypotheses], running_scores], axis=1)
+        flat = ops.reshape(log_probabilities, [-1, self.hypotheses * vocabulary])
+        new_scores = ops.where(_exists(scores), self._pick(flat, parents * vocabulary + tokens), 0.0)
+        candidates = {
+            "ids": self._with_column(self._pick(state["ids"], parents), tokens, step),
+            "token_scores": self._with_column(self._pick(state["token_scores"], parents), new_scores, step),
+            "scores": scores,
+        }
+        ends = ends[:, : self.hypotheses]
+        if self.limits is None:
+            new = {name: values[:, : self.hypotheses] for name, values in candidates.items()}
+            ended = self._merge_ended(state, new, ends, step + 1)
+        else:
             at_limit = (step + 1 >= self.limits)[:, None]
-            truncated = ops.logical_and(at_limit, self._is_complete(running["ids"], step + 1))
-            ended = self._merge_ended(ended, running, truncated, step + 1)
-            running["scores"] = running_scores = ops.where(at_limit, FORBIDDEN, running_scores)
+            truncated = ops.logical_and(at_limit, _exists(running_scores))
+            truncated = self._complete(truncated, candidates["ids"][:, self.hypotheses :], step + 1)
+            ended = self._merge_ended(state, candidates, ops.concatenate([ends, truncated], axis=1), step + 1)
+            running_scores = ops.where(at_limit, FORBIDDEN, running_scores)
+        entries = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
+        running = {
+            "ids": candidates["ids"][:, self.hypotheses :],
+            "token_scores": candidates["token_scores"][:, self.hypotheses :],
+            "ancestors": self._pick(entries, parents[:, self.hypotheses :]),
+            "last_tokens": tokens[:, self.hypotheses :],
+            "scores": running_scores,
+        }
         if self.sampler.early_stopping:
             running["scores"] = self._without_stopped(running_scores, ended["ended_ranking"], step + 1)
         failed = ops.logical_and(invalid, state["failed_step"] < 0)
@@ -132,9 +146,8 @@ class BeamSearch(TokenSearch):
             "token_scores": state["token_scores"],
             "scores": state["scores"],
         }
-        ended = self._merge_ended(
-            state, truncated, self._is_complete(state["ids"], self.max_new_tokens), self.max_new_tokens
-        )
+        complete = self._complete(_exists(state["scores"]), state["ids"], self.max_new_tokens)
+        ended = self._merge_ended(state, truncated, complete, self.max_new_tokens)
         count = self.sampler.num_return
         exists = _exists(ended["ended_ranking"])
         token_scores = ops.where(exists[..., None], ended["ended_token_scores"], 0.0)
@@ -222,30 +235,27 @@ class BeamSearch(TokenSearch):
             (1 + len(self.logits_processors.end_ids)) * self.hypotheses, self.hypotheses * scores.shape[-1]
         )
 
-    def _is_complete(self, ids: Tensor, length: Any) -> Tensor:
-        """Return the mask (B, R) of hypotheses (B, R, M) that contain all forced words."""
+    def _complete(self, mask: Tensor, ids: Tensor, length: Any) -> Tensor:
+        """Return a mask (B, R) of hypotheses (B, R, M) without those that lack forced words."""
         words = self.logits_processors.words
         if words is None:
-            return ops.ones_like(ids[..., 0], dtype="bool")
-        return ops.equal(words.progress(ids, length), words.total)
+            return mask
+        return ops.logical_and(mask, ops.equal(words.progress(ids, length), words.total))
 
     def _merge_ended(self, state: State, candidates: State, ends: Tensor, length: Any) -> State:
-        """Merge the candidates that end, among the R best, into the R best finished hypotheses."""
-        count = self.hypotheses
-        new = {name: values[:, :count] for name, values in candidates.items()}
+        """Merge the candidates (B, J, …) that end, a mask (B, J), into the R best finished hypotheses."""
         penalties = ops.convert_to_tensor(self.sampler.penalties(self.max_new_tokens))
-        ranking = new["scores"] / ops.take(penalties, length, axis=0)
-        ends = ops.logical_and(ends[:, :count], _exists(new["scores"]))
-        ranking = ops.where(ends, ranking, FORBIDDEN)
-        best, order = ops.top_k(ops.concatenate([state["ended_ranking"], ranking], axis=1), count)
+        ends = ops.logical_and(ends, _exists(candidates["scores"]))
+        ranking = ops.where(ends, candidates["scores"] / ops.take(penalties, length, axis=0), FORBIDDEN)
+        best, order = ops.top_k(ops.concatenate([state["ended_ranking"], ranking], axis=1), self.hypotheses)
         lengths = ops.cast(ends, "int32") * length
 
         def merged(name: str, values: Tensor) -> Tensor:
             return self._pick(ops.concatenate([state[f"ended_{name}"], values], axis=1), order)
 
         return {
-            "ended_ids": merged("ids", new["ids"]),
-            "ended_token_scores": merged("token_scores", new["token_scores"]),
+            "ended_ids": merged("ids", candidates["ids"]),
+            "ended_token_scores": merged("token_scores", candidates["token_scores"]),
             "ended_lengths": merged("lengths", lengths),
             "ended_ranking": best,
         }

@@ -91,7 +91,9 @@ class SinusoidalPositions(ConfiguredLayer):
     def encode(self, positions: Tensor, model_dim: int) -> Tensor:
         """Return the encodings of positions (…), counted from `first_position`, float32 (…, D)."""
         frequencies = geometric(self.max_wavelength, model_dim, self.endpoint)
-        return paired_waves(positions + self.first_position, frequencies, self.layout)
+        if self.first_position:
+            positions = positions + self.first_position
+        return paired_waves(positions, frequencies, self.layout)
 
     def shift_matrix(self, offset: int, model_dim: int) -> np.ndarray:
         r"""Return the matrix that maps every encoding to the encoding `offset` positions later.
