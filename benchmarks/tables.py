@@ -239,7 +239,8 @@ def decoder_step() -> str:
             }
             for name, each in seconds.items():
                 row = rows.setdefault(name, {"ms": label(name)})
-                row[str(case["batch_size"] * case["beams"])] = f"{1000 * each:.2f}"
+                digits = 2 if each > 1e-5 else 4
+                row[str(case["batch_size"] * case["beams"])] = f"{1000 * each:.{digits}f}"
     return measuring.table(list(rows.values()))
 
 
@@ -283,9 +284,10 @@ def aims() -> str:
             for name, case in result["cases"].items():
                 figures = case["contenders"]
                 if contender in figures and peer in figures:
-                    step = case["limits"].get(f"the matrix multiplications, by {library}")
-                    further = figures[peer]["seconds_per_further_token"]
-                    limit = None if step is None else further / step["seconds"]
+                    limits = {name: each["seconds"] for name, each in case["limits"].items()}
+                    step = limits.get(f"the matrix multiplications, by {library}")
+                    loop = 0 if library == "XLA" else limits.get("an empty loop of ONNX Runtime", 0)
+                    limit = step and figures[peer]["seconds_per_further_token"] / (step + loop)
                     ratio_ = figures[contender]["per_second"] / figures[peer]["per_second"]
                     row = f"{label(contender)}: {comparisons.generation_case(name, case)}"
                     add(row, peer, aim, result, ratio_, limit)

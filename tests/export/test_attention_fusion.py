@@ -88,6 +88,17 @@ def test_keys_and_values_may_be_computed_before(length, bias):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def test_one_number_is_not_a_bias():
+    def step(x, keys, values):
+        query, key, value = (heads(x, kernel, np.array([0.5], "float32")) for kernel in KERNELS)
+        return attend(query, tf.concat([keys, key], 2), tf.concat([values, value], 2))
+
+    counts, found, expected, _ = converted(step, inputs(3), past(), past())
+    assert is_fused(counts)
+    assert counts["Add"] == 3
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("length", [1, 3])
 def test_rotated_queries_and_keys_are_joined(length):
     def step(x, keys, values):

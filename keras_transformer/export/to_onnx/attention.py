@@ -239,7 +239,7 @@ class _Fusion:
         """
         from onnx import numpy_helper
 
-        added = [self._vector_added(name) for name in names]
+        added = [self._bias_added(name) for name in names]
         if any(len(self._shapes.get(name, [])) == 4 for name in names[1:]):
             added[1:] = [(name, np.zeros_like(added[0][1])) for name in names[1:]] if added[0] else []
         if None in added:
@@ -248,10 +248,10 @@ class _Fusion:
         self._graph.initializer.append(numpy_helper.from_array(vectors, bias))
         return [x for x, _ in added], bias
 
-    def _vector_added(self, name: str) -> tuple[str, np.ndarray] | None:
-        """Return x and b for a value x + b with a constant vector b."""
+    def _bias_added(self, name: str) -> tuple[str, np.ndarray] | None:
+        """Return x and b for a value x + b with a constant b that has an element for each feature."""
         node = self._producers.get(name, "Add")
         for x, vector in () if node is None else (node.input, node.input[::-1]):
-            if vector in self._vectors:
+            if vector in self._vectors and self._shapes.get(name, [])[-1:] == [len(self._vectors[vector])]:
                 return x, self._vectors[vector]
         return None
