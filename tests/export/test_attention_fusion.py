@@ -88,6 +88,19 @@ def test_keys_and_values_may_be_computed_before(length, bias):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("tied", [False, True], ids=["keys and values", "keys as values"])
+def test_two_attentions_may_share_a_past(tied):
+    def step(x, keys, values):
+        first, second, new = (heads(x, kernel) for kernel in KERNELS)
+        keys = tf.concat([keys, new], 2)
+        values = keys if tied else tf.concat([values, new], 2)
+        return tf.tanh(attend(first, keys, values)) + attend(second, keys, values)
+
+    counts, found, expected, _ = converted(step, inputs(3), past(), past())
+    assert (counts["MultiHeadAttention"], counts["Softmax"]) == (2, 0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_one_number_is_not_a_bias():
     def step(x, keys, values):
         query, key, value = (heads(x, kernel, np.array([0.5], "float32")) for kernel in KERNELS)

@@ -70,6 +70,7 @@ class _Fusion:
         self._graph, self._shapes, self._vectors = graph, shapes, vectors
         self._producers = graph_traversal.Producers(graph)
         self._readers = graph_traversal.readers(graph)
+        self._written: set[str] = set()  # keys and values that a fused operation returns
 
     def apply(self) -> bool:
         """Replace all attention that ONNX Runtime's operation supports; return whether there is any."""
@@ -133,7 +134,8 @@ class _Fusion:
         past: list[str] = []
         outputs = [f"{name}_attended" if match.factor else name]
         appended = [self._appended(name) for name in vectors]
-        if None not in appended:
+        if None not in appended and match.key != match.value and self._written.isdisjoint(vectors):
+            self._written.update(vectors)
             vectors = [self._joined(node.input[1]) for node in appended]
             past = [node.input[0] for node in appended]
             outputs += [match.key, match.value]
