@@ -158,7 +158,7 @@ def _run_without_ended_rows(inputs: Inputs, search: TokenSearch) -> State:
         new = ops.while_loop(
             lambda new: ops.logical_and(
                 new["step"] < running.max_new_tokens,
-                2 * ops.sum(ops.cast(_unfinished(running, new), "int32")) > ops.shape(rows)[0],
+                ops.sum(ops.cast(_unfinished(running, new), "int32")) > ops.shape(rows)[0] // 2,
             ),
             running.step,
             {

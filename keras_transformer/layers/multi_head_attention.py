@@ -356,11 +356,13 @@ class MultiHeadAttention(ConfiguredLayer):
             attention_mask = kv_cache.entries_mask(attention_mask, cache_index + query.shape[1], size)
         entries, cache = kv_cache.write(cache, new, cache_index, are_candidates=attention_mask is not None)
         keys, values, key_positions = kv_cache.read(entries, self.num_kv_heads)
+        # The new tokens have one position, the last.
+        is_last = kv_cache.appends and (attention_mask is not None or query.shape[1] == 1)
         heads = kt_ops.attention(
             query,
             keys,
             values,
-            self.relation,
+            relations.Full() if is_last and self.relation == relations.Causal() else self.relation,
             score=self.score,
             bias=self._bias(),
             mask=masks.with_head_axis(attention_mask),

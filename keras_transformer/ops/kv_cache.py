@@ -25,10 +25,12 @@ class KVCache(abc.ABC):
     Attributes:
         in_place: True if entries are written by an operation that XLA runs in place.
         drops_rows: True if rows of the batch that have ended may leave it.
+        appends: True if all entries are tokens that were written before the new ones.
     """
 
     in_place: bool
     drops_rows: bool = False
+    appends: bool = False
 
     def allocate(
         self,
@@ -228,6 +230,7 @@ class GrowingCache(KVCache):
     rolling: bool = True
     drops_rows: bool = True
     in_place = False
+    appends = True
 
     def for_window(self, window: int | None, size: int | None) -> KVCache:
         """Return a rolling cache for a bounded window; see the base class."""

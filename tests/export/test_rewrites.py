@@ -169,6 +169,16 @@ def test_heads_computed_from_all_nodes_keep_their_shape():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_a_reshape_to_the_same_sizes_is_removed():
+    counts, found, expected, _ = converted(lambda x: tf.reshape(2 * x, [tf.shape(x)[0], 3, 8]) + 1, X)
+    assert counts["Reshape"] == 0
+    np.testing.assert_array_equal(found, expected)
+
+    counts, found, expected, _ = converted(lambda x: tf.reshape(2 * x, [tf.shape(x)[0], 8, 3]) + 1, X)
+    assert counts["Reshape"] == 1
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_reshape_with_another_consumer_is_kept():
     def function(x):
         heads = tf.reshape(tf.tanh(x), [-1, 3, 2, 4])
@@ -373,6 +383,21 @@ def test_outputs_of_queries_without_keys_are_multiplied_by_zero():
     assert found[0].all()
 
 
+def test_the_factor_of_queries_with_a_key_is_the_highest_value_of_their_mask():
+    visible = np.array([[0, 1, 0], [0, 0, 0]])[:, None]
+
+    def function(x, visible):
+        allowed = tf.equal(visible, 1)
+        product = tf.matmul(tf.tanh(x), x)
+        return tf.where(tf.reduce_any(allowed, axis=-1, keepdims=True), product, 0.0) * 2
+
+    counts, found, expected, _ = converted(function, X[:, :, :3], visible)
+    assert (counts["Where"], counts["Greater"], counts["ReduceMax"]) == (0, 0, 1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert (found[1] == 0).all()
+    assert found[0].all()
+
+
 def test_a_condition_for_each_value_is_kept():
     def function(x):
         product = tf.matmul(tf.tanh(x), x, transpose_b=True)
@@ -425,4 +450,14 @@ def test_rows_of_other_axes_are_picked_after_a_reshape():
     index = np.array([[0, 23, 5], [7, 7, 1]], "int32")
     counts, found, expected, _ = converted(function, X, index)
     assert (counts["GatherElements"], counts["Gather"], counts["Reshape"]) == (1, 0, 1)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_rows_of_a_reshape_that_merges_rows_are_picked():
+    def function(x, index):
+        return indexing.pick(tf.reshape(tf.reshape(x, [-1, 8]) * 2, [-1, 24]), index)
+
+    index = np.array([[0, 23, 5], [7, 7, 1]], "int32")
+    counts, found, expected, _ = converted(function, X, index)
+    assert (counts["GatherElements"], counts["Gather"]) == (1, 0)
     np.testing.assert_array_equal(found, expected)

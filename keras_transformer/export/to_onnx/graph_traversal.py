@@ -5,6 +5,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+_CONDITIONS = {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or"}
+
 Shapes = dict[str, list[int | None]]
 """The known sizes of values, by name; None for unknown sizes."""
 
@@ -76,6 +78,11 @@ class Producers:
         while node is not None and node.op_type in through:
             node = self._nodes.get(node.input[0])
         return node if node is not None and operation in (None, node.op_type) else None
+
+
+def is_boolean(node: Any) -> bool:
+    """Return whether a node, or None, computes booleans."""
+    return node is not None and node.op_type in _CONDITIONS
 
 
 def constant(graph: Any, name: str) -> float | None:

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.to_onnx import graph_traversal
-from keras_transformer.export.to_onnx.graph_traversal import Shapes, rename
+from keras_transformer.export.to_onnx.graph_traversal import Shapes, is_boolean, rename
 
-# The operations that return booleans.
-_CONDITIONS = {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or"}
 _LOWEST = -1e38  # a bound that no finite logit reaches
 _OMITTED_END = 10**9  # tf2onnx's value for an omitted end
 
@@ -105,6 +103,26 @@ def copy_sizes(graph: Any, _: Shapes) -> bool:
         graph.initializer.append(numpy_helper.from_array(np.array(sizes, "int64"), node.input[1]))
         changed = True
     return changed
+
+
+def remove_same_reshapes(graph: Any, shapes: Shapes) -> bool:
+    """Reshape(x, shape of x) → x, where the shape is a constant; its zeros copy the sizes of x."""
+    from onnx import numpy_helper
+
+    constants = {item.name: item for item in graph.initializer if len(item.dims) == 1}
+    returned = {output.name for output in graph.output}
+    removed = []
+    for node in [node for node in graph.node if node.op_type == "Reshape" and node.input[1] in constants]:
+        before = shapes.get(node.input[0], [])
+        made = numpy_helper.to_array(constants[node.input[1]]).tolist()
+        same = len(made) == len(before) and all(
+            size in (0, known) for size, known in zip(made, before, strict=True)
+        )
+        if same and 0 not in before and node.output[0] not in returned:
+            rename(graph, {node.output[0]: node.input[0]})
+            graph.node.remove(node)
+            removed.append(node)
+    return bool(removed)
 
 
 def reshape_once(graph: Any, shapes: Shapes) -> bool:
@@ -224,7 +242,7 @@ def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
         else:
             continue
         sizes, steps = shapes.get(x, [None, None])[1:], []
-        if None in sizes or math.prod(sizes) != size * math.prod(inner):
+        if None in sizes or size * math.prod(inner) % math.prod(sizes):
             continue
         if sizes != [size, *inner]:
             shape = numpy_helper.from_array(np.array([-1, size, *inner], "int64"), f"{name}_rows_shape")
@@ -289,7 +307,7 @@ def squeeze_any_of_one(graph: Any, shapes: Shapes) -> bool:
         total = producers.get(last.input[0], "ReduceSum")
         cast = None if total is None else producers.get(total.input[0], "Cast")
         condition = None if cast is None else producers.get(cast.input[0])
-        if condition is None or condition.op_type not in _CONDITIONS or len(total.input) < 2:
+        if not is_boolean(condition) or len(total.input) < 2:
             continue
         axis, sizes = graph_traversal.constant(graph, total.input[1]), shapes.get(cast.input[0], [])
         if axis is None or not -len(sizes) <= axis < len(sizes) or sizes[int(axis)] != 1:

@@ -10,6 +10,7 @@ _REWRITES = (
     reshapes.multiply_without_reshaping,
     reshapes.reshape_to_known_sizes,
     reshapes.copy_sizes,
+    reshapes.remove_same_reshapes,
     reshapes.remove_full_slices,
     reshapes.remove_lowest_maximum,
     reshapes.gather_negative_indices,

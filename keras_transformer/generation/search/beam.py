@@ -103,11 +103,10 @@ class BeamSearch(TokenSearch):
             _, order = ops.top_k(ops.where(_exists(running_scores), priorities, FORBIDDEN), self.hypotheses)
             running_scores = self._pick(running_scores, order)
 
-        def best_and_running(values: Tensor) -> Tensor:
-            """Return the values (B, 2R) of the R best candidates, and of the R best that do not end."""
-            return ops.concatenate([values[:, : self.hypotheses], self._pick(values, order)], axis=1)
-
-        parents, tokens = best_and_running(parents), best_and_running(tokens)
+        # The R best candidates, and the R best that do not end, (B, 2R).
+        best = ops.zeros_like(order) + ops.arange(self.hypotheses, dtype=order.dtype)
+        best_and_running = ops.concatenate([best, order], axis=1)
+        parents, tokens = self._pick(parents, best_and_running), self._pick(tokens, best_and_running)
         scores = ops.concatenate([scores[:, : self.hypotheses], running_scores], axis=1)
         flat = ops.reshape(log_probabilities, [-1, self.hypotheses * vocabulary])
         new_scores = ops.where(_exists(scores), self._pick(flat, parents * vocabulary + tokens), 0.0)
@@ -265,16 +264,15 @@ class BeamSearch(TokenSearch):
 
         Scores never increase, and the length penalty is largest at the next length or at the limit.
         """
-        penalties = ops.convert_to_tensor(self.sampler.penalties(self.max_new_tokens))
+        penalties, rank = self.sampler.penalties(self.max_new_tokens), self.hypotheses
         if self.sampler.early_stopping is True:
-            following = ops.take(penalties, ops.minimum(length + 1, self.max_new_tokens), axis=0)
-            penalty, rank = ops.maximum(following, penalties[-1]), self.sampler.num_return
-        else:
-            penalty, rank = ops.take(penalties, length, axis=0), self.hypotheses
+            following = np.append(penalties[1:], penalties[-1])
+            penalties, rank = np.maximum(following, penalties[-1]), self.sampler.num_return
         worst = ended_ranking[:, rank - 1]
         if self.sampler.early_stopping == "num_beams":
             stops = _exists(worst)
         else:
+            penalty = ops.take(ops.convert_to_tensor(penalties), length, axis=0)
             stops = ops.max(scores, axis=1) / penalty <= worst
         # At the limit, running hypotheses compete too.
         stops = ops.logical_and(stops, length < self.max_new_tokens)
