@@ -1,9 +1,10 @@
 """Translation of 1,000 sentences by a trained model: quality, speed and memory beside CTranslate2.
 
 CTranslate2 gets the weights of the model, of which `--model` is the saved pipeline. All contenders take Spanish texts
-of spa-eng's test split and return English ones; BLEU is that of all references. Sentences are sorted by length, as
-CTranslate2 does, and translated 32 at once or one by one. Rates are those of the tokens of the translations, peak
-memory that of a process that only translates. `--help` lists the options.
+of spa-eng's test split and return English ones, by the same search; BLEU is that of all references. Sentences are
+sorted by length, as CTranslate2 does, and translated 32 at once or one by one. Graphs and CTranslate2 use all cores:
+the threads share the operations of a batch or, if there are fewer, compute several batches at the same time. Rates are
+those of the tokens of the translations, peak memory that of a process that only translates. `--help` lists the options.
 
     .venv-bench/bin/python benchmarks/translation.py --model runs/translator
 """
@@ -56,10 +57,12 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
 
 
 def searching(pipeline: Any, beams: int) -> Any:
-    """Return the pipeline with greedy search or beams, whose scores are those of CTranslate2."""
+    """Return the pipeline with greedy search or beams, whose scores and end are those of CTranslate2."""
     from keras_transformer import generation
 
-    beam = generation.Beam(beams, length_penalty=LENGTH_PENALTY, normalization="length")
+    beam = generation.Beam(
+        beams, length_penalty=LENGTH_PENALTY, normalization="length", early_stopping="num_beams"
+    )
     return pipeline.with_settings("greedy" if beams == 1 else beam, max_new_tokens=MAX_NEW_TOKENS)
 
 
@@ -117,6 +120,11 @@ def ctranslate2_spec(model: Any) -> Any:
     return spec
 
 
+def workers(case: dict[str, Any], context: runner.Context) -> int:
+    """Return the number of batches to translate at the same time."""
+    return max(context.options.threads) // context.threads if case["batch_size"] > 1 else 1
+
+
 def translate_with_xla(case: dict[str, Any], context: runner.Context) -> Translate:
     """Return translation by the pipeline."""
     import tensorflow as tf
@@ -133,7 +141,7 @@ def translate_with_onnx(case: dict[str, Any], context: runner.Context, precision
     import keras_transformer_serving as serving
 
     folder = context.folder / f"beams_{case['beams']}"
-    model = serving.load(folder, precision=precision, threads=context.threads)
+    model = serving.load(folder, precision=precision, threads=context.threads, workers=workers(case, context))
     return lambda texts: model(texts, batch_size=case["batch_size"])
 
 
@@ -146,7 +154,7 @@ def translate_with_ctranslate2(case: dict[str, Any], context: runner.Context, pr
     tokenizer = serving.load(context.folder / "beams_1", threads=1).tokenizer
     translator = ctranslate2.Translator(
         str(context.folder / precision),
-        inter_threads=1,
+        inter_threads=workers(case, context),
         intra_threads=context.threads,
         compute_type=precision,
     )

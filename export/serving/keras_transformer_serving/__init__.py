@@ -62,6 +62,7 @@ def load(
     *,
     precision: str = FLOAT32,
     threads: int | None = None,
+    workers: int = 1,
     signature_key: bytes | None = None,
 ) -> Any:
     """Load the ONNX graphs of an export, after verifying that they are what was exported.
@@ -74,7 +75,10 @@ def load(
         providers: ONNX Runtime's execution providers in order of preference, names such as "CUDAExecutionProvider" or
             tuples (name, options); by default CUDA, if available, then CPU.
         precision: "float32", or "float16" (for GPUs) or "int8" (for CPUs) if the export has them.
-        threads: the number of threads of ONNX Runtime that share an operation; by default one for each core.
+        threads: the number of threads of ONNX Runtime that share an operation; by default one for each core, divided
+            by `workers`.
+        workers: the number of batches of texts that are computed at the same time. Many batches of a small model are
+            fastest on a CPU with one worker for each core, a single one with one worker.
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
@@ -87,8 +91,8 @@ def load(
         ImportError: if ONNX Runtime is not installed, or `tokenizers`, if the export's tokenizer needs it.
         ParityError: if the tokenizer gives other ids than at export.
         ValueError: if a file is not the one that was exported or was added, or the manifest was edited or is not
-            signed with the key, a provider cannot be used, `threads` is no positive integer, or the export lacks the
-            precision.
+            signed with the key, a provider cannot be used, `threads` or `workers` is no positive integer, or the export
+            lacks the precision.
 
     Example:
         >>> translate = load("export/es-en")
@@ -98,7 +102,7 @@ def load(
     bundle = Bundle(folder, signature_key)
     bundle.check_additions()
     config = bundle.config
-    sessions = Sessions(graph_reader(bundle, precision), providers, threads)
+    sessions = Sessions(graph_reader(bundle, precision), providers, threads, workers=workers)
     tokenizer = exported_tokenizer(bundle)
     if "generation" in config:
         return generating_pipeline(Graphs(sessions, config), tokenizer, config)

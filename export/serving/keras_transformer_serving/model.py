@@ -31,7 +31,7 @@ class Model(ExportedPipeline):
 
     def __init__(self, sessions: Sessions, config: dict[str, Any]) -> None:
         self.config = config
-        self._session = sessions(MODEL)
+        self._sessions, self._session = sessions, sessions(MODEL)
         self.inputs = [entry.name for entry in self._session.get_inputs()]
 
     @property

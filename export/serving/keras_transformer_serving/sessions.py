@@ -1,11 +1,12 @@
 """ONNX Runtime's sessions: execution providers, devices and the graphs they may run."""
 
+import concurrent.futures
 import logging
 import os
 import pathlib
 import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,9 @@ Provider = str | tuple[str, Mapping[str, Any]]
 
 File = bytes | os.PathLike[str]
 """The content of a file, or its path."""
+
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
 
 LOG = logging.getLogger("keras_transformer_serving")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -31,9 +35,10 @@ class Sessions:
             weights in a file beside it into memory.
         providers: ONNX Runtime's execution providers, names or tuples of a name and options, in order of preference;
             by default CUDA, if available, then CPU.
-        threads: the number of threads that share an operation; by default one for each core.
+        threads: the number of threads that share an operation; by default one for each core, divided by `workers`.
         save_memory: whether weights in a file beside the graph are not packed for faster products, which takes their
             memory once more while a session is created, and unused memory is not kept for later operations.
+        workers: the number of batches that `map` computes at the same time.
     """
 
     def __init__(
@@ -42,8 +47,15 @@ class Sessions:
         providers: Sequence[Provider] | None = None,
         threads: int | None = None,
         save_memory: bool = False,
+        workers: int = 1,
     ) -> None:
+        _check_positive("workers", workers)
+        if threads is not None:
+            _check_positive("threads", threads)
+        if workers > 1:  # a worker is one of the threads that share its operations; the others are shared
+            threads = (threads or max(num_cores() // workers, 1)) * workers - workers + 1
         self._read, self._settings = read, (providers, threads, save_memory)
+        self._workers = workers
         self._sessions: dict[str, Any] = {}
 
     def __call__(self, name: str) -> Any:
@@ -54,12 +66,22 @@ class Sessions:
 
         Raises:
             ImportError: if ONNX Runtime is not installed.
-            ValueError: if a provider is unknown, not available or not usable, `threads` is no positive integer, or the
-                graph has its weights in separate files.
+            ValueError: if a provider is unknown, not available or not usable, or the graph has its weights in separate
+                files.
         """
         if name not in self._sessions:
             self._sessions[name] = _new_session(name, self._read, *self._settings)
         return self._sessions[name]
+
+    def map(self, function: Callable[[Batch], Result], batches: Iterable[Batch]) -> list[Result]:
+        """Return the results of a function for batches, some of which are computed at the same time."""
+        if self._workers == 1:
+            return [function(batch) for batch in batches]
+        pool = concurrent.futures.ThreadPoolExecutor(self._workers)
+        try:
+            return [*pool.map(function, batches)]
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def release(self) -> None:
         """Release the memory of all sessions, which are created again when they are needed."""
@@ -85,8 +107,6 @@ def _new_session(
     # Otherwise its threads wait busily for some 40 ms after each request, and take the cores from other sessions.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads is not None:
-        if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-            raise ValueError(f"`threads` must be a positive integer or None. Received: threads={threads!r}")
         options.intra_op_num_threads = threads
     model: Any = read(name)
     if isinstance(model, os.PathLike):
@@ -136,6 +156,11 @@ def _external_weights(name: str, content: bytes, read: Callable[[str], Any]) -> 
     return {tensor.name: tensor.values(data) for tensor in external}
 
 
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def device_of(session: Any) -> tuple[str, int]:
     """Return the device to keep the inputs and outputs of a session on, as its type, "cuda" or "cpu", and number."""
     if session.get_providers()[0] != CUDA:
@@ -148,6 +173,13 @@ def as_value(array: np.ndarray, device: tuple[str, int]) -> Any:
     import onnxruntime
 
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), *device)
+
+
+def _check_positive(name: str, value: Any) -> None:
+    """Raise a ValueError unless a value is a positive integer."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        expected = "a positive integer or None" if name == "threads" else "a positive integer"
+        raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
 
 
 def _names(providers: Sequence[Provider]) -> list[str]:

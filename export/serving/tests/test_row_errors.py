@@ -57,6 +57,16 @@ def test_an_invalid_text_fails_only_its_own_row(loaded, name, batch_size):
     assert pipeline([], errors="return") == []
 
 
+@pytest.mark.parametrize("name", ["classifier", "generator", "sampler", "copier"])
+def test_workers_change_no_answer(exports, loaded, name):
+    pipeline = serving.load(exports[name], workers=3)
+    rows = [*["hello", "the cat", "a"] * 5, *BAD]
+    expected = loaded[name](rows, batch_size=2, errors="return")
+    found = pipeline(rows, batch_size=2, errors="return")
+    assert [*map(str, found)] == [*map(str, expected)]
+    assert error_of(pipeline, rows) == error_of(loaded[name], rows)
+
+
 def test_an_invalid_text_of_a_pair_fails_only_its_pair(loaded):
     classifier = loaded["classifier"]
     found = classifier.scores(["a", None, "b", "c"], ["d", "e", LONG, "f"], errors="return")

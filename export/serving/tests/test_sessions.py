@@ -1,5 +1,7 @@
 """Execution providers, with a hand-made graph and ONNX Runtime or parts of it replaced."""
 
+import threading
+import time
 import types
 
 import numpy as np
@@ -145,6 +147,48 @@ def test_threads_sets_the_number_of_threads_of_an_operation(small, tmp_path):
             ValueError, match="`threads` must be a positive integer or None. Received: threads="
         ):
             serving.load(tmp_path / "it", threads=wrong)
+
+
+def test_workers_compute_batches_at_the_same_time():
+    barrier = threading.Barrier(2)  # passed by two threads at once
+
+    def add(batch):
+        barrier.wait(timeout=30)
+        return batch + 1
+
+    assert sessions.Sessions(None, workers=2).map(add, range(4)) == [1, 2, 3, 4]
+    assert sessions.Sessions(None).map(str, range(3)) == ["0", "1", "2"]
+
+
+def test_the_error_of_a_batch_stops_the_batches_that_have_not_begun():
+    begun = []
+
+    def fail(batch):
+        begun.append(batch)
+        time.sleep(0.01)
+        raise ValueError(f"batch {batch}")
+
+    with pytest.raises(ValueError, match="batch 0"):
+        sessions.Sessions(None, workers=2).map(fail, range(100))
+    assert len(begun) < 50
+
+
+@pytest.mark.parametrize(("workers", "threads", "expected"), [(2, 1, 1), (2, 3, 5), (1, 3, 3)])
+def test_workers_share_the_threads_of_operations(small, tmp_path, workers, threads, expected):
+    small.write(tmp_path / "it")
+    session = serving.load(tmp_path / "it", threads=threads, workers=workers)._session
+    assert session.get_session_options().intra_op_num_threads == expected
+
+
+def test_the_cores_are_divided_by_the_workers(small, tmp_path, monkeypatch):
+    small.write(tmp_path / "it")
+    monkeypatch.setattr(sessions, "num_cores", lambda: 3)
+    for workers, expected in ((2, 1), (3, 1), (4, 1)):
+        session = serving.load(tmp_path / "it", workers=workers)._session
+        assert session.get_session_options().intra_op_num_threads == expected
+    for wrong in (0, True, None):
+        with pytest.raises(ValueError, match="`workers` must be a positive integer. Received: workers="):
+            serving.load(tmp_path / "it", workers=wrong)
 
 
 def test_a_graph_of_a_path_has_the_weights_in_the_file_beside_it(tmp_path):

@@ -388,14 +388,17 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         shape = (len(texts), count) if count > 1 else (len(texts),)
         ids = np.full((*shape, self.graphs.max_new_tokens), self.graphs.padding_value, np.int64)
         lengths, scores = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-        for begin in range(0, len(order), batch_size):
-            batch = order[begin : begin + batch_size]
+
+        def generate(batch: list[int]) -> dict[str, np.ndarray]:
             input_ids, mask = self.padded([rows[row] for row in batch])
             batch_options = {
                 name: values[batch] if values.ndim else values for name, values in options.items()
             }
             batch_options |= stacked([targets[row] for row in batch])
-            part = self.graphs.generate(input_ids, np.array(batch), attention_mask=mask, **batch_options)
+            return self.graphs.generate(input_ids, np.array(batch), attention_mask=mask, **batch_options)
+
+        batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+        for batch, part in zip(batches, self.graphs.session.map(generate, batches), strict=True):
             ids[batch], lengths[batch], scores[batch] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 

@@ -198,18 +198,21 @@ class TextPipeline(TextTask, Model):
         errors: RowErrors,
         **options: Any,
     ) -> dict[int, Row]:
-        rows: dict[int, Row] = {}
-        for begin in range(0, len(order), batch_size):
+        def batch_of(indices: Sequence[int]) -> dict[int, Row]:
             batch: dict[int, tuple[Windows, Any]] = {}
-            for row in sorted(order[begin : begin + batch_size]):
+            for row in sorted(indices):
                 with errors.of(row):
                     batch[row] = self.preprocess(*(column[row] for column in columns), **options)
             if not batch:
-                continue
+                return {}
             outputs = self.run_windows([windows for windows, _ in batch.values()], batch_size)
-            for row_outputs, (row, (windows, state)) in zip(outputs, batch.items(), strict=True):
-                rows[row] = self.postprocess(row_outputs, windows, state)
-        return rows
+            return {
+                row: self.postprocess(row_outputs, windows, state)
+                for row_outputs, (row, (windows, state)) in zip(outputs, batch.items(), strict=True)
+            }
+
+        batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+        return {row: value for rows in self._sessions.map(batch_of, batches) for row, value in rows.items()}
 
     def run_windows(self, batch: Sequence[Windows], batch_size: int) -> list[Arrays]:
         """Return the model's outputs for the windows of each text.

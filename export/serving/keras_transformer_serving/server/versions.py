@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import logging
 import math
-import os
 import pathlib
 import random
 import time
@@ -21,7 +20,7 @@ from keras_transformer_serving.server import forward, generating
 from keras_transformer_serving.server.batching import Batcher, Limits, compute
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import RequestError, Signature
-from keras_transformer_serving.sessions import device_of
+from keras_transformer_serving.sessions import device_of, num_cores
 from keras_transformer_serving.tasks import DEFAULT
 
 LOG = logging.getLogger("keras_transformer_serving.server")
@@ -85,7 +84,7 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
             model divide the operations of a batch.
         **options: those of `keras_transformer_serving.load`.
     """
-    threads = _cores() if threads is None else threads
+    threads = num_cores() if threads is None else threads
     small = _size(folder, options.get("precision", FLOAT32)) < _SMALL
     pipeline = serving.load(folder, threads=min(threads, 1) if small else threads, **options)
     if isinstance(pipeline, Generating):
@@ -120,10 +119,6 @@ def _size(folder: pathlib.Path, precision: str) -> int:
     """Return the number of bytes of the graphs of a precision."""
     graphs = folder / ONNX if precision == FLOAT32 else folder / ONNX / precision
     return sum(path.stat().st_size for path in graphs.glob("*") if path.is_file())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ServedModel:
