@@ -356,7 +356,7 @@ class MultiHeadAttention(ConfiguredLayer):
             attention_mask = kv_cache.entries_mask(attention_mask, cache_index + query.shape[1], size)
         entries, cache = kv_cache.write(cache, new, cache_index, are_candidates=attention_mask is not None)
         keys, values, key_positions = kv_cache.read(entries, self.num_kv_heads)
-        # The new tokens have one position, the last.
+        # Causal attention from the last position excludes no entry.
         is_last = kv_cache.appends and (attention_mask is not None or query.shape[1] == 1)
         heads = kt_ops.attention(
             query,

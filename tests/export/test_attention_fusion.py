@@ -6,6 +6,8 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
+from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.ops import GrowingCache
 from tests.export.conversions import converted
 
 HEADS, SIZE = 2, 4
@@ -176,4 +178,21 @@ def test_a_varying_number_of_queries_is_kept():
         lambda x, keys, values: function(x[:, : tf.shape(keys)[0]], keys, values), inputs(5), past(), past()
     )
     assert not is_fused(counts)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_causal_step_with_a_growing_cache_compares_no_positions():
+    layer = MultiHeadAttention(2, 4, relation="causal")
+    layer.build((None, None, 8))
+
+    def step(x, keys, values, positions):
+        cache, length = {"key": keys, "value": values, "positions": positions}, tf.shape(keys)[2]
+        now = tf.fill([tf.shape(x)[0], 1], length)
+        return layer.step(x, cache, cache_index=length, positions=now, kv_cache=GrowingCache())[0]
+
+    x, entries = (np.random.default_rng(0).normal(size=shape) for shape in ((2, 1, 8), (2, 2, 3, 4)))
+    positions = np.array([[0, 1, 2], [-1, 0, 1]], "int32")
+    arrays = [each.astype("float32") for each in (x, entries, -entries)]
+    counts, found, expected, _ = converted(step, *arrays, positions, variables=layer.weights)
+    assert (counts["LessOrEqual"], counts["GreaterOrEqual"]) == (0, 1)  # only padding is masked
     np.testing.assert_allclose(found, expected, atol=1e-5)

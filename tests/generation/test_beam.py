@@ -97,6 +97,30 @@ def test_early_stopping_does_not_change_results(many, alpha, normalization):
         np.testing.assert_array_equal(getattr(early, name), getattr(late, name))
 
 
+@pytest.mark.parametrize("early_stopping", [True, False])
+def test_beams_run_while_a_longer_sequence_can_be_better(early_stopping):
+    """The end token is better than the next tokens of another sequence, but not than all of its tokens."""
+
+    class AfterTheFirstToken:
+        vocabulary_size, pad_id, start_id, end_id = 4, 0, 1, 2
+
+        def encode(self, source_ids):
+            return source_ids
+
+        def empty_cache(self, batch_size, length, **_):
+            return keras.ops.zeros((batch_size, 1))
+
+        def step(self, token_ids, cache, context, *, positions, **_):
+            first, later = (
+                np.log(np.array(p, "float32")) for p in ([1e-9, 1e-9, 0.8, 0.2], [1e-9, 1e-9, 1e-3, 1])
+            )
+            return keras.ops.where(keras.ops.equal(positions, 0)[..., None], first, later), cache
+
+    beam = Beam(2, 2.0, "length", early_stopping)
+    out = generation.generate_ids(AfterTheFirstToken(), np.array([[3]], "int32"), 9, sampler=beam)
+    np.testing.assert_array_equal(out["ids"], [[[3] * 9]])
+
+
 @pytest.mark.slow
 def test_early_stopping_saves_steps(many):
     """Steps are counted by a model whose `step` runs eagerly."""

@@ -42,7 +42,7 @@ def served_in_tensorflow(pipeline):
     served = object.__new__(getattr(serving, config["pipeline"]))
     served.config = config
     served.tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
-    served._sessions = serving.Sessions(lambda _: b"")  # read by no test
+    served._sessions = serving.Sessions(lambda _: b"")  # computes one batch at a time
     served._session = GraphInTensorFlow(pipeline.forward_graph())
     served.inputs = [entry.name for entry in served._session.get_inputs()]
     return served

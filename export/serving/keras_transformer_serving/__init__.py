@@ -23,6 +23,7 @@ from keras_transformer_serving.pipelines import TextGeneration as TextGeneration
 from keras_transformer_serving.pipelines import TextToText as TextToText
 from keras_transformer_serving.pipelines import TokenClassification as TokenClassification
 from keras_transformer_serving.pipelines import forward_pipeline, generating_pipeline
+from keras_transformer_serving.pipelines.errors import check_positive_integer
 from keras_transformer_serving.precisions import compare_onnx_with_stored
 from keras_transformer_serving.sessions import Provider
 from keras_transformer_serving.sessions import Sessions as Sessions
@@ -99,6 +100,7 @@ def load(
         >>> translate(["¿Dónde está la estación?"])
         ['Where is the station?']
     """
+    check_positive_integer("workers", workers)
     bundle = Bundle(folder, signature_key)
     bundle.check_additions()
     config = bundle.config

@@ -39,6 +39,9 @@ class Sessions:
         save_memory: whether weights in a file beside the graph are not packed for faster products, which takes their
             memory once more while a session is created, and unused memory is not kept for later operations.
         workers: the number of batches that `map` computes at the same time.
+
+    Raises:
+        ValueError: if `threads` is no positive integer.
     """
 
     def __init__(
@@ -49,9 +52,8 @@ class Sessions:
         save_memory: bool = False,
         workers: int = 1,
     ) -> None:
-        _check_positive("workers", workers)
-        if threads is not None:
-            _check_positive("threads", threads)
+        if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+            raise ValueError(f"`threads` must be a positive integer or None. Received: threads={threads!r}")
         if workers > 1:  # a worker is one of the threads that share its operations; the others are shared
             threads = (threads or max(num_cores() // workers, 1)) * workers - workers + 1
         self._read, self._settings = read, (providers, threads, save_memory)
@@ -77,11 +79,8 @@ class Sessions:
         """Return the results of a function for batches, some of which are computed at the same time."""
         if self._workers == 1:
             return [function(batch) for batch in batches]
-        pool = concurrent.futures.ThreadPoolExecutor(self._workers)
-        try:
-            return [*pool.map(function, batches)]
-        finally:
-            pool.shutdown(cancel_futures=True)
+        with concurrent.futures.ThreadPoolExecutor(self._workers) as pool:
+            return [*pool.map(function, batches)]  # an error cancels those that have not begun
 
     def release(self) -> None:
         """Release the memory of all sessions, which are created again when they are needed."""
@@ -173,13 +172,6 @@ def as_value(array: np.ndarray, device: tuple[str, int]) -> Any:
     import onnxruntime
 
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), *device)
-
-
-def _check_positive(name: str, value: Any) -> None:
-    """Raise a ValueError unless a value is a positive integer."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        expected = "a positive integer or None" if name == "threads" else "a positive integer"
-        raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
 
 
 def _names(providers: Sequence[Provider]) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.to_onnx import graph_traversal
-from keras_transformer.export.to_onnx.graph_traversal import Shapes, is_boolean
+from keras_transformer.export.to_onnx.graph_traversal import Shapes
 
 _MASKED = -1e20  # a score that softmax makes 0
 
@@ -162,7 +162,7 @@ def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
 def zero_by_multiplication(graph: Any, shapes: Shapes) -> bool:
     """Where(c, MatMul(p, v), 0) → MatMul(p, v) · Where(c, 1, 0), for a condition that is the same for the last axis.
 
-    The factor is ReduceMax(m), if the condition is that one of the values m, 0 or 1, is not zero. In ONNX Runtime a
+    For a condition that is TensorFlow's `reduce_any` of a mask m, the factor is ReduceMax(m). In ONNX Runtime a
     broadcast Mul is faster than a broadcast Where, and layers share the factor.
     """
     from onnx import helper, numpy_helper
@@ -176,24 +176,16 @@ def zero_by_multiplication(graph: Any, shapes: Shapes) -> bool:
         if shapes.get(condition, [])[-1:] != [1] or shapes.get(product, [1])[-1] == 1:
             continue
         factor, one = f"{node.output[0]}_factor", f"{node.output[0]}_one"
-        constant = next(item for item in graph.initializer if item.name == zero)
         shapes[factor] = shapes[condition]
-        some = producers.get(condition, "Greater")
-        total = None if some is None else producers.get(some.input[0], "ReduceSum")
-        cast = None if total is None or len(total.input) < 2 else producers.get(total.input[0], "Cast")
-        is_condition = cast is not None and is_boolean(producers.get(cast.input[0], through={"Unsqueeze"}))
-        if (
-            is_condition
-            and cast.attribute[0].i == constant.data_type
-            and graph_traversal.constant(graph, some.input[1]) == 0
-        ):
-            highest = helper.make_node("ReduceMax", [*total.input], [factor], factor, keepdims=1)
-            graph.node.insert([*graph.node].index(node), highest)
+        zeros = next(item for item in graph.initializer if item.name == zero)
+        total = graph_traversal.sum_of_any(graph, producers, condition)
+        if total is not None and producers.get(total.input[0]).attribute[0].i == zeros.data_type:
+            new = helper.make_node("ReduceMax", [*total.input], [factor], factor, keepdims=1)
         else:
-            ones = np.ones_like(numpy_helper.to_array(constant))
+            ones = np.ones_like(numpy_helper.to_array(zeros))
             graph.initializer.append(numpy_helper.from_array(ones, one))
-            select = helper.make_node("Where", [condition, one, zero], [factor], factor)
-            graph.node.insert([*graph.node].index(node), select)
+            new = helper.make_node("Where", [condition, one, zero], [factor], factor)
+        graph.node.insert([*graph.node].index(node), new)
         node.op_type = "Mul"
         node.input[:] = [product, factor]
         changed = True

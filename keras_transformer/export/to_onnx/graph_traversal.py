@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+# The operations that return booleans.
 _CONDITIONS = {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or"}
 
 Shapes = dict[str, list[int | None]]
@@ -80,17 +81,32 @@ class Producers:
         return node if node is not None and operation in (None, node.op_type) else None
 
 
-def is_boolean(node: Any) -> bool:
-    """Return whether a node, or None, computes booleans."""
-    return node is not None and node.op_type in _CONDITIONS
-
-
 def constant(graph: Any, name: str) -> float | None:
     """Return the value of a scalar constant of the graph, None for other values."""
     from onnx import numpy_helper
 
     scalars = [item for item in graph.initializer if item.name == name and math.prod(item.dims) == 1]
     return float(numpy_helper.to_array(scalars[0]).item()) if scalars else None
+
+
+def sum_of_any(graph: Any, producers: Producers, name: str) -> Any:
+    """Return the ReduceSum of Greater(ReduceSum(Cast(c)), 0), as in TensorFlow's `reduce_any` of conditions c.
+
+    Args:
+        graph: the graph.
+        producers: its producers.
+        name: a value.
+
+    Returns:
+        The node, whose inputs are Cast(c) and the axes; None if the value is computed in another way.
+    """
+    greater = producers.get(name, "Greater")
+    total = None if greater is None else producers.get(greater.input[0], "ReduceSum")
+    cast = None if total is None or len(total.input) < 2 else producers.get(total.input[0], "Cast")
+    condition = None if cast is None else producers.get(cast.input[0], through={"Unsqueeze"})
+    if condition is None or condition.op_type not in _CONDITIONS or constant(graph, greater.input[1]) != 0:
+        return None
+    return total
 
 
 def sort(graph: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.to_onnx import graph_traversal
-from keras_transformer.export.to_onnx.graph_traversal import Shapes, is_boolean, rename
+from keras_transformer.export.to_onnx.graph_traversal import Shapes, rename
 
 _LOWEST = -1e38  # a bound that no finite logit reaches
 _OMITTED_END = 10**9  # tf2onnx's value for an omitted end
@@ -304,19 +304,17 @@ def squeeze_any_of_one(graph: Any, shapes: Shapes) -> bool:
     producers = graph_traversal.Producers(graph)
     changed = False
     for last in [node for node in graph.node if node.op_type == "Greater"]:
-        total = producers.get(last.input[0], "ReduceSum")
-        cast = None if total is None else producers.get(total.input[0], "Cast")
-        condition = None if cast is None else producers.get(cast.input[0])
-        if not is_boolean(condition) or len(total.input) < 2:
+        total = graph_traversal.sum_of_any(graph, producers, last.output[0])
+        if total is None:
             continue
-        axis, sizes = graph_traversal.constant(graph, total.input[1]), shapes.get(cast.input[0], [])
+        conditions = producers.get(total.input[0]).input[0]
+        axis, sizes = graph_traversal.constant(graph, total.input[1]), shapes.get(conditions, [])
         if axis is None or not -len(sizes) <= axis < len(sizes) or sizes[int(axis)] != 1:
             continue
-        keeps = any(attribute.name == "keepdims" and attribute.i for attribute in total.attribute)
-        if keeps or graph_traversal.constant(graph, last.input[1]) != 0:
+        if any(attribute.name == "keepdims" and attribute.i for attribute in total.attribute):
             continue
         last.op_type = "Squeeze"
-        last.input[:] = [cast.input[0], total.input[1]]
+        last.input[:] = [conditions, total.input[1]]
         changed = True
     return changed
 
