@@ -11,7 +11,7 @@ from typing import Any
 from keras import backend, ops
 
 from keras_transformer.ops.biases import PositionBias
-from keras_transformer.ops.random import check_rate, keep_mask
+from keras_transformer.ops.random import check_rate, drop, keep_mask
 from keras_transformer.ops.scores import Score
 from keras_transformer.relations import Full, Relation
 from keras_transformer.typing import Tensor
@@ -155,9 +155,11 @@ class AttentionInputs:
             masks.append(ops.equal(segments[:, None, :, None], segments[:, None, None, :]))
         return functools.reduce(operator.and_, masks) if masks else None
 
-    def keep(self, samples: Tensor, heads: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return the dropout mask, False for dropped weights, at indices of samples, heads, queries and keys."""
-        return keep_mask(self.dropout, self.seed, (samples, heads, queries, keys))
+    def drop(self, weights: Tensor, samples: Tensor, heads: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+        """Apply dropout to weights at indices of samples, heads, queries and keys."""
+        return drop(
+            weights, keep_mask(self.dropout, self.seed, (samples, heads, queries, keys)), self.dropout
+        )
 
 
 def edges_to_mask(edges: Tensor, num_queries: Any, num_keys: Any) -> Tensor:

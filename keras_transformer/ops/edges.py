@@ -37,7 +37,7 @@ def attend(inputs: AttentionInputs) -> Tensor:
     total = ops.expand_dims(edges.sum_per_query(weights), -1)  # (B·T, N, 1)
     normalizer = 1.0 / (total + ops.cast(total == 0, total.dtype))  # finite for a query without edges
     if inputs.dropout:
-        weights = ops.where(edges.keep_mask(), weights / (1.0 - inputs.dropout), ops.zeros_like(weights))
+        weights = edges.drop(weights)
     values = ops.cast(edges.at_key(inputs.value), weights.dtype)  # (B·E, N, V)
     output = edges.sum_per_query(ops.expand_dims(weights, -1) * values) * normalizer
     output = ops.reshape(output, [-1, edges.num_queries, inputs.num_heads, inputs.value.shape[-1]])
@@ -120,10 +120,12 @@ class _Edges:
             masks.append(self._gather_pairs(mask))
         return functools.reduce(operator.and_, masks) if masks else None
 
-    def keep_mask(self) -> Tensor:
-        """Return the dropout mask (B·E, N), False at dropped weights."""
+    def drop(self, weights: Tensor) -> Tensor:
+        """Apply dropout to the weights (B·E, N)."""
         heads = ops.arange(self.inputs.num_heads, dtype="int32")
-        return self.inputs.keep(self.rows[:, None], heads, self.target[:, None], self.source[:, None])
+        return self.inputs.drop(
+            weights, self.rows[:, None], heads, self.target[:, None], self.source[:, None]
+        )
 
     def _positions(self) -> tuple[Tensor, Tensor]:
         """Return the positions of the query and of the key of each edge, both (B·E,)."""

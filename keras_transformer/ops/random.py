@@ -12,7 +12,7 @@ def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
     r"""Zero each element with probability `rate` and scale the others by 1 / (1 − rate).
 
     An integer hash of the seed and of an element's coordinates decides whether the element is dropped, so that eager,
-    graph and XLA agree exactly. XLA fuses the hash, which is far faster than a stateless generator.
+    graph and XLA agree exactly. It takes one multiplication per element, far less than a stateless generator.
 
     Args:
         inputs: a tensor of any shape.
@@ -29,17 +29,27 @@ def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
         ops.reshape(ops.arange(size), [-1] + [1] * (len(inputs.shape) - 1 - axis))
         for axis, size in enumerate(ops.shape(inputs))
     ]
-    keep = keep_mask(rate, seed, coordinates)  # checks the rate
-    return ops.where(keep, inputs * (1.0 / (1.0 - rate)), ops.zeros_like(inputs))
+    keep = keep_mask(rate, seed, coordinates or [ops.zeros((), "int32")])  # checks the rate
+    return drop(inputs, keep, rate)
+
+
+def drop(inputs: Tensor, keep: Tensor, rate: float) -> Tensor:
+    """Zero the elements where `keep` is False, and scale the others by 1 / (1 − rate)."""
+    # Without XLA a product is about twice as fast as `where`, and so is its gradient.
+    return inputs * (ops.cast(keep, inputs.dtype) * (1.0 / (1.0 - rate)))
 
 
 def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
     """Return the dropout mask, True for elements that are kept, from a hash of their coordinates.
 
+    Multiply-shift hashing: an element is kept if the product modulo 2³² of two odd numbers, a hash of its outer
+    coordinates and one of its innermost coordinate, is at least rate · 2³². So few operations have the size of the
+    mask. Source: Dietzfelbinger et al., "A Reliable Randomized Algorithm for the Closest-Pair Problem", 1997.
+
     Args:
         rate: probability that an element is dropped, in [0, 1).
         seed: integers (2,), a tensor or Python integers; equal seeds give equal masks.
-        coordinates: integer tensors that broadcast together, outermost axis first.
+        coordinates: one or more integer tensors that broadcast together, outermost axis first.
 
     Returns:
         Booleans of the broadcast shape.
@@ -51,8 +61,10 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
     seed = ops.cast(seed, "uint32")
     # Each half is mixed with its own constant, so that consecutive seeds and coordinates do not give equal states.
     state = _mix(hash_seed(seed[0]) + seed[1] * _constant(0x85EBCA77))
-    state = hash_coordinates(state, coordinates)
-    return ops.greater_equal(state, _constant(min(round(rate * 2**32), 2**32 - 1)))
+    rows = hash_coordinates(state, coordinates[:-1])
+    columns = hash_coordinates(state ^ _constant(0x68E31DA4), coordinates[-1:])
+    product = (rows | _constant(1)) * (columns | _constant(1))
+    return ops.greater_equal(product, _constant(min(round(rate * 2**32), 2**32 - 1)))
 
 
 def hash_seed(seed: Tensor) -> Tensor:

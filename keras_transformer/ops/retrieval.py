@@ -139,8 +139,7 @@ def _drop(inputs: AttentionInputs, weights: Tensor, chosen: Tensor) -> Tensor:
     if not inputs.dropout:
         return weights
     rows, queries, heads = (ops.arange(size, dtype="int32") for size in ops.shape(chosen)[:3])
-    kept = inputs.keep(rows[:, None, None, None], heads[:, None], queries[:, None, None], chosen)
-    return ops.where(kept, weights * (1.0 / (1.0 - inputs.dropout)), ops.zeros_like(weights))
+    return inputs.drop(weights, rows[:, None, None, None], heads[:, None], queries[:, None, None], chosen)
 
 
 def _gather(tensor: Tensor, chosen: Tensor) -> Tensor:

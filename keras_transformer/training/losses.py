@@ -107,19 +107,23 @@ def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
 
     @ops.custom_gradient
     def crossentropy(logits: Tensor) -> Any:
-        vocabulary_size = logits.shape[-1]
-        log_probabilities = ops.log_softmax(logits, axis=-1)
-        label_log_probabilities = take_labels(log_probabilities, labels)
-        losses = -(1 - smoothing) * label_log_probabilities - smoothing * ops.mean(log_probabilities, axis=-1)
+        uniform = smoothing / logits.shape[-1]
+        probabilities = ops.softmax(logits, axis=-1)
+        # Backends fuse the softmax, whose largest element is exp(0) / Σ exp(z − max z).
+        log_sum = -ops.log(ops.max(probabilities, axis=-1))
+        largest = ops.max(logits, axis=-1)
+        surprisals = log_sum + (largest - take_labels(logits, labels))
+        losses = surprisals
+        if smoothing:
+            mean = log_sum + (largest - ops.mean(logits, axis=-1))
+            losses = (1 - smoothing) * surprisals + smoothing * mean
 
         def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
             upstream = arguments[0] if upstream is None else upstream
-            uniform = smoothing / vocabulary_size
-            at_labels = ops.exp(label_log_probabilities) - uniform - (1 - smoothing)
             rows = ops.arange(ops.shape(labels)[0])
             indices = ops.stack([rows, ops.maximum(ops.cast(labels, rows.dtype), 0)], axis=-1)  # (n, 2)
-            at_other_ids = ops.exp(log_probabilities) - uniform
-            return ops.scatter_update(at_other_ids, indices, at_labels) * upstream[:, None]
+            of_labels = (ops.exp(-surprisals) - uniform - (1 - smoothing)) * upstream
+            return ops.scatter_update((probabilities - uniform) * upstream[:, None], indices, of_labels)
 
         return losses, gradient
 

@@ -40,6 +40,25 @@ def test_loss_and_gradient_equal_smoothed_cross_entropy(smoothing, gradients):
     assert (gradient[LABELS == 0] == 0).all()
 
 
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize(("scale", "offset"), [(100, 0), (1e-3, 0), (1, 1000), (1, -1000)])
+def test_large_small_and_shifted_logits_keep_their_precision(smoothing, scale, offset, gradients):
+    logits = (LOGITS * scale + offset).astype("float32")
+    expected, expected_gradient = one_hot_reference(LABELS, logits, smoothing)
+    loss = LabelSmoothedCrossentropy(smoothing)
+    np.testing.assert_allclose(loss(LABELS, logits), expected, rtol=1e-5)
+    (gradient,) = gradients(lambda logits: loss(ops.convert_to_tensor(LABELS), logits), logits)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-6)
+
+
+def test_without_smoothing_ids_of_probability_zero_do_not_count(gradients):
+    logits = np.concatenate([LOGITS, np.full_like(LOGITS, -np.inf)], axis=-1)
+    loss = LabelSmoothedCrossentropy(0.0)
+    np.testing.assert_allclose(loss(LABELS, logits), loss(LABELS, LOGITS), rtol=1e-6)
+    (gradient,) = gradients(lambda logits: loss(ops.convert_to_tensor(LABELS), logits), logits)
+    assert np.isfinite(gradient).all()
+
+
 def test_loss_equals_keras_without_padding():
     labels = RANDOM.integers(1, V, (B, T))
     one_hot = np.eye(V, dtype="float32")[labels]

@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, AttentionInputs
 from keras_transformer.ops.biases import PositionBias
-from keras_transformer.ops.random import keep_mask
+from keras_transformer.ops.random import drop, keep_mask
 from keras_transformer.typing import Tensor
 
 
@@ -100,7 +100,7 @@ def accumulate(
     block_max = ops.max(logits, axis=-1, keepdims=True)
     block_sum = 1.0 / ops.max(weights, axis=-1, keepdims=True)
     if inputs.dropout:
-        weights = _drop(inputs, weights, _keep_mask(inputs, block))
+        weights = drop(weights, _keep_mask(inputs, block), inputs.dropout)
     output = ops.matmul(merge_groups(inputs, ops.cast(weights, block.value.dtype), block.query), block.value)
     output = split_heads(inputs, ops.cast(output, state.output.dtype))
     max_logit = ops.maximum(state.max_logit, block_max)
@@ -145,7 +145,7 @@ def block_gradients(
     dropped = weights
     if inputs.dropout:
         keep = _keep_mask(inputs, block)
-        dropped, d_weights = _drop(inputs, weights, keep), _drop(inputs, d_weights, keep)
+        dropped, d_weights = drop(weights, keep, inputs.dropout), drop(d_weights, keep, inputs.dropout)
     d_value = ops.matmul(
         _swap(merge_groups(inputs, ops.cast(dropped, d_output.dtype), block.query)), d_output
     )
@@ -278,10 +278,6 @@ def _keep_mask(inputs: AttentionInputs, block: Block) -> Tensor:
             block.key_indices[:, None, None, None, :],
         ),
     )
-
-
-def _drop(inputs: AttentionInputs, weights: Tensor, keep: Tensor) -> Tensor:
-    return ops.where(keep, weights * (1.0 / (1.0 - inputs.dropout)), ops.zeros_like(weights))
 
 
 def _finite(max_logit: Tensor) -> Tensor:
