@@ -110,7 +110,7 @@ def train_step(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 OURS_ON_SPA_ENG = {
     "keras_transformer": "default",
     "keras_transformer, 4 lengths": "4 equal lengths",
-    "keras_transformer, 16 shapes": "`length_buckets=16`",
+    "keras_transformer, 8 shapes": "`length_buckets=8`",
     "keras_transformer, 64 shapes": "`length_buckets=64, pad_to_multiple_of=1`",
     "keras_transformer, packed": "packed",
 }

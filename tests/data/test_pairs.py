@@ -81,7 +81,7 @@ def test_every_batch_has_shifted_targets_and_padding_at_the_end(tokenizer, argum
         np.testing.assert_array_equal((labels == tokenizer.end_id).sum(axis=1), present)
         np.testing.assert_array_equal((source == tokenizer.end_id).sum(axis=1), present)
         np.testing.assert_array_equal(target[:, 0], np.where(present, tokenizer.start_id, 0))
-    assert len(rows_of_shape) <= arguments.get("length_buckets", 8)
+    assert len(rows_of_shape) <= arguments.get("length_buckets", 16)
     for shape, rows in rows_of_shape.items():
         expected = (
             max(1, 200 // max(shape)) if "batch_tokens" in arguments else arguments.get("batch_size", 64)
