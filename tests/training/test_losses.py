@@ -41,7 +41,7 @@ def test_loss_and_gradient_equal_smoothed_cross_entropy(smoothing, gradients):
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-@pytest.mark.parametrize(("scale", "offset"), [(100, 0), (1e-3, 0), (1, 1000), (1, -1000)])
+@pytest.mark.parametrize(("scale", "offset"), [(100, 0), (1e-3, 0), (1, 100), (1, -100)])
 def test_large_small_and_shifted_logits_keep_their_precision(smoothing, scale, offset, gradients):
     logits = (LOGITS * scale + offset).astype("float32")
     expected, expected_gradient = one_hot_reference(LABELS, logits, smoothing)
