@@ -275,6 +275,19 @@ def test_int8_quantizes_gathers_read_by_loops():
     np.testing.assert_allclose(found, start + 3 * table[[2, 0]], rtol=1e-5)
 
 
+def test_int8_keeps_vectors_in_float32():
+    """The length penalties of beam search are such a vector: its rounding would change the order of hypotheses."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 18]>
+    penalties (int64[n] lengths) => (float[n] penalty) { penalty = Gather(table, lengths) }
+    """)
+    table = np.arange(1, 65, dtype="float32") ** 0.6
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    lengths = np.arange(64)
+    session = onnxruntime.InferenceSession(precisions.to_int8(model).SerializeToString())
+    np.testing.assert_array_equal(session.run(["penalty"], {"lengths": lengths})[0], table)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler", [generation.Beam(3, num_return=2), generation.Sample(0.8, top_p=0.9, seed=1)]

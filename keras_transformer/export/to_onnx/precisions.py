@@ -126,7 +126,7 @@ def to_int8(model: Any, readers: Readers | None = None) -> Any:
                 weight_type=QuantType.QInt8,
                 reduce_range=True,
                 use_external_data_format=is_large,
-                nodes_to_exclude=_gathers_for_subgraphs(copy.graph),
+                nodes_to_exclude=_gathers_in_float32(copy.graph),
                 extra_options={"EnableSubgraph": True},
             )
         quantised = onnx.load(path)
@@ -152,16 +152,24 @@ def _reading(readers: Readers) -> Iterator[None]:
         base_quantizer.tensor_proto_to_array = to_array
 
 
-def _gathers_for_subgraphs(graph: Any) -> list[str]:
-    """Return the names of Gather nodes that subgraphs read, which `quantize_dynamic` does not dequantise."""
-    names = []
-    for subgraph in graph_traversal.graphs(graph):
+def _gathers_in_float32(graph: Any) -> list[str]:
+    """Return the names of Gather nodes that are not quantised.
+
+    They are those that subgraphs read, which `quantize_dynamic` does not dequantise, and those of vectors, such as the
+    length penalties of beam search.
+    """
+    graphs, names = [*graph_traversal.graphs(graph)], []
+    matrices = {
+        constant.name for subgraph in graphs for constant in subgraph.initializer if len(constant.dims) > 1
+    }
+    for subgraph in graphs:
         subgraphs = [inner for node in subgraph.node for inner in graph_traversal.inner(node)]
         read = {name for inner in subgraphs for name in graph_traversal.readers(inner)}
         names += [
             node.name
             for node in subgraph.node
-            if node.op_type == "Gather" and not read.isdisjoint(node.output)
+            if node.op_type == "Gather"
+            and (node.input[0] not in matrices or not read.isdisjoint(node.output))
         ]
     return names
 
