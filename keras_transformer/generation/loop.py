@@ -13,7 +13,7 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.generative_model import GenerativeModel
-from keras_transformer.generation.prompts import PromptedModel, prepare
+from keras_transformer.generation.prompts import Prompt, PromptedModel, prepare
 from keras_transformer.generation.samplers import Sampler
 from keras_transformer.generation.search.base import Inputs, State, TokenSearch
 from keras_transformer.generation.settings import Settings
@@ -110,8 +110,8 @@ def new_search(inputs: Inputs, decoder: PromptedModel | None = None) -> Any:
     return samplers.search_of(inputs.settings.sampler)(inputs, decoder or _prompted(inputs).encoded())
 
 
-def _prompted(inputs: Inputs) -> PromptedModel:
-    """Return the model with its prompt; the source is not encoded."""
+def _prompted(inputs: Inputs, prompt: Prompt | None = None) -> PromptedModel:
+    """Return the model with its prompt, by default that of the inputs; the source is not encoded."""
     model: Any = inputs.model
     # A matrix–vector product needs no precomputed kernel.
     one_row = inputs.source_ids.shape[0] == 1 and inputs.settings.sampler.hypotheses == 1
@@ -120,7 +120,8 @@ def _prompted(inputs: Inputs) -> PromptedModel:
         kernel = model.output_kernel(shortlist.token_ids)
     elif hasattr(model, "output_kernel") and not one_row:
         kernel = model.output_kernel()
-    prompt = prepare(model, inputs.source_ids, inputs.prefix_ids, inputs.padding_mask, inputs.start_ids)
+    if prompt is None:
+        prompt = prepare(model, inputs.source_ids, inputs.prefix_ids, inputs.padding_mask, inputs.start_ids)
     return PromptedModel.not_encoded(model, inputs.kv_cache, prompt, kernel)
 
 
@@ -133,10 +134,11 @@ def _can_drop_rows(inputs: Inputs) -> bool:
 def _run_without_ended_rows(inputs: Inputs, search: TokenSearch) -> State:
     """Return the last state of a search; rows that have ended leave the batch.
 
-    An inner loop decodes until half of its rows have ended, and an outer loop selects the others. The outer loop
-    carries "step", the indices "rows" (B',) of the running rows, their "cached" context and cache, and the state of all
-    rows (B) without these, "state". The encoder, the prompt and the output kernel are in its body: ONNX Runtime packs
-    the weights that the inner loop multiplies only if they are constants of the graph directly around it.
+    An inner loop decodes until a quarter of its rows have ended, and an outer loop selects the others. The outer loop
+    carries "step", the indices "rows" (B',) of the rows of the last inner loop, the indices "kept" (B'',) of those of
+    them that have not ended, their "cached" context and cache, and the state of all rows (B) without these, "state".
+    The encoder, the prompt and the output kernel are in its body: ONNX Runtime packs the weights that the inner loop
+    multiplies only if they are constants of the graph directly around it.
 
     Args:
         inputs: the inputs of the generation.
@@ -149,16 +151,25 @@ def _run_without_ended_rows(inputs: Inputs, search: TokenSearch) -> State:
         context = {} if decoder.context is None else {"context": decoder.context}
         return {"cache": new_search(chosen, decoder).start_cache(), **context}
 
-    def select_and_run(carry: State) -> State:
-        rows, state = carry["rows"], carry["state"]
+    def of_rows(rows: Tensor) -> tuple[Inputs, PromptedModel]:
         chosen = inputs.of_rows(rows)
-        decoder = _prompted(chosen)
-        cached = ops.cond(carry["step"] == 0, lambda: read_prompts(chosen, decoder), lambda: carry["cached"])
+        return chosen, _prompted(chosen, search.decoder.prompt.of_rows(rows))
+
+    def select_and_run(carry: State) -> State:
+        rows, state = ops.take(carry["rows"], carry["kept"], axis=0), carry["state"]
+        chosen, decoder = of_rows(rows)
+        cached = ops.cond(
+            carry["step"] == 0,
+            lambda: read_prompts(chosen, decoder),
+            lambda: {
+                name: model.take_rows(values, carry["kept"]) for name, values in carry["cached"].items()
+            },
+        )
         running = new_search(chosen, decoder.with_context(cached.get("context")))
         new = ops.while_loop(
             lambda new: ops.logical_and(
                 new["step"] < running.max_new_tokens,
-                ops.sum(ops.cast(_unfinished(running, new), "int32")) > ops.shape(rows)[0] // 2,
+                ops.sum(ops.cast(_unfinished(running, new), "int32")) > ops.shape(rows)[0] * 3 // 4,
             ),
             running.step,
             {
@@ -167,27 +178,26 @@ def _run_without_ended_rows(inputs: Inputs, search: TokenSearch) -> State:
                 "cache": cached["cache"],
             },
         )
-        kept = _indices(_unfinished(running, new))
-        cached = {**cached, "cache": new["cache"]}
         return {
             "step": new["step"],
-            "rows": ops.take(rows, kept, axis=0),
-            "cached": {name: model.take_rows(values, kept) for name, values in cached.items()},
+            "rows": rows,
+            "kept": _indices(_unfinished(running, new)),
+            "cached": {**cached, "cache": new["cache"]},
             "state": {
                 name: ops.scatter_update(values, rows[:, None], new[name]) for name, values in state.items()
             },
         }
 
     state = search.start_rows()
-    rows = _indices(_unfinished(search, state))
-    chosen = inputs.of_rows(rows)
+    rows = ops.arange(ops.shape(inputs.source_ids)[0], dtype="int32")
     carry = ops.while_loop(
-        lambda carry: ops.logical_and(carry["step"] < search.max_new_tokens, ops.shape(carry["rows"])[0] > 0),
+        lambda carry: ops.logical_and(carry["step"] < search.max_new_tokens, ops.shape(carry["kept"])[0] > 0),
         select_and_run,
         {
             "step": ops.zeros((), "int32"),
             "rows": rows,
-            "cached": _empty(lambda: read_prompts(chosen, _prompted(chosen)), rows),
+            "kept": _indices(_unfinished(search, state)),
+            "cached": _empty(lambda: read_prompts(*of_rows(rows)), rows),
             "state": state,
         },
     )

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder, source_is_ids
 from keras_transformer.ops import KVCache
+from keras_transformer.ops.indexing import pick
 from keras_transformer.typing import Tensor
 
 
@@ -33,6 +34,11 @@ class Prompt:
         """P − 1, the number of prompt tokens, including padding, read before the first step; an integer if static."""
         length = self.ids.shape[1]
         return (ops.shape(self.ids)[1] if length is None else length) - 1
+
+    def of_rows(self, index: Tensor) -> "Prompt":
+        """Return the prompts of some rows of the batch, with `index` (B',)."""
+        fields = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return Prompt(*(None if values is None else ops.take(values, index, axis=0) for values in fields))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +197,7 @@ def align(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     index = ops.arange(length, dtype="int32")
     last = ops.max(ops.where(real, index, -1), axis=-1, keepdims=True)
     index = ops.mod(index + last + 1, length)
-    return ops.take_along_axis(ids, index, axis=1), ops.take_along_axis(real, index, axis=1)
+    return pick(ids, index), pick(real, index)
 
 
 def count_positions(real: Tensor) -> Tensor:

@@ -80,9 +80,9 @@ def _loop(pipeline: Any) -> Graph:
             accepted &= _are_valid(model, starts[:, None])
             options["start_ids"] = tf.cast(tf.where(accepted, starts, model.start_id), tf.int32)
         mask &= accepted[:, None]  # an empty row generates nothing
-        ids = tf.where(mask, ids, padding_value(model))
+        ids = tf.cast(tf.where(mask, ids, padding_value(model)), tf.int32)
         options["noise"] = values.get("noise")
-        out = generate_ids(pipeline, tf.cast(ids, tf.int32), mask, kv_cache, **options)
+        out = generate_ids(pipeline, ids, mask if model.pad_id is None else None, kv_cache, **options)
         return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
 
     # Padding is marked by `pad_id` or, without one, by the mask.
@@ -107,7 +107,8 @@ def _loop(pipeline: Any) -> Graph:
 
 def _are_valid(model: Any, ids: Tensor) -> Tensor:
     """Return a mask (B,) of the rows whose ids (B, S) are all in the vocabulary."""
-    return tf.reduce_all((ids >= 0) & (ids < model.vocabulary_size), axis=1)
+    invalid = (ids < 0) | (ids >= model.vocabulary_size)
+    return tf.reduce_sum(tf.cast(invalid, tf.int32), axis=1) == 0
 
 
 def _encoder(model: Any) -> Graph:
@@ -197,13 +198,12 @@ def generate_ids(
     model = pipeline.model
     batch_size = tf.shape(source_ids)[0]
     # Some ONNX operations do not support empty tensors, so make at least one row and one column.
-    missing = tf.cast(tf.shape(source_ids) == 0, tf.int32)
-    source_ids = _extended(source_ids, missing, padding_value(model))
+    sizes = tf.maximum(tf.shape(source_ids), 1)
+    source_ids = _extended(source_ids, sizes, padding_value(model))
     if padding_mask is not None:
-        padding_mask = _extended(tf.cast(padding_mask, tf.int32), missing, 0) > 0
+        padding_mask = _extended(tf.cast(padding_mask, tf.int32), sizes, 0) > 0
     options = {
-        name: None if values is None else _extended(values, missing[:1], 1)
-        for name, values in options.items()
+        name: None if values is None else _extended(values, sizes[:1], 1) for name, values in options.items()
     }
     out = generation.generate_ids(
         exportable(model),
@@ -216,15 +216,17 @@ def generate_ids(
         **options,
     )
     out = {name: out[name][:batch_size] for name in ("ids", "lengths", "scores")}
-    return out if pipeline.sampler.num_return > 1 else {name: values[:, 0] for name, values in out.items()}
+    if pipeline.sampler.num_return > 1:
+        return out
+    return {name: tf.gather(values, 0, axis=1) for name, values in out.items()}
 
 
-def _extended(tensor: Tensor, missing: Tensor, value: int) -> Tensor:
-    """Append `missing` (k,) elements to the first k axes."""
-    kept = tensor.shape[missing.shape[0] :]
-    axes = tf.concat([missing, tf.zeros(len(kept), tf.int32)], axis=0)
-    extended = tf.pad(tensor, tf.stack([tf.zeros_like(axes), axes], axis=1), constant_values=value)
-    extended.set_shape([*[None] * missing.shape[0], *kept])
+def _extended(tensor: Tensor, sizes: Tensor, value: int) -> Tensor:
+    """Extend the first k axes to the given sizes (k,), which are larger by at most one element."""
+    axes, kept = sizes.shape[0], tensor.shape[sizes.shape[0] :]
+    padded = tf.pad(tensor, [[0, 1]] * axes + [[0, 0]] * len(kept), constant_values=value)
+    extended = tf.strided_slice(padded, [0] * axes, sizes, [1] * axes)
+    extended.set_shape([*[None] * axes, *kept])
     return extended
 
 

@@ -9,7 +9,7 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
-from keras_transformer.export.to_onnx import conversion  # noqa: E402
+from keras_transformer.export.to_onnx import conversion, graph_traversal  # noqa: E402
 from keras_transformer.generation.search import logits  # noqa: E402
 from keras_transformer.models import BERT  # noqa: E402
 from keras_transformer.ops import indexing  # noqa: E402
@@ -461,3 +461,69 @@ def test_rows_of_a_reshape_that_merges_rows_are_picked():
     counts, found, expected, _ = converted(function, X, index)
     assert (counts["GatherElements"], counts["Gather"]) == (1, 0)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_elements_of_rows_of_unknown_size_are_picked_by_one_gather(heads):
+    def function(x, index):
+        return {"y": indexing.pick(x * heads, index)}
+
+    specs = [tf.TensorSpec([None, None], dtype, name) for dtype, name in (("float32", "x"), ("int32", "i"))]
+    graph = conversion.convert("f", function, specs, {"x": ["a", "b"], "i": ["a", "c"], "y": ["a", "c"]})
+    assert {node.op_type for node in graph.graph.node} <= {"Mul", "GatherElements"}
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    for index in (INDEX, INDEX[:, :1]):
+        (found,) = session.run(["y"], {"x": X[..., 0], "i": index})
+        np.testing.assert_array_equal(found, np.take_along_axis(X[..., 0], index, 1) * heads)
+
+
+@pytest.mark.parametrize("function", [lambda x, i, y: (y, i), lambda x, i, y: (x, y)], ids=["rows", "result"])
+def test_gathers_by_sizes_of_other_values_are_kept(function):
+    """The rows or the result have the size of another value."""
+
+    def gathered(x, index, other):
+        x = x * 1
+        sized, counted = function(x, index, other)
+        offset = tf.range(tf.shape(index)[0])[:, None] * tf.shape(sized)[1]
+        flat = tf.gather(tf.reshape(x, [-1]), tf.reshape(offset + index, [-1]))
+        return {"y": tf.reshape(flat, [-1, tf.shape(counted)[1]])}
+
+    specs = [tf.TensorSpec([None, None], dtype, name) for dtype, name in (("float32", "x"), ("int32", "i"))]
+    specs.append(tf.TensorSpec([None, None], tf.float32, "other"))
+    graph = conversion.convert("f", gathered, specs, {name: ["a", "b"] for name in ("x", "i", "other", "y")})
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    index = np.array([[0, 1], [1, 0]], np.int32)
+    values = {"x": X[..., 0], "i": index, "other": X[:, 0, :4]}
+    expected = gathered(*map(tf.constant, values.values()))["y"]
+    np.testing.assert_array_equal(session.run(["y"], values)[0], expected)
+
+
+SIZES = {
+    "a sum of sizes": (lambda x: tf.zeros([tf.shape(x)[0] + 2 * tf.shape(x)[1], 3]), 0),
+    "a larger size": (lambda x: tf.ones(tf.maximum(tf.shape(x)[:2], 3)), 0),
+    "a quotient": (lambda x: tf.fill([tf.shape(x)[1] * 3 // 2 - 1], 1.0), 0),
+    "the last sizes": (lambda x: tf.ones(tf.shape(x)[-2:]), 0),
+    "a size as a value": (lambda x: x + tf.cast(tf.shape(x)[1], tf.float32), 1),
+    "an integer": (lambda x: tf.shape(x)[1] * 5, 1),
+    "sizes that are returned": (lambda x: tf.cast(tf.shape(x), tf.int64), 1),
+    "every other size": (lambda x: tf.ones(tf.shape(x)[::2]), 0),
+    "a limit": (lambda x: tf.range(tf.shape(x)[1]), 1),
+    "a branch": (
+        lambda x: tf.cond(tf.shape(x)[1] > 2, lambda: tf.ones([tf.shape(x)[0]]), lambda: x[:, 0, 0]),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("function", "casts"), SIZES.values(), ids=SIZES)
+def test_sizes_are_computed_without_casts(function, casts):
+    spec = [tf.TensorSpec([None, None, 8], tf.float32, name="x")]
+    graph = conversion.convert("f", lambda x: {"y": function(x)}, spec, {"x": ["a", "b"], "y": []})
+    counts = collections.Counter(node.op_type for node in graph_traversal.nodes(graph.graph))
+    assert counts["Cast"] <= casts
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    for x in (X, X[:, :1], X[:1]):
+        (found,) = session.run(["y"], {"x": x})
+        expected = function(tf.constant(x)).numpy()
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer.export.to_onnx import graph_traversal
 from keras_transformer.export.to_onnx.graph_traversal import Shapes, rename
+from keras_transformer.export.to_onnx.sizes import is_size
 
 _LOWEST = -1e38  # a bound that no finite logit reaches
 _OMITTED_END = 10**9  # tf2onnx's value for an omitted end
@@ -236,16 +237,24 @@ def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
         if len(made) < 2 or None in inner or made[2:] != inner:
             continue
         for rows, index in (added.input, added.input[::-1]):
-            size = _offset(graph, producers, rows)
-            if size is not None and shapes.get(index, [])[1:] == made[1:2]:
+            size = _row_size(graph, producers, rows)
+            picked = shapes.get(index, [])[1:]
+            if size is not None and picked == made[1:2]:
                 break
         else:
             continue
         sizes, steps = shapes.get(x, [None, None])[1:], []
-        if None in sizes or size * math.prod(inner) % math.prod(sizes):
+        known = graph_traversal.constant(graph, size)
+        if known is None or picked == [None]:
+            joined = producers.get(last.input[1], "Concat", through={"Cast"})
+            same = joined is not None and is_size(graph, producers, shapes, joined.input[1], index, 1)
+            if inner or not same or not is_size(graph, producers, shapes, size, x, 1):
+                continue
+        elif None in sizes or known * math.prod(inner) % math.prod(sizes):
             continue
-        if sizes != [size, *inner]:
-            shape = numpy_helper.from_array(np.array([-1, size, *inner], "int64"), f"{name}_rows_shape")
+        elif sizes != [known, *inner]:
+            rows_shape = np.array([-1, known, *inner], "int64")
+            shape = numpy_helper.from_array(rows_shape, f"{name}_rows_shape")
             graph.initializer.append(shape)
             steps.append(helper.make_node("Reshape", [x, shape.name], [f"{name}_rows"], f"{name}_rows"))
             x = f"{name}_rows"
@@ -267,15 +276,14 @@ def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
     return changed
 
 
-def _offset(graph: Any, producers: graph_traversal.Producers, name: str) -> int | None:
-    """Return J for a value 0, J, 2 · J, … (B, 1), None for others."""
+def _row_size(graph: Any, producers: graph_traversal.Producers, name: str) -> str | None:
+    """Return the name of J for a value 0, J, 2 · J, … (B, 1), None for others."""
     product = producers.get(name, "Mul")
     counted = None if product is None else producers.get(product.input[0], "Unsqueeze")
     range_ = None if counted is None else producers.get(counted.input[0], "Range", through={"Cast"})
     if range_ is None or [graph_traversal.constant(graph, value) for value in range_.input[::2]] != [0, 1]:
         return None
-    size = graph_traversal.constant(graph, product.input[1])
-    return None if size is None else int(size)
+    return product.input[1]
 
 
 def cast_once(graph: Any, _: Shapes) -> bool:
@@ -323,17 +331,6 @@ def gather_negative_indices(graph: Any, shapes: Shapes) -> bool:
     """Gather(x, Where(i < 0, i + size, i)) → Gather(x, i), as Gather counts negative indices from the end."""
     producers = graph_traversal.Producers(graph)
 
-    def is_size(name: str, data: str, axis: int) -> bool:
-        """Return whether a value is the size of `data` along an axis."""
-        known = graph_traversal.constant(graph, name)
-        if known is not None:
-            return shapes.get(data, [None] * (axis + 1))[axis] == known
-        slice_ = producers.get(name, "Slice", through={"Cast", "Squeeze"})
-        shape = producers.get(slice_.input[0], "Shape", through={"Cast"}) if slice_ is not None else None
-        if shape is None or shape.input[0] != data:
-            return False
-        return graph_traversal.constant(graph, slice_.input[1]) == axis
-
     changed = False
     for node in graph.node:
         choice = producers.get(node.input[1], "Where") if node.op_type == "Gather" else None
@@ -347,7 +344,7 @@ def gather_negative_indices(graph: Any, shapes: Shapes) -> bool:
         if (
             list(negative.input[:1]) == [index] == list(fixed.input[:1])
             and graph_traversal.constant(graph, negative.input[1]) == 0
-            and is_size(fixed.input[1], node.input[0], axis)
+            and is_size(graph, producers, shapes, fixed.input[1], node.input[0], axis)
         ):
             node.input[1] = index
             changed = True

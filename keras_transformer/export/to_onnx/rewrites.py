@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from keras_transformer.export.to_onnx import attention, fusions, graph_traversal, loops, reshapes
+from keras_transformer.export.to_onnx import attention, fusions, graph_traversal, loops, reshapes, sizes
 from keras_transformer.export.to_onnx.graph_traversal import Shapes, graphs
 
 _REWRITES = (
@@ -38,7 +38,7 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
     - Layer normalisation becomes one operation, an attention mask one addition, and the choice of the most probable
       token one TopK. GELU gets the form that ONNX Runtime fuses with the preceding bias.
     - Known and copied sizes of reshapes become constants, and Gather handles negative indices, so that no shapes are
-      computed for either.
+      computed for either. Other sizes are computed in int64, without casts.
     - Common subexpressions, including equal constants, are computed once.
 
     Args:
@@ -60,6 +60,8 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
         fusions.zero_by_multiplication(graph, shapes)
     attention.fuse_attention(model, shapes)
     for graph in [*graphs(model.graph)]:
+        sizes.compute_in_int64(graph)
+        sizes.slice_shapes(graph)
         loops.share_constants(graph)
         loops.compute_once(graph, graph is model.graph)
         loops.merge_equal_outputs(graph)

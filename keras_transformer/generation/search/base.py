@@ -177,15 +177,14 @@ class SingleSequenceSearch(BaseSearch):
     def start(self) -> State:
         """Return the state of empty sequences."""
         prompt = self.decoder.prompt
-        batch = ops.zeros_like(ops.cast(prompt.ids[:, -1], "int32"))
-        zeros = ops.repeat(batch[:, None], self.max_new_tokens, axis=1)
+        rows = ops.shape(prompt.ids)[0]
         return {
             "step": ops.zeros((), "int32"),
-            "ids": zeros + self.padding_value,
-            "token_scores": ops.cast(zeros, "float32"),
-            "lengths": batch,
+            "ids": ops.full((rows, self.max_new_tokens), self.padding_value, "int32"),
+            "token_scores": ops.zeros((rows, self.max_new_tokens), "float32"),
+            "lengths": ops.zeros((rows,), "int32"),
             "ended": prompt.empty,
-            "failed_step": batch - 1,
+            "failed_step": ops.full((rows,), -1, "int32"),
         }
 
     def results(self, state: State) -> dict[str, Tensor]:

@@ -44,23 +44,23 @@ class BeamSearch(TokenSearch):
 
     def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
         """Return the state of a single hypothesis, repeated R times; see the base class."""
-        last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
-        zeros = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
-        ids, token_scores = zeros + self.padding_value, ops.cast(zeros, "float32")
+        per_hypothesis = self.batch_size, self.hypotheses
+        per_token = *per_hypothesis, self.max_new_tokens
+        ids, token_scores = ops.full(per_token, self.padding_value, "int32"), ops.zeros(per_token, "float32")
         first = ops.equal(ops.arange(self.hypotheses), 0)
         empty = empty[:, None]
         return {
-            "last_tokens": last_tokens,
+            "last_tokens": ops.tile(last_tokens[:, None], (1, self.hypotheses)),
             "ids": ids,
             "token_scores": token_scores,
-            "ancestors": zeros,
+            "ancestors": ops.zeros(per_token, "int32"),
             "scores": _or_forbidden(ops.logical_and(first, ops.logical_not(empty))),
             "ended_ids": ids,
             "ended_token_scores": token_scores,
-            "ended_lengths": ops.zeros_like(last_tokens),
+            "ended_lengths": ops.zeros(per_hypothesis, "int32"),
             # A row with an empty source has one finished hypothesis, which is empty.
             "ended_ranking": _or_forbidden(ops.logical_and(first, empty)),
-            "failed_step": ops.zeros_like(last_tokens[:, 0]) - 1,
+            "failed_step": ops.full((self.batch_size,), -1, "int32"),
         }
 
     def unfinished(self, state: State) -> Tensor:

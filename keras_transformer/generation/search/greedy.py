@@ -25,15 +25,15 @@ class GreedySearch(TokenSearch):
         }
 
     def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
-        last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
-        zeros = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
+        rows = ops.shape(last_tokens)[0]
+        per_hypothesis, per_token = (rows, self.hypotheses), (rows, self.hypotheses, self.max_new_tokens)
         return {
-            "last_tokens": last_tokens,
-            "ids": zeros + self.padding_value,
-            "token_scores": ops.cast(zeros, "float32"),
-            "lengths": ops.zeros_like(last_tokens),
-            "ended": ops.repeat(empty[:, None], self.hypotheses, axis=1),
-            "failed_step": ops.zeros_like(last_tokens[:, 0]) - 1,
+            "last_tokens": ops.tile(last_tokens[:, None], (1, self.hypotheses)),
+            "ids": ops.full(per_token, self.padding_value, "int32"),
+            "token_scores": ops.zeros(per_token, "float32"),
+            "lengths": ops.zeros(per_hypothesis, "int32"),
+            "ended": ops.tile(empty[:, None], (1, self.hypotheses)),
+            "failed_step": ops.full((rows,), -1, "int32"),
         }
 
     def _visible(self, state: State) -> Tensor:
