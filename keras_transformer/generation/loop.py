@@ -189,14 +189,14 @@ def _run_without_ended_rows(inputs: Inputs, search: TokenSearch) -> State:
         }
 
     state = search.start_rows()
-    rows = ops.arange(ops.shape(inputs.source_ids)[0], dtype="int32")
+    rows = _indices(_unfinished(search, state))
     carry = ops.while_loop(
         lambda carry: ops.logical_and(carry["step"] < search.max_new_tokens, ops.shape(carry["kept"])[0] > 0),
         select_and_run,
         {
             "step": ops.zeros((), "int32"),
             "rows": rows,
-            "kept": _indices(_unfinished(search, state)),
+            "kept": ops.arange(ops.shape(rows)[0], dtype="int32"),
             "cached": _empty(lambda: read_prompts(*of_rows(rows)), rows),
             "state": state,
         },
