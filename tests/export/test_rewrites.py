@@ -332,6 +332,36 @@ def test_the_chosen_log_probability_is_gathered():
     np.testing.assert_array_equal(found, expected)
 
 
+FORBIDDEN = [np.where(np.arange(8) == id_, -1e30, 0).astype("float32") for id_ in (1, 5)]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_constant_vectors_are_selected_by_a_gather(axis):
+    def function(x):
+        return x + tf.where(tf.reduce_sum(x, axis=[axis, 2], keepdims=True) > 0, *FORBIDDEN)
+
+    counts, found, expected, _ = converted(function, X)
+    assert (counts["GatherND"], counts["Where"]) == (1, 0)
+    np.testing.assert_array_equal(found, expected)
+    assert {*np.argwhere(found < -1e29)[:, 2]} == {1, 5}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.where(x > 0, *FORBIDDEN),
+        lambda x: tf.where(x[..., :1] > 0, FORBIDDEN[0], 0.0),
+        lambda x: tf.where(x[..., :1] > 0, FORBIDDEN[0], x),
+        lambda x: tf.where(x[..., 0] > 0, FORBIDDEN[0][:3], FORBIDDEN[1][:3]),
+    ],
+    ids=["elements", "a number", "a value", "no axis of one element"],
+)
+def test_other_selections_are_kept(function):
+    counts, found, expected, _ = converted(lambda x: function(x * 1), X)
+    assert (counts["GatherND"], counts["Where"]) == (0, 1)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_maximum_below_all_logits_is_removed():
     counts, found, expected, _ = converted(lambda x: keras.ops.maximum(x * 2, -3e38) + 1, X)
     assert counts["Max"] == 0

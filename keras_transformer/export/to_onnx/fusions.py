@@ -1,4 +1,4 @@
-"""Fusions of layer normalisation, masked softmax, GELU and the choice of a token, equal up to rounding."""
+"""Fusions of layer normalisation, masked softmax, GELU and the choice of tokens, equal up to rounding."""
 
 from typing import Any
 
@@ -76,6 +76,32 @@ def choose_by_top_k(graph: Any, shapes: Shapes) -> bool:
             graph.node.insert(place, node)
         for node in (maximum, last):
             graph.node.remove(node)
+        changed = True
+    return changed
+
+
+def gather_selected(graph: Any, shapes: Shapes) -> bool:
+    """Where(c, a, b) → GatherND([b, a], c), for constant vectors a and b and conditions c (…, 1).
+
+    ONNX Runtime copies vectors in a fraction of the time in which it selects each of their elements.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    vectors = {item.name: item for item in graph.initializer if len(item.dims) == 1}
+    changed = False
+    for node in [node for node in graph.node if node.op_type == "Where"]:
+        condition, *chosen = node.input
+        sizes = shapes.get(condition, [])
+        if not vectors.keys() >= {*chosen} or len(sizes) < 2 or sizes[-1] != 1:
+            continue
+        one, other = (numpy_helper.to_array(vectors[name]) for name in chosen)
+        if one.shape != other.shape or len(one) == 1:
+            continue
+        table, index = f"{node.output[0]}_table", f"{node.output[0]}_index"
+        graph.initializer.append(numpy_helper.from_array(np.stack([other, one]), table))
+        cast = helper.make_node("Cast", [condition], [index], index, to=TensorProto.INT64)
+        graph.node.insert([*graph.node].index(node), cast)
+        node.op_type, node.input[:] = "GatherND", [table, index]
         changed = True
     return changed
 
