@@ -245,7 +245,7 @@ def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
             continue
         sizes, steps = shapes.get(x, [None, None])[1:], []
         known = graph_traversal.constant(graph, size)
-        if known is None or picked == [None]:
+        if known is None or picked == [None]:  # then J must be the size of x, and R that of the index
             joined = producers.get(last.input[1], "Concat", through={"Cast"})
             same = joined is not None and is_size(graph, producers, shapes, joined.input[1], index, 1)
             if inner or not same or not is_size(graph, producers, shapes, size, x, 1):

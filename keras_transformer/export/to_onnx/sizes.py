@@ -26,7 +26,7 @@ def is_size(
         return shapes.get(data, [None] * (axis + 1))[axis] == known
     slice_ = producers.get(name, "Slice", through={"Cast", "Squeeze", "Unsqueeze"})
     shape = producers.get(slice_.input[0], "Shape", through={"Cast"}) if slice_ is not None else None
-    if shape is None or shape.input[0] != data:
+    if shape is None or shape.input[0] != data or shape.attribute:
         return False
     return [graph_traversal.constant(graph, value) for value in slice_.input[1:3]] == [axis, axis + 1]
 
@@ -61,7 +61,7 @@ def compute_in_int64(graph: Any) -> None:
             values = [*node.input][: _OPERATIONS[node.op_type]]
             if in_int64.keys().isdisjoint(values) or not {*in_int64, *constants}.issuperset(values):
                 continue
-            for name in {*values} - {*in_int64}:
+            for name in [name for name in dict.fromkeys(values) if name not in in_int64]:
                 in_int64[name] = f"{name}_int64"
                 value = numpy_helper.to_array(constants[name]).astype(np.int64)
                 graph.initializer.append(numpy_helper.from_array(value, in_int64[name]))
