@@ -63,9 +63,8 @@ class LogitsProcessors:
         return logits_processors
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Apply all constraints to logits (B, R, V)."""
-        for constraint in self.constraints:
-            logits = constraint(logits, history)
+        """Apply all constraints to logits (B, R, V), and forbid special tokens."""
+        logits = self.constrained(logits, history)
         index = np.arange(logits.shape[-1])
         never = np.isin(index, self.never)
         if history.minimums is None:
@@ -77,6 +76,24 @@ class LogitsProcessors:
             for mask in (never | np.isin(index, self.end_ids), never)
         )
         return logits + ops.where(early, *biases)
+
+    def constrained(self, logits: Tensor, history: History) -> Tensor:
+        """Apply all constraints to logits (B, R, V) without forbidding special tokens."""
+        for constraint in self.constraints:
+            logits = constraint(logits, history)
+        return logits
+
+    def special(self, history: History) -> tuple[int, ...]:
+        """Return the tokens that `forbid_special` can forbid: `never`, and end tokens if rows have minimums."""
+        return self.never if history.minimums is None else (*self.never, *self.end_ids)
+
+    def forbid_special(self, logits: Tensor, tokens: Tensor, history: History) -> Tensor:
+        """Return the logits (B, R, C) of tokens (B, R, C), `FORBIDDEN` for those that must not be generated."""
+        forbidden = _is_any_of(tokens, self.never)
+        if history.minimums is not None:
+            early = history.at < history.minimums[:, None, None]
+            forbidden = ops.logical_or(forbidden, ops.logical_and(early, self.ends(tokens)))
+        return ops.where(forbidden, FORBIDDEN, logits)
 
     @property
     def words(self) -> ForcedWords | None:
@@ -113,7 +130,7 @@ class LogitsProcessors:
 
     def ends(self, tokens: Tensor) -> Tensor:
         """Return the mask of the end tokens."""
-        return functools.reduce(ops.logical_or, [ops.equal(tokens, id_) for id_ in self.end_ids])
+        return _is_any_of(tokens, self.end_ids)
 
     def _check(self, model: Any, max_new_tokens: int) -> None:
         vocabulary = model.vocabulary_size
@@ -199,6 +216,11 @@ class LogitsProcessors:
         for other in self.constraints:
             is_valid = not other.violated_by(prefix, self.end_ids)
             check(is_valid, "not contradict each other", constraints=[forced, other])
+
+
+def _is_any_of(tokens: Tensor, ids: tuple[int, ...]) -> Tensor:
+    none = ops.zeros_like(tokens, "bool")
+    return functools.reduce(ops.logical_or, [ops.equal(tokens, id_) for id_ in ids]) if ids else none
 
 
 def _checked(constraints: Any) -> tuple[Constraint, ...]:

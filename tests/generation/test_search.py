@@ -5,7 +5,17 @@ import pytest
 from keras import ops
 
 from keras_transformer import generation
-from keras_transformer.generation import Beam, Contrastive, Greedy, Sample, Speculative, samplers
+from keras_transformer.generation import (
+    BannedWords,
+    Beam,
+    Contrastive,
+    EndTokens,
+    Greedy,
+    Sample,
+    Speculative,
+    samplers,
+)
+from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.loop import new_search
 from keras_transformer.generation.search.base import Inputs
@@ -99,6 +109,33 @@ def test_every_search_keeps_the_structure_of_its_loop_state(name):
     expected = generation.generate_ids(model, ops.array(PROMPTS), 3, sampler=sampler)
     for name, value in search.results(state).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("constraint", [None, EndTokens([5]), BannedWords([[4], [7]])], ids=repr)
+@pytest.mark.parametrize("minimums", [None, [3, 0]], ids=repr)
+@pytest.mark.parametrize("vocabulary_size", [12, 150])
+def test_the_highest_logits_are_those_of_the_whole_vocabulary(vocabulary_size, minimums, constraint):
+    model = decoder(5, vocabulary_size=vocabulary_size)
+    settings = Settings.of(model, Greedy(), 3, constraints=[constraint] if constraint else [])
+    minimums = None if minimums is None else ops.convert_to_tensor(minimums, "int32")
+    search = new_search(Inputs(model, settings, source_ids=ops.array(PROMPTS), minimums=minimums))
+    state = search.start()
+    random = np.random.default_rng(vocabulary_size)
+    for _ in range(20):
+        logits = random.integers(1, 9, (2, 1, vocabulary_size)).astype("float32")
+        logits[..., [0, 3, 5]] = random.integers(5, 10, 3)  # special tokens are often the highest
+        logits[..., random.integers(0, vocabulary_size, vocabulary_size // 2)] = -np.inf
+        whole = ops.convert_to_numpy(search._processed(ops.array(logits), state["ids"], state["step"]))
+        order = np.argsort(-whole, axis=-1, kind="stable")
+        for count in (1, 4):
+            values, tokens = map(ops.convert_to_numpy, search._highest(ops.array(logits), state, count))
+            for row in range(2):
+                allowed = values[row, 0] > FORBIDDEN / 2
+                expected = [token for token in order[row, 0] if whole[row, 0, token] > FORBIDDEN / 2]
+                assert tokens[row, 0][allowed][:count].tolist() == expected[:count]
+                np.testing.assert_array_equal(
+                    values[row, 0][allowed], logits[row, 0, tokens[row, 0][allowed]]
+                )
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from keras_transformer.generation.constraints import History
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.prompts import PromptedModel
+from keras_transformer.generation.search.top_k import top_k
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.typing import Tensor
@@ -167,8 +168,10 @@ class BaseSearch(Search):
 
     def _processed(self, logits: Tensor, ids: Tensor, step: Tensor) -> Tensor:
         """Apply the constraints to logits (B, R, V) that follow the first `step` of ids (B, R, M)."""
-        end_ids = self.logits_processors.end_ids
-        return self.logits_processors(logits, History(ids, step, end_ids, self.limits, self.minimums))
+        return self.logits_processors(logits, self._history(ids, step))
+
+    def _history(self, ids: Tensor, step: Tensor) -> History:
+        return History(ids, step, self.logits_processors.end_ids, self.limits, self.minimums)
 
 
 class SingleSequenceSearch(BaseSearch):
@@ -260,6 +263,20 @@ class TokenSearch(BaseSearch):
     @abc.abstractmethod
     def _advance(self, state: State, logits: Tensor) -> State:
         """Return the state after one more token for every hypothesis, from logits (B, R, V)."""
+
+    def _highest(
+        self, logits: Tensor, state: State, count: int, num_lists: Any = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the highest of logits (B, R, V) and their tokens, (B, R, C), in descending order, with constraints.
+
+        At least `count` of them are allowed, if as many are. Special tokens among them are `FORBIDDEN`, wherever they
+        are in the order: to forbid them in the whole vocabulary would take longer.
+        """
+        history = self._history(state["ids"], state["step"])
+        constrained = self.logits_processors.constrained(logits, history)
+        count = min(count + len(self.logits_processors.special(history)), logits.shape[-1])
+        values, tokens = top_k(constrained, count, num_lists)
+        return self.logits_processors.forbid_special(values, tokens, history), tokens
 
     def _parents(self, state: State, step: Tensor) -> Tensor | None:
         """Return the index (B, R) of the hypothesis that each new one continues; None if each continues itself."""

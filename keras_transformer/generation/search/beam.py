@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, State, TokenSearch
-from keras_transformer.generation.search.greedy import GreedySearch
+from keras_transformer.generation.search.greedy import HighestSearch
 from keras_transformer.generation.search.logits import is_invalid
 from keras_transformer.generation.search.top_k import top_k
 from keras_transformer.ops.indexing import pick
@@ -23,7 +23,7 @@ def beam_search(inputs: Inputs, decoder: PromptedModel) -> TokenSearch:
     return (BeamSearch if inputs.settings.sampler.hypotheses > 1 else BeamOfOneSearch)(inputs, decoder)
 
 
-class BeamOfOneSearch(GreedySearch):
+class BeamOfOneSearch(HighestSearch):
     """Greedy search with length-penalized ranking scores."""
 
     def _ranking_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -80,7 +80,6 @@ class BeamSearch(TokenSearch):
         step, vocabulary = state["step"], logits.shape[-1]
         log_probabilities = ops.log_softmax(logits)  # (B, R, V)
         invalid = ops.any(ops.logical_and(is_invalid(log_probabilities), _exists(state["scores"])), axis=1)
-        processed = self._processed(log_probabilities, state["ids"], step)
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(invalid)[:, None])[..., None]
 
         def extended_scores(values: Tensor) -> Tensor:
@@ -89,8 +88,9 @@ class BeamSearch(TokenSearch):
             return ops.where(ops.logical_and(alive, _exists(values)), scores, FORBIDDEN)
 
         if self.logits_processors.words is None:
-            scores, parents, tokens = self._best_candidates(processed, extended_scores)
+            scores, parents, tokens = self._best_candidates(state, log_probabilities, extended_scores)
         else:
+            processed = self._processed(log_probabilities, state["ids"], step)
             scores, parents, tokens = self._constrained_candidates(
                 self.logits_processors.words, extended_scores(processed), state["ids"], step
             )
@@ -161,19 +161,19 @@ class BeamSearch(TokenSearch):
         }
 
     def _best_candidates(
-        self, processed: Tensor, extended_scores: Callable[[Tensor], Tensor]
+        self, state: State, log_probabilities: Tensor, extended_scores: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, parents and tokens (B, C) of the best continuations of log-probabilities (B, R, V), sorted.
 
         They are among the C best continuations of each hypothesis, whose order does not depend on its score.
         """
-        count, vocabulary = self._num_candidates(processed), processed.shape[-1]
-        siblings = min(count, vocabulary)
+        count = self._num_candidates(log_probabilities)
         # (B, R, siblings)
-        highest, tokens = top_k(processed, siblings, self.batch_size * self.hypotheses)
+        highest, tokens = self._highest(log_probabilities, state, count, self.batch_size * self.hypotheses)
+        siblings = tokens.shape[-1]
         scores = ranking = extended_scores(highest)
         if self.sampler.diversity:
-            rank = ops.cast(ops.arange(siblings), "float32")
+            rank = ops.cumsum(ops.cast(_exists(highest), "float32"), axis=-1) - 1
             ranking = ops.where(_exists(scores), scores - self.sampler.diversity * rank, FORBIDDEN)
         flat = [-1, self.hypotheses * siblings]
         _, index = top_k(ops.reshape(ranking, flat), count, self.batch_size)

@@ -44,7 +44,7 @@ class GreedySearch(TokenSearch):
         step = state["step"]
         log_probabilities = ops.log_softmax(logits)  # (B, R, V)
         invalid = ops.logical_and(is_invalid(log_probabilities), ops.logical_not(state["ended"]))
-        token, best = self._choose(self._candidates(state, logits), step)
+        token, best = self._next(state, logits)
         score = choose(log_probabilities, token)  # without the constraints
         # A sequence ends where all tokens are forbidden.
         stops = ops.logical_or(ops.logical_or(state["ended"], invalid), best <= FORBIDDEN / 2)
@@ -65,6 +65,10 @@ class GreedySearch(TokenSearch):
             "failed_step": ops.where(failed, step, state["failed_step"]),
         }
 
+    def _next(self, state: State, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the chosen tokens (B, R) and the highest candidate (B, R), from logits (B, R, V)."""
+        return self._choose(self._candidates(state, logits), state["step"])
+
     def _candidates(self, state: State, logits: Tensor) -> Tensor:
         """Return the logits (B, R, V) to choose from, `FORBIDDEN` for tokens that must not be chosen."""
         return self._processed(logits, state["ids"], state["step"])
@@ -78,3 +82,15 @@ class GreedySearch(TokenSearch):
         """Return the scores (B, R) by which hypotheses are sorted."""
         del lengths
         return scores
+
+
+class HighestSearch(GreedySearch):
+    """Greedy search that compares only the highest logits with the tokens that must not be chosen."""
+
+    def _next(self, state: State, logits: Tensor) -> tuple[Tensor, Tensor]:
+        values, tokens = self._highest(logits, state, 1)
+        best = ops.max(values, axis=-1)
+        # The first of several maxima has the lowest id.
+        return ops.min(
+            ops.where(ops.equal(values, best[..., None]), tokens, logits.shape[-1] - 1), axis=-1
+        ), best

@@ -19,7 +19,7 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
     the `count` groups with the highest maxima.
 
     Args:
-        values: (B, …, L), all sizes but B static and no value below −10³⁸.
+        values: (B, …, L), all sizes but B static. Values below −3 · 10³⁸ may have the index of another value.
         count: the number of values to return, at most L.
         num_rows: the number of lists of L values, by default read from the shape of `values`.
 
@@ -42,6 +42,8 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
     highest, index = ops.top_k(ops.reshape(pick(groups, chosen, num_rows), [-1, count * size]), count)
     index = ops.cast(index, "int32")
     index = pick(chosen, index // size, num_rows) * size + index % size
+    if length % size:
+        index = ops.minimum(index, length - 1)  # padding is higher than −∞
     shape = [-1, *values.shape[1:-1], count]
     return ops.reshape(highest, shape), ops.reshape(index, shape)
 
