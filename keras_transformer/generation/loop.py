@@ -17,6 +17,7 @@ from keras_transformer.generation.prompts import Prompt, PromptedModel, prepare
 from keras_transformer.generation.samplers import Sampler
 from keras_transformer.generation.search.base import Inputs, State, TokenSearch
 from keras_transformer.generation.settings import Settings
+from keras_transformer.ops.kv_cache import zero_size
 from keras_transformer.typing import Tensor
 
 
@@ -219,7 +220,7 @@ def _empty(function: Callable[[], State], rows: Tensor) -> State:
     import tensorflow as tf
 
     outputs = tf.function(function, autograph=False).get_concrete_function().structured_outputs
-    zero = ops.sum(rows[:0])
+    zero = zero_size(rows)
 
     def empty(output: Any) -> Tensor:
         return ops.zeros([zero if size is None else size for size in output.shape], output.dtype)

@@ -243,7 +243,7 @@ class GrowingCache(KVCache):
                 f"`kv_cache` must have a fixed size on the {keras.backend.backend()} backend: use `ops.StaticCache`. "
                 f"Received: kv_cache={self}"
             )
-        return ops.sum(ops.cast(inputs[:0], "int32"))
+        return zero_size(inputs)
 
     def entries_mask(self, attention_mask: Tensor, count: Any, size: int | None) -> Tensor:
         """Select the columns of the tokens written so far; see the base class."""
@@ -255,6 +255,11 @@ class GrowingCache(KVCache):
 
     def _num_entries(self, length: Any, window: int | None, hypotheses: int) -> Any:
         return (window + 1) * hypotheses if window is not None and self.rolling else length
+
+
+def zero_size(tensor: Tensor) -> Tensor:
+    """Return 0 as a size that is not static, from a tensor whose first size is not."""
+    return ops.minimum(ops.shape(tensor)[0], 0)
 
 
 def token_indices(count: Any, size: Any) -> Tensor:

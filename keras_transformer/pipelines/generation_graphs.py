@@ -108,6 +108,7 @@ def _loop(pipeline: Any) -> Graph:
 def _are_valid(model: Any, ids: Tensor) -> Tensor:
     """Return a mask (B,) of the rows whose ids (B, S) are all in the vocabulary."""
     invalid = (ids < 0) | (ids >= model.vocabulary_size)
+    invalid = tf.pad(invalid, [[0, 0], [0, 1]])  # ONNX Runtime cannot reduce an empty axis on a GPU
     return tf.reduce_sum(tf.cast(invalid, tf.int32), axis=1) == 0
 
 

@@ -15,6 +15,8 @@ from keras_transformer.export.to_onnx import conversion, graph_traversal
 from keras_transformer.models import T5, Transformer
 from keras_transformer.relations import SlidingWindow
 
+from .conversions import converted, reductions_of_nothing
+
 LOOP, ENCODER, DECODER = "generate_greedy", "encoder_model", "decoder_model_merged"
 BATCH, SOURCE = "batch_size", "encoder_sequence_length"
 PAST, NEW, TOTAL = "past_sequence_length", "sequence_length", "past_sequence_length + sequence_length"
@@ -166,6 +168,12 @@ def test_loop_ids_lengths_and_scores_equal_the_model_outputs(sessions, pipeline,
         np.testing.assert_array_equal(found["ids"], expected.best, err_msg=name)
         np.testing.assert_array_equal(found["lengths"], expected.lengths[:, 0], err_msg=name)
         np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_the_loop_reduces_no_empty_axis(exported, pipeline, texts, tmp_path):
+    """The cache of its first step and, by default, the prefix are empty."""
+    inputs = {"input_ids": sources(pipeline, texts)}
+    assert not reductions_of_nothing(file_of(exported, LOOP), inputs, tmp_path / "profile")
 
 
 @pytest.mark.slow
@@ -362,6 +370,22 @@ def test_exact_gelu_converts_and_agrees():
     x = np.linspace(-6, 6, 101, dtype="float32")
     (y,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["y"], {"x": x})
     np.testing.assert_allclose(y, keras.ops.convert_to_numpy(gelu(x)["y"]), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("reduce", [tf.math.unsorted_segment_sum, tf.math.unsorted_segment_max])
+def test_sums_and_maxima_of_segments_convert(reduce, dtype, shape):
+    random = np.random.default_rng(0)
+    data = random.integers(-9, 9, (2000, *shape)).astype(dtype)
+    segments = random.integers(-1, 4, 2000).astype("int32")
+    segments[segments == 1] = 2  # 1 is empty
+    counts, found, expected, _ = converted(
+        lambda x, ids: reduce(x, ids, tf.shape(ids)[0] // 400), data, segments
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert counts["ScatterElements"] == 1
+    assert counts.keys().isdisjoint({"ScatterND", "TopK", "Unique"})
 
 
 def test_graphs_are_not_copied_unless_an_optimisation_fails(monkeypatch):

@@ -123,13 +123,13 @@ def _new_session(
     available = onnxruntime.get_available_providers()
     if providers is None:
         usable = [provider for provider in (CUDA, CPU) if provider in available]
-        session = onnxruntime.InferenceSession(model, sess_options=options, providers=usable)
+        session = onnxruntime.InferenceSession(model, sess_options=options, providers=_in_float32(usable))
         if lost := [provider for provider in usable if provider not in session.get_providers()]:
             LOG.warning("%s cannot be used: %s runs on the CPU%s", lost[0], name, _cuda_hint(onnxruntime))
         return session
     names = _names(providers)
     _check_in(available, names, providers, onnxruntime)
-    session = onnxruntime.InferenceSession(model, sess_options=options, providers=[*providers])
+    session = onnxruntime.InferenceSession(model, sess_options=options, providers=_in_float32(providers))
     # A provider that does not start, such as CUDA without its libraries, is skipped, and the others run its nodes.
     _check_in(session.get_providers(), names, providers, onnxruntime)
     return session
@@ -172,6 +172,19 @@ def as_value(array: np.ndarray, device: tuple[str, int]) -> Any:
     import onnxruntime
 
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), *device)
+
+
+def _in_float32(providers: Sequence[Provider]) -> list[Provider]:
+    """Return the providers with TF32 off, unless it was set.
+
+    By default ONNX Runtime rounds the factors of float32 matrix multiplications on GPUs to the 10 bits of TF32, so that
+    ids can differ from the model's.
+    """
+    with_options = [(each, {}) if isinstance(each, str) else each for each in providers]
+    return [
+        (name, {"use_tf32": 0, **options}) if name == CUDA else given
+        for given, (name, options) in zip(providers, with_options, strict=True)
+    ]
 
 
 def _names(providers: Sequence[Provider]) -> list[str]:

@@ -46,7 +46,15 @@ def test_the_default_is_cuda_then_the_cpu(content, monkeypatch):
     everything = ["TensorrtExecutionProvider", CUDA, "AzureExecutionProvider", CPU]
     replaced = Replaced(monkeypatch, everything)
     new_session(content)
-    assert replaced.asked == [CUDA, CPU]
+    assert replaced.asked == [(CUDA, {"use_tf32": 0}), CPU]
+
+
+def test_float32_is_exact_on_gpus_unless_tf32_is_chosen(content, monkeypatch):
+    replaced = Replaced(monkeypatch, [CUDA, CPU])
+    new_session(content, [CUDA, CPU])
+    assert replaced.asked == [(CUDA, {"use_tf32": 0}), CPU]
+    new_session(content, [(CUDA, {"use_tf32": 1, "device_id": 1})])
+    assert replaced.asked == [(CUDA, {"use_tf32": 1, "device_id": 1})]
 
 
 def test_the_default_excludes_azure(content):
@@ -59,7 +67,7 @@ def test_provider_names_and_options_are_accepted(content, monkeypatch):
     replaced = Replaced(monkeypatch, ["TensorrtExecutionProvider", CUDA, CPU])
     providers = ["TensorrtExecutionProvider", (CUDA, {"device_id": 1})]
     new_session(content, providers)
-    assert replaced.asked == providers
+    assert replaced.asked == ["TensorrtExecutionProvider", (CUDA, {"use_tf32": 0, "device_id": 1})]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ _FLOAT32 = frozenset(
         "Reciprocal",
         "ReduceMean",
         "ReduceSum",
+        "ScatterElements",
         "Sin",
         "Sqrt",
         "TopK",

@@ -44,9 +44,43 @@ def compare(graph: Any, node: Any, *_: Any) -> None:
             graph.insert_new_node_on_input(node, "Cast", name, to=TensorProto.INT64)
 
 
+def segment(graph: Any, node: Any, *_: Any) -> None:
+    """Convert sums and maxima of segments to ScatterElements, and drop elements with a negative segment.
+
+    tf2onnx converts them to a sort and a table of the elements of each segment, some of which ONNX Runtime loses on a
+    GPU. ScatterND needs fewer indices, but ONNX Runtime adds in several threads without locks.
+    """
+    from onnx import TensorProto, helper
+    from tf2onnx import utils
+
+    def add(kind: str, *inputs: str, **attributes: Any) -> str:
+        return graph.make_node(kind, [*inputs], attr=attributes).output[0]
+
+    def integers(*values: int) -> str:
+        return graph.make_const(utils.make_name(node.name), np.array(values, np.int64)).output[0]
+
+    (data, segments, count), (output,) = node.input, node.output
+    dtype, shape, is_sum = graph.get_dtype(output), graph.get_shape(output), node.type.endswith("Sum")
+    numbers = np.finfo if dtype in (TensorProto.FLOAT, TensorProto.DOUBLE) else np.iinfo
+    start = 0 if is_sum else numbers(helper.tensor_dtype_to_np_dtype(dtype)).min
+    count, segments = (add("Cast", name, to=TensorProto.INT64) for name in (count, segments))
+    count = add("Reshape", count, integers(1))
+    segments = add("Where", add("Less", segments, integers(0)), count, segments)
+    others = integers(*range(1, graph.get_rank(data)))
+    index = add("Expand", add("Unsqueeze", segments, others), add("Shape", data))
+    sizes = add("Concat", add("Add", count, integers(1)), add("Shape", data, start=1), axis=0)
+    initial = add("ConstantOfShape", sizes, value=helper.make_tensor("value", dtype, [1], [start]))
+    result = add("ScatterElements", initial, index, data, axis=0, reduction="add" if is_sum else "max")
+    graph.remove_node(node.name)
+    ends = [result, integers(0), count, integers(0)]
+    graph.make_node("Slice", ends, outputs=[output], name=node.name, dtypes=[dtype], shapes=[shape])
+
+
 HANDLERS = {
     "Erfc": (erfc, []),
     "SelectV2": (select, []),
+    "UnsortedSegmentMax": (segment, []),
+    "UnsortedSegmentSum": (segment, []),
     "Less": (compare, []),
     "Greater": (compare, []),
 }
