@@ -49,8 +49,8 @@ def runs(name: str, folder: pathlib.Path = RESULTS) -> list[dict[str, Any]]:
 
 
 def machine(result: Mapping[str, Any]) -> str:
-    """Return the name of the processor that a run recorded."""
-    return re.sub(r"^CPU, |\(R\)| Processor$", "", result["machine"]["device"])
+    """Return the name of the processor or GPU that a run recorded."""
+    return re.sub(r"^[CG]PU, |\(R\)| Processor$", "", result["machine"]["device"])
 
 
 def compare(

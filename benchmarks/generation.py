@@ -125,9 +125,9 @@ def write_seq2seq(shape: Shape, folder: pathlib.Path) -> None:
         spec.save(str(folder / variant))
 
 
-def build_xla(name: str, folder: pathlib.Path, threads: int) -> Generate:
+def build_xla(name: str, folder: pathlib.Path, threads: int, precision: str | None = None) -> Generate:
     """Return generation by this package, compiled with XLA."""
-    generation, model = _ours(name, folder, threads)
+    generation, model = _ours(name, folder, threads, precision)
 
     @functools.cache
     def generator(beams: int, tokens: int) -> Any:
@@ -137,40 +137,26 @@ def build_xla(name: str, folder: pathlib.Path, threads: int) -> Generate:
     return lambda ids, beams, tokens: generator(beams, tokens)(ids).best
 
 
-def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False) -> Generate:
+def build_onnx(
+    name: str,
+    folder: pathlib.Path,
+    threads: int,
+    precision: str = "float32",
+    providers: tuple[str, ...] = ("CPUExecutionProvider",),
+) -> Generate:
     """Return generation by this package as one ONNX graph, run by ONNX Runtime."""
     import onnxruntime
-    import tensorflow as tf
-
-    from keras_transformer import ops
-    from keras_transformer.export.to_onnx import conversion, precisions
-
-    generation, model = _ours(name, folder, threads)
 
     # One session for requests of every length: the threads of a session wait busily after each request, and would
     # take the cores from another session's.
     @functools.cache
     def session(beams: int) -> Any:
-        def loop(input_ids: Any, max_new_tokens: Any) -> dict[str, Any]:
-            out = generation.generate_ids(
-                model, input_ids, SHAPES[name].tokens, ops.GrowingCache(), limits=max_new_tokens,
-                minimums=max_new_tokens, sampler="greedy" if beams == 1 else _beam(generation, beams),
-            )  # fmt: skip
-            return {"ids": out["ids"][:, 0]}
-
-        path = folder / f"{name}-{beams}{'-int8' if int8 else ''}.onnx"
+        path = folder / f"{name}-{beams}-{precision}.onnx"
         if not path.exists():
-            spec = [
-                tf.TensorSpec([None, None], tf.int32, name="input_ids"),
-                tf.TensorSpec([None], tf.int32, name="max_new_tokens"),
-            ]
-            batch = ["batch_size"]
-            axes = {"input_ids": [*batch, "sequence_length"], "max_new_tokens": batch, "ids": batch}
-            graph = conversion.convert("generate", loop, spec, axes, model.weights)
-            conversion.save(precisions.to_int8(graph) if int8 else graph, {}, path)
+            write_onnx(name, folder, beams, precision, path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(path, options, providers=providers)
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
         inputs = {"input_ids": ids, "max_new_tokens": np.full(len(ids), tokens, "int32")}
@@ -179,34 +165,64 @@ def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False
     return generate
 
 
-def build_hugging_face(name: str, folder: pathlib.Path, threads: int) -> Generate:
+def write_onnx(name: str, folder: pathlib.Path, beams: int, precision: str, path: pathlib.Path) -> None:
+    """Write the ONNX graph of the generation loop of this package."""
+    import tensorflow as tf
+
+    from keras_transformer import ops
+    from keras_transformer.export.to_onnx import conversion, precisions
+
+    generation, model = _ours(name, folder)
+
+    def loop(input_ids: Any, max_new_tokens: Any) -> dict[str, Any]:
+        out = generation.generate_ids(
+            model, input_ids, SHAPES[name].tokens, ops.GrowingCache(), limits=max_new_tokens,
+            minimums=max_new_tokens, sampler="greedy" if beams == 1 else _beam(generation, beams),
+        )  # fmt: skip
+        return {"ids": out["ids"][:, 0]}
+
+    spec = [
+        tf.TensorSpec([None, None], tf.int32, name="input_ids"),
+        tf.TensorSpec([None], tf.int32, name="max_new_tokens"),
+    ]
+    batch = ["batch_size"]
+    axes = {"input_ids": [*batch, "sequence_length"], "max_new_tokens": batch, "ids": batch}
+    graph = conversion.convert("generate", loop, spec, axes, model.weights)
+    conversion.save(precisions.to_int8(graph) if precision == "int8" else graph, {}, path)
+
+
+def build_hugging_face(
+    name: str, folder: pathlib.Path, threads: int, device: str = "cpu", precision: str = "float32"
+) -> Generate:
     """Return generation by `transformers`."""
     import torch
     import transformers
 
     torch.set_num_threads(threads)
     kind = transformers.MarianMTModel if name in SEQ2SEQ_SHAPES else transformers.GPT2LMHeadModel
-    model = kind.from_pretrained(folder / name).eval()
+    model = kind.from_pretrained(folder / name, dtype=precision).eval().to(device)
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
-        input_ids = torch.from_numpy(ids.astype("int64"))
+        input_ids = torch.from_numpy(ids.astype("int64")).to(device)
         with torch.inference_mode():
             out = model.generate(
                 input_ids, attention_mask=torch.ones_like(input_ids), num_beams=beams, do_sample=False,
                 min_new_tokens=tokens, max_new_tokens=tokens, length_penalty=0.0, early_stopping=beams > 1,
             )  # fmt: skip
-        return out[:, -tokens:].numpy()
+        return out[:, -tokens:].cpu().numpy()
 
     return generate
 
 
-def build_ctranslate2(name: str, folder: pathlib.Path, threads: int, int8: bool = False) -> Generate:
+def build_ctranslate2(
+    name: str, folder: pathlib.Path, threads: int, device: str = "cpu", precision: str = "float32"
+) -> Generate:
     """Return generation by CTranslate2."""
     import ctranslate2
 
     translator = ctranslate2.Translator(
-        str(folder / name / ("int8" if int8 else "float32")), inter_threads=1, intra_threads=threads,
-        compute_type="int8" if int8 else "float32",
+        str(folder / name / ("int8" if precision == "int8" else "float32")), device=device, inter_threads=1,
+        intra_threads=threads, compute_type=precision,
     )  # fmt: skip
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
@@ -283,35 +299,36 @@ def _copy_to_keras_hub(backbone: Any, weights: dict[str, np.ndarray]) -> None:
 BUILDERS: dict[str, Callable[..., Generate]] = {
     XLA: build_xla,
     GRAPH: build_onnx,
-    GRAPH_INT8: functools.partial(build_onnx, int8=True),
+    GRAPH_INT8: functools.partial(build_onnx, precision="int8"),
     HUGGING_FACE: build_hugging_face,
     CT2: build_ctranslate2,
-    CT2_INT8: functools.partial(build_ctranslate2, int8=True),
+    CT2_INT8: functools.partial(build_ctranslate2, precision="int8"),
     HUB: build_keras_hub,
 }
 
 
 def _use_threads(threads: int) -> None:
-    import tensorflow as tf
+    if os.environ.get("KERAS_BACKEND") != "jax":
+        import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
-def _ours(name: str, folder: pathlib.Path, threads: int) -> tuple[Any, Any]:
+def _ours(name: str, folder: pathlib.Path, threads: int = 0, precision: str | None = None) -> tuple[Any, Any]:
     _use_threads(threads)
     from keras_transformer import generation, interop
 
-    return generation, interop.from_hugging_face(folder / name, dropout=0.0)
+    return generation, interop.from_hugging_face(folder / name, precision=precision, dropout=0.0)
 
 
 def _beam(generation: Any, beams: int) -> Any:
     return generation.Beam(beams, length_penalty=0.0)
 
 
-def prepare(case: dict[str, Any], context: runner.Context, contender: str) -> runner.Run:
+def prepare(case: dict[str, Any], context: runner.Context, build: Callable[..., Generate]) -> runner.Run:
     """Prepare a request for all tokens, and one for the first token only."""
     shape, sizes = SHAPES[case["shape"]], (case["batch_size"], case["beams"])
-    generate = built(contender, case["shape"], context.folder, context.threads)
+    generate = built(build, case["shape"], context.folder, context.threads)
     ids = shape.ids(sizes[0])
 
     def run() -> runner.Figures:
@@ -325,9 +342,9 @@ def prepare(case: dict[str, Any], context: runner.Context, contender: str) -> ru
 
 
 @functools.cache
-def built(contender: str, name: str, folder: pathlib.Path, threads: int) -> Generate:
+def built(build: Callable[..., Generate], name: str, folder: pathlib.Path, threads: int) -> Generate:
     """Return the generation function of a contender and a model, once for all cases of a process."""
-    return BUILDERS[contender](name, folder, threads)
+    return build(name, folder, threads)
 
 
 def prepare_reading(case: dict[str, Any], context: runner.Context) -> runner.Run:
@@ -363,6 +380,18 @@ def prepare_empty_loop(case: dict[str, Any], context: runner.Context) -> runner.
     return run
 
 
+CASES = {
+    f"{name}, batch {batch_size}, {'greedy' if beams == 1 else f'beam {beams}'}": {
+        **dataclasses.asdict(shape),
+        "shape": name,
+        "batch_size": batch_size,
+        "beams": beams,
+    }
+    for name, shape in SHAPES.items()
+    for batch_size, beams in shape.requests
+}
+
+
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
     """Compare the ids with the ids of `transformers`, and add the time per further token."""
     contenders = measured["contenders"]
@@ -385,17 +414,8 @@ BENCHMARK = runner.Benchmark(
     __file__,
     __doc__,
     "tokens",
-    {
-        f"{name}, batch {batch_size}, {'greedy' if beams == 1 else f'beam {beams}'}": {
-            **dataclasses.asdict(shape),
-            "shape": name,
-            "batch_size": batch_size,
-            "beams": beams,
-        }
-        for name, shape in SHAPES.items()
-        for batch_size, beams in shape.requests
-    },
-    {name: functools.partial(prepare, contender=name) for name in BUILDERS},
+    CASES,
+    {name: functools.partial(prepare, build=build) for name, build in BUILDERS.items()},
     limits={
         "reading the weights": prepare_reading,
         **{

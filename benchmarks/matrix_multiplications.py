@@ -42,6 +42,26 @@ def xla(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
     return lambda: loop(x).numpy()
 
 
+def jax_xla(shapes: Shapes, rows: int) -> Callable[[], object]:
+    """Return a function that runs a loop of steps, compiled by JAX for its device."""
+    import jax
+    import jax.numpy as jnp
+
+    random = np.random.default_rng(0)
+    matrices_ = [jnp.asarray(random.normal(size=shape, scale=0.05), "float32") for shape in shapes]
+
+    @jax.jit
+    def loop(weights: list[Any], start: Any) -> Any:
+        def step(_: Any, x: Any) -> Any:
+            hidden = functools.reduce(jnp.matmul, weights[:-1], x)
+            return x + 1e-6 * jnp.max(hidden @ weights[-1])
+
+        return jax.lax.fori_loop(0, STEPS, step, start)
+
+    x = jnp.ones((rows, shapes[0][0]))
+    return lambda: loop(matrices_, x).block_until_ready()
+
+
 def onnx_runtime(
     shapes: Shapes, threads: int, rows: int, int8: bool = False, steps: int = STEPS
 ) -> Callable[[], object]:

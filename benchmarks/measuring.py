@@ -202,7 +202,7 @@ def peak_memory_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def machine() -> dict[str, Any]:
+def machine(gpu: bool = False) -> dict[str, Any]:
     """Return the environment of a measurement: hardware, versions and settings."""
     description = ""
     with contextlib.suppress(OSError):
@@ -213,10 +213,16 @@ def machine() -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
     return {
         **processor(description),
+        **({"device": f"GPU, {_gpu()}"} if gpu else {}),
         "cores": os.cpu_count(),
         "versions": versions,
         "command": " ".join(["python", *sys.argv]),
     }
+
+
+def _gpu() -> str:
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
 
 
 def processor(description: str) -> dict[str, Any]:

@@ -76,6 +76,7 @@ class Benchmark:
         rounds: the number of rounds over all contenders.
         seconds: the minimum time of the calls in a round.
         tries: the maximum number of tries of a measurement that other processes disturb.
+        gpu: whether the contenders run on a GPU.
         fresh: whether to start new processes for each case, for example to measure memory.
         setup: writes files for the contenders into a folder, in a separate process.
         environment: environment variables of a contender's process.
@@ -96,6 +97,7 @@ class Benchmark:
     rounds: int = 5
     seconds: float = 0.3
     tries: int = 3
+    gpu: bool = False
     fresh: bool = False
     setup: Callable[[pathlib.Path, argparse.Namespace], None] | None = None
     environment: Callable[[str, argparse.Namespace], Mapping[str, str]] = lambda contender, options: {}
@@ -161,7 +163,7 @@ class Benchmark:
 
     def _measure_all(self, options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
         own = {name: value for name, value in vars(options).items() if name not in ("worker", "folder")}
-        result = {"unit": self.unit, "machine": measuring.machine(), "settings": own, "cases": {}}
+        result = {"unit": self.unit, "machine": measuring.machine(self.gpu), "settings": own, "cases": {}}
         cases = [name for name in self.cases if any(part in name for part in options.cases)]
         with tempfile.TemporaryDirectory() as folder:
             arguments = [*arguments, "--folder", folder]
