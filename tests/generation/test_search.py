@@ -114,7 +114,7 @@ def test_every_search_keeps_the_structure_of_its_loop_state(name):
 @pytest.mark.parametrize("constraint", [None, EndTokens([5]), BannedWords([[4], [7]])], ids=repr)
 @pytest.mark.parametrize("minimums", [None, [3, 0]], ids=repr)
 @pytest.mark.parametrize("vocabulary_size", [12, 150])
-def test_the_highest_logits_are_those_of_the_whole_vocabulary(vocabulary_size, minimums, constraint):
+def test_the_highest_logits_are_the_first_of_a_sort_of_all(vocabulary_size, minimums, constraint):
     model = decoder(5, vocabulary_size=vocabulary_size)
     settings = Settings.of(model, Greedy(), 3, constraints=[constraint] if constraint else [])
     minimums = None if minimums is None else ops.convert_to_tensor(minimums, "int32")
