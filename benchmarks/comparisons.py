@@ -204,12 +204,12 @@ ENCODER = "latency of an encoder as an ONNX graph"
 
 def encoder_latency(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare the export of an encoder with both forms of PyTorch's."""
-    result = read("encoder_latency", folder)
-    for name, case in result["cases"].items():
-        figures = case["contenders"]
-        names = {"torch.onnx": "as exported", "torch.onnx, optimized": "optimized by ONNX Runtime"}
-        peers = {"`torch.onnx`": forms(figures, names)}
-        yield from compare(ENCODER, name, result, forms(figures, {"ours": "default"}), peers)
+    for result in runs("encoder_latency", folder):
+        for name, case in result["cases"].items():
+            figures = case["contenders"]
+            names = {"torch.onnx": "as exported", "torch.onnx, optimized": "optimized by ONNX Runtime"}
+            peers = {"`torch.onnx`": forms(figures, names)}
+            yield from compare(ENCODER, name, result, forms(figures, {"ours": "default"}), peers)
 
 
 def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:

@@ -257,9 +257,10 @@ class GrowingCache(KVCache):
         return (window + 1) * hypotheses if window is not None and self.rolling else length
 
 
-def zero_size(tensor: Tensor) -> Tensor:
-    """Return 0 as a size that is not static, from a tensor whose first size is not."""
-    return ops.minimum(ops.shape(tensor)[0], 0)
+def zero_size(values: Tensor) -> Tensor:
+    """Return 0 as a size that is not static, computed from values (B,) of any integers or booleans."""
+    # ONNX Runtime cannot reduce an empty axis on a GPU.
+    return ops.sum(ops.pad(ops.cast(values[:0], "int32"), [[0, 1]]))
 
 
 def token_indices(count: Any, size: Any) -> Tensor:
