@@ -84,7 +84,15 @@ def every_comparison() -> str:
 def machines() -> str:
     """Return the machines of the comparisons, with their results."""
     names: dict[str, list[str]] = {}
-    stems = ("attention*", "train_step*", "training*", "devices", "generation*", "encoder_latency*", "serving")
+    stems = (
+        "attention*",
+        "train_step*",
+        "training*",
+        "devices",
+        "generation*",
+        "encoder_latency*",
+        "serving",
+    )
     for path in sorted(path for stem in stems for path in comparisons.RESULTS.glob(f"{stem}.json")):
         result = read(path.stem)
         recorded = result["machine"]
