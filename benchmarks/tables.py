@@ -47,20 +47,21 @@ def milliseconds(contender: Mapping[str, Any]) -> str:
 
 
 def summary() -> str:
-    """Return a row for each topic and machine: the ranges of the default ratios to each peer."""
-    rows: dict[tuple[str, str], dict[str, list[float]]] = {}
+    """Return a row for each topic: the ranges of the default ratios to each peer on all machines."""
+    rows: dict[str, dict[str, list[float]]] = {}
+    machines_: dict[str, set[str]] = {}
     for each in comparisons.all_comparisons():
         if not each.remark:
-            row = rows.setdefault((each.topic, each.machine), {})
-            row.setdefault(each.peer, []).append(each.default)
+            rows.setdefault(each.topic, {}).setdefault(each.peer, []).append(each.default)
+            machines_.setdefault(each.topic, set()).add(each.machine)
     return measuring.table(
         [
             {
                 "": topic,
                 "as fast as the fastest form of": ", ".join(f"{peer} {span(row[peer])}" for peer in row),
-                "on": machine,
+                "on": ", ".join(sorted(machines_[topic])),
             }
-            for (topic, machine), row in rows.items()
+            for topic, row in rows.items()
         ]
     )
 

@@ -113,7 +113,7 @@ def test_every_search_keeps_the_structure_of_its_loop_state(name):
 
 @pytest.mark.parametrize("constraint", [None, EndTokens([5]), BannedWords([[4], [7]])], ids=repr)
 @pytest.mark.parametrize("minimums", [None, [3, 0]], ids=repr)
-@pytest.mark.parametrize("vocabulary_size", [12, 150])
+@pytest.mark.parametrize("vocabulary_size", [12, 151])
 def test_the_highest_logits_are_the_first_of_a_sort_of_all(vocabulary_size, minimums, constraint):
     model = decoder(5, vocabulary_size=vocabulary_size)
     settings = Settings.of(model, Greedy(), 3, constraints=[constraint] if constraint else [])
@@ -121,14 +121,17 @@ def test_the_highest_logits_are_the_first_of_a_sort_of_all(vocabulary_size, mini
     search = new_search(Inputs(model, settings, source_ids=ops.array(PROMPTS), minimums=minimums))
     state = search.start()
     random = np.random.default_rng(vocabulary_size)
-    for _ in range(20):
+    for run in range(20):
         logits = random.integers(1, 9, (2, 1, vocabulary_size)).astype("float32")
         logits[..., [0, 3, 5]] = random.integers(5, 10, 3)  # special tokens are often the highest
         logits[..., random.integers(0, vocabulary_size, vocabulary_size // 2)] = -np.inf
+        if run == 0:
+            logits[..., 2:] = -np.inf
         whole = ops.convert_to_numpy(search._processed(ops.array(logits), state["ids"], state["step"]))
         order = np.argsort(-whole, axis=-1, kind="stable")
         for count in (1, 4):
             values, tokens = map(ops.convert_to_numpy, search._highest(ops.array(logits), state, count))
+            assert tokens.max() < vocabulary_size
             for row in range(2):
                 allowed = values[row, 0] > FORBIDDEN / 2
                 expected = [token for token in order[row, 0] if whole[row, 0, token] > FORBIDDEN / 2]
