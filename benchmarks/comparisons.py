@@ -164,15 +164,22 @@ def devices(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 
 
 def generation(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
-    """Compare generation on every machine that was measured, in float32 and in int8."""
+    """Compare generation on every machine that was measured, in floats and in int8."""
     for result in runs("generation", folder):
         for name, case in result["cases"].items():
             figures, short = case["contenders"], generation_case(name, case)
             topic = GENERATION[case["shape"]]
-            ours = forms(figures, {"ours, XLA": "in Python, with XLA", "ours, ONNX": "the ONNX export"})
+            names = {
+                "ours, XLA": "in Python, with XLA",
+                "ours, XLA bfloat16": "in Python, with XLA, in bfloat16",
+                "ours, ONNX": "the ONNX export",
+            }
+            ours = forms(figures, names)
             peers = {
-                "`transformers`": forms(figures, {"transformers": ""}),
-                "CTranslate2": forms(figures, {"CTranslate2": ""}),
+                "`transformers`": forms(
+                    figures, {"transformers": "", "transformers bfloat16": "in bfloat16"}
+                ),
+                "CTranslate2": forms(figures, {"CTranslate2": "", "CTranslate2 float16": "in float16"}),
                 "KerasHub": forms(figures, {"KerasHub, XLA": "with XLA"}),
             }
             measured = {peer: rates for peer, rates in peers.items() if rates}

@@ -354,12 +354,14 @@ def prepare_reading(case: dict[str, Any], context: runner.Context) -> runner.Run
     return lambda: {"seconds": min(measuring.seconds(lambda: matrix @ vector) for _ in range(200))}
 
 
-def prepare_matmuls(case: dict[str, Any], context: runner.Context, library: str) -> runner.Run:
-    """Prepare only the matrix multiplications of a step."""
+def prepare_matmuls(
+    case: dict[str, Any], context: runner.Context, multiply: Callable[..., Any]
+) -> runner.Run:
+    """Prepare only the matrix multiplications of a step, with a function of `matrix_multiplications`."""
     shape = SHAPES[case["shape"]]
     shapes = matrix_multiplications.matrices(shape.layers, shape.matmuls, shape.size, shape.vocabulary_size)
     rows = case["batch_size"] * case["beams"]
-    steps = matrix_multiplications.LIBRARIES[library](shapes, context.threads, rows)
+    steps = multiply(shapes, context.threads, rows)
 
     def run() -> runner.Figures:
         steps()
@@ -419,8 +421,8 @@ BENCHMARK = runner.Benchmark(
     limits={
         "reading the weights": prepare_reading,
         **{
-            f"the matrix multiplications, by {library}": functools.partial(prepare_matmuls, library=library)
-            for library in matrix_multiplications.LIBRARIES
+            f"the matrix multiplications, by {library}": functools.partial(prepare_matmuls, multiply=multiply)
+            for library, multiply in matrix_multiplications.LIBRARIES.items()
         },
         "an empty loop of ONNX Runtime": prepare_empty_loop,
     },

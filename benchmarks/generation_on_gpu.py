@@ -55,23 +55,9 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
         shutil.copy(path, folder)
 
 
-def prepare_matmuls(case: dict[str, Any], context: runner.Context) -> runner.Run:
-    """Prepare only the matrix multiplications of a step, in a loop that XLA compiles."""
-    del context
-    shape = SHAPES[case["shape"]]
-    shapes = matrix_multiplications.matrices(shape.layers, shape.matmuls, shape.size, shape.vocabulary_size)
-    steps = matrix_multiplications.jax_xla(shapes, case["batch_size"] * case["beams"])
-
-    def run() -> runner.Figures:
-        steps()
-        return {"steps": matrix_multiplications.STEPS}
-
-    return run
-
-
 def applies(case: dict[str, Any], contender: str) -> bool:
     """Return whether a contender supports the model: CTranslate2 is measured with the encoder–decoders."""
-    return contender not in BUILDERS or contender.split()[0].rstrip(",") != CT2 or case["shape"] != "gpt"
+    return not contender.startswith(CT2) or case["shape"] != "gpt"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +71,11 @@ BENCHMARK = runner.Benchmark(
     "tokens",
     generation.CASES,
     {name: functools.partial(generation.prepare, build=build) for name, build in BUILDERS.items()},
-    limits={"the matrix multiplications, by XLA": prepare_matmuls},
+    limits={
+        "the matrix multiplications, by XLA": functools.partial(
+            generation.prepare_matmuls, multiply=matrix_multiplications.jax_xla
+        )
+    },
     applies=applies,
     units=lambda case: case["batch_size"] * case["tokens"],
     threads=(4,),
@@ -93,7 +83,9 @@ BENCHMARK = runner.Benchmark(
     seconds=0.4,
     setup=setup,
     environment=lambda contender, options: (
-        {} if contender.startswith((HUGGING_FACE, CT2)) else {"KERAS_BACKEND": "jax"}
+        {}
+        if contender.startswith((HUGGING_FACE, CT2))
+        else {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     ),
     derive=generation.derive,
     columns=generation.BENCHMARK.columns,

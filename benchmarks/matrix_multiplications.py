@@ -42,11 +42,12 @@ def xla(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
     return lambda: loop(x).numpy()
 
 
-def jax_xla(shapes: Shapes, rows: int) -> Callable[[], object]:
-    """Return a function that runs a loop of steps, compiled by JAX for its device."""
+def jax_xla(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
+    """Return a function that runs a loop of steps, compiled by JAX for its device; `threads` is not used."""
     import jax
     import jax.numpy as jnp
 
+    del threads
     random = np.random.default_rng(0)
     matrices_ = [jnp.asarray(random.normal(size=shape, scale=0.05), "float32") for shape in shapes]
 

@@ -99,6 +99,8 @@ def machines() -> str:
         recorded = result["machine"]
         extensions = ", ".join(recorded.get("vector_extensions", ())) or "vector extensions not recorded"
         name = f"{comparisons.machine(result)}, {recorded['cores']} cores, {extensions}"
+        if recorded["device"].startswith("GPU"):
+            name = f"{comparisons.machine(result)}, beside {recorded['cores']} cores"
         names.setdefault(name, []).append(f"[{path.stem}](../benchmarks/results/{path.name})")
     return "\n".join(f"- {name}: {', '.join(files)}." for name, files in names.items())
 

@@ -219,8 +219,8 @@ class LogitsProcessors:
 
 
 def _is_any_of(tokens: Tensor, ids: tuple[int, ...]) -> Tensor:
-    none = ops.zeros_like(tokens, "bool")
-    return functools.reduce(ops.logical_or, [ops.equal(tokens, id_) for id_ in ids]) if ids else none
+    masks = [ops.equal(tokens, id_) for id_ in ids]
+    return functools.reduce(ops.logical_or, masks) if masks else ops.zeros_like(tokens, "bool")
 
 
 def _checked(constraints: Any) -> tuple[Constraint, ...]:

@@ -31,7 +31,7 @@ def converted(function, *inputs, variables=()):
     )
 
 
-def reductions_of_nothing(graph, inputs, prefix):
+def reductions_of_empty_axes(graph, inputs, prefix):
     """Run a graph, and return the names of the operations, also in loops, that reduce an empty axis.
 
     ONNX Runtime's CUDA provider cannot run them.

@@ -15,7 +15,7 @@ from keras_transformer.export.to_onnx import conversion, graph_traversal
 from keras_transformer.models import T5, Transformer
 from keras_transformer.relations import SlidingWindow
 
-from .conversions import converted, reductions_of_nothing
+from .conversions import converted, reductions_of_empty_axes
 
 LOOP, ENCODER, DECODER = "generate_greedy", "encoder_model", "decoder_model_merged"
 BATCH, SOURCE = "batch_size", "encoder_sequence_length"
@@ -173,7 +173,7 @@ def test_loop_ids_lengths_and_scores_equal_the_model_outputs(sessions, pipeline,
 def test_the_loop_reduces_no_empty_axis(exported, pipeline, texts, tmp_path):
     """The cache of its first step and, by default, the prefix are empty."""
     inputs = {"input_ids": sources(pipeline, texts)}
-    assert not reductions_of_nothing(file_of(exported, LOOP), inputs, tmp_path / "profile")
+    assert not reductions_of_empty_axes(file_of(exported, LOOP), inputs, tmp_path / "profile")
 
 
 @pytest.mark.slow
@@ -373,7 +373,7 @@ def test_exact_gelu_converts_and_agrees():
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 @pytest.mark.parametrize("reduce", [tf.math.unsorted_segment_sum, tf.math.unsorted_segment_max])
 def test_sums_and_maxima_of_segments_convert(reduce, dtype, shape):
     random = np.random.default_rng(0)

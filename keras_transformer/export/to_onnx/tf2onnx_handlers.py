@@ -61,19 +61,23 @@ def segment(graph: Any, node: Any, *_: Any) -> None:
 
     (data, segments, count), (output,) = node.input, node.output
     dtype, shape, is_sum = graph.get_dtype(output), graph.get_shape(output), node.type.endswith("Sum")
-    numbers = np.finfo if dtype in (TensorProto.FLOAT, TensorProto.DOUBLE) else np.iinfo
-    start = 0 if is_sum else numbers(helper.tensor_dtype_to_np_dtype(dtype)).min
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    start = 0 if is_sum else (np.finfo if kind.kind == "f" else np.iinfo)(kind).min
+    # ONNX Runtime does not add 16-bit floats on CPUs.
+    computed = TensorProto.FLOAT if dtype == TensorProto.FLOAT16 else dtype
     count, segments = (add("Cast", name, to=TensorProto.INT64) for name in (count, segments))
     count = add("Reshape", count, integers(1))
     segments = add("Where", add("Less", segments, integers(0)), count, segments)
     others = integers(*range(1, graph.get_rank(data)))
     index = add("Expand", add("Unsqueeze", segments, others), add("Shape", data))
     sizes = add("Concat", add("Add", count, integers(1)), add("Shape", data, start=1), axis=0)
-    initial = add("ConstantOfShape", sizes, value=helper.make_tensor("value", dtype, [1], [start]))
+    initial = add("ConstantOfShape", sizes, value=helper.make_tensor("value", computed, [1], [start]))
+    data = add("Cast", data, to=computed)
     result = add("ScatterElements", initial, index, data, axis=0, reduction="add" if is_sum else "max")
+    result = add("Slice", result, integers(0), count, integers(0))
     graph.remove_node(node.name)
-    ends = [result, integers(0), count, integers(0)]
-    graph.make_node("Slice", ends, outputs=[output], name=node.name, dtypes=[dtype], shapes=[shape])
+    cast = {"to": dtype}
+    graph.make_node("Cast", [result], cast, outputs=[output], name=node.name, dtypes=[dtype], shapes=[shape])
 
 
 HANDLERS = {
