@@ -203,7 +203,7 @@ def peak_memory_mib() -> float:
 
 
 def machine(gpu: bool = False) -> dict[str, Any]:
-    """Return the environment of a measurement: hardware, versions and settings."""
+    """Return the environment of a measurement: hardware, versions, settings, date and commit."""
     description = ""
     with contextlib.suppress(OSError):
         description = pathlib.Path("/proc/cpuinfo").read_text()
@@ -217,7 +217,17 @@ def machine(gpu: bool = False) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "versions": versions,
         "command": " ".join(["python", *sys.argv]),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": _commit(),
     }
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout; None without Git."""
+    command = ["git", "-C", str(RESULTS.parent), "rev-parse", "--short=8", "HEAD"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return None
 
 
 def _gpu() -> str:

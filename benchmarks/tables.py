@@ -83,7 +83,7 @@ def every_comparison() -> str:
 
 
 def machines() -> str:
-    """Return the machines of the comparisons, with their results."""
+    """Return the machines of the comparisons, with their results and, if recorded, their date and commit."""
     names: dict[str, list[str]] = {}
     stems = (
         "attention*",
@@ -101,7 +101,9 @@ def machines() -> str:
         name = f"{comparisons.machine(result)}, {recorded['cores']} cores, {extensions}"
         if recorded["device"].startswith("GPU"):
             name = f"{comparisons.machine(result)}, beside {recorded['cores']} cores"
-        names.setdefault(name, []).append(f"[{path.stem}](../benchmarks/results/{path.name})")
+        version = ", ".join(filter(None, map(recorded.get, ("date", "commit"))))
+        link = f"[{path.stem}](../benchmarks/results/{path.name})"
+        names.setdefault(name, []).append(f"{link} ({version})" if version else link)
     return "\n".join(f"- {name}: {', '.join(files)}." for name, files in names.items())
 
 
@@ -133,9 +135,11 @@ def training() -> str:
     """Return the tokens per second on spa-eng, with XLA and without."""
     rows = []
     cases = (
-        (mode, case) for result in comparisons.runs("training") for mode, case in result["cases"].items()
+        (result, mode, case)
+        for result in comparisons.runs("training")
+        for mode, case in result["cases"].items()
     )
-    for mode, case in cases:
+    for result, mode, case in cases:
         for name, figures in case["contenders"].items():
             ours = comparisons.OURS_ON_SPA_ENG.get(name.removesuffix(", XLA"))
             rows.append(
@@ -147,6 +151,7 @@ def training() -> str:
                     "tokens/s": f"{figures['per_second']:,.0f}",
                     "first steps, processor time": f"{figures['first_processor_seconds']:.0f} s",
                     "peak memory": f"{figures['peak_memory_mib']:,.0f} MiB",
+                    "on": comparisons.machine(result),
                 }
             )
     return measuring.table(rows)
@@ -240,19 +245,23 @@ def generation(*shapes: str) -> str:
 
 
 def decoder_step() -> str:
-    """Return the time per further token and its lower limits, by the number of decoder rows."""
-    rows: dict[str, dict[str, str]] = {}
-    for case in read("generation")["cases"].values():
-        if case["shape"] == "seq2seq":
-            seconds = {name: figures["seconds"] for name, figures in case["limits"].items()}
-            seconds |= {
-                name: figures["seconds_per_further_token"] for name, figures in case["contenders"].items()
-            }
-            for name, each in seconds.items():
-                row = rows.setdefault(name, {"ms": label(name)})
-                digits = 2 if each > 1e-5 else 4
-                row[str(case["batch_size"] * case["beams"])] = f"{1000 * each:.{digits}f}"
-    return measuring.table(list(rows.values()))
+    """Return the time per further token and its lower limits on each CPU, by the number of decoder rows."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for result in comparisons.runs("generation"):
+        if result["machine"]["device"].startswith("GPU"):
+            continue
+        machine = comparisons.machine(result)
+        for case in result["cases"].values():
+            if case["shape"] == "seq2seq":
+                seconds = {name: figures["seconds"] for name, figures in case["limits"].items()}
+                seconds |= {
+                    name: figures["seconds_per_further_token"] for name, figures in case["contenders"].items()
+                }
+                for name, each in seconds.items():
+                    row = rows.setdefault((machine, name), {"ms": label(name)})
+                    digits = 2 if each > 1e-5 else 4
+                    row[str(case["batch_size"] * case["beams"])] = f"{1000 * each:.{digits}f}"
+    return measuring.table([{**row, "on": machine} for (machine, _), row in rows.items()])
 
 
 # Of a contender of `generation.py`: its peer, the aim, and the limit of its library.
