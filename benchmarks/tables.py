@@ -146,7 +146,7 @@ def training() -> str:
                 {
                     "": label(f"ours, {ours}" if ours else name.removesuffix(", XLA")),
                     "run": mode,
-                    "shapes": str(figures["shapes"]),
+                    "shapes": f"{figures['shapes']:.0f}",
                     "not padding": f"{figures['fill']:.2f}",
                     "tokens/s": f"{figures['per_second']:,.0f}",
                     "first steps, processor time": f"{figures['first_processor_seconds']:.0f} s",

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -129,6 +130,39 @@ def test_results_contain_the_processor(tables):
     recorded = tables.measuring.machine()
     keys = {"device", "cores", "vector_extensions", "versions", "command", "date", "commit"}
     assert keys <= recorded.keys()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs Git")
+def test_results_have_the_commit_of_the_checkout(tables, monkeypatch, tmp_path):
+    def git(*arguments):
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    monkeypatch.setattr(tables.measuring, "RESULTS", tmp_path / "results")
+    assert tables.measuring.machine()["commit"] is None
+    git("init")
+    git("commit", "--allow-empty", "--message", "Begin")
+    commit = tables.measuring.machine()["commit"]
+    assert len(commit) >= 8
+    assert git("rev-parse", "HEAD").startswith(commit)
+
+
+def test_machines_have_the_date_and_the_commit_of_their_results(tables):
+    recorded = result("generation_intel_xeon")["machine"]
+    assert f"generation_intel_xeon.json) ({recorded['date']}, {recorded['commit']})" in tables.machines()
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"), [("generation", "AMD EPYC"), ("generation_intel_xeon", "Intel Xeon")]
+)
+def test_each_machine_has_its_own_time_and_limits_of_a_step(tables, name, machine):
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables.decoder_step().splitlines()]
+    found = {row[0]: row[1] for row in rows if row[-1] == machine}
+    case = result(name)["cases"]["seq2seq, batch 1, greedy"]
+    limit = "the matrix multiplications, by ONNX Runtime"
+    assert found[limit] == f"{1000 * case['limits'][limit]['seconds']:.2f}"
+    step = case["contenders"]["CTranslate2"]["seconds_per_further_token"]
+    assert found["CTranslate2"] == f"{1000 * step:.2f}"
 
 
 @pytest.mark.parametrize(
