@@ -66,10 +66,9 @@ class LogitsProcessors:
         """Apply all constraints to logits (B, R, V), and forbid special tokens."""
         logits = self.constrained(logits, history)
         index = np.arange(logits.shape[-1])
-        never = np.isin(index, self.never)
-        if history.minimums is None:
+        never, early = np.isin(index, self.never), self._early(history)
+        if early is None:
             return forbid(logits, never) if self.never else logits
-        early = history.at < history.minimums[:, None, None]
         # One pass over the logits, as they may be large.
         biases = (
             np.where(mask, FORBIDDEN, 0).astype("float32")
@@ -78,22 +77,28 @@ class LogitsProcessors:
         return logits + ops.where(early, *biases)
 
     def constrained(self, logits: Tensor, history: History) -> Tensor:
-        """Apply all constraints to logits (B, R, V) without forbidding special tokens."""
+        """Apply all constraints to logits (B, R, V) but those that forbid special tokens."""
         for constraint in self.constraints:
-            logits = constraint(logits, history)
+            if not isinstance(constraint, MinNewTokens):
+                logits = constraint(logits, history)
         return logits
 
     def special(self, history: History) -> tuple[int, ...]:
-        """Return the tokens that `forbid_special` can forbid: `never`, and end tokens if rows have minimums."""
-        return self.never if history.minimums is None else (*self.never, *self.end_ids)
+        """Return the tokens that `forbid_special` can forbid: `never`, and end tokens if there is a minimum."""
+        return self.never if self._early(history) is None else (*self.never, *self.end_ids)
 
     def forbid_special(self, logits: Tensor, tokens: Tensor, history: History) -> Tensor:
         """Return the logits (B, R, C) of tokens (B, R, C), `FORBIDDEN` for those that must not be generated."""
-        forbidden = _is_any_of(tokens, self.never)
-        if history.minimums is not None:
-            early = history.at < history.minimums[:, None, None]
+        forbidden, early = _is_any_of(tokens, self.never), self._early(history)
+        if early is not None:
             forbidden = ops.logical_or(forbidden, ops.logical_and(early, self.ends(tokens)))
         return ops.where(forbidden, FORBIDDEN, logits)
+
+    @property
+    def min_new_tokens(self) -> int:
+        """The minimum number of new tokens of every row."""
+        counts = (constraint.count for constraint in self.constraints if isinstance(constraint, MinNewTokens))
+        return max(counts, default=0)
 
     @property
     def words(self) -> ForcedWords | None:
@@ -132,18 +137,21 @@ class LogitsProcessors:
         """Return the mask of the end tokens."""
         return _is_any_of(tokens, self.end_ids)
 
+    def _early(self, history: History) -> Tensor | None:
+        """Return True, or masks (B, 1, 1) or (B, R, 1), before the minimum number of tokens; None without a minimum."""
+        minimum: Any = self.min_new_tokens
+        if history.minimums is not None:
+            minimums = history.minimums[:, None, None]
+            minimum = ops.maximum(minimums, minimum) if minimum else minimums
+        elif not minimum:
+            return None
+        return history.at < minimum
+
     def _check(self, model: Any, max_new_tokens: int) -> None:
         vocabulary = model.vocabulary_size
         for constraint in self.constraints:
             are_ids = all(0 <= id_ < vocabulary for id_ in constraint.ids())
             check(are_ids, f"have ids in [0, {vocabulary})", constraints=constraint)
-            if isinstance(constraint, MinNewTokens):
-                check(
-                    constraint.count <= max_new_tokens,
-                    "be at most {max_new_tokens}",
-                    min_new_tokens=constraint.count,
-                    max_new_tokens=max_new_tokens,
-                )
             if isinstance(constraint, EndTokens):
                 is_valid = model.pad_id not in {*constraint.ids()} - {model.end_id}
                 expectation = "have end tokens that are not padding"
@@ -155,6 +163,13 @@ class LogitsProcessors:
                 self._check_prefix(constraint, max_new_tokens)
             if isinstance(constraint, VocabularyShortlist):
                 self._check_shortlist(constraint, model)
+        count = self.min_new_tokens
+        check(
+            count <= max_new_tokens,
+            "be at most {max_new_tokens}",
+            min_new_tokens=count,
+            max_new_tokens=max_new_tokens,
+        )
         self._check_words(max_new_tokens)
         banned = [
             word
@@ -162,13 +177,7 @@ class LogitsProcessors:
             if isinstance(constraint, BannedWords)
             for word in constraint.words
         ]
-        first = (
-            self.end_ids
-            if any(
-                isinstance(constraint, MinNewTokens) and constraint.count for constraint in self.constraints
-            )
-            else ()
-        )
+        first = self.end_ids if self.min_new_tokens else ()
         forbidden = {*self.never, *first, *(word[0] for word in banned if len(word) == 1)}
         is_valid = not forbidden.issuperset(range(vocabulary))
         check(is_valid, "allow at least one token", constraints=self.constraints)

@@ -13,6 +13,7 @@ from keras_transformer.generation import validation
 from keras_transformer.generation.compilation import ModelFunctions, cached
 from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder
 from keras_transformer.generation.prompts import PromptedModel
+from keras_transformer.generation.search.logits import choose
 from keras_transformer.ops import KVCache, StaticCache
 from keras_transformer.typing import Tensor
 
@@ -146,5 +147,4 @@ def score_ids(
     real = ops.concatenate([prompt.real, ops.ones_like(target_ids, "bool")], axis=1)[:, :-1]
     logits, _ = decoder.step(ids, decoder.empty_cache(ops.shape(ids)[1], 1), 0, positions, real)
     logits = ops.cast(logits[:, decoder.before :], "float32")
-    log_probabilities = ops.log_softmax(logits, axis=-1)
-    return ops.take_along_axis(log_probabilities, ops.cast(target_ids, "int32")[..., None], axis=-1)[..., 0]
+    return choose(ops.log_softmax(logits), ops.cast(target_ids, "int32"))

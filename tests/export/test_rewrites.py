@@ -308,23 +308,6 @@ def test_similar_choices_are_kept(function):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("indices", "lowest", "axis"),
-    [(np.arange(8)[::-1], -1e30, -1), (np.arange(8), -1.0, -1), (np.arange(8), -1e30, 1)],
-    ids=["other indices", "another value", "another axis"],
-)
-def test_similar_gathers_are_kept(indices, lowest, axis):
-    tokens = np.array([[7, 0, 3], [1, 1, 5]], "int32")
-
-    def function(x, tokens):
-        chosen = tf.equal(tf.constant(indices.astype("int32")), tokens[..., None])
-        return tf.reduce_max(tf.where(chosen, x * 2, lowest), axis=axis)
-
-    counts, found, expected, _ = converted(function, X, tokens)
-    assert counts["GatherElements"] == 0
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_the_chosen_log_probability_is_gathered():
     tokens = np.array([[7, 0, 3], [1, 1, 5]], "int32")
     counts, found, expected, _ = converted(lambda x, tokens: logits.choose(x * 2, tokens), X, tokens)

@@ -32,12 +32,18 @@ def model(random_transformer):
     return random_transformer(6)
 
 
-def test_end_tokens_are_forbidden_before_the_minimum_of_each_row():
-    processors = LogitsProcessors(constraints=(), end_ids=(1, 2), never=(0,))
-    history = History(np.zeros((3, 2, 4), "int32"), 2, (1, 2), minimums=np.array([0, 2, 3]))
+@pytest.mark.parametrize("minimums", [None, [0, 2, 3]], ids=repr)
+@pytest.mark.parametrize("count", [0, 2, 3])
+def test_end_tokens_are_forbidden_before_the_minimums(minimums, count):
+    constraints = (MinNewTokens(count), MinNewTokens(1))
+    processors = LogitsProcessors(constraints, end_ids=(1, 2), never=(0,))
+    of_rows = None if minimums is None else np.array(minimums)
+    history = History(np.zeros((3, 2, 4), "int32"), 2, (1, 2), minimums=of_rows)
     logits = np.random.default_rng(0).normal(size=(3, 2, 5)).astype("float32")
     found = keras.ops.convert_to_numpy(processors(logits, history))
-    forbidden = np.array([[1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 0, 0]], bool)[:, None]
+    forbidden = np.zeros((3, 1, 5), bool)
+    forbidden[..., 0] = True
+    forbidden[np.maximum(minimums or [0, 0, 0], count) > 2, :, 1:3] = True
     np.testing.assert_array_equal(found <= FORBIDDEN / 2, np.broadcast_to(forbidden, found.shape))
     np.testing.assert_array_equal(found[found > FORBIDDEN / 2], logits[found > FORBIDDEN / 2])
 

@@ -11,6 +11,7 @@ from keras_transformer.generation import (
     Contrastive,
     EndTokens,
     Greedy,
+    MinNewTokens,
     Sample,
     Speculative,
     samplers,
@@ -111,7 +112,9 @@ def test_every_search_keeps_the_structure_of_its_loop_state(name):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("constraint", [None, EndTokens([5]), BannedWords([[4], [7]])], ids=repr)
+@pytest.mark.parametrize(
+    "constraint", [None, EndTokens([5]), BannedWords([[4], [7]]), MinNewTokens(2)], ids=repr
+)
 @pytest.mark.parametrize("minimums", [None, [3, 0]], ids=repr)
 @pytest.mark.parametrize("vocabulary_size", [12, 151])
 def test_the_highest_logits_are_the_first_of_a_sort_of_all(vocabulary_size, minimums, constraint):

@@ -106,39 +106,6 @@ def gather_selected(graph: Any, shapes: Shapes) -> bool:
     return changed
 
 
-def gather_chosen(graph: Any, shapes: Shapes) -> bool:
-    """ReduceMax(Where(0 … V − 1 = t, x, −10³⁰)) → GatherElements(x, t)."""
-    from onnx import helper, numpy_helper
-
-    producers = graph_traversal.Producers(graph)
-    changed = False
-    for last in [node for node in graph.node if node.op_type == "ReduceMax"]:
-        choice = producers.get(last.input[0], "Where")
-        equal = None if choice is None else producers.get(choice.input[0], "Equal")
-        if equal is None:
-            continue
-        x, lowest = choice.input[1:]
-        index = producers.get(equal.input[1], "Unsqueeze")
-        size, number = shapes.get(x, [None])[-1], graph_traversal.constant(graph, lowest)
-        if index is None or size is None or number is None or number > _MASKED:
-            continue
-        axis = len(shapes[x]) - 1
-        if len(shapes.get(index.output[0], [])) != axis + 1 or not _reduces_axis(graph, last, axis):
-            continue
-        if not _is_range(graph, equal.input[0], size):
-            continue
-        name = last.output[0]
-        axes = f"{name}_axes"
-        graph.initializer.append(numpy_helper.from_array(np.array([axis], "int64"), axes))
-        inputs = [x, index.output[0]]
-        gather = helper.make_node("GatherElements", inputs, [f"{name}_chosen"], f"{name}_gather", axis=axis)
-        graph.node.insert([*graph.node].index(last), gather)
-        last.op_type, last.input[:] = "Squeeze", [gather.output[0], axes]
-        del last.attribute[:]
-        changed = True
-    return changed
-
-
 def _is_range(graph: Any, name: str, size: int) -> bool:
     """Return whether a value is the constant 0, 1, … size − 1."""
     from onnx import numpy_helper

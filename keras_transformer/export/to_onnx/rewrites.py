@@ -21,7 +21,6 @@ _REWRITES = (
     fusions.mask_by_addition,
     fusions.gelu_of_erf,
     fusions.choose_by_top_k,
-    fusions.gather_chosen,
     fusions.gather_selected,
     reshapes.scale_last,
 )

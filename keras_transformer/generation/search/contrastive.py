@@ -6,8 +6,9 @@ from keras import ops
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, SingleSequenceSearch, State
-from keras_transformer.generation.search.logits import choose, is_invalid
+from keras_transformer.generation.search.logits import is_invalid
 from keras_transformer.generation.search.top_k import top_k
+from keras_transformer.ops.indexing import pick
 from keras_transformer.typing import Tensor
 
 
@@ -71,7 +72,7 @@ class ContrastiveSearch(SingleSequenceSearch):
         objective = ops.where(possible, (1 - alpha) * probabilities - alpha * similarity, FORBIDDEN)
         kept = ops.top_k(objective, 1)[1]  # (B, 1), ties choose the more probable
         token = ops.take_along_axis(tokens, kept, axis=1)[:, 0]
-        score = choose(log_probabilities, token)
+        score = pick(log_probabilities, token[:, None])[:, 0]
         column = ops.logical_and(
             ops.equal(ops.arange(self.max_new_tokens), step), ops.logical_not(ended)[:, None]
         )

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.ops.indexing import pick
 from keras_transformer.typing import Tensor
 
 
@@ -12,11 +12,11 @@ def is_invalid(log_probabilities: Tensor) -> Tensor:
     return ops.isnan(ops.sum(log_probabilities, axis=-1))
 
 
-def choose(log_probabilities: Tensor, tokens: Tensor) -> Tensor:
-    """Return the log-probabilities (…) of tokens (…) from those of the vocabulary (…, V)."""
-    index = ops.arange(log_probabilities.shape[-1], dtype="int32")
-    chosen = ops.equal(index, tokens[..., None])
-    return ops.max(ops.where(chosen, log_probabilities, FORBIDDEN), axis=-1)
+def choose(values: Tensor, tokens: Tensor) -> Tensor:
+    """Return the values (B, R) of tokens (B, R) from those of the vocabulary (B, R, V)."""
+    count, vocabulary = ops.shape(values)[1], values.shape[-1]
+    index = tokens if count == 1 else tokens + ops.arange(count, dtype="int32") * vocabulary
+    return pick(ops.reshape(values, [-1, count * vocabulary]), index)
 
 
 def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
