@@ -308,11 +308,26 @@ def test_similar_choices_are_kept(function):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_the_chosen_log_probability_is_gathered():
-    tokens = np.array([[7, 0, 3], [1, 1, 5]], "int32")
-    counts, found, expected, _ = converted(lambda x, tokens: logits.choose(x * 2, tokens), X, tokens)
-    assert (counts["GatherElements"], counts["Where"], counts["ReduceMax"]) == (1, 0, 0)
+TOKENS = np.array([[7, 0, 3], [1, 1, 5]], "int32")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_chosen_log_probability_is_gathered(count):
+    counts, found, expected, _ = converted(
+        lambda x, tokens: logits.choose(x[:, :count] * 2, tokens[:, :count]), X, TOKENS
+    )
+    assert counts["GatherElements"] == 1
     np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found, np.take_along_axis(X * 2, TOKENS[..., None], axis=2)[:, :count, 0])
+
+
+def test_log_probabilities_of_targets_of_any_length_are_gathered():
+    def of_any_length(x, tokens):
+        return logits.choose(tf.transpose(x * 2, (1, 0, 2)), tf.transpose(tokens))
+
+    _, found, expected, _ = converted(of_any_length, X, TOKENS)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found, np.take_along_axis(X * 2, TOKENS[..., None], axis=2)[..., 0].T)
 
 
 FORBIDDEN = [np.where(np.arange(8) == id_, -1e30, 0).astype("float32") for id_ in (1, 5)]

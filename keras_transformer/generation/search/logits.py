@@ -15,7 +15,7 @@ def is_invalid(log_probabilities: Tensor) -> Tensor:
 def choose(values: Tensor, tokens: Tensor) -> Tensor:
     """Return the values (B, R) of tokens (B, R) from those of the vocabulary (B, R, V)."""
     count, vocabulary = ops.shape(values)[1], values.shape[-1]
-    index = tokens if count == 1 else tokens + ops.arange(count, dtype="int32") * vocabulary
+    index = tokens if values.shape[1] == 1 else tokens + ops.arange(count, dtype="int32") * vocabulary
     return pick(ops.reshape(values, [-1, count * vocabulary]), index)
 
 
