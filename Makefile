@@ -72,7 +72,8 @@ test-core: $(INSTALLED_CORE)  ## Tests of keras-transformer-core on JAX, in an e
 	KERAS_BACKEND=jax .venv-core/bin/python -m pytest tests/test_import.py -m 'not gpu' -k without_tensorflow
 
 test-docs: $(INSTALLED)  ## The code of the README and of the documentation but its long pages, and the quickstart with little data
-	$(COMPILE_QUICKLY) $(call run_tests,.venv,not gpu) -k 'test_docs or quickstart' tests/test_docs.py tests/test_recipes.py
+	$(COMPILE_QUICKLY) $(call run_tests,.venv,not gpu) --dist worksteal -k 'test_docs or quickstart' \
+		tests/test_docs.py tests/test_recipes.py
 
 test-exports: $(INSTALLED)  ## The slow tests of exports, and the whole quickstart
 	$(call run_tests,.venv,slow and not gpu) tests/export tests/serving export/serving/tests tests/test_quickstart.py

@@ -12,7 +12,7 @@ from keras_transformer.datasets import phrasebook
 from tests.published import publish, write_hugging_face_folders
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# The README comes first: other pages continue its example.
+# The README comes first: some pages continue its example.
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "export" / "README.md"]
 # Spanish pages, each with the English page whose code it has.
 SPANISH = {page: ROOT / "docs" / page.name for page in sorted((ROOT / "docs" / "es").glob("*.md"))}
@@ -45,6 +45,11 @@ def blocks(page, language):
     return [block.code for block in code_blocks(page) if block.language == language]
 
 
+def continues_readme(page):
+    """Whether a page says before its first block that it continues the example of the README."""
+    return "](../README.md)" in page.read_text(encoding="utf-8").partition("```")[0]
+
+
 def made_targets(code):
     """Return the targets of a block that has only calls of make, which CI runs."""
     targets = [re.fullmatch(r"make ([a-z-]+)(\s+#.*)?", line) for line in code.splitlines()]
@@ -55,6 +60,14 @@ def has_only_own_commands(code):
     """Whether a block can be executed anywhere: other programs may install, download or wait."""
     lines = re.sub(r"\\\n", " ", code).splitlines()
     return all(line.startswith(("keras-transformer ", "#")) for line in lines)
+
+
+def is_executed(page, number, block):
+    """Whether `run_blocks` executes the block with this number on a page."""
+    if block.reason or (page.name, number) in OWN_TESTS:
+        return False
+    own = block.language == "sh" and not made_targets(block.code) and has_only_own_commands(block.code)
+    return own or block.language == "python"
 
 
 def run_blocks(pages, tmp_path, monkeypatch, hub, programs):
@@ -72,12 +85,12 @@ def run_blocks(pages, tmp_path, monkeypatch, hub, programs):
         names = readme if page is PAGES[0] else {**readme}
         for number, block in enumerate(code_blocks(page)):
             title = f"{page.name}, block {number}"
-            if block.reason or (page.name, number) in OWN_TESTS or made_targets(block.code):
+            if not is_executed(page, number, block):
                 continue
             if block.language == "python":
                 with contextlib.redirect_stdout(sys.stderr):
                     exec(compile(block.code, title, "exec"), names)
-            if block.language == "sh" and has_only_own_commands(block.code):
+            else:
                 command = ["bash", "-euc", block.code]
                 done = subprocess.run(command, cwd=tmp_path, env=programs, capture_output=True, text=True)
                 assert not done.returncode, f"{title}: {done.stderr[-2000:]}"

@@ -27,7 +27,9 @@ from tests.pages import (
     SPANISH,
     blocks,
     code_blocks,
+    continues_readme,
     has_only_own_commands,
+    is_executed,
     made_targets,
     run_blocks,
 )
@@ -36,12 +38,26 @@ from tests.published import PUBLISHED, publish, write_hugging_face_folders
 each_page = pytest.mark.parametrize("page", [*PAGES, *SPANISH], ids=lambda page: str(page.relative_to(ROOT)))
 
 
+# The pages that continue the example of the README need its variables and files; others are executed by themselves.
+CONTINUED = [PAGES[0], *filter(continues_readme, PAGES[1:-1])]
+
+
+def alone():
+    """Return the other pages that have code; test_docs_long.py executes the long ones."""
+    pages = [page for page in PAGES[:-1] if page not in (*CONTINUED, *LONG)]
+    return [page for page in pages if any(is_executed(page, *each) for each in enumerate(code_blocks(page)))]
+
+
 @pytest.mark.slow
-def test_blocks_run_in_order(tmp_path, monkeypatch, hub, programs):
-    # test_docs_long.py runs the long pages; export/README.md serves the quickstart's export.
-    pages = [page for page in PAGES[:-1] if page not in LONG]
-    run_blocks(pages, tmp_path, monkeypatch, hub, programs)
+def test_the_readme_and_the_pages_that_continue_it_run(tmp_path, monkeypatch, hub, programs):
+    run_blocks(CONTINUED, tmp_path, monkeypatch, hub, programs)
     assert (tmp_path / "export" / "es-en" / "manifest.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", alone(), ids=lambda page: page.name)
+def test_a_page_runs(page, tmp_path, monkeypatch, hub, programs):
+    run_blocks([page], tmp_path, monkeypatch, hub, programs)
 
 
 @pytest.mark.slow
@@ -123,10 +139,9 @@ def undefined_names(examples, known):
 @pytest.mark.parametrize("page", PAGES[:-1], ids=lambda page: page.name)
 def test_code_blocks_use_defined_names(page):
     """A page that continues the example of the README says so before its first block."""
-    text = page.read_text(encoding="utf-8")
     known = set()
-    if "](../README.md)" in (introduction := text.partition("```")[0]):
-        known |= set(re.findall(r"`(\w+)`", introduction))
+    if continues_readme(page):
+        known |= set(re.findall(r"`(\w+)`", page.read_text(encoding="utf-8").partition("```")[0]))
     for block in blocks(page, "python"):
         used, defined = names_of(block)
         known |= defined
