@@ -42,8 +42,8 @@ each_page = pytest.mark.parametrize("page", [*PAGES, *SPANISH], ids=lambda page:
 CONTINUED = [PAGES[0], *filter(continues_readme, PAGES[1:-1])]
 
 
-def alone():
-    """Return the other pages that have code; test_docs_long.py executes the long ones."""
+def other_pages():
+    """Return the other pages that have code, but the long ones, which test_docs_long.py executes."""
     pages = [page for page in PAGES[:-1] if page not in (*CONTINUED, *LONG)]
     return [page for page in pages if any(is_executed(page, *each) for each in enumerate(code_blocks(page)))]
 
@@ -55,7 +55,7 @@ def test_the_readme_and_the_pages_that_continue_it_run(tmp_path, monkeypatch, hu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", alone(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", other_pages(), ids=lambda page: page.name)
 def test_a_page_runs(page, tmp_path, monkeypatch, hub, programs):
     run_blocks([page], tmp_path, monkeypatch, hub, programs)
 

@@ -383,6 +383,25 @@ def test_rows_are_picked_by_one_gather(vectors):
     np.testing.assert_array_equal(found, expected)
 
 
+def test_picked_rows_are_joined_after_the_gather():
+    def function(x, index):
+        return tf.reshape(indexing.pick(x * 1, index), [-1, 4 * 8])
+
+    counts, found, expected, _ = converted(function, X, INDEX)
+    assert (counts["GatherND"], counts["Gather"], counts["Reshape"]) == (1, 0, 1)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("sizes", [[-1, 16], [-1, 2, 16], [-1, 4, 2, 4]], ids=str)
+def test_picked_rows_with_other_sizes_are_kept(sizes):
+    def function(x, index):
+        return tf.reshape(indexing.pick(x * 1, index), sizes)
+
+    counts, found, expected, _ = converted(function, X, INDEX)
+    assert counts["GatherND"] == 0
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("offset", [(0, 2), (1, 1), (1, 3)], ids=str)
 def test_gathers_with_other_offsets_are_kept(offset):
     first, step = offset
@@ -458,6 +477,37 @@ def test_similar_sums_are_kept(function):
     x = np.array([[0.5], [-1.5], [0.0]], "float32")
     counts, found, expected, _ = converted(lambda x: tf.cast(function(x), "float32"), x)
     assert counts["ReduceSum"] == 1
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_indices_are_sorted_as_integers():
+    def function(x, y):
+        index = tf.math.top_k(x[:, 0], 4)[1]
+        ascending = tf.cast(-tf.math.top_k(-tf.cast(index, "float32"), 3)[0], "int32")
+        return tf.gather(y[:, 0], ascending, batch_dims=1)
+
+    counts, found, expected, _ = converted(function, X, X[::-1])
+    assert (counts["TopK"], counts["Neg"]) == (2, 0)
+    assert counts["Cast"] <= 1
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda index: -tf.math.top_k(-tf.cast(index, "float32"), 3)[0] / 2,
+        lambda index: tf.cast(-tf.math.top_k(-tf.cast(index * 2, "float32"), 3)[0], "int32"),
+        lambda index: tf.cast(-tf.math.top_k(-tf.cast(index, "float32") / 2, 3)[0], "int32"),
+        lambda index: (
+            tf.math.top_k(-tf.cast(index, "float32"), 3)[1]
+            - tf.cast(-tf.math.top_k(-tf.cast(index, "float32"), 3)[0], "int32")
+        ),
+    ],
+    ids=["floats", "other integers", "other floats", "their indices"],
+)
+def test_similar_sorts_are_kept(function):
+    counts, found, expected, _ = converted(lambda x: function(tf.math.top_k(x[:, 0], 4)[1]), X)
+    assert counts["Neg"] >= 2
     np.testing.assert_array_equal(found, expected)
 
 

@@ -80,6 +80,30 @@ def choose_by_top_k(graph: Any, shapes: Shapes) -> bool:
     return changed
 
 
+def sort_indices(graph: Any, _: Shapes) -> bool:
+    """−TopK(−float(i)) → TopK(i, largest=0), the lowest of the indices i of a TopK in ascending order."""
+    from onnx import helper
+
+    producers, readers = graph_traversal.Producers(graph), graph_traversal.readers(graph)
+    changed = False
+    for last in [node for node in graph.node if node.op_type == "Neg"]:
+        top = producers.get(last.input[0], "TopK")
+        negated = None if top is None else producers.get(top.input[0], "Neg")
+        cast = None if negated is None else producers.get(negated.input[0], "Cast")
+        if cast is None or not graph_traversal.are_indices(producers, cast.input[0]):
+            continue
+        if top.output[1] in readers or len(readers[last.input[0]]) > 1:
+            continue
+        if any(getattr(reader, "op_type", "") != "Cast" for reader in readers[last.output[0]]):
+            continue
+        top.input[0], top.output[0] = cast.input[0], f"{last.output[0]}_lowest"
+        top.attribute.append(helper.make_attribute("largest", 0))
+        graph_traversal.rename(graph, {last.output[0]: top.output[0]})
+        graph.node.remove(last)
+        changed = True
+    return changed
+
+
 def gather_selected(graph: Any, shapes: Shapes) -> bool:
     """Where(c, a, b) → GatherND([b, a], c), for constant vectors a and b and conditions c (…, 1).
 

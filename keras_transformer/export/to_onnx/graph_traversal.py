@@ -89,6 +89,12 @@ def constant(graph: Any, name: str) -> float | None:
     return float(numpy_helper.to_array(scalars[0]).item()) if scalars else None
 
 
+def are_indices(producers: Producers, name: str) -> bool:
+    """Return whether a value is the indices of a TopK, in int64, or the first of such indices in their order."""
+    top = producers.get(name, "TopK")
+    return top is not None and (name == top.output[1] or are_indices(producers, top.input[0]))
+
+
 def sum_of_any(graph: Any, producers: Producers, name: str) -> Any:
     """Return the ReduceSum of Greater(ReduceSum(Cast(c)), 0), as in TensorFlow's `reduce_any` of conditions c.
 

@@ -219,7 +219,7 @@ def remove_full_slices(graph: Any, _: Shapes) -> bool:
 def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
     """Reshape(Gather(Reshape(x, [-1, …]), Reshape(b · J + i, [-1]))) → GatherND(x, i), of x (B, J, …), i (B, R).
 
-    GatherElements for x (B, J). If x has other axes, it is reshaped.
+    GatherElements for x (B, J). If x has other axes, it is reshaped. The result may be reshaped to two axes.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -234,18 +234,19 @@ def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
             continue
         x, name = first.input[0], last.output[0]
         made, inner = shapes.get(name, []), shapes.get(first.output[0], [None, None])[1:]
-        if len(made) < 2 or None in inner or made[2:] != inner:
+        if len(made) < 2 or None in inner:
             continue
         for rows, index in (added.input, added.input[::-1]):
             size = _row_size(graph, producers, rows)
-            picked = shapes.get(index, [])[1:]
-            if size is not None and picked == made[1:2]:
+            picked = [*shapes.get(index, [])[1:], *inner]
+            is_flat = len(picked) > 1 and None not in picked and made[1:] == [math.prod(picked)]
+            if size is not None and (made[1:] == picked or is_flat):
                 break
         else:
             continue
         sizes, steps = shapes.get(x, [None, None])[1:], []
         known = graph_traversal.constant(graph, size)
-        if known is None or picked == [None]:  # then J must be the size of x, and R that of the index
+        if known is None or None in picked:  # then J must be the size of x, and R that of the index
             joined = producers.get(last.input[1], "Concat", through={"Cast"})
             same = joined is not None and is_size(graph, producers, shapes, joined.input[1], index, 1)
             if inner or not same or not is_size(graph, producers, shapes, size, x, 1):
@@ -258,18 +259,22 @@ def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
             graph.initializer.append(shape)
             steps.append(helper.make_node("Reshape", [x, shape.name], [f"{name}_rows"], f"{name}_rows"))
             x = f"{name}_rows"
+        gathered = f"{name}_gathered" if is_flat else name
         if inner:
             axes, integers, indices = f"{name}_axes", f"{name}_integers", f"{name}_indices"
             graph.initializer.append(numpy_helper.from_array(np.array([2], "int64"), axes))
             steps += [
                 helper.make_node("Cast", [index], [integers], integers, to=TensorProto.INT64),
                 helper.make_node("Unsqueeze", [integers, axes], [indices], indices),
-                helper.make_node("GatherND", [x, indices], [name], name, batch_dims=1),
+                helper.make_node("GatherND", [x, indices], [gathered], gathered, batch_dims=1),
             ]
         else:
             steps.append(helper.make_node("GatherElements", [x, index], [name], name, axis=1))
         place = [*graph.node].index(last)
-        graph.node.remove(last)
+        if is_flat:
+            last.input[0] = gathered
+        else:
+            graph.node.remove(last)
         for node in reversed(steps):
             graph.node.insert(place, node)
         changed = True
@@ -287,7 +292,7 @@ def _row_size(graph: Any, producers: graph_traversal.Producers, name: str) -> st
 
 
 def cast_once(graph: Any, _: Shapes) -> bool:
-    """Cast(Cast(i, int32), t) → Cast(i, t), and i for int64, for the indices i of a TopK."""
+    """Cast(Cast(i, int32), t) → Cast(i, t), and i for int64, for the indices i of a TopK or the first of them."""
     from onnx import TensorProto
 
     producers = graph_traversal.Producers(graph)
@@ -295,8 +300,7 @@ def cast_once(graph: Any, _: Shapes) -> bool:
     changed = False
     for last in [node for node in graph.node if node.op_type == "Cast"]:
         cast = producers.get(last.input[0], "Cast")
-        top = None if cast is None else producers.get(cast.input[0], "TopK")
-        if top is None or cast.input[0] != top.output[1]:
+        if cast is None or not graph_traversal.are_indices(producers, cast.input[0]):
             continue
         if last.attribute[0].i == TensorProto.INT64 and last.output[0] not in returned:
             rename(graph, {last.output[0]: cast.input[0]})

@@ -21,6 +21,7 @@ _REWRITES = (
     fusions.mask_by_addition,
     fusions.gelu_of_erf,
     fusions.choose_by_top_k,
+    fusions.sort_indices,
     fusions.gather_selected,
     reshapes.scale_last,
 )
@@ -36,8 +37,8 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
       of queries follows them, where ONNX Runtime fuses it with the product.
     - The attention of a decoding step becomes one operation of ONNX Runtime.
     - Layer normalisation becomes one operation, an attention mask one addition, and the choice of the most probable
-      token one TopK; a vector of constants that a condition selects is gathered. GELU gets the form that ONNX Runtime
-      fuses with the preceding bias.
+      token one TopK; indices are sorted as integers; a vector of constants that a condition selects is gathered. GELU
+      gets the form that ONNX Runtime fuses with the preceding bias.
     - Known and copied sizes of reshapes become constants, and Gather handles negative indices, so that no shapes are
       computed for either. Other sizes are computed in int64, without casts.
     - Common subexpressions, including equal constants, are computed once.

@@ -41,7 +41,8 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
     chosen = ops.cast(-ops.top_k(-ops.cast(chosen, "float32"), count)[0], "int32")
     highest, index = ops.top_k(ops.reshape(pick(groups, chosen, num_rows), [-1, count * size]), count)
     index = ops.cast(index, "int32")
-    index = pick(chosen, index // size, num_rows) * size + index % size
+    group = index // size  # of the chosen ones
+    index = index + (pick(chosen, group, num_rows) - group) * size
     if length % size:
         index = ops.minimum(index, length - 1)  # padding is higher than −∞
     shape = [-1, *values.shape[1:-1], count]
