@@ -39,7 +39,7 @@ each_page = pytest.mark.parametrize("page", [*PAGES, *SPANISH], ids=lambda page:
 
 
 # The pages that continue the example of the README need its variables and files; others are executed by themselves.
-CONTINUED = [PAGES[0], *filter(continues_readme, PAGES[1:-1])]
+CONTINUED = [PAGES[0], *(page for page in PAGES[1:-1] if continues_readme(page) and page not in LONG)]
 
 
 def other_pages():

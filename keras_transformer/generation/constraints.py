@@ -133,9 +133,8 @@ class MinNewTokens(Constraint):
         object.__setattr__(self, "count", _count("count", self.count, 0))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Forbid end tokens in the first `count` steps."""
-        early = history.at < self.count
-        return forbid(logits, _is_one_of(history.end_ids, logits), early)
+        """Return the logits unchanged; `LogitsProcessors` forbids the end tokens."""
+        return logits
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
         """Return True if an end token is among the first `count`."""

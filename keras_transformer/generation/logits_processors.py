@@ -77,10 +77,9 @@ class LogitsProcessors:
         return logits + ops.where(early, *biases)
 
     def constrained(self, logits: Tensor, history: History) -> Tensor:
-        """Apply all constraints to logits (B, R, V) but those that forbid special tokens."""
+        """Apply all constraints to logits (B, R, V) without forbidding special tokens."""
         for constraint in self.constraints:
-            if not isinstance(constraint, MinNewTokens):
-                logits = constraint(logits, history)
+            logits = constraint(logits, history)
         return logits
 
     def special(self, history: History) -> tuple[int, ...]:
@@ -138,7 +137,7 @@ class LogitsProcessors:
         return _is_any_of(tokens, self.end_ids)
 
     def _early(self, history: History) -> Tensor | None:
-        """Return True, or masks (B, 1, 1) or (B, R, 1), before the minimum number of tokens; None without a minimum."""
+        """Return a mask, (), (B, 1, 1) or (B, R, 1), True before the minimum number of tokens; None without one."""
         minimum: Any = self.min_new_tokens
         if history.minimums is not None:
             minimums = history.minimums[:, None, None]

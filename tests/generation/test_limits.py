@@ -32,18 +32,28 @@ def model(random_transformer):
     return random_transformer(6)
 
 
-@pytest.mark.parametrize("minimums", [None, [0, 2, 3]], ids=repr)
-@pytest.mark.parametrize("count", [0, 2, 3])
-def test_end_tokens_are_forbidden_before_the_minimums(minimums, count):
-    constraints = (MinNewTokens(count), MinNewTokens(1))
-    processors = LogitsProcessors(constraints, end_ids=(1, 2), never=(0,))
-    of_rows = None if minimums is None else np.array(minimums)
-    history = History(np.zeros((3, 2, 4), "int32"), 2, (1, 2), minimums=of_rows)
+FIRST, THREE = [1, 0, 0, 0, 0], [1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("constraints", "minimums", "forbidden"),
+    [
+        ((), None, [FIRST, FIRST, FIRST]),
+        ((), [0, 2, 3], [FIRST, FIRST, THREE]),
+        ((MinNewTokens(2), MinNewTokens(1)), None, [FIRST, FIRST, FIRST]),
+        ((MinNewTokens(2), MinNewTokens(1)), [0, 2, 3], [FIRST, FIRST, THREE]),
+        ((MinNewTokens(1), MinNewTokens(3)), None, [THREE, THREE, THREE]),
+        ((MinNewTokens(3),), [0, 2, 3], [THREE, THREE, THREE]),
+    ],
+    ids=repr,
+)
+def test_end_tokens_are_forbidden_before_the_minimum_of_each_row(constraints, minimums, forbidden):
+    processors = LogitsProcessors(constraints=constraints, end_ids=(1, 2), never=(0,))
+    minimums = None if minimums is None else np.array(minimums)
+    history = History(np.zeros((3, 2, 4), "int32"), 2, (1, 2), minimums=minimums)
     logits = np.random.default_rng(0).normal(size=(3, 2, 5)).astype("float32")
     found = keras.ops.convert_to_numpy(processors(logits, history))
-    forbidden = np.zeros((3, 1, 5), bool)
-    forbidden[..., 0] = True
-    forbidden[np.maximum(minimums or [0, 0, 0], count) > 2, :, 1:3] = True
+    forbidden = np.array(forbidden, bool)[:, None]
     np.testing.assert_array_equal(found <= FORBIDDEN / 2, np.broadcast_to(forbidden, found.shape))
     np.testing.assert_array_equal(found[found > FORBIDDEN / 2], logits[found > FORBIDDEN / 2])
 

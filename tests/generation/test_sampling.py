@@ -9,6 +9,7 @@ from keras_transformer import generation
 from keras_transformer.generation import Sample
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.search import categorical
+from keras_transformer.generation.search.logits import choose
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -22,6 +23,14 @@ def draws(sampler, count=20_000):
     noise = categorical.uniform(sampler.seed, ops.arange(count), 1, 0)
     logits = ops.broadcast_to(ops.array(LOGITS), (count, 1, 8))
     return ops.convert_to_numpy(categorical.draw(logits, sampler, sampler.temperature, noise))[:, 0]
+
+
+@pytest.mark.parametrize("vocabulary_size", [5, 40, 150])
+def test_an_id_of_the_vocabulary_is_drawn_where_all_tokens_are_forbidden(vocabulary_size):
+    logits = ops.full((2, 1, vocabulary_size), FORBIDDEN)
+    found = categorical.draw(logits, Sample(seed=0), 1.0, ops.array([[0.3], [1.0]]))
+    assert (ops.convert_to_numpy(found) < vocabulary_size).all()
+    np.testing.assert_allclose(choose(logits, found), FORBIDDEN)
 
 
 def softmax(logits):

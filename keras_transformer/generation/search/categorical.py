@@ -28,7 +28,7 @@ def draw(logits: Tensor, sampler: Sample, temperature: Any, noise: Tensor) -> Te
         noise: uniform numbers u (B, R) in [0, 1].
 
     Returns:
-        int32 (B, R); an arbitrary id where all tokens are forbidden.
+        int32 (B, R); an arbitrary id of the vocabulary where all tokens are forbidden.
 
     References:
         Devroye, "Non-Uniform Random Variate Generation" (1986), section III.2.
@@ -45,7 +45,8 @@ def draw(logits: Tensor, sampler: Sample, temperature: Any, noise: Tensor) -> Te
     block, remainder = _invert(totals, noise * ops.sum(totals, axis=-1))
     chosen = ops.equal(ops.arange(count), block[..., None])[..., None]
     token, _ = _invert(ops.sum(ops.where(chosen, blocks, 0.0), axis=-2), remainder)
-    return block * size + token
+    # Where all tokens are forbidden, the last block is chosen, which may be padded.
+    return ops.minimum(block * size + token, logits.shape[-1] - 1)
 
 
 def _invert(weights: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
