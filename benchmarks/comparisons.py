@@ -49,8 +49,11 @@ def runs(name: str, folder: pathlib.Path = RESULTS) -> list[dict[str, Any]]:
 
 
 def machine(result: Mapping[str, Any]) -> str:
-    """Return the name of the processor or GPU that a run recorded."""
-    return re.sub(r"^[CG]PU, |\(R\)| Processor$", "", result["machine"]["device"])
+    """Return the name of the processor or GPU that a run recorded, with "(AVX2)" if a processor has no AVX-512."""
+    device, extensions = result["machine"]["device"], result["machine"].get("vector_extensions", ())
+    name = re.sub(r"^[CG]PU, |\(R\)| Processor$", "", device)
+    has_only_avx2 = device.startswith("CPU") and "avx2" in extensions and "avx512f" not in extensions
+    return f"{name} (AVX2)" if has_only_avx2 else name
 
 
 def compare(

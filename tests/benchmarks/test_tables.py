@@ -94,7 +94,8 @@ def test_comparisons_are_sorted_by_relative_speed(comparisons, tables, tmp_path)
     contenders = changed["cases"]["step"]["contenders"]
     contenders["KerasHub, XLA"]["per_second"] = 9 * contenders["keras_transformer"]["per_second"]
     (folder / "train_step.json").write_text(json.dumps(changed), encoding="utf-8")
-    (folder / "train_step_intel_xeon.json").unlink()
+    for other_machine in folder.glob("train_step_*.json"):
+        other_machine.unlink()
     (row,) = [each for each in comparisons.train_step(folder) if each.peer == "KerasHub"]
     assert row.peer_form == "with XLA"
     assert row.default == pytest.approx(1 / 9)
@@ -147,13 +148,34 @@ def test_results_have_the_commit_of_the_checkout(tables, monkeypatch, tmp_path):
     assert git("rev-parse", "HEAD").startswith(commit)
 
 
+@pytest.mark.parametrize(
+    ("device", "extensions", "name"),
+    [
+        ("CPU, AMD EPYC", ["avx2", "fma", "avx512f"], "AMD EPYC"),
+        ("CPU, AMD EPYC", ["avx2", "fma"], "AMD EPYC (AVX2)"),
+        ("CPU, Intel(R) Xeon(R) Processor", ["avx2", "avx_vnni"], "Intel Xeon (AVX2)"),
+        ("CPU, Neoverse-N1", ["asimd"], "Neoverse-N1"),
+        ("GPU, NVIDIA H200", ["avx2"], "NVIDIA H200"),
+        ("CPU, AMD EPYC", None, "AMD EPYC"),
+    ],
+)
+def test_processors_with_and_without_avx512_have_different_names(comparisons, device, extensions, name):
+    recorded = {"device": device} | ({} if extensions is None else {"vector_extensions": extensions})
+    assert comparisons.machine({"machine": recorded}) == name
+
+
 def test_machines_have_the_date_and_the_commit_of_their_results(tables):
     recorded = result("generation_intel_xeon")["machine"]
     assert f"generation_intel_xeon.json) ({recorded['date']}, {recorded['commit']})" in tables.machines()
 
 
 @pytest.mark.parametrize(
-    ("name", "machine"), [("generation", "AMD EPYC"), ("generation_intel_xeon", "Intel Xeon")]
+    ("name", "machine"),
+    [
+        ("generation", "AMD EPYC"),
+        ("generation_amd_epyc_avx2", "AMD EPYC (AVX2)"),
+        ("generation_intel_xeon", "Intel Xeon"),
+    ],
 )
 def test_each_machine_has_its_own_time_and_limits_of_a_step(tables, name, machine):
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables.decoder_step().splitlines()]
