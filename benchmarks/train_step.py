@@ -77,6 +77,15 @@ class Shapes:
         return {"source_ids": draw(), "target_ids": draw(), "labels": draw()}
 
 
+def environment(contender: str, options: argparse.Namespace) -> dict[str, str]:
+    """Let glibc keep freed memory in the processes of peers, as `fit` of this package does."""
+    return (
+        {}
+        if contender.startswith(OURS)
+        else {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+    )
+
+
 def prepare_ours(shapes: Shapes, context: runner.Context, jit: bool) -> runner.Run:
     """Prepare the Transformer of this package, trained by `fit`."""
     keras = start_keras(context.threads)
@@ -366,6 +375,7 @@ BENCHMARK = runner.Benchmark(
         "PyTorch matmul": functools.partial(prepare_limit, library="torch"),
     },
     units=lambda shapes: shapes.tokens,
+    environment=environment,
     derive=derive,
     columns={"gflops": ".0f", "share_of_limit": ".0%", "ours_over_this": ".2f"},
     add_options=add_options,

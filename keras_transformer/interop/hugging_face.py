@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer import memory
 from keras_transformer.interop import bart, bert, gemma, gpt, llama, modernbert, t5, vit, whisper
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.assignment import INT8, QUANTIZATION, quantize_weights, scales_of
@@ -19,7 +20,6 @@ from keras_transformer.interop.tensors import (
     StoredTensor,
     import_safetensors,
     tensors_of,
-    trim_memory,
 )
 from keras_transformer.layers.quantization import quantized_matrices
 from keras_transformer_options.arguments import Message, check, check_one_of
@@ -130,11 +130,11 @@ def read_model(folder: pathlib.Path, precision: str | None = None, **kwargs: Any
         }
         tensors = {**{name: tensors[other] for name, other in copies.items()}, **tensors}
     _check(folder, architecture, parameters, tensors)
-    trim_memory()  # initializers leave free memory in parts
+    memory.trim()  # initializers leave free memory in parts
     scales = scales_of(model)
     for name, parameter in parameters.items():
         parameter.read(tensors[name].read(), scales)
-        trim_memory()
+        memory.trim()
     return model
 
 

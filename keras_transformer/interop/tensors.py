@@ -1,7 +1,5 @@
 """Tensors of a folder's weights by name, each read when it is asked for."""
 
-import contextlib
-import ctypes
 import dataclasses
 import json
 import math
@@ -154,9 +152,3 @@ def import_safetensors() -> Any:
             "writing safetensors requires its package: pip install 'keras-transformer-kit[hf]'"
         ) from error
     return safetensors
-
-
-def trim_memory() -> None:
-    """Return freed memory to the operating system, if the C library can: it keeps that of smaller tensors."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import keras
 import numpy as np
 
-from keras_transformer import processes, relations, xla
+from keras_transformer import memory, processes, relations, xla
 from keras_transformer.configuration import Configured
 from keras_transformer.layers.positions.rotary_scaling import RotaryScaling
 from keras_transformer.models.host_batches import epochs_of
@@ -73,7 +73,8 @@ class Model(Configured, keras.Model):
         """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False.
 
         A dataset of `keras_transformer.data` begins with the batches of its next epoch, or with `initial_epoch=n` with
-        the batches of epoch n, so that `fit` continues where an earlier call ended.
+        the batches of epoch n, so that `fit` continues where an earlier call ended. On Linux, the process keeps freed
+        memory until `fit` ends.
         """
         check_strategy(self)
         bound = inspect.signature(super().fit).bind(x, y, *args, **kwargs)
@@ -83,6 +84,7 @@ class Model(Configured, keras.Model):
         if arguments["verbose"] == "auto" and not processes.current().is_main:
             arguments["verbose"] = 0
         with contextlib.ExitStack() as stack:
+            stack.enter_context(memory.freed_memory_kept())
             _prepare_callbacks(self, arguments, stack)
             if check_inputs:
                 check = stack.enter_context(InputCheck(self).raised())

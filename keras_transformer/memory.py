@@ -1,0 +1,57 @@
+"""Memory that the C library keeps for later allocations, or returns to the operating system."""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+
+# Parameters of `mallopt` in malloc.h, and the values that glibc reaches itself after it freed a block of 32 MiB.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+_DEFAULTS = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20, _MMAP_MAX: 65536}
+# Environment variables and tunables that set one of them.
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
+_TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold", "glibc.malloc.mmap_max")
+
+
+@contextlib.contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Keep freed memory in the process inside the context, and return it to the operating system at the end.
+
+    Without XLA, TensorFlow allocates and frees the activations of each training step. glibc returns large blocks to the
+    operating system at once, and each step waits until their pages are mapped and cleared again. The context changes
+    nothing with another C library, or if an environment variable sets these thresholds of glibc.
+    """
+    library = _glibc()
+    if library is None or _is_configured():
+        yield
+        return
+    library.mallopt(_MMAP_MAX, 0)
+    library.mallopt(_TRIM_THRESHOLD, -1)
+    try:
+        yield
+    finally:
+        for parameter, value in _DEFAULTS.items():
+            library.mallopt(parameter, value)
+        trim()
+
+
+def trim() -> None:
+    """Return freed memory to the operating system, if the C library is glibc: it keeps that of smaller tensors."""
+    library = _glibc()
+    if library is not None:
+        library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """Return the C library of the process if it is glibc."""
+    try:
+        library = ctypes.CDLL(None)
+    except (OSError, TypeError):  # Windows
+        return None
+    return library if hasattr(library, "gnu_get_libc_version") else None
+
+
+def _is_configured() -> bool:
+    """Return whether an environment variable sets a threshold."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    return any(name in os.environ for name in _VARIABLES) or any(name in tunables for name in _TUNABLES)

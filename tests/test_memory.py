@@ -1,0 +1,104 @@
+"""Memory that is freed and allocated again costs no new pages inside `freed_memory_kept` and `fit`."""
+
+import ctypes
+import resource
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import memory, models
+
+pytestmark = [
+    pytest.mark.skipif(memory._glibc() is None, reason="the C library is not glibc"),
+    pytest.mark.backend_neutral,
+]
+BLOCK = 64 << 20  # larger than any block that glibc keeps by default
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch):
+    """Remove the environment variables of glibc's allocator."""
+    for name in (*memory._VARIABLES, "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def new_pages():
+    """Allocate, fill and free a block twice, and return the number of page faults of the second time."""
+    library = memory._glibc()
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        block = library.malloc(BLOCK)
+        ctypes.memset(block, 1, BLOCK)
+        library.free(block)
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+def resident():
+    """Return the memory of this process in bytes."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_freed_memory_is_kept_inside_the_context_only():
+    outside = new_pages()
+    with memory.freed_memory_kept():
+        assert new_pages() < outside / 10
+        kept = resident()
+    assert resident() < kept - BLOCK // 2
+    assert new_pages() >= outside / 2
+
+
+def test_the_thresholds_are_reset_after_an_error():
+    outside = new_pages()
+    with pytest.raises(KeyError), memory.freed_memory_kept():
+        raise KeyError
+    assert new_pages() >= outside / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MALLOC_TRIM_THRESHOLD_", "131072"),
+        ("GLIBC_TUNABLES", "glibc.malloc.mmap_max=65536:glibc.malloc.check=0"),
+    ],
+)
+def test_thresholds_of_environment_variables_are_left_as_they_are(name, value, monkeypatch):
+    outside = new_pages()
+    monkeypatch.setenv(name, value)
+    with memory.freed_memory_kept():
+        assert new_pages() >= outside / 2
+
+
+def test_other_environment_variables_change_nothing(monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    outside = new_pages()
+    with memory.freed_memory_kept():
+        assert new_pages() < outside / 10
+
+
+def test_without_glibc_nothing_changes(monkeypatch):
+    outside = new_pages()
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "_glibc", lambda: None)
+        context = memory.freed_memory_kept()
+        context.__enter__()
+        memory.trim()
+    assert new_pages() >= outside / 2
+    context.__exit__(None, None, None)
+
+
+def test_fit_keeps_freed_memory():
+    model = models.GPT(20, num_layers=1, num_heads=1, model_dim=8, hidden_dim=8, max_length=4, dropout=0.0)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    ids, pages = np.ones((4, 4), "int32"), []
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: pages.append(new_pages())
+    )
+    outside = new_pages()
+    model.fit(ids, ids, batch_size=2, verbose=0, callbacks=[callback])
+    assert len(pages) == 2
+    assert max(pages) < outside / 10
+    assert new_pages() >= outside / 2
