@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import threading
 from collections.abc import Iterator
 
 # Parameters of `mallopt` in malloc.h, and the values that glibc reaches itself after it freed a block of 32 MiB.
@@ -12,6 +13,9 @@ _DEFAULTS = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20, _MMAP_MAX: 65
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
 _TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold", "glibc.malloc.mmap_max")
 
+_lock = threading.Lock()
+_open_contexts = 0
+
 
 @contextlib.contextmanager
 def freed_memory_kept() -> Iterator[None]:
@@ -19,20 +23,27 @@ def freed_memory_kept() -> Iterator[None]:
 
     Without XLA, TensorFlow allocates and frees the activations of each training step. glibc returns large blocks to the
     operating system at once, and each step waits until their pages are mapped and cleared again. The context changes
-    nothing with another C library, or if an environment variable sets these thresholds of glibc.
+    nothing with another C library, or if an environment variable sets these thresholds of glibc. Contexts may overlap,
+    also in several threads; the last one to end returns the memory.
     """
+    global _open_contexts
     library = _glibc()
     if library is None or _is_configured():
         yield
         return
-    library.mallopt(_MMAP_MAX, 0)
-    library.mallopt(_TRIM_THRESHOLD, -1)
+    with _lock:
+        _open_contexts += 1
+        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_TRIM_THRESHOLD, -1)
     try:
         yield
     finally:
-        for parameter, value in _DEFAULTS.items():
-            library.mallopt(parameter, value)
-        trim()
+        with _lock:
+            _open_contexts -= 1
+            if not _open_contexts:
+                for parameter, value in _DEFAULTS.items():
+                    library.mallopt(parameter, value)
+                trim()
 
 
 def trim() -> None:

@@ -51,6 +51,17 @@ def test_freed_memory_is_kept_inside_the_context_only():
     assert new_pages() >= outside / 2
 
 
+def test_freed_memory_is_kept_until_the_last_of_several_contexts_ends():
+    outside = new_pages()
+    first, second = memory.freed_memory_kept(), memory.freed_memory_kept()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert new_pages() < outside / 10
+    second.__exit__(None, None, None)
+    assert new_pages() >= outside / 2
+
+
 def test_the_thresholds_are_reset_after_an_error():
     outside = new_pages()
     with pytest.raises(KeyError), memory.freed_memory_kept():
