@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/parity/whisper_folder.py FOLDER_OF_CTRANSLATE2 FOLDER
 
 Packages of the index ship Whisper's weights in this format. NumPy and safetensors suffice to read and write them. The
-weights are those of openai/whisper-tiny.en, rounded to float16; the folder stores them in float32, as the published one.
+weights are those of openai/whisper-tiny.en, rounded to float16, and are written in float32, as the published ones are.
 """
 
 import argparse
