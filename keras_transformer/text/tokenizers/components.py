@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from keras_transformer.text.pretokenizers.llama3 import MAX_DIGITS
+from keras_transformer.text.tokenizers.component_settings import ADDED_TOKEN, FILE, Settings, Table
 from keras_transformer_serving import files
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -70,27 +71,45 @@ class Components:
         # Files written before 2020 have no type for BPE.
         return str(model.get("type", "BPE" if "merges" in model else "WordPiece"))
 
-    def model(self, model_type: str, **settings: Any) -> dict[str, Any]:
-        """Return the model.
+    def model(self, table: Table) -> dict[str, Any]:
+        """Return the model, after a comparison of all components with a table.
 
         Args:
-            model_type: its expected type.
-            **settings: settings that it must have; None stands for a setting that is missing, None or "".
+            table: the components and settings that are supported.
 
         Raises:
-            ValueError: if it is of another type or has other settings.
+            ValueError: if the model is of another type, or a component or a setting is not supported.
         """
         model: dict[str, Any] = self.content.get("model") or {}
-        if self.model_type != model_type:
+        types = table["model"]
+        if self.model_type not in types:
             received = repr(self.model_type) if self.model_type else f"model={str(model)[:50]}"
-            raise ValueError(f"{self.path} must hold a model of type {model_type}. Received: {received}")
-        for name, value in settings.items():
-            setting = model.get(name)
-            if (setting or None) != (value or None):
-                raise ValueError(
-                    f"{self.path} must have a model `{model_type}` with {name}={value!r}. Received: {name}={setting!r}"
-                )
+            raise ValueError(f"{self.path} must hold a model of type {' or '.join(types)}. Received: {received}")
+        self._check("an object", self.content, FILE)
+        for token in self.added_tokens:
+            self._check(f"the added token {token.get('content')!r}", token, ADDED_TOKEN)
+        self._check(f"a model `{self.model_type}`", model, types[self.model_type])
+        for kind in _SEQUENCES:
+            for step in self.steps(kind):
+                if (settings := table[kind].get(step.get("type", ""))) is None:
+                    self.unsupported(kind)
+                self._check(f"a {kind} `{step['type']}`", step, settings)
         return model
+
+    def _check(self, component: str, received: Mapping[str, Any], settings: Settings) -> None:
+        """Raise an error if a component has a setting, or a value of it, that is not supported."""
+        for name, values in settings.only.items():
+            value = received.get(name)
+            if value not in values:
+                raise ValueError(
+                    f"{self.path} must have {component} with {name}={values[0]!r}. Received: {name}={value!r}"
+                )
+        known = {"type", *settings.applied, *settings.without_effect, *settings.only}
+        if unknown := sorted(received.keys() - known):
+            raise ValueError(
+                f"{self.path} must have {component} without settings other than {sorted(known)}. "
+                f"Received: {unknown[0]}={received[unknown[0]]!r}"[:500]
+            )
 
     def steps(self, kind: str) -> list[dict[str, Any]]:
         """Return the components of a kind, such as "normalizer", in the order in which they are applied."""
@@ -137,9 +156,15 @@ class Components:
     @property
     def template(self) -> Template:
         """The tokens around texts; those of `post_processor` that have no place in `Template` are errors."""
-        for step in self.steps("post_processor"):
+        steps = [step for step in self.steps("post_processor") if step["type"] != "ByteLevel"]  # offsets alone
+        if len(steps) > 1:
+            self.unsupported("post_processor")
+        for step in steps:
             match step["type"]:
                 case "TemplateProcessing":
+                    specials = step.get("special_tokens") or {}
+                    if any(special.get("tokens", [token]) != [token] for token, special in specials.items()):
+                        self.unsupported("post_processor")
                     single, pair = (self._tokens_of(step.get(name) or ()) for name in ("single", "pair"))
                     if single[0] == _WHISPER_START:  # a language and a task follow, the prefix of a pipeline
                         return Template(single[0], single[-1])
@@ -154,8 +179,6 @@ class Components:
                 case "RobertaProcessing" | "BertProcessing":
                     separators = 2 if step["type"] == "RobertaProcessing" else 1
                     return Template(step["cls"][0], step["sep"][0], separators)
-                case "ByteLevel":  # offsets alone
-                    pass
                 case _:
                     self.unsupported("post_processor")
         return Template()
@@ -258,12 +281,19 @@ def prepend_scheme(components: Components) -> str:
             scheme = "legacy" if len(normalizer) == 2 else "never"
         case [{"type": "Split", "pattern": {"String": " "}}] if normalizer == [replace]:
             scheme = "never"  # there is no space left to split at
-        case [{"type": "Metaspace", "replacement": "\u2581", "split": False, **rest}] if not normalizer:
-            scheme = rest.get("prepend_scheme", "always")
+        case [
+            {"type": "Metaspace", "replacement": "\u2581", "split": False, "prepend_scheme": str(scheme), **rest}
+        ] if not normalizer and rest.get("add_prefix_space") in (None, scheme != "never"):
+            pass
         case _:
             components.unsupported("pre_tokenizer")
-    decoder = ["Replace", "ByteFallback", "Fuse", *([] if scheme == "never" else ["Strip"])]
-    if [step["type"] for step in components.steps("decoder")] != decoder:
+    decoder = [
+        {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        *([] if scheme == "never" else [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]),
+    ]
+    if components.steps("decoder") != decoder:
         components.unsupported("decoder")
     return scheme
 

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text.pretokenizers.llama3 import QWEN_2
+from keras_transformer.text.tokenizers import component_settings
 from keras_transformer.text.tokenizers.character_map import character_map, is_own
 from keras_transformer.text.tokenizers.components import (
     TOKENIZER_JSON,
@@ -116,7 +117,7 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
     path = pathlib.Path(folder)
     config = _config(path)
     if components := _components(path):
-        model = components.model("WordPiece", continuing_subword_prefix="##", max_input_chars_per_word=100)
+        model = components.model(component_settings.WORD_PIECE)
         pieces = components.pieces(model.get("vocab"))
         normalizer = components.only("normalizer", "BertNormalizer")
         components.only("pre_tokenizer", "BertPreTokenizer")
@@ -150,7 +151,7 @@ def read_byte_pair(folder: Folder) -> Pairs:
     components = _components(path)
     settings: dict[str, Any] = {"add_prefix_space": config.get("add_prefix_space", False)}
     if components:
-        pieces, merges, model = _pairs_of_json(components, byte_fallback=None, end_of_word_suffix=None)
+        pieces, merges, model = _pairs_of_json(components, component_settings.BYTE_PAIR)
         settings |= {"add_prefix_space": False, **byte_pair_words(components)}
         if model.get("ignore_merges"):
             settings["ignore_merges"] = True
@@ -176,9 +177,7 @@ def read_byte_fallback(folder: Folder) -> Pairs:
     config = _config(path)
     roles = _roles(config, _NAMES)
     if components := _components(path):
-        pieces, merges, _ = _pairs_of_json(
-            components, byte_fallback=True, ignore_merges=None, end_of_word_suffix=None
-        )
+        pieces, merges, _ = _pairs_of_json(components, component_settings.BYTE_FALLBACK)
         scheme = prepend_scheme(components)
         roles |= components.template.roles
     elif (file := path / _LLAMA_FILE).is_file():
@@ -201,10 +200,8 @@ def read_character_pair(folder: Folder) -> Pairs:
     path = pathlib.Path(folder)
     lowercase = True
     if components := _components(path):
-        pieces, merges, _ = _pairs_of_json(
-            components, byte_fallback=None, fuse_unk=None, ignore_merges=None, end_of_word_suffix="</w>"
-        )
-        normalizer = components.only("normalizer", "BertNormalizer", strip_accents=None)
+        pieces, merges, _ = _pairs_of_json(components, component_settings.CHARACTER_PAIR)
+        normalizer = components.only("normalizer", "BertNormalizer")
         components.only("pre_tokenizer", "BertPreTokenizer")
         lowercase = normalizer.get("lowercase", True)
     else:
@@ -215,8 +212,8 @@ def read_character_pair(folder: Folder) -> Pairs:
     return pieces, merges, {"lowercase": lowercase, "special_tokens": special_tokens}
 
 
-def _pairs_of_json(components: Components, **settings: Any) -> Pairs:
-    model = components.model("BPE", dropout=None, continuing_subword_prefix=None, **settings)
+def _pairs_of_json(components: Components, table: component_settings.Table) -> Pairs:
+    model = components.model(table)
     pieces = components.pieces(model.get("vocab"))
     # Newer files list pairs, older ones strings "left right".
     merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])]
@@ -393,7 +390,7 @@ def _sentence_piece(file: pathlib.Path) -> Any:
 
 def _unigram(components: Components) -> tuple[bytes, list[str]]:
     """Return an equivalent SentencePiece model, and all pieces, including added tokens."""
-    model = components.model("Unigram", byte_fallback=None)
+    model = components.model(component_settings.UNIGRAM)
     scores = dict(model.get("vocab") or ())
     pieces = components.pieces({piece: id_ for id_, piece in enumerate(scores)})
     special = [token["content"] for token in components.added_tokens]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers import component_settings, hugging_face
 from keras_transformer.text.tokenizers.character_map import character_map
 from keras_transformer.text.tokenizers.components import Components, in_order, read_object
 from keras_transformer.text.tokenizers.hugging_face import Folder
@@ -126,7 +126,7 @@ def _of_json(file: pathlib.Path) -> tuple[bytes, list[str]]:
 
 def _of_pairs(components: Components) -> tuple[bytes, list[str]]:
     """Return a SentencePiece model that merges in the order of the merges of `tokenizer.json`, and all pieces."""
-    model = components.model("BPE", dropout=None, ignore_merges=None, byte_fallback=None, fuse_unk=True)
+    model = components.model(component_settings.MULTILINGUAL_PAIR)
     pieces = components.pieces(model.get("vocab"))
     merges = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", []))
     ranks: dict[str, int] = {}

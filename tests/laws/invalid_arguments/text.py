@@ -337,6 +337,15 @@ for class_, content, changes_of_model, changes in (
             ({"normalizer": {"type": "NFKC"}}, "… Received: normalizer `NFKC`"),
             ({"pre_tokenizer": {"type": "Sequence"}}, "… Received: pre_tokenizer null"),
             (
+                {"pre_tokenizer": {"type": "ByteLevel", "drop": 1}},
+                "…must have a pre_tokenizer `ByteLevel` without settings other than … Received: drop=1",
+            ),
+            (
+                {"added_tokens": [{"id": len(GPT2), "content": "<x>", "once": True}]},
+                "…must have the added token '<x>' without settings other than … Received: once=True",
+            ),
+            ({"epilogue": None}, "…must have an object without settings other than … Received: epilogue=None"),
+            (
                 {"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}},
                 "… Received: pre_tokenizer `ByteLevel` use_regex=False",
             ),
