@@ -120,14 +120,19 @@ def write(folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, **config: Any) 
 
 
 def byte_level(
-    lines: Iterable[str], size: int, before: Sequence[Any] = (), use_regex: bool = True, **model: Any
+    lines: Iterable[str],
+    size: int,
+    before: Sequence[Any] = (),
+    use_regex: bool = True,
+    alphabet: Iterable[str] = pre_tokenizers.ByteLevel.alphabet(),
+    **model: Any,
 ) -> tokenizers.Tokenizer:
-    """Return a trained tokenizer of bytes."""
+    """Return a trained tokenizer of bytes, of which those in the alphabet and in the lines have pieces."""
     tokenizer = tokenizers.Tokenizer(models.BPE(**model))
     steps = [*before, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)]
     tokenizer.pre_tokenizer = steps[0] if len(steps) == 1 else pre_tokenizers.Sequence(steps)
     trainer = trainers.BpeTrainer(
-        vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=size, initial_alphabet=sorted(alphabet), show_progress=False
     )
     tokenizer.train_from_iterator(lines, trainer)
     tokenizer.decoder = decoders.ByteLevel()
@@ -174,16 +179,17 @@ def write_qwen(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
 
 
 def write_smollm_2(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
-    """Write the files of SmolLM 2."""
-    tokenizer = byte_level(lines, size, [pre_tokenizers.Digits(individual_digits=True)])
+    """Write the files of SmolLM 2, which lack bytes that did not occur in training."""
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer = byte_level(lines, size, [digits], alphabet=())
     tokenizer.add_special_tokens(special("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"))
     roles = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "unk_token": "<|endoftext|>"}
     write(folder, tokenizer, **roles, pad_token="<|im_end|>")
 
 
 def write_modern_bert(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
-    """Write the files of ModernBERT, whose runs of spaces are tokens of normalised texts."""
-    tokenizer = byte_level(lines, size)
+    """Write the files of ModernBERT, whose runs of spaces are tokens of normalised texts, and which lack a byte."""
+    tokenizer = byte_level(lines, size, alphabet={*pre_tokenizers.ByteLevel.alphabet()} - {"\u00c0"})
     tokenizer.normalizer = normalizers.NFC()
     runs = [" " * length for length in range(24, 1, -1)]
     tokenizer.add_tokens(ordinary("|||IP_ADDRESS|||", *runs, "|||EMAIL_ADDRESS|||", normalized=True))
@@ -228,7 +234,7 @@ def byte_fallback(model: bytes, scheme: str) -> tokenizers.Tokenizer:
     if "\t" not in ids and scheme == "never":  # as in Gemma's files
         ids = {"\t" if piece == "<0x09>" else piece: id_ for piece, id_ in ids.items()}
     splits = [
-        (id_, place, len(piece) - place, ids[piece[:place]], ids[piece[place:]])
+        (-proto.pieces[id_].score, id_, place, ids[piece[:place]], ids[piece[place:]])
         for piece, id_ in ids.items()
         for place in range(1, len(piece))
         if piece[:place] in ids and piece[place:] in ids
@@ -263,8 +269,16 @@ def with_start(tokenizer: tokenizers.Tokenizer, start: str) -> None:
 
 
 def write_llama_2(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
-    """Write the files of Llama 2, TinyLlama and Mistral 0.1, including `tokenizer.model`."""
-    model = sentence_piece(lines, size)
+    """Write the files of Llama 2, TinyLlama and Mistral 0.1, including `tokenizer.model`.
+
+    The runs of spaces have the first ids of the trained pieces, and the lowest score.
+    """
+    indented = [f"{' ' * count}x y{' ' * count}z" for count in (2, 4, 8, 3) for _ in range(400)]
+    proto = sentencepiece_model_pb2.ModelProto.FromString(sentence_piece([*indented, *lines], size))
+    for piece in proto.pieces:
+        if not piece.piece.strip(SPACE):
+            piece.score = -1e9
+    model = proto.SerializeToString()
     tokenizer = byte_fallback(model, "legacy")
     tokenizer.add_special_tokens(special("<unk>", "<s>", "</s>"))
     with_start(tokenizer, "<s>")

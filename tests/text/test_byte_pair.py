@@ -1,6 +1,7 @@
 import pytest
 import tensorflow as tf
 
+import keras_transformer_serving as serving
 from keras_transformer.text import BytePairTokenizer
 from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
 from keras_transformer.text.tokenizers.byte_pair import BYTE_CHARACTERS, SPECIAL_TOKENS
@@ -80,3 +81,12 @@ def test_training_learns_the_most_frequent_pairs():
     assert made.vocabulary[: len(SPECIAL_TOKENS)] == tuple(SPECIAL_TOKENS.values())
     assert made.vocabulary_size == len(BYTES) + len(made.merges)
     assert BytePairTokenizer.train(["abc"], 300).merges == []  # no pair occurs twice
+
+
+def test_bytes_without_a_piece_are_dropped():
+    made = BytePairTokenizer(["", "a", "b", "</s>", "", "ab"], [("a", "b")], special_tokens={"end": "</s>"})
+    assert made.tokenize(["a b", "éabé", "é"]).to_list() == [[1, 2], [5], []]
+    served = serving.tokenizer_of(made.model_bytes, {"tokenizer_class": "BytePairTokenizer"})
+    assert [served.tokenize(line) for line in ("a b", "éabé", "é")] == [[1, 2], [5], []]
+    assert made.detokenize([[0, 5, 4, 1]]).numpy().tolist() == [b"aba"]
+    assert made.empty_ids == (0, 4)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_transformer_serving as serving
 from keras_transformer.text import WordPieceTokenizer
 from keras_transformer.text.pretokenizers.bert import BertWords
 
@@ -87,3 +88,11 @@ def test_training_finds_frequent_pieces():
     assert WordPieceTokenizer.train(["Ab ab"], 20, lowercase=False).pieces("Ab") == ["A", "##b"]
     limited = WordPieceTokenizer.train(["aab aac"], 20, alphabet_limit=2)
     assert limited.pieces("aab aac") == ["a", "##a", "##b", "[UNK]"]
+
+
+def test_ids_may_have_no_piece():
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "", "a", "", "##b", "c"]
+    made = WordPieceTokenizer(pieces)
+    assert made.tokenize(["ab c", "d 5"]).to_list() == [[6, 8, 9], [1, 1]]
+    served = serving.tokenizer_of(made.model_bytes, {"tokenizer_class": "WordPieceTokenizer"})
+    assert [served.tokenize(line) for line in ("ab c", "d 5")] == [[6, 8, 9], [1, 1]]

@@ -26,13 +26,14 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</
 class BytePairTokenizer(PairTokenizer):
     """Convert text to ids and back with byte-level BPE, as in GPT-2 and Llama 3, eagerly and inside `tf.function`.
 
-    A pattern splits texts into words; adjacent bytes and pieces of each word are merged in the order of `merges`. No
-    text is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged, unless it is normalised. The
-    ids equal those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so tokenising words
+    A pattern splits texts into words; adjacent bytes and pieces of each word are merged in the order of `merges`. A
+    byte without a piece is dropped; if all 256 have one, `detokenize(tokenize(text))` returns the text unchanged,
+    unless it is normalised. The ids equal those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so tokenising words
     of thousands of bytes is slow.
 
     Args:
-        vocabulary: the pieces in the order of their ids, written with a character for each byte ("Ġ" for a space).
+        vocabulary: the pieces in the order of their ids, written with a character for each byte ("Ġ" for a space); ""
+            for an id without a piece.
         merges: the pairs of pieces to merge, in order of priority.
         special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
         add_prefix_space: whether to add a space before a text that does not start with one.
@@ -57,8 +58,8 @@ class BytePairTokenizer(PairTokenizer):
 
     Raises:
         TypeError: if a piece is not a str.
-        ValueError: if a piece occurs twice, a byte, a token or a piece of `merges` is missing, or an argument has an
-            unknown value.
+        ValueError: if a piece occurs twice, all bytes, a token or a piece of `merges` are missing, or an argument has
+            an unknown value.
 
     Example:
         >>> tokenizer = BytePairTokenizer.train(["hug hugs hugging"], 264)
@@ -112,13 +113,13 @@ class BytePairTokenizer(PairTokenizer):
         }
         super().__init__(vocabulary, merges, settings, needs_unknown=False)
         known = self._vocabulary
-        if missing := [character for character in BYTE_CHARACTERS if character not in known.ids]:
+        byte_ids = [known.ids.get(character, -1) for character in BYTE_CHARACTERS]
+        if max(byte_ids) < 0:
             raise ValueError(
-                "`vocabulary` must hold GPT-2's character for each of the 256 bytes. "
-                f"Received: {len(known.pieces)} pieces without {missing[:5]} and {len(missing[5:])} more"
+                f"`vocabulary` must hold GPT-2's characters of bytes. Received: {len(known.pieces)} pieces without any"
             )
         contents = [byte_level_content(piece) for piece in known.pieces]
-        whitespace = {id_ for id_, content in enumerate(contents) if content.isspace()}
+        whitespace = {id_ for id_, content in enumerate(contents) if not content.strip()}
         after_pieces = range(len(known.pieces), self.vocabulary_size)
         self.empty_ids = tuple(sorted({*whitespace, *after_pieces, self.unknown_id} - {-1}))
         self._words = _words(pattern, individual_digits)
@@ -131,7 +132,7 @@ class BytePairTokenizer(PairTokenizer):
                 )
                 self._whole_words = tf.lookup.StaticHashTable(entries, -1)
             self._contents = tf.constant([*contents, *[b""] * unused])
-            self._byte_ids = tf.constant([known.ids[character] for character in BYTE_CHARACTERS])
+            self._byte_ids = tf.constant(byte_ids)
 
     @classmethod
     def train(
@@ -202,6 +203,8 @@ class BytePairTokenizer(PairTokenizer):
         symbols = tf.gather(self._byte_ids, tf.cast(codes, tf.int32))
         ends = tf.cumsum(tf.strings.length(words))
         places = tf.searchsorted(ends, tf.range(tf.size(symbols)), side="right")
+        known = symbols >= 0
+        symbols, places = tf.boolean_mask(symbols, known), tf.boolean_mask(places, known)
         return self._merger(symbols, places, tf.size(words), dropout)
 
     def _cut(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -11,6 +11,7 @@ from keras_transformer_serving import files
 
 TOKENIZER_JSON = "tokenizer.json"
 _SPACE = "\u2581"
+_MOST_IDS = 2**24
 # The lists of sequences of components.
 _WHISPER_START = "<|startoftranscript|>"
 _SEQUENCES = {
@@ -193,10 +194,10 @@ class Components:
         return self.content.get("added_tokens") or ()
 
     def pieces(self, vocabulary: Any) -> list[str]:
-        """Return the pieces of a vocabulary and the added tokens in the order of their ids.
+        """Return the pieces of a vocabulary and the added tokens in the order of their ids, "" for one without a piece.
 
         Raises:
-            ValueError: if an id is missing.
+            ValueError: see `in_order`.
         """
         if isinstance(vocabulary, dict):
             vocabulary = {**vocabulary, **{token["content"]: token["id"] for token in self.added_tokens}}
@@ -299,22 +300,29 @@ def prepend_scheme(components: Components) -> str:
 
 
 def in_order(path: pathlib.Path, vocabulary: Any) -> list[str]:
-    """Return the pieces in the order of their ids.
+    """Return the pieces in the order of their ids, "" for an id without a piece.
 
     Args:
         path: the file, for error messages.
         vocabulary: a mapping from pieces to ids.
 
     Raises:
-        ValueError: if an id is missing, or there is no such mapping.
+        ValueError: if an id is no number, occurs twice or is far beyond the others, or there is no such mapping.
     """
-    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else None
-    if not ids or not all(isinstance(id_, int) for id_ in ids) or sorted(ids) != list(range(len(ids))):
-        raise ValueError(
-            f"{path} must number its pieces 0, 1, 2, … without a gap. Received: "
-            + (f"{len(ids)} pieces with ids up to {max(ids, key=str)}" if ids else f"{str(vocabulary)[:50]}")
-        )
-    return sorted(vocabulary, key=vocabulary.__getitem__)
+    pieces: dict[int, str] = {}
+    for piece, id_ in vocabulary.items() if isinstance(vocabulary, dict) else ():
+        if not isinstance(id_, int) or not 0 <= id_ < _MOST_IDS:
+            raise ValueError(
+                f"{path} must number its pieces with integers from 0 to {_MOST_IDS - 1}. Received: {piece!r}: {id_!r}"
+            )
+        if id_ in pieces:
+            raise ValueError(
+                f"{path} must number its pieces with distinct ids. Received: {pieces[id_]!r} and {piece!r}: {id_}"
+            )
+        pieces[id_] = piece
+    if not pieces:
+        raise ValueError(f"{path} must map pieces to ids. Received: {str(vocabulary)[:50]}")
+    return [pieces.get(id_, "") for id_ in range(max(pieces) + 1)]
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any]:

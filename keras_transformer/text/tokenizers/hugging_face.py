@@ -26,6 +26,7 @@ from keras_transformer.text.tokenizers.components import (
 )
 from keras_transformer.text.tokenizers.vocabulary import ROLES
 from keras_transformer_options.arguments import Message
+from keras_transformer_serving.text.subword import BYTE_CHARACTERS
 
 Folder = str | os.PathLike[str]
 Pairs = tuple[list[str], list[tuple[str, ...]], dict[str, Any]]
@@ -155,6 +156,11 @@ def read_byte_pair(folder: Folder) -> Pairs:
         settings |= {"add_prefix_space": False, **byte_pair_words(components)}
         if model.get("ignore_merges"):
             settings["ignore_merges"] = True
+        if (unknown := model.get("unk_token")) and not frozenset(BYTE_CHARACTERS).issubset(pieces):
+            raise ValueError(
+                f"{components.path} must have a model `BPE` with unk_token=None or a piece for each byte. "
+                f"Received: unk_token={unknown!r}"
+            )
     else:
         pieces, merges = _pairs_of_text(path)
     roles = _roles(config, _NAMES)
@@ -233,7 +239,7 @@ def _added_tokens(model: Any, config: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def _pairs_of_sentence_piece(file: pathlib.Path, model: Any) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the pieces of a SentencePiece model of type BPE, and the merges that `transformers` derives from them."""
+    """Return the pieces of a SentencePiece model of type BPE, and their merges, those of the highest score first."""
     spec, types = model.normalizer_spec, sentencepiece_model_pb2.ModelProto.SentencePiece
     settings = {
         "model_type": sentencepiece_model_pb2.TrainerSpec.ModelType.Name(model.trainer_spec.model_type),
@@ -255,12 +261,12 @@ def _pairs_of_sentence_piece(file: pathlib.Path, model: Any) -> tuple[list[str],
     merged = (types.NORMAL, types.USER_DEFINED)
     ids = {piece.piece: id_ for id_, piece in enumerate(model.pieces) if piece.type in merged}
     splits = (
-        (id_, cut, len(piece) - cut, ids[piece[:cut]], ids[piece[cut:]], cut)
+        (-model.pieces[id_].score, id_, cut, piece)
         for piece, id_ in ids.items()
         for cut in range(1, len(piece))
         if piece[:cut] in ids and piece[cut:] in ids
     )
-    return pieces, [(pieces[left], pieces[right]) for *_, left, right, _ in sorted(splits)]
+    return pieces, [(piece[:cut], piece[cut:]) for *_, cut, piece in sorted(splits)]
 
 
 def _pairs_of_text(path: pathlib.Path) -> tuple[list[str], list[tuple[str, ...]]]:

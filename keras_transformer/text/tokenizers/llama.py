@@ -27,7 +27,7 @@ class LlamaTokenizer(PairTokenizer):
     `tokenizers` library. A text is split only where no merge joins two characters, so a word may be long.
 
     Args:
-        vocabulary: the pieces in the order of their ids.
+        vocabulary: the pieces in the order of their ids; "" for an id without a piece.
         merges: the pairs of pieces to merge, in order of priority.
         prepend_scheme: where a space is added before a text: "legacy", before each text, also before one that starts
             with a space, and after each token that is recognised in it; "always", the same unless there is a space;

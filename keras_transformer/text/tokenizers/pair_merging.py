@@ -53,7 +53,7 @@ class PairMerger:
                 )
             ranks[ids[pair[0]], ids[pair[1]]] = rank, ids["".join(pair)]
         self.merges = merges
-        self._size = len(ids)
+        self._size = max(ids.values()) + 1
         pairs = sorted((left * self._size + right, *ranks[left, right]) for left, right in ranks)
         keys, order, merged = np.array([*pairs, (np.iinfo(np.int64).max, _NEVER, 0)], np.int64).T
         self._one_at_a_time = _merges_to_earlier_pieces(ranks, self._size)

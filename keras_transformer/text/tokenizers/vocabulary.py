@@ -15,7 +15,7 @@ class Vocabulary:
     """The pieces of a tokenizer, their ids and the special tokens among them.
 
     Args:
-        pieces: the pieces, in the order of their ids.
+        pieces: the pieces, in the order of their ids; "" for an id without a piece.
         special_tokens: a mapping from roles, "pad", "unknown", "start", "end" and "mask", to pieces; other names are
             for special tokens without a role.
 
@@ -35,7 +35,8 @@ class Vocabulary:
                     "`vocabulary` must hold each piece once. "
                     f"Received: vocabulary[{self.ids[piece]}]=vocabulary[{id_}]={piece!r}"
                 )
-            self.ids[piece] = id_
+            if piece:
+                self.ids[piece] = id_
         self.special_tokens = dict(special_tokens)
         missing = {role: token for role, token in self.special_tokens.items() if token not in self.ids}
         if missing:

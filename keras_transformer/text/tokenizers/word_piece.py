@@ -32,7 +32,7 @@ class WordPieceTokenizer(WordTokenizer):
     those of the `tokenizers` library.
 
     Args:
-        vocabulary: the pieces in the order of their ids.
+        vocabulary: the pieces in the order of their ids; "" for an id without a piece.
         lowercase: whether to lower-case letters.
         strip_accents: whether to strip accents; by default the same as `lowercase`.
         clean_text: whether to remove control characters.
@@ -89,9 +89,9 @@ class WordPieceTokenizer(WordTokenizer):
         }
         super().__init__(vocabulary, settings)
         known = self._vocabulary
-        if bad := [piece for piece in known.pieces if not piece or "\0" in piece]:
+        if bad := [piece for piece in known.pieces if "\0" in piece]:
             raise ValueError(
-                f"`vocabulary` must not hold empty pieces or U+0000. Received: {bad[0]!r} at {known.ids[bad[0]]}"
+                f"`vocabulary` must not hold U+0000. Received: {bad[0]!r} at {known.ids[bad[0]]}"
             )
         self._words = bert_words(clean_text, isolate_ideographs, strip_accents, lowercase)
         with tf.init_scope(), tf.device("CPU"):
@@ -99,7 +99,8 @@ class WordPieceTokenizer(WordTokenizer):
             self._initial_texts = tf.constant(pieces)
             self._following_texts = tf.constant([following_text(piece, clean_up) for piece in pieces])
             self._fast = tensorflow_text.FastWordpieceTokenizer(
-                known.pieces,
+                # No word has the space that stands for an id without a piece.
+                [piece or f" {id_}" for id_, piece in enumerate(known.pieces)],
                 _CONTINUES,
                 _MAX_WORD_LENGTH * _MAX_CHARACTER_BYTES,
                 tf.int32,

@@ -27,11 +27,10 @@ export interface PairFile {
 /** The merges of a vocabulary: of the ids of two pieces, to the id of their concatenation. */
 export class Merges {
   private readonly merges = new Map<number, Merge<number>>();
+  private size = 0;
 
-  constructor(
-    private readonly ids: ReadonlyMap<string, number>,
-    merges: readonly [string, string][],
-  ) {
+  constructor(ids: ReadonlyMap<string, number>, merges: readonly [string, string][]) {
+    for (const id of ids.values()) this.size = Math.max(this.size, id + 1);
     merges.forEach(([left, right], rank) => {
       const key = this.key(ids.get(left)!, ids.get(right)!);
       this.merges.set(key, { rank, merged: ids.get(left + right)! });
@@ -44,7 +43,7 @@ export class Merges {
   }
 
   private key(left: number, right: number): number {
-    return left * this.ids.size + right;
+    return left * this.size + right;
   }
 }
 
