@@ -243,8 +243,23 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"add_generation_prompt": True},
     {"add_generation_prompt": False, "date_string": "26 Jul 2024"},
     {"add_generation_prompt": True, "tools": [TOOL]},
+    {"add_generation_prompt": True, "tools": []},
     {"add_generation_prompt": True, "enable_thinking": False},
     {"add_generation_prompt": False, "continue_final_message": True},
+]
+# Templates of one model by name, and arguments that select one.
+NAMED = {
+    name: f"{name}: {{{{ messages[0].content }}}}{{{{ tools }}}}" for name in ("default", "tool_use", "rag")
+}
+SELECTIONS: list[dict[str, Any]] = [
+    {},
+    {"tools": []},
+    {"tools": [{}]},
+    {"chat_template": "rag"},
+    {"chat_template": "rag", "tools": []},
+    {"chat_template": "tool_use"},
+    {"chat_template": "default", "tools": [{}]},
+    {"chat_template": "{{ messages[0].role }}"},
 ]
 
 
@@ -268,12 +283,19 @@ def main() -> None:
                     cases.append({**case, "prompt": prompt})
                 except Exception as error:  # of classes of Jinja and others
                     cases.append({**case, "error": str(error).partition("!")[0]})
+    tokenizer.chat_template = NAMED
+    selections = [
+        {"arguments": each, "prompt": tokenizer.apply_chat_template([USER], tokenize=False, **each)}
+        for each in SELECTIONS
+    ]
     content = {
         "transformers": transformers.__version__,
         "special_tokens": TOKENS,
         "templates": TEMPLATES,
         "conversations": CONVERSATIONS,
         "cases": cases,
+        "named": NAMED,
+        "selections": selections,
     }
     FILE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{len(cases)} cases, {sum('error' in case for case in cases)} errors")

@@ -1,6 +1,7 @@
 """Files of the Hugging Face Hub, through `huggingface_hub`: its cache, revisions, tokens and offline mode."""
 
 import contextlib
+import fnmatch
 import os
 import pathlib
 import re
@@ -36,7 +37,7 @@ def local_folder(
 
     Args:
         source: a folder, or the id of a model of the hub.
-        names: the names of other files to download where the model has them.
+        names: the names of other files to download where the model has them, or patterns such as "folder/*.txt".
         revision: a branch, a tag or a commit of the hub, by default the main branch.
         token: a token of the hub, by default the one that `huggingface_hub` has stored.
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
@@ -120,7 +121,7 @@ class _Repository:
         parts = [""] if first == CONFIG else [path for _, path in modules_of(folder)]
         for part in ("", *parts):
             for name in (CONFIG, *names):
-                if (path := f"{part}/{name}".lstrip("/")) in listed:
+                for path in fnmatch.filter(sorted(listed), f"{part}/{name}".lstrip("/")):
                     self._download(path, commit)
         for part in parts:
             prefix = f"{part}/".lstrip("/")

@@ -6,7 +6,8 @@ from typing import Any
 from keras_transformer_serving import files
 from keras_transformer_serving.text.chat import FILE, ChatTemplate
 
-TOOL_USE = "additional_chat_templates/tool_use.jinja"
+DEFAULT = "default"
+TEMPLATES = "additional_chat_templates"
 PROCESSOR_TEMPLATE = "chat_template.json"
 _CONFIG = "tokenizer_config.json"
 _MAP = "special_tokens_map.json"
@@ -20,7 +21,7 @@ _ROLES = {
 }
 
 
-def read_chat_template(folder: pathlib.Path) -> ChatTemplate | None:
+def read_chat_template(folder: pathlib.Path, chosen: str = DEFAULT) -> ChatTemplate | None:
     """Return the chat template of a folder, as `transformers` chooses it, or None if it has none.
 
     A file `chat_template.jinja` precedes `chat_template.json`, and that `tokenizer_config.json`, whose "chat_template"
@@ -28,23 +29,25 @@ def read_chat_template(folder: pathlib.Path) -> ChatTemplate | None:
 
     Args:
         folder: the folder.
+        chosen: the name of the template to use by default.
 
     Raises:
-        ValueError: if a file is damaged, or no template is the default.
+        ValueError: if a file is damaged, or no template has the name.
     """
     config = _read(folder / _CONFIG)
     templates = _templates(folder, config)
-    if not templates:
+    if not templates and chosen == DEFAULT:
         return None
-    if "default" not in templates:
+    if chosen not in templates:
         raise ValueError(
-            f"`{folder}` must have a chat template named 'default'. Received: {sorted(templates)}"
+            f"`{folder}` must have a chat template named {chosen!r}. Received: {sorted(templates)}"
         )
     tokens = {**_read(folder / _MAP), **config}
     return ChatTemplate(
-        templates["default"],
-        templates.get("tool_use"),
+        templates[chosen],
+        templates.get("tool_use") if chosen == DEFAULT else None,
         {name: text for name in _TOKENS if (text := _text(tokens.get(name))) is not None},
+        {name: template for name, template in templates.items() if name not in (DEFAULT, "tool_use")},
     )
 
 
@@ -61,8 +64,9 @@ def special_tokens_of(tokenizer: Any) -> dict[str, str]:
 def _templates(folder: pathlib.Path, config: dict[str, Any]) -> dict[str, str]:
     """Return the templates of a folder by name."""
     if (folder / FILE).is_file():
-        named = {"default": folder / FILE, "tool_use": folder / TOOL_USE}
-        return {name: path.read_text(encoding="utf-8") for name, path in named.items() if path.is_file()}
+        others = {path.stem: path for path in sorted((folder / TEMPLATES).glob("*.jinja"))}
+        named = {DEFAULT: folder / FILE, **others}
+        return {name: path.read_text(encoding="utf-8") for name, path in named.items()}
     template = _read(folder / PROCESSOR_TEMPLATE).get("chat_template") or config.get("chat_template")
     if not template:
         return {}

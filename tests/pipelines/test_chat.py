@@ -9,6 +9,7 @@ import keras_transformer_serving as serving
 from keras_transformer import export, generation, interop, pipelines, text
 from keras_transformer.models import GPT
 from keras_transformer.pipelines import TextGeneration
+from keras_transformer.pipelines.hugging_face_chat import read_chat_template
 from keras_transformer_cli import commands
 
 pytest.importorskip("jinja2")
@@ -202,9 +203,23 @@ def test_templates_are_read_from_the_files_of_a_folder(folder):
     found = pipelines.from_hugging_face(folder, max_new_tokens=4, max_source_tokens=80)
     assert found.apply_chat_template(USER) == "of its file"
     found = pipelines.from_hugging_face(
-        folder, max_new_tokens=4, max_source_tokens=80, chat_template="of the argument"
+        folder, max_new_tokens=4, max_source_tokens=80, chat_template="{# #}of the argument"
     )
     assert found.apply_chat_template(USER) == "of the argument"
+
+
+def test_a_template_of_a_folder_is_selected_by_its_name(folder):
+    write_config(folder, chat_template=[*NAMED, {"name": "rag", "template": "documents"}])
+    settings = TextGeneration.hugging_face_settings(folder, {"chat_template": "rag", "max_new_tokens": 4})
+    assert settings["chat_template"].render(USER, tools=[]) == "documents"
+    assert settings["max_new_tokens"] == 4
+    assert read_chat_template(folder).render(USER, chat_template="rag") == "documents"
+    with pytest.raises(ValueError, match=r"named 'rga'. Received: \['default', 'rag', 'tool_use'\]"):
+        TextGeneration.hugging_face_settings(folder, {"chat_template": "rga"})
+    (folder / "chat_template.jinja").write_text("of its file")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("of documents")
+    assert read_chat_template(folder).render(USER, chat_template="rag") == "of documents"
 
 
 @pytest.mark.parametrize(

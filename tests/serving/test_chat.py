@@ -34,6 +34,25 @@ def test_prompts_and_errors_equal_transformers(name):
         assert case["error"] in str(caught.value) or not is_its_own
 
 
+@pytest.mark.parametrize("case", STORED["selections"], ids=lambda case: str(case["arguments"]))
+def test_the_selected_template_equals_that_of_transformers(case):
+    named = {name: text for name, text in STORED["named"].items() if name == "rag"}
+    template = ChatTemplate(STORED["named"]["default"], STORED["named"]["tool_use"], named=named)
+    prompt = template.render(STORED["conversations"]["user"], **case["arguments"])
+    assert prompt == case["prompt"]
+    again = ChatTemplate.of(template.get_config(), {})
+    assert again.render(STORED["conversations"]["user"], **case["arguments"]) == prompt
+
+
+def test_a_name_that_is_no_template_is_refused():
+    with pytest.raises(ValueError, match=r"a template among \['default'\], or a template in Jinja.*'rga'"):
+        ChatTemplate("{{ messages }}").render(USER, chat_template="rga")
+    with pytest.raises(
+        ValueError, match="`chat_template` must be a template in Jinja. Received: chat_template='rag'"
+    ):
+        ChatTemplate.of("rag", {})
+
+
 def test_strftime_now_is_the_present_time():
     assert ChatTemplate("{{ strftime_now('%Y') }}").render(USER) == f"{datetime.datetime.now():%Y}"
 
@@ -47,7 +66,7 @@ def test_a_generation_prompt_and_the_end_of_a_message_exclude_each_other():
 def test_tools_choose_their_template():
     template = ChatTemplate("plain", "with {{ tools | length }} tools")
     assert template.render(USER) == "plain"
-    assert template.render(USER, []) == "plain"
+    assert template.render(USER, []) == "with 0 tools"
     assert template.render(USER, [{"type": "function"}]) == "with 1 tools"
     assert ChatTemplate("plain").render(USER, [{"type": "function"}]) == "plain"
 
@@ -116,8 +135,8 @@ def test_lists_of_conversations_are_not_conversations():
 def test_templates_are_restored_from_their_config():
     template = ChatTemplate("a", "b", {"bos_token": "<s>"})
     assert ChatTemplate.of(json.loads(json.dumps(template.get_config())), {}) == template
-    assert ChatTemplate.of("a", {"bos_token": "<s>"}) == ChatTemplate(
-        "a", special_tokens={"bos_token": "<s>"}
+    assert ChatTemplate.of("{# #}a", {"bos_token": "<s>"}) == ChatTemplate(
+        "{# #}a", special_tokens={"bos_token": "<s>"}
     )
     for wrong in (3, ["a"], {"text": "a"}):
         with pytest.raises(TypeError, match="`chat_template` must be a string or a ChatTemplate. Received"):

@@ -19,6 +19,7 @@ class ChatTemplate:
         default: the template, in Jinja.
         tool_use: the template for conversations with tools, by default the same.
         special_tokens: the names and texts of tokens that templates may use, such as {"bos_token": "<s>"}.
+        named: other templates by name, such as {"rag": …}, which `render(…, chat_template="rag")` selects.
 
     Example:
         >>> template = ChatTemplate("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}")
@@ -29,6 +30,7 @@ class ChatTemplate:
     default: str
     tool_use: str | None = None
     special_tokens: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    named: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Any, special_tokens: Mapping[str, str]) -> Self | None:
@@ -40,12 +42,14 @@ class ChatTemplate:
 
         Raises:
             TypeError: if it is of another type.
+            ValueError: if it is a text without the braces of a template, such as a name.
         """
         if value is None:
             return None
+        names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(value, str):
-            template = cls(value)
-        elif isinstance(value, Mapping) and value.keys() <= {"default", "tool_use", "special_tokens"}:
+            template = cls(_checked(value, []))
+        elif isinstance(value, Mapping) and value.keys() <= names:
             template = cls(**value)
         elif isinstance(value, cls):
             template = value
@@ -66,6 +70,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        chat_template: str | None = None,
         **variables: Any,
     ) -> str:
         """Return the text of a conversation.
@@ -74,9 +79,11 @@ class ChatTemplate:
             messages: the messages, each with a "role", such as "user", and a "content": a string or, if the template
                 takes them, parts such as {"type": "text", "text": "Hello"}. A message may have other keys, such as
                 "tool_calls", instead of a content.
-            tools: the JSON schemas of functions that the model may call.
+            tools: the JSON schemas of functions that the model may call. With any list of them, also an empty one, the
+                template `tool_use` is used.
             add_generation_prompt: whether to end with the beginning of the model's turn.
             continue_final_message: whether the model continues the last message: the text then ends with its content.
+            chat_template: the name of a template, such as "rag", or a template; by default that of the conversation.
             **variables: other variables of the template.
 
         Raises:
@@ -87,7 +94,7 @@ class ChatTemplate:
         """
         _check_messages(messages)
         _check_tools(tools)
-        text = self.tool_use if tools and self.tool_use is not None else self.default
+        text = self._template(tools, chat_template)
         try:
             rendered: str = _compiled(text).render(
                 {
@@ -109,6 +116,14 @@ class ChatTemplate:
             ) from error
         return _without_end(rendered, messages[-1]) if continue_final_message else rendered
 
+    def _template(self, tools: Any, chosen: str | None) -> str:
+        """Return the template of a conversation, or the one that the caller has chosen."""
+        if chosen is None:
+            return self.default if tools is None or self.tool_use is None else self.tool_use
+        templates = {"default": self.default, "tool_use": self.tool_use, **self.named}
+        templates = {name: text for name, text in templates.items() if text is not None}
+        return templates[chosen] if chosen in templates else _checked(chosen, [*templates])
+
 
 class Chat:
     """Mixin of pipelines that take conversations in place of texts."""
@@ -121,6 +136,7 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        chat_template: str | None = None,
         **variables: Any,
     ) -> str:
         """Return the text of a conversation by the model's chat template, as in `transformers`.
@@ -130,6 +146,7 @@ class Chat:
             tools: the JSON schemas of functions that the model may call.
             add_generation_prompt: whether to end with the beginning of the model's turn.
             continue_final_message: whether the model continues the last message: the text then ends with its content.
+            chat_template: the name of a template, such as "rag", or a template; see `ChatTemplate.render`.
             **variables: other variables of the template, such as `enable_thinking`.
 
         Raises:
@@ -146,12 +163,22 @@ class Chat:
                 "`messages` must be for a pipeline with a chat template. Received: a pipeline with chat_template=None"
             )
         return self.chat_template.render(
-            messages, tools, add_generation_prompt, continue_final_message, **variables
+            messages, tools, add_generation_prompt, continue_final_message, chat_template, **variables
         )
 
     def _text_of(self, conversation: Any) -> str:
         """Return the text of a list of messages, or of a mapping with arguments of `apply_chat_template`."""
         return self.apply_chat_template(**_arguments(conversation))
+
+
+def _checked(text: Any, names: list[str]) -> str:
+    """Return a template, or raise an error for another text or type."""
+    if isinstance(text, str) and "{" in text:
+        return text
+    expected = f"the name of a template among {names}, or " if names else ""
+    raise ValueError(
+        f"`chat_template` must be {expected}a template in Jinja. Received: chat_template={_shown(text)}"
+    )
 
 
 def is_conversation(value: Any) -> bool:
