@@ -1,56 +1,15 @@
-"""Print which keys of a `config.json` are read, checked, or ignored, from the tables of `interop`.
+"""Print which keys of a `config.json` are read, checked, or known to have no effect, from the tables of `interop`.
 
-    .venv-bench/bin/python benchmarks/parity/configurations.py            # as in benchmarks/parity/README.md
-
-Without `transformers` the ignored keys are not listed.
+.venv/bin/python benchmarks/parity/configurations.py            # as in benchmarks/parity/README.md
 """
 
 from collections.abc import Iterator
 from typing import Any
 
+from keras_transformer.interop import settings
 from keras_transformer.interop.architecture import Architecture, type_of
 from keras_transformer.interop.hugging_face import ALL, ARCHITECTURES
 from keras_transformer.models.problem_types import PROBLEM_TYPES
-
-CONFIGS = {
-    "albert": "AlbertConfig",
-    "bart": "BartConfig",
-    "bert": "BertConfig",
-    "camembert": "CamembertConfig",
-    "distilbert": "DistilBertConfig",
-    "gemma": "GemmaConfig",
-    "gemma2": "Gemma2Config",
-    "gemma3_text": "Gemma3TextConfig",
-    "gpt2": "GPT2Config",
-    "llama": "LlamaConfig",
-    "m2m_100": "M2M100Config",
-    "marian": "MarianConfig",
-    "mbart": "MBartConfig",
-    "mistral": "MistralConfig",
-    "modernbert": "ModernBertConfig",
-    "mt5": "MT5Config",
-    "openai-gpt": "OpenAIGPTConfig",
-    "pegasus": "PegasusConfig",
-    "phi3": "Phi3Config",
-    "qwen2": "Qwen2Config",
-    "qwen3": "Qwen3Config",
-    "roberta": "RobertaConfig",
-    "smollm3": "SmolLM3Config",
-    "t5": "T5Config",
-    "vit": "ViTConfig",
-    "whisper": "WhisperConfig",
-    "xlm-roberta": "XLMRobertaConfig",
-}
-# Keys that other keys are derived from, which no table names.
-DERIVING = {
-    **dict.fromkeys(
-        ("albert", "bart", "bert", "camembert", "distilbert", "roberta", "xlm-roberta"),
-        ("id2label", "architectures"),
-    ),
-    "modernbert": ("id2label", "architectures", "layer_types", "rope_parameters"),
-    "vit": ("id2label",),
-    "t5": ("scale_decoder_outputs",),
-}
 
 
 def table(model_type: str) -> str:
@@ -68,17 +27,9 @@ def table(model_type: str) -> str:
     return "\n".join(["| key | accepted |", "|---|---|", *(rows[key] for key in sorted(rows))])
 
 
-def ignored(model_type: str) -> list[str]:
-    """Return the keys that `transformers` writes for a model type and that are not read."""
-    import transformers
-
-    known = set(DERIVING.get(model_type, ())) | {"model_type"}
-    for architecture in _of_type(model_type):
-        known |= {key for theirs in architecture.settings.values() for key in _names(theirs)}
-        known |= architecture.required.keys()
-        known |= {key for derived in architecture.derived for key in derived.settings}
-    config = getattr(transformers, CONFIGS[model_type])()
-    return sorted(key for key in config.to_dict().keys() - known if not key.startswith("_"))
+def without_effect(model_type: str) -> list[str]:
+    """Return the keys of a model type that are known to change no output at inference."""
+    return sorted(settings.without_effect(model_type))
 
 
 def classes(model_type: str) -> list[str]:
@@ -143,16 +94,11 @@ def _shown(value: Any) -> str:
 
 def pages() -> Iterator[str]:
     """Yield a section for each model type."""
-    try:
-        import transformers
-    except ImportError:
-        transformers = None
     for model_type in sorted(ARCHITECTURES):
         yield f"### {model_type}\n\nClasses: {', '.join(f'`{name}`' for name in classes(model_type))}."
         yield table(model_type)
-        if transformers is not None:
-            keys = ", ".join(f"`{key}`" for key in ignored(model_type))
-            yield f"Ignored, of what `transformers` {transformers.__version__} writes: {keys}."
+        keys = ", ".join(f"`{key}`" for key in without_effect(model_type))
+        yield f"Known to change no output: {keys}."
 
 
 if __name__ == "__main__":

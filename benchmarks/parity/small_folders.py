@@ -138,6 +138,18 @@ MODELS = {
         )
         for head, options in HEADS.items()
     },
+    # Activations of heads that differ from those of the encoder.
+    **{
+        f"ModernBert{head}": {
+            **MODERNBERT,
+            **HEADS[head],
+            "hidden_activation": "silu",
+            "classifier_activation": "relu",
+        }
+        for head in HEADS
+        if head != "Model"
+    },
+    "RobertaForMaskedLM": {**ENCODER, "type_vocab_size": 1, "hidden_act": "relu"},
     "LlamaForCausalLM": {
         **DECODER,
         "tie_word_embeddings": True,

@@ -8,10 +8,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_transformer.configuration import serialized
-from keras_transformer.interop.assignment import Scales, assign
+from keras_transformer.interop.assignment import Scales, assign, values_of
 from keras_transformer.relations import Causal, Full
 from keras_transformer_options.arguments import is_integer, is_number
 
@@ -31,9 +30,12 @@ ACTIVATIONS = {
 FOLLOWING = {
     "attention_dropout": "dropout",
     "embedding_dropout": "dropout",
+    "head_activation": "activation",
     "hidden_dropout": "dropout",
     "num_decoder_layers": "num_layers",
 }
+# Arguments with the name of an activation, of a head; those of `activation` depend on the architecture.
+_HEAD_ACTIVATIONS = ("head_activation", "pooler_activation")
 # The types of arguments in `config.json`; all others are integers.
 _FLOATS = {
     "dropout",
@@ -48,7 +50,9 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_FLOATS, ("a number", lambda value: is_number(value) and math.isfinite(value))),
     "pooler_input": ("'cls' or 'mean'", lambda value: value in ("cls", "mean")),
     "num_segments": ("a positive integer", lambda value: is_integer(value) and value > 0),
-    **dict.fromkeys(("activation", "problem_type"), ("a string", lambda value: isinstance(value, str))),
+    **dict.fromkeys(
+        ("activation", *_HEAD_ACTIVATIONS, "problem_type"), ("a string", lambda value: isinstance(value, str))
+    ),
     **dict.fromkeys(
         ("tied", "qkv_bias", "scale_embedding"), ("a boolean", lambda value: isinstance(value, bool))
     ),
@@ -114,9 +118,16 @@ class Parameter:
             values = np.asarray(values, "float32") + self.added
         return np.split(values.T if self.transposed else values, ends, axis=-1)
 
-    def write(self) -> np.ndarray:
-        """Return the weights as the values of a tensor in a file."""
-        arrays = [ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in self.weights]
+    def write(self, scales: Scales = MappingProxyType({})) -> np.ndarray:
+        """Return the weights as the float32 values of a tensor in a file.
+
+        Args:
+            scales: the scales of quantized weights, see `assignment.scales_of`.
+        """
+        return self.joined([values_of(weight, scales) for weight in self.weights])
+
+    def joined(self, arrays: list[np.ndarray]) -> np.ndarray:
+        """Return the values of the weights as one tensor in a file, the inverse of `arrays`."""
         joined = np.concatenate(arrays, axis=-1)
         if self.added:
             joined = joined - self.added
@@ -159,7 +170,9 @@ class Architecture:
         defaults: default values of settings in `config.json`.
         required: settings that must have these values if `config.json` or `defaults` has them; null is False.
         parameters: a function of a model that yields the name and the `Parameter` of each tensor.
-        prefix: the prefix of parameter names in the class with a head, which files may omit.
+        base: the prefix that classes with a head add to the names of the parameters of the model without one. Files
+            may lack it.
+        has_head: whether the class has a head; one without reads files of classes with one.
         ignored: a regular expression for names in files that are not parameters.
         tied: a mapping from optional names in files to the parameters that they must equal; a parameter that a file
             omits is read from the parameter to which it is tied.
@@ -184,7 +197,8 @@ class Architecture:
     defaults: Mapping[str, Any]
     required: Mapping[str, Any]
     parameters: Callable[[Any], Parameters]
-    prefix: str = ""
+    base: str = ""
+    has_head: bool = True
     ignored: str = r"(?!)"
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     activations: Mapping[str, str] = dataclasses.field(default_factory=lambda: ACTIVATIONS)
@@ -228,7 +242,8 @@ class Architecture:
                     f"`config.json` of a {self.model_type} must have one value for {' and '.join(setting)}. "
                     f"Received: {[first, *others]}"
                 )
-            arguments[argument] = self._activation(str(setting), first) if argument == "activation" else first
+            known = self._activations_of(argument)
+            arguments[argument] = first if known is None else self._activation(str(setting), first, known)
             if argument in self.offsets:
                 arguments[argument] -= self.offsets[argument]
         for derived in self.derived:
@@ -279,18 +294,30 @@ class Architecture:
         """Return a `config.json` with the sizes and ids of a model that `transformers` may not be able to run."""
         return {**self._settings_of(model), "model_type": self.model_type}
 
+    @property
+    def keys(self) -> set[str]:
+        """The keys of a `config.json` that are read or checked."""
+        read = {name for setting in self.settings.values() for name in _names(setting)}
+        derived = {name for each in self.derived for name in each.settings}
+        return {*read, *derived, *self.required, *self.defaults}
+
     def _settings_of(self, model: keras.Model) -> dict[str, Any]:
         """Return the settings of a model in `config.json`."""
         arguments = self.describe(model)
-        activations = {name: hf_name for hf_name, name in reversed(list(self.activations.items()))}
+        activations = {
+            name: _written_activation(known, arguments.get(name))
+            for name in self.settings
+            if (known := self._activations_of(name)) is not None
+        }
         values = {
             **arguments,
-            "activation": activations.get(arguments.get("activation", ""), next(iter(self.activations))),
+            **activations,
             **{argument: arguments[argument] + offset for argument, offset in self.offsets.items()},
         }
-        settings = {
-            name: values[argument] for argument, setting in self.settings.items() for name in _names(setting)
-        }
+        settings: dict[str, Any] = {}
+        for argument, setting in self.settings.items():
+            for name in _names(setting):  # of two arguments with one setting, the second follows the first
+                settings.setdefault(name, values[argument])
         for derived in self.derived:
             settings |= derived.write(model)
         return settings
@@ -306,13 +333,24 @@ class Architecture:
                         f"Received: {name}={config[name]!r}"
                     )
 
-    def _activation(self, key: str, name: Any) -> str:
-        if name not in self.activations:
+    def _activations_of(self, argument: str) -> Mapping[str, str] | None:
+        """Return the activations that an argument may name, by their names in `transformers`; None for others."""
+        if argument == "activation":
+            return self.activations
+        return ACTIVATIONS if argument in _HEAD_ACTIVATIONS else None
+
+    def _activation(self, key: str, name: Any, known: Mapping[str, str]) -> str:
+        if name not in known:
             raise ValueError(
-                f"`config.json` of a {self.model_type} must have an activation among {sorted(self.activations)} "
+                f"`config.json` of a {self.model_type} must have an activation among {sorted(known)} "
                 f"as {key}. Received: {key}={name!r}"
             )
-        return self.activations[name]
+        return known[name]
+
+
+def _written_activation(known: Mapping[str, str], name: Any) -> str:
+    """Return the first name of an activation in `transformers`, or any name for an activation that it has not."""
+    return next((written for written, ours in known.items() if ours == name), next(iter(known)))
 
 
 def type_of(argument: str) -> tuple[str, Callable[[Any], bool]]:

@@ -44,6 +44,27 @@ def scales_of(model: keras.Model) -> Scales:
     return scales
 
 
+def values_of(weight: Any, scales: Scales) -> np.ndarray:
+    """Return the values of a weight in float32, dequantized if it is quantized."""
+    values = ops.convert_to_numpy(ops.cast(weight, "float32"))
+    if id(weight) not in scales:
+        return values
+    scale, axis = scales[id(weight)]
+    return values / np.expand_dims(ops.convert_to_numpy(ops.cast(scale, "float32")), axis)
+
+
+def check_dequantizable(model: keras.Model) -> None:
+    """Raise a ValueError if a layer is quantized otherwise than `scales_of` describes, or also has an adapter."""
+    for layer in flatten_layers(model):
+        mode = layer.quantization_mode
+        if mode not in (None, INT8) or (mode and getattr(layer, "lora_enabled", False)):
+            adapted = " with an adapter" if mode == INT8 else ""
+            raise ValueError(
+                f"`model` must have matrices in floats, or in int8 without adapters. "
+                f"Received: the layer {layer.path} in {mode}{adapted}"
+            )
+
+
 def assign(weight: Any, values: np.ndarray, scales: Scales) -> None:
     """Assign values to a weight, and if it is quantized the scale."""
     if id(weight) in scales:

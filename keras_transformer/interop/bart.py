@@ -137,6 +137,7 @@ def _architecture(
         required={"tie_word_embeddings": True, **required},
         tied=dict.fromkeys(_TIED, "model.shared.weight"),
         activations={"swish": "silu", **ACTIVATIONS},
+        base="model.",
         **options,
     )
 

@@ -21,6 +21,8 @@ from keras_transformer.models import (
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.relations import Full
 
+# The activations f of gated networks, which are those of the heads of masked language models by default.
+_GATES = {"reglu": "relu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
 _OF_HEAD = ("num_classes", "problem_type", "pooling", "head_activation", "head_epsilon", "prediction_head")
 
 
@@ -164,9 +166,16 @@ def make_with_head(encoder: type[keras.Model], model: type[keras.Model], **argum
 
 
 def describe_with_head(model: Any) -> dict[str, Any]:
-    """Return the arguments of an encoder and of the model around it."""
-    of_head = {name: getattr(model, name) for name in _OF_HEAD if hasattr(model, name)}
-    return {**getattr(model, "encoder", model).get_config(), **of_head}
+    """Return the arguments of an encoder and of the model around it, with the defaults of a prediction head."""
+    config = model.get_config()
+    described = getattr(model, "encoder", model).get_config()
+    of_head = {name: config[name] for name in _OF_HEAD if name in config}
+    if "head_activation" in of_head and of_head.get("prediction_head", True):
+        activation = described["activation"]
+        of_head["head_activation"] = of_head["head_activation"] or _GATES.get(activation, activation)
+    if of_head.get("head_epsilon") == described["epsilon"]:
+        of_head["head_epsilon"] = None
+    return {**described, **of_head}
 
 
 def count_labels(config: dict[str, Any]) -> dict[str, Any]:
@@ -202,6 +211,7 @@ def _family(
     defaults: Mapping[str, Any],
     required: Mapping[str, Any] = _EMPTY,
     classifier: Mapping[str, Any] = _EMPTY,
+    masked: Mapping[str, Any] = _EMPTY,
     offsets: Mapping[str, int] = _EMPTY,
     has_pretraining: bool = False,
     has_pooler: bool = True,
@@ -217,6 +227,7 @@ def _family(
         defaults: default values of settings.
         required: settings with one value.
         classifier: arguments of a classifier's encoder with one value.
+        masked: arguments of a masked language model with one value.
         offsets: as in `Architecture`.
         has_pretraining: whether there is a model with both of BERT's heads.
         has_pooler: whether the encoder without head may have a pooler.
@@ -235,6 +246,12 @@ def _family(
                 **settings,
                 **({"num_classes": "num_labels"} if labels else {}),
                 **({"problem_type": "problem_type"} if is_classifier else {}),
+                # `transformers` takes it from the encoder.
+                **(
+                    {"head_activation": settings["activation"]}
+                    if model is MaskedLanguageModel and not masked
+                    else {}
+                ),
             },
             fixed={
                 "normalization": "post",
@@ -242,8 +259,7 @@ def _family(
                 **fixed,
                 **({"pooling": "pooler", **classifier} if is_classifier else {}),
                 **({"pooler": False} if bare and not has_pooler else {}),
-                # `transformers` takes them from the encoder.
-                **({"head_activation": None, "head_epsilon": None} if model is MaskedLanguageModel else {}),
+                **({"head_epsilon": None, **masked} if model is MaskedLanguageModel else {}),
                 **({"prediction_head": False} if model in (TokenClassifier, SpanClassifier) else {}),
             },
             defaults=defaults,
@@ -258,6 +274,8 @@ def _family(
             rename=_rename,
             offsets=offsets,
             encoder=BERT,
+            base=names.prefix,
+            has_head=not bare,
         )
 
 
@@ -275,8 +293,18 @@ _SETTINGS = {
     "epsilon": "layer_norm_eps",
     "pad_id": "pad_token_id",
 }
-_DEFAULTS = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "layer_norm_eps": 1e-12}
-_ENCODER_ONLY = {"is_decoder": False, "add_cross_attention": False}
+_DEFAULTS = {
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "type_vocab_size": 2,
+}
+_ENCODER_ONLY = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+}
 _NOT_ALBERT = {"shared_blocks": False, "pooler_activation": "tanh"}
 _BERT_NAMES = EncoderNames(
     prefix="bert.",
@@ -300,7 +328,8 @@ _roberta = functools.partial(
     },
     fixed={"pad_id": 1, **_NOT_ALBERT},
     defaults=_DEFAULTS,
-    required={"pad_token_id": 1, "position_embedding_type": "absolute", **_ENCODER_ONLY},
+    masked={"head_activation": "gelu"},  # whatever the activation of the encoder
+    required={"pad_token_id": 1, **_ENCODER_ONLY},
     offsets={"max_length": _ROBERTA_NAMES.unused_positions},
 )
 _distilbert = _family(
@@ -386,7 +415,7 @@ ARCHITECTURES = (
         _BERT_NAMES,
         {**_SETTINGS, "embedding_dim": "hidden_size"},
         fixed=_NOT_ALBERT,
-        defaults=_DEFAULTS,
+        defaults={**_DEFAULTS, "pad_token_id": 0},
         required=_ENCODER_ONLY,
         has_pretraining=True,
     ),

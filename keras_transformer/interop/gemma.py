@@ -179,6 +179,7 @@ def _family(
         parameters=_parameters,
         ignored=IGNORED,
         tied=TIED,
+        base="model.",
         complete=complete,
         derived=(IDS, *derived),
     )

@@ -15,6 +15,7 @@ from keras_transformer.interop.architecture import (
 from keras_transformer.models import GPT
 from keras_transformer.relations import Causal
 
+_BASE = "transformer."
 _SETTINGS = {
     "vocabulary_size": "vocab_size",
     "num_layers": "n_layer",
@@ -39,6 +40,12 @@ _DEFAULTS = {"resid_pdrop": 0.1, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "layer_no
 
 
 def _parameters(words: str, positions: str, model: Any) -> Parameters:
+    """Yield the parameters; their names begin with `_BASE`."""
+    for name, parameter in _bare_parameters(words, positions, model):
+        yield _BASE + name, parameter
+
+
+def _bare_parameters(words: str, positions: str, model: Any) -> Parameters:
     yield f"{words}.weight", Parameter((model.embedding.embedding.embeddings,))
     yield f"{positions}.weight", Parameter((model.positions.table,))
     for i, block in enumerate(model.blocks):
@@ -90,9 +97,9 @@ GPT2 = Architecture(
         "tie_word_embeddings": True,
     },
     parameters=lambda model: _parameters("wte", "wpe", model),
-    prefix="transformer.",
+    base=_BASE,
     ignored=r"\.attn\.(bias|masked_bias)$",  # the causal mask
-    tied={"lm_head.weight": "transformer.wte.weight"},
+    tied={"lm_head.weight": f"{_BASE}wte.weight"},
     complete=_complete_gpt2,
     optional=frozenset({"pad_token_id"}),
 )
@@ -106,9 +113,9 @@ OPENAI_GPT = Architecture(
     defaults={**_DEFAULTS, "afn": "gelu"},
     required={"tie_word_embeddings": True},
     parameters=lambda model: _parameters("tokens_embed", "positions_embed", model),
-    prefix="transformer.",
+    base=_BASE,
     ignored=r"(\.attn\.bias|position_ids)$",
-    tied={"lm_head.weight": "transformer.tokens_embed.weight"},
+    tied={"lm_head.weight": f"{_BASE}tokens_embed.weight"},
     # Only this architecture uses "gelu" for the tanh approximation.
     activations={"gelu": "gelu_tanh", **{name: ACTIVATIONS[name] for name in ("relu", "silu", "swish")}},
     complete=_complete_gpt,

@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,8 +13,16 @@ import numpy as np
 from keras_transformer import memory
 from keras_transformer.interop import bart, bert, gemma, gpt, llama, modernbert, t5, vit, whisper
 from keras_transformer.interop.architecture import Architecture, Parameter
-from keras_transformer.interop.assignment import INT8, QUANTIZATION, quantize_weights, scales_of
+from keras_transformer.interop.assignment import (
+    INT8,
+    QUANTIZATION,
+    check_dequantizable,
+    quantize_weights,
+    scales_of,
+)
 from keras_transformer.interop.hub import CONFIG, local_folder
+from keras_transformer.interop.quantized_files import dequantized
+from keras_transformer.interop.settings import warn_of_unknown
 from keras_transformer.interop.tensors import (
     SAFETENSORS,
     StoredTensor,
@@ -55,6 +63,8 @@ def from_hugging_face(
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     precision: str | None = None,
+    *,
+    model_class: type[keras.Model] | None = None,
     **kwargs: Any,
 ) -> keras.Model:
     """Load a model that `transformers` has saved, from a folder or from the Hugging Face Hub.
@@ -71,6 +81,8 @@ def from_hugging_face(
             which matrices are stored, each column with a scale, while the model computes in floats (`dtype`); they are
             quantized one at a time while they are read. By default Keras' dtype policy, float32 unless it was set,
             whatever the precision of the file.
+        model_class: the class of the model, if `config.json` names no class of `transformers` or another one, such as
+            `models.BERT` for the encoder of a `RobertaForMaskedLM`. An encoder is read without weights of heads.
         **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
@@ -92,17 +104,29 @@ def from_hugging_face(
     """
     _dtype(precision, kwargs)  # raises an error before a download
     folder = local_folder(source, [_ADAPTER], revision=revision, token=token, cache_dir=cache_dir)
-    model = read_model(folder, precision, **kwargs)
+    model = read_model(folder, precision, () if model_class is None else (model_class,), **kwargs)
     if precision == INT8:
         quantize_weights(model)
     return model
 
 
-def read_model(folder: pathlib.Path, precision: str | None = None, **kwargs: Any) -> keras.Model:
+def read_model(
+    folder: pathlib.Path,
+    precision: str | None = None,
+    model_classes: Sequence[type[keras.Model]] = (),
+    **kwargs: Any,
+) -> keras.Model:
     """Load a model from a folder, as `from_hugging_face`, but do not quantize all matrices.
 
     In precision "int8", those of blocks, embeddings and heads of language models are quantized while they are read.
     Others stay floats, which can be changed before `quantize_weights`.
+
+    Args:
+        folder: the folder.
+        precision: as for `from_hugging_face`.
+        model_classes: the possible classes of the model, by default all. If that of `config.json` is not among them,
+            the first that its model type has is read.
+        **kwargs: constructor arguments to override.
     """
     kwargs |= _dtype(precision, kwargs)
     if (folder / _ADAPTER).is_file():
@@ -111,17 +135,25 @@ def read_model(folder: pathlib.Path, precision: str | None = None, **kwargs: Any
             f"Received: {_ADAPTER}"
         )
     config = _read_config(folder)
-    architecture = _architecture(folder, config)
+    architecture = _architecture(folder, config, model_classes)
+    warn_of_unknown(folder / CONFIG, config, architecture.keys)
+    if architecture.encoder is not None and "pad_id" in architecture.settings:
+        pad_id = _pad_id_of_tokenizer(folder)
+        config = config if pad_id is None else {**config, "pad_token_id": pad_id}
     arguments = {**architecture.arguments(config), **kwargs}
+    stored = dequantized(folder / CONFIG, config, tensors_of(folder))
     tensors = {
-        _full_name(architecture, name): tensor
-        for name, tensor in ((architecture.rename(old), tensor) for old, tensor in tensors_of(folder).items())
+        name: tensor
+        for name, tensor in ((architecture.rename(old), tensor) for old, tensor in stored.items())
         if not re.search(architecture.ignored, name)
     }
+    if not architecture.has_head:
+        tensors = _without_head(architecture, tensors)
     present = {argument: name in tensors for argument, name in architecture.present.items()}
     with quantized_matrices(QUANTIZATION) if precision == INT8 else contextlib.nullcontext():
         model = (architecture.make or architecture.model)(**{**present, **arguments})
-    parameters = _named(architecture, model)
+    parameters = dict(architecture.parameters(model))
+    tensors = _with_base(architecture, parameters, tensors)
     if config.get("tie_word_embeddings", architecture.defaults.get("tie_word_embeddings", True)):
         copies = {
             name: other
@@ -141,7 +173,7 @@ def read_model(folder: pathlib.Path, precision: str | None = None, **kwargs: Any
 def to_hugging_face(
     model: keras.Model, folder: str | os.PathLike[str], model_type: str | None = None
 ) -> pathlib.Path:
-    """Save a model as a folder for `from_pretrained` of `transformers`.
+    """Save a model as a folder for `from_pretrained` of `transformers`, with float32 weights.
 
     Args:
         model: a model of an architecture that `from_hugging_face` loads.
@@ -167,7 +199,9 @@ def to_hugging_face(
         known = sorted({architecture.model.__name__ for architecture in ALL})
         raise ValueError(f"`model` must be of a class among {known}. Received: a {type(model).__name__}")
     architecture, config = _supporting(model, model_type)
-    tensors = {name: parameter.write() for name, parameter in _named(architecture, model).items()}
+    check_dequantizable(model)
+    scales = scales_of(model)
+    tensors = {name: parameter.write(scales) for name, parameter in architecture.parameters(model)}
     with files.new_folder(folder) as new:
         files.write_json(new / CONFIG, config)
         # `transformers` requires the format in the metadata.
@@ -251,25 +285,68 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
             f"`{folder / CONFIG}` must have a model_type among {sorted(ARCHITECTURES)}. "
             f"Received: model_type={model_type!r}"
         )
-    if model_type == "bert" and has_tokenizer_of_xlm_roberta(folder):
-        config["pad_token_id"] = _PAD_ID_OF_XLM_ROBERTA  # `config.json` may have that of BERT's own tokenizer
     return config
 
 
 def has_tokenizer_of_xlm_roberta(folder: pathlib.Path) -> bool:
-    """Return whether `tokenizer_config.json` names XLM-RoBERTa's tokenizer, as of multilingual-e5-small, a BERT."""
-    path = folder / "tokenizer_config.json"
-    config = files.read_json(path) if path.is_file() else {}
-    return isinstance(config, dict) and str(config.get("tokenizer_class")).startswith("XLMRobertaTokenizer")
+    """Return whether a folder has XLM-RoBERTa's tokenizer, as multilingual-e5-small, a BERT: by class or file."""
+    name = str(_read_settings(folder / "tokenizer_config.json").get("tokenizer_class"))
+    return name.startswith("XLMRobertaTokenizer") or (folder / "sentencepiece.bpe.model").is_file()
 
 
-def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
-    """Return the architecture of the class that `config.json` names, or the default or only one of the model type."""
+def _pad_id_of_tokenizer(folder: pathlib.Path) -> int | None:
+    """Return the padding id of the tokenizer of an encoder, None if the files do not name it.
+
+    `transformers` masks what the tokenizer has padded, whatever `pad_token_id` of `config.json`.
+    """
+    names = ("special_tokens_map.json", "tokenizer_config.json")
+    tokens = [_read_settings(folder / name).get("pad_token") for name in names]
+    texts = [token.get("content") if isinstance(token, dict) else token for token in tokens]
+    token = next((text for text in reversed(texts) if isinstance(text, str)), None)
+    content = _read_settings(folder / "tokenizer.json")
+    ids = {each.get("content"): each.get("id") for each in content.get("added_tokens") or ()}
+    if token in ids:
+        return ids[token]
+    if has_tokenizer_of_xlm_roberta(folder):
+        return _PAD_ID_OF_XLM_ROBERTA
+    vocabulary = folder / "vocab.txt"
+    if token is None or not vocabulary.is_file():
+        return None
+    pieces = vocabulary.read_text(encoding="utf-8").split("\n")
+    return pieces.index(token) if token in pieces else None
+
+
+def _read_settings(path: pathlib.Path) -> dict[str, Any]:
+    """Return the content of a JSON file, empty if there is none."""
+    content = files.read_json(path) if path.is_file() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _architecture(
+    folder: pathlib.Path, config: dict[str, Any], model_classes: Sequence[type[keras.Model]]
+) -> Architecture:
+    """Return the architecture of the class that `config.json` names, or the default or only one of the model type.
+
+    Args:
+        folder: the folder.
+        config: the content of its `config.json`.
+        model_classes: the possible classes of the model, see `read_model`.
+    """
     candidates = {
         architecture.class_name: architecture
         for architecture in ALL
         if architecture.model_type == config["model_type"]
     }
+    if model_classes:
+        named = [name for name in config.get("architectures") or () if name in candidates]
+        found = [candidates[name] for name in named if candidates[name].model in model_classes]
+        found += [each for kind in model_classes for each in candidates.values() if each.model is kind]
+        if not found:
+            raise ValueError(
+                f"`{folder / CONFIG}` must describe a model of a class among {_names(model_classes)}. Received: a "
+                f"{config['model_type']}, of a class among {_names(each.model for each in candidates.values())}"
+            )
+        return found[0]
     if len(candidates) == 1:
         ((name, architecture),) = candidates.items()
         named = config.get("architectures") or ()
@@ -283,10 +360,14 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
     names += [name for name, architecture in candidates.items() if architecture.is_default]
     if not names:
         raise ValueError(
-            f"`{folder / CONFIG}` must have architectures with one of {sorted(candidates)}. "
-            f"Received: architectures={config.get('architectures')!r}"
+            f"`{folder / CONFIG}` must have architectures with one of {sorted(candidates)}, unless `model_class` is "
+            f"given. Received: architectures={config.get('architectures')!r}"
         )
     return candidates[names[0]]
+
+
+def _names(classes: Iterable[type]) -> list[str]:
+    return sorted({kind.__name__ for kind in classes})
 
 
 def _is_read_as(name: str, other: str) -> bool:
@@ -297,14 +378,24 @@ def _is_read_as(name: str, other: str) -> bool:
     return other == name or other not in {architecture.class_name for architecture in ALL}
 
 
-def _full_name(architecture: Architecture, name: str) -> str:
-    """Return a parameter's name in the class with a head, which adds a prefix."""
-    is_full = name.startswith((architecture.prefix, *architecture.tied))
-    return name if is_full else architecture.prefix + name
+def _without_head(architecture: Architecture, tensors: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the tensors of the model without head in a file of a class with one, by their names without it."""
+    base = architecture.base
+    found = {name.removeprefix(base): tensor for name, tensor in tensors.items() if name.startswith(base)}
+    return found or tensors
 
 
-def _named(architecture: Architecture, model: keras.Model) -> dict[str, Parameter]:
-    return {architecture.prefix + name: parameter for name, parameter in architecture.parameters(model)}
+def _with_base(
+    architecture: Architecture, parameters: Mapping[str, Parameter], tensors: dict[str, StoredTensor]
+) -> dict[str, StoredTensor]:
+    """Return the tensors of a file by their names in a class with a head, also if it is of the model without."""
+    base, known = architecture.base, {*parameters, *architecture.tied}
+    if any(name.startswith(base) for name in tensors):
+        return tensors
+    return {
+        base + name if name not in known and base + name in known else name: tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def _check(
@@ -325,6 +416,8 @@ def _check(
         expected, received = parameters[name].file_shape, tensors[name].shape
         if received != expected:
             errors.append(f"{name} of shape {received} instead of {expected}")
+        if tensors[name].dtype.kind in "iu":
+            errors.append(f"{name} of {tensors[name].dtype} without a scale")
     for name, other in architecture.tied.items():
         tied = name in tensors and name not in parameters
         if not errors and tied and not np.array_equal(tensors[name].read(), tensors[other].read()):

@@ -126,6 +126,7 @@ def _family(
         parameters=parameters,
         ignored=IGNORED,
         tied=TIED,
+        base="model.",
         complete=complete,
         derived=(IDS, *derived),
     )

@@ -21,6 +21,8 @@ from keras_transformer.models import (
     TokenClassifier,
 )
 
+_BASE = "model."
+
 
 def _norm(name: str, layer: Any) -> Parameters:
     yield f"{name}.weight", Parameter((layer.gamma,))
@@ -45,7 +47,7 @@ def _encoder(prefix: str, encoder: ModernBERT) -> Parameters:
 
 def _headed(transform: Callable[[Any], tuple[Any, Any]], model: Any) -> Parameters:
     """Yield the parameters of a model with a head, whose dense layer and norm `transform` returns."""
-    yield from _encoder("model.", model.encoder)
+    yield from _encoder(_BASE, model.encoder)
     layer, norm = transform(model)
     yield from dense("head.dense", layer)
     yield from _norm("head.norm", norm)
@@ -63,6 +65,13 @@ def _of_pooler(model: Any) -> tuple[Any, Any]:
     return model.encoder.pooler, model.encoder.pooler_norm
 
 
+# The argument for the activation of the head of each model.
+_HEADS = {
+    MaskedLanguageModel: "head_activation",
+    SequenceClassifier: "pooler_activation",
+    TokenClassifier: "head_activation",
+    SpanClassifier: "head_activation",
+}
 _POOLINGS = {"cls": "first", "mean": "mean"}
 
 
@@ -137,8 +146,9 @@ def _architecture(
             "pad_id": "pad_token_id",
             **({"num_classes": "num_labels"} if has_labels else {}),
             **({"problem_type": "problem_type"} if is_classifier else {}),
+            **({_HEADS[model]: "classifier_activation"} if model in _HEADS else {}),
         },
-        fixed={"pooler": is_classifier, "pooler_activation": "gelu", **fixed},
+        fixed={"pooler": is_classifier, **({} if is_classifier else {"pooler_activation": "gelu"}), **fixed},
         defaults={
             **dict.fromkeys(("embedding_dropout", "attention_dropout", "mlp_dropout"), 0.0),
             "hidden_activation": "gelu",
@@ -146,6 +156,7 @@ def _architecture(
             "local_attention": 128,
             "max_position_embeddings": 8192,
             "classifier_pooling": "cls",
+            "classifier_activation": "gelu",
         },
         required={
             "attention_bias": False,
@@ -153,7 +164,6 @@ def _architecture(
             "norm_bias": False,
             "classifier_bias": False,
             "decoder_bias": True,
-            "classifier_activation": "gelu",
             "tie_word_embeddings": True,
         },
         parameters=parameters,
@@ -166,6 +176,8 @@ def _architecture(
         make=functools.partial(_make, model),
         describe=_describe,
         encoder=ModernBERT,
+        base=_BASE,
+        has_head=model is not ModernBERT,
     )
 
 
@@ -175,7 +187,6 @@ ARCHITECTURES = (
         "ForMaskedLM",
         MaskedLanguageModel,
         functools.partial(_headed, _of_model),
-        head_activation=None,
         head_epsilon=None,
     ),
     _architecture(

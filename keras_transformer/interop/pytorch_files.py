@@ -164,7 +164,7 @@ def _tensor(
         in_bytes = [stride * storage.dtype.itemsize for stride in strides]
         return np.lib.stride_tricks.as_strided(values, shape, in_bytes, writeable=False)
 
-    return StoredTensor(tuple(shape), read)
+    return StoredTensor(tuple(shape), storage.dtype, read)
 
 
 def _parameter(tensor: StoredTensor, *_: Any) -> StoredTensor:

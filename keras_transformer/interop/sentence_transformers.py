@@ -9,6 +9,7 @@ import keras
 
 from keras_transformer.interop import hugging_face
 from keras_transformer.interop.architecture import Parameters, dense, norm
+from keras_transformer.interop.assignment import INT8, quantize_weights
 from keras_transformer.interop.hub import CONFIG, MODULES, modules_of
 from keras_transformer.interop.tensors import tensors_of
 from keras_transformer.models import BERT, ModernBERT, SentenceEncoder
@@ -151,13 +152,10 @@ def from_sentence_transformers(
     lowercase, max_length = _transformer_settings(
         transformer.folder, "feature-extraction", "last_hidden_state", "token_embeddings"
     )
-    encoder = hugging_face.from_hugging_face(transformer.folder, precision=precision)
-    encoder = getattr(encoder, "encoder", encoder)  # without a head, as in `sentence-transformers`
-    if not isinstance(encoder, BERT | ModernBERT):
-        raise ValueError(
-            f"`{transformer.folder / CONFIG}` must describe an encoder, such as a BERT. "
-            f"Received: a {type(encoder).__name__}"
-        )
+    # Without a head, as in `sentence-transformers`, whatever class `config.json` names.
+    encoder: Any = hugging_face.read_model(transformer.folder, precision, (BERT, ModernBERT))
+    if precision == INT8:
+        quantize_weights(encoder)
     names, head = _poolings(pooling.folder, encoder), []
     size = pooled_dim(encoder, names)
     for module in others:  # including Normalize at the end, to check its settings

@@ -26,6 +26,12 @@ _DTYPES: dict[str, Any] = {
     "I8": np.int8,
     "U8": np.uint8,
     "BOOL": np.bool_,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "U16": np.uint16,
+    "U32": np.uint32,
+    "U64": np.uint64,
 }
 _CONVERT_TENSORFLOW = "which docs/coming_from_tensorflow_models.md converts"
 
@@ -36,10 +42,12 @@ class StoredTensor:
 
     Attributes:
         shape: its shape.
+        dtype: the type of its values.
         read: a function that returns its values, which may be mapped from the file.
     """
 
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     read: Callable[[], np.ndarray]
 
 
@@ -117,11 +125,23 @@ def _tensors_of_safetensors(path: pathlib.Path) -> dict[str, StoredTensor]:
     try:
         described = json.loads(header)
         metadata = described.pop("__metadata__", {})
-        tensors = {name: _stored(path, start, size, **description) for name, description in described.items()}
+        unknown = {
+            f"{name} of {tensor['dtype']}"
+            for name, tensor in described.items()
+            if tensor["dtype"] not in _DTYPES
+        }
+        if not unknown:
+            tensors = {
+                name: _stored(path, start, size, **description) for name, description in described.items()
+            }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"`{path}` must be a valid safetensors file. Received: a damaged or truncated one ({error})"
         ) from error
+    if unknown:
+        raise ValueError(
+            f"`{path}` must have tensors of the types {', '.join(sorted(_DTYPES))}. Received: {min(unknown)}"
+        )
     if metadata.get("format") == "tf":
         raise ValueError(
             f"`{path}` must have PyTorch's names of weights. Received: those of a TensorFlow class "
@@ -139,8 +159,8 @@ def _stored(
     if not 0 <= first <= end <= size - start or end - first != math.prod(shape) * kind.itemsize:
         raise ValueError(f"{shape} values of {dtype} from byte {first} to {end} of {size - start}")
     if first == end:
-        return StoredTensor(tuple(shape), lambda: np.empty(shape, kind))
-    return StoredTensor(tuple(shape), lambda: np.memmap(path, kind, "r", start + first, tuple(shape)))
+        return StoredTensor(tuple(shape), kind, lambda: np.empty(shape, kind))
+    return StoredTensor(tuple(shape), kind, lambda: np.memmap(path, kind, "r", start + first, tuple(shape)))
 
 
 def import_safetensors() -> Any:

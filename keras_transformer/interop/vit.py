@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_transformer.interop.architecture import Architecture, Parameter, Parameters, dense, norm
 from keras_transformer.interop.bert import EncoderNames, block_parameters, complete_classifier
@@ -32,9 +31,9 @@ class _Patches(Parameter):
     def arrays(self, values: np.ndarray) -> list[np.ndarray]:
         return [values.transpose(2, 3, 1, 0).reshape(self.weights[0].shape)]
 
-    def write(self) -> np.ndarray:
+    def joined(self, arrays: list[np.ndarray]) -> np.ndarray:
         features, channels, height, width = self.shape
-        kernel = ops.convert_to_numpy(self.weights[0]).reshape(height, width, channels, features)
+        kernel = arrays[0].reshape(height, width, channels, features)
         return np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
 
 
@@ -49,9 +48,8 @@ class _Positions(Parameter):
     def arrays(self, values: np.ndarray) -> list[np.ndarray]:
         return [values[0, 0], values[0, 1:].reshape(self.weights[1].shape)]
 
-    def write(self) -> np.ndarray:
-        arrays = [ops.convert_to_numpy(weight).reshape(-1, self.shape[-1]) for weight in self.weights]
-        return np.concatenate(arrays)[None]
+    def joined(self, arrays: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([values.reshape(-1, self.shape[-1]) for values in arrays])[None]
 
 
 def _parameters(model: ViT) -> Parameters:
@@ -129,5 +127,6 @@ VIT = Architecture(
     required={},
     parameters=_parameters,
     complete=_complete,
+    base=_NAMES.prefix,
     describe=_describe,
 )

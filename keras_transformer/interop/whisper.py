@@ -3,7 +3,6 @@
 import dataclasses
 
 import numpy as np
-from keras import ops
 
 from keras_transformer.interop.architecture import Architecture, Parameter, Parameters, norm
 from keras_transformer.interop.bart import attention_parameters, feed_forward_parameters
@@ -23,9 +22,8 @@ class _Convolution(Parameter):
     def arrays(self, values: np.ndarray) -> list[np.ndarray]:
         return [values.transpose(2, 1, 0).reshape(self.weights[0].shape)]
 
-    def write(self) -> np.ndarray:
-        kernel = ops.convert_to_numpy(self.weights[0]).reshape(self.shape[::-1])
-        return np.ascontiguousarray(kernel.transpose(2, 1, 0))
+    def joined(self, arrays: list[np.ndarray]) -> np.ndarray:
+        return np.ascontiguousarray(arrays[0].reshape(self.shape[::-1]).transpose(2, 1, 0))
 
 
 def _parameters(model: Whisper) -> Parameters:
@@ -88,4 +86,5 @@ WHISPER = Architecture(
     required={"scale_embedding": False, "tie_word_embeddings": True},
     parameters=_parameters,
     tied={"proj_out.weight": _WORDS},
+    base="model.",
 )

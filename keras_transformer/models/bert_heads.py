@@ -14,7 +14,7 @@ from keras_transformer.models.input_checks import InputSpecs
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_one_of, check_positive_integer
+from keras_transformer_options.arguments import check, check_one_of, check_positive_integer
 
 POOLINGS = ("pooler", "mean")
 
@@ -78,6 +78,18 @@ class HeadedEncoder(Model):
             name="norm",
         )
         self.norm.build((None, None, size))
+
+    def _set_prediction_head(self, prediction_head: bool, activation: Any) -> None:
+        """Create the layers of `_transformed` if there is a prediction head."""
+        check(
+            prediction_head or activation is None,
+            "be None without prediction_head",
+            head_activation=activation,
+        )
+        self.prediction_head = prediction_head
+        self.head_activation = None if activation is None else get_activation(activation)
+        if prediction_head:
+            self._add_transform(self.head_activation)
 
     def _transformed(self, hidden: Tensor) -> Tensor:
         """Return norm(f(W h + b))."""
@@ -269,6 +281,7 @@ class TokenClassifier(HeadedEncoder):
         num_classes: C, the number of classes.
         dropout: dropout rate before the head, by default the encoder's.
         prediction_head: whether hidden states are transformed before the head as in `MaskedLanguageModel` (ModernBERT).
+        head_activation: the activation of this transformation, as in `MaskedLanguageModel`.
         **kwargs: arguments of `keras.Model`; the default dtype policy is the encoder's.
 
     Call arguments:
@@ -278,7 +291,7 @@ class TokenClassifier(HeadedEncoder):
         output: (B, T, C), float32 logits
 
     Raises:
-        ValueError: if `num_classes` is not positive.
+        ValueError: if `num_classes` is not positive, or there is a `head_activation` without `prediction_head`.
 
     References:
         Devlin et al. (2019), section 5.3.
@@ -290,13 +303,12 @@ class TokenClassifier(HeadedEncoder):
         num_classes: int,
         dropout: float | None = None,
         prediction_head: bool = False,
+        head_activation: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, **kwargs)
         check_positive_integer(num_classes=num_classes)
-        self.prediction_head = prediction_head
-        if prediction_head:
-            self._add_transform()
+        self._set_prediction_head(prediction_head, head_activation)
         self.num_classes = num_classes
         self.dropout = check_rate("dropout", dropout, encoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
@@ -321,7 +333,7 @@ class SpanClassifier(HeadedEncoder):
 
     Args:
         encoder: a `BERT`.
-        prediction_head: see `TokenClassifier`.
+        prediction_head, head_activation: see `TokenClassifier`.
         **kwargs: arguments of `keras.Model`; the default dtype policy is the encoder's.
 
     Call arguments:
@@ -334,11 +346,11 @@ class SpanClassifier(HeadedEncoder):
         Devlin et al. (2019), section 4.2.
     """
 
-    def __init__(self, encoder: Any, prediction_head: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, encoder: Any, prediction_head: bool = False, head_activation: Any = None, **kwargs: Any
+    ) -> None:
         super().__init__(encoder, **kwargs)
-        self.prediction_head = prediction_head
-        if prediction_head:
-            self._add_transform()
+        self._set_prediction_head(prediction_head, head_activation)
         self.head = self._head(2, "head", encoder.model_dim)
         self.built = True
 

@@ -157,6 +157,11 @@ class Pipeline(tasks.Task, abc.ABC):
         )
 
     @classmethod
+    def classes_of_folders(cls) -> tuple[type, ...]:
+        """Return the classes of models of folders of `transformers` from which this pipeline can be created."""
+        return cls.model_classes
+
+    @classmethod
     def hugging_face_arguments(
         cls, folder: pathlib.Path, config: dict[str, Any], model: Any, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
@@ -169,6 +174,11 @@ class Pipeline(tasks.Task, abc.ABC):
             settings: the arguments of the caller, which take precedence.
         """
         return {}
+
+    @classmethod
+    def hugging_face_settings(cls, folder: pathlib.Path, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments of the caller, with what they name in a folder in place of its name."""
+        return settings
 
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:

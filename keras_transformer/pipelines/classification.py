@@ -1,5 +1,6 @@
 """The base class of pipelines of classifiers and regression models."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ class ClassifierPipeline(Classifier, Pipeline):
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
         """Return the names of the classes."""
-        return {"labels": labels_of(config)}
+        return {} if "labels" in settings else {"labels": labels_of(config)}
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
@@ -98,9 +99,22 @@ def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
 
 
 def labels_of(config: Mapping[str, Any]) -> list[str] | None:
-    """Return the names of the classes in a `config.json` of `transformers`, in the order of their ids."""
+    """Return the names of the classes in a `config.json` of `transformers`, in the order of their ids.
+
+    Raises:
+        ValueError: if the ids are not 0, 1, …, also as "LABEL_0", "LABEL_1", …
+    """
     names = config.get("id2label")
-    return None if names is None else [names[number] for number in sorted(names, key=int)]
+    if names is None:
+        return None
+    matched = [re.fullmatch(r"(?:LABEL_)?(\d+)", str(key)) for key in names]
+    ids = [int(match[1]) for match in matched if match]
+    if sorted(ids) != [*range(len(names))]:
+        raise ValueError(
+            f"`config.json` must name the classes 0 to {len(names) - 1} in id2label, unless `labels` is given. "
+            f"Received: id2label={names!r}"
+        )
+    return [name for _, name in sorted(zip(ids, names.values(), strict=True))]
 
 
 def labels_tensor(labels: Sequence[Any]) -> tf.Tensor:

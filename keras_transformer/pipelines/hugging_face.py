@@ -16,7 +16,7 @@ from keras_transformer.interop.source import Source
 from keras_transformer.models import EncoderDecoderClassifier
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
-from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TOOL_USE
+from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TEMPLATES
 from keras_transformer.pipelines.reranking import Reranking
 from keras_transformer.pipelines.speech_to_text import SpeechToText
 from keras_transformer.pipelines.text_generation import TextGeneration
@@ -27,7 +27,7 @@ from keras_transformer_serving.text import chat
 # Files of the hub that pipelines read in addition to the model's.
 _FILES = (
     MODULES,
-    TOOL_USE,
+    f"{TEMPLATES}/*.jinja",
     "README.md",
     "adapter_config.json",
     chat.FILE,
@@ -88,8 +88,10 @@ def from_hugging_face(
         cache_dir: the folder of the cache, by default that of `huggingface_hub`.
         precision: "float32", "float16", "bfloat16" or "int8", as for `interop.from_hugging_face`; for
             `sentence-transformers` the precision of the encoder.
-        pipeline: the class of the pipeline, by default that of the table: `pipelines.Reranking` for a reranker whose
-            files do not name `sentence-transformers`, such as bge-reranker; they describe a regression.
+        pipeline: the class of the pipeline, by default that of the table; its model is read also if `config.json` names
+            another class of `transformers` or none, such as `pipelines.Embedding` for the encoder of a
+            `RobertaForMaskedLM`. `pipelines.Reranking` is for a reranker whose files do not name
+            `sentence-transformers`, such as bge-reranker; they describe a regression.
         **settings: arguments of the pipeline, such as `generation` and `max_new_tokens`. Labels are read from
             `config.json`; `generation`, `constraints` and `max_new_tokens` by default from `generation_config.json` or,
             without that file, `config.json`. Unsupported settings are listed in a `UserWarning`. For a folder with
@@ -153,10 +155,12 @@ def read(
 def _pipeline(
     folder: pathlib.Path, precision: str | None, pipeline: Any, settings: Mapping[str, Any]
 ) -> Pipeline:
-    model = read_model(folder, precision)
+    classes = () if pipeline is None else pipeline.classes_of_folders()
+    model = read_model(folder, precision, classes)
     config = files.read_json(folder / CONFIG)
     pipeline = _class_of(folder, config, model) if pipeline is None else pipeline
     _check_settings(pipeline, settings)
+    settings = pipeline.hugging_face_settings(folder, settings)
     arguments = {"model": model}
     if "tokenizer" in inspect.signature(pipeline).parameters and "tokenizer" not in settings:
         arguments["tokenizer"] = _tokenizer(

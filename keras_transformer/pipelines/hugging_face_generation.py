@@ -9,34 +9,19 @@ from keras_transformer import generation
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import padding_value
+from keras_transformer.interop.settings import (
+    ANSWER_UNSUPPORTED,
+    BEAM_UNSUPPORTED,
+    CONSTRAINTS_UNSUPPORTED,
+    GENERATION,
+    SAMPLER_UNSUPPORTED,
+    SAMPLING_UNSUPPORTED,
+)
 from keras_transformer_serving import files
 
 GENERATION_CONFIG = "generation_config.json"
 _CONFIG = "config.json"
 
-# Unsupported settings and their neutral values; None is always neutral.
-_SAMPLER_UNSUPPORTED = {
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "penalty_alpha": 0.0,
-    "dola_layers": None,
-    "guidance_scale": 1.0,
-}
-_BEAM_UNSUPPORTED = {"renormalize_logits": False}
-_SAMPLING_UNSUPPORTED = {"typical_p": 1.0, "top_h": None, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
-_CONSTRAINTS_UNSUPPORTED = {
-    "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0,
-    "exponential_decay_length_penalty": None,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
-    "constraints": None,
-    "force_words_ids": None,
-    "watermarking_config": None,
-    "token_healing": False,
-    "stop_strings": None,
-    "max_time": None,
-}
 _EARLY_STOPPING = {True: "num_beams", False: "heuristic", "never": True}
 _TOP_K = 50  # the default of `transformers`
 
@@ -64,7 +49,9 @@ def settings_from(folder: pathlib.Path, model: Any, arguments: Mapping[str, Any]
     path = path if path.is_file() else folder / _CONFIG
     config = {name: value for name, value in files.read_json(path).items() if value is not None}
     settings: dict[str, Any] = {}
-    unsupported: dict[str, Any] = {}
+    unsupported = _changed(config, ANSWER_UNSUPPORTED)
+    if path.name == GENERATION_CONFIG:  # config.json has the settings of the model as well
+        unsupported |= {name: value for name, value in config.items() if name not in GENERATION}
     without_prompt: dict[str, Any] = {}
     if "generation" not in arguments:
         settings["generation"] = _sampler(config)
@@ -183,9 +170,9 @@ def _sampler(config: Mapping[str, Any]) -> Any:
 def _unsupported_sampler_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     samples, beams = config.get("do_sample", False), config.get("num_beams", 1) > 1
     neutral = {
-        **_SAMPLER_UNSUPPORTED,
-        **(_SAMPLING_UNSUPPORTED if samples else {}),
-        **({"do_sample": False, **_BEAM_UNSUPPORTED} if beams else {}),
+        **SAMPLER_UNSUPPORTED,
+        **(SAMPLING_UNSUPPORTED if samples else {}),
+        **({"do_sample": False, **BEAM_UNSUPPORTED} if beams else {}),
     }
     return _changed(config, neutral)
 
@@ -226,7 +213,7 @@ def _constraints(config: Mapping[str, Any], model: Any, limit: int | None) -> li
 
 
 def _unsupported_constraints(config: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    unsupported = _changed(config, _CONSTRAINTS_UNSUPPORTED)
+    unsupported = _changed(config, CONSTRAINTS_UNSUPPORTED)
     if config.get("repetition_penalty", 1.0) < 1:
         unsupported["repetition_penalty"] = config["repetition_penalty"]
     if model.end_id not in _end_ids(config, model):

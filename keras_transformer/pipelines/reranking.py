@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.interop import sentence_transformers
+from keras_transformer.models import EncoderDecoderClassifier, SequenceClassifier
 from keras_transformer.pipelines.arguments import check_model, check_output
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline
@@ -66,6 +67,11 @@ class Reranking(RerankingTask, TextPipeline):
         check_output(model, _MODEL, (None, 1))
         check_one_of(_ACTIVATIONS, activation=activation)
         self.activation = activation
+
+    @classmethod
+    def classes_of_folders(cls) -> tuple[type, ...]:
+        """Return the classes of classifiers of texts, whose own pipeline is `TextClassification`."""
+        return (SequenceClassifier, EncoderDecoderClassifier)
 
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:

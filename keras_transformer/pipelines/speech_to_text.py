@@ -1,6 +1,5 @@
 """Speech recognition."""
 
-import pathlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -18,16 +17,15 @@ from keras_transformer.models import CTC, Whisper
 from keras_transformer.pipelines.arguments import check_model, check_tokenizer
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts, length_bucket
-from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
+from keras_transformer.pipelines.hugging_face_generation import settings_from
+from keras_transformer.pipelines.hugging_face_speech import prefix_of
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_ids, check_positive
-from keras_transformer_serving import files
 from keras_transformer_serving.audio import checked_audio
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_batch_size
 from keras_transformer_serving.pipelines.speech_to_text import ALL, SpeechTask, is_single
 
 _MAX_SECONDS = 30.0
-_PREFIX = (("lang_to_id", "<|en|>"), ("task_to_id", "transcribe"))
 
 
 class SpeechToText(SpeechTask, ForwardPipeline):
@@ -239,7 +237,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
         """Return the sampler, the constraints, the maximum number of tokens, and the ids before each text."""
-        prefix = list(settings.get("prefix_ids", _prefix_of(folder)))
+        prefix = list(settings["prefix_ids"] if "prefix_ids" in settings else prefix_of(folder))
         # The maximum length of `transformers` includes the start token and the prefix.
         limit = model.max_length - 1 - len(prefix)
         found = settings_from(folder, model, settings)
@@ -261,11 +259,3 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         for row, values in zip(rows, audio, strict=True):
             values[: len(row)] = row
         return super()._preprocessed([audio, lengths], np.arange(len(rows)), **options)
-
-
-def _prefix_of(folder: pathlib.Path) -> list[int]:
-    """Return the ids of English, of transcription and of no timestamps in a generation_config.json, if it has them."""
-    path = folder / GENERATION_CONFIG
-    config = files.read_json(path) if path.is_file() else {}
-    found = [config[name].get(key) for name, key in _PREFIX if isinstance(config.get(name), dict)]
-    return [id_ for id_ in (*found, config.get("no_timestamps_token_id")) if id_ is not None]

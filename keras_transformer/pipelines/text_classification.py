@@ -27,7 +27,9 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
     | "multi_label_classification" | the list of all labels above `threshold` | sigmoid of each logit |
     | "regression" | a number; for several classes the list of numbers | the logits |
 
-    `dict(zip(classifier.labels, classifier.scores(text)))` equals the output of `transformers` for `top_k=None`.
+    `dict(zip(classifier.labels, classifier.scores(text)))` equals the output of `transformers` for `top_k=None`, except
+    for one class without a `problem_type`: it is a regression, as in training with `transformers`, whose pipeline
+    returns the sigmoid of the number. `Reranking` returns this sigmoid.
 
     Args:
         model: such as `models.SequenceClassifier` or `models.GPTClassifier`.

@@ -44,7 +44,8 @@ class TextGeneration(Chat, GeneratingPipeline):
             Required for empty prompts.
         special_tokens: whether to recognise special tokens in prompts, such as "<|endoftext|>" between documents, as
             one token. They always are in conversations, which do not get a start token besides.
-        chat_template: the template of conversations in Jinja, or a `ChatTemplate`; None for none.
+        chat_template: the template of conversations in Jinja, or a `ChatTemplate`; None for none. For
+            `from_hugging_face` also the name of a template of the folder, such as "rag".
 
     Raises:
         TypeError: if the model is of another type.
@@ -223,6 +224,14 @@ class TextGeneration(Chat, GeneratingPipeline):
         if "chat_template" not in settings:
             arguments["chat_template"] = read_chat_template(folder)
         return arguments
+
+    @classmethod
+    def hugging_face_settings(cls, folder: Any, settings: Any) -> Any:
+        """Return the arguments of the caller, with a chat template of the folder in place of its name."""
+        chosen = settings.get("chat_template")
+        if not isinstance(chosen, str) or "{" in chosen:
+            return settings
+        return {**settings, "chat_template": read_chat_template(folder, chosen)}
 
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:

@@ -112,4 +112,4 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
         """Return the names of the classes."""
-        return {"labels": labels_of(config)}
+        return {} if "labels" in settings else {"labels": labels_of(config)}

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 
 from keras_transformer.models import GAT, ViT
-from keras_transformer.pipelines import ImageClassification, NodeClassification
+from keras_transformer.pipelines import (
+    ImageClassification,
+    NodeClassification,
+    TextClassification,
+    TokenClassification,
+)
+from keras_transformer.pipelines.classification import labels_of
 from tests.laws.cases import randomise
 from tests.laws.pipelines import SIZES
 
@@ -22,6 +28,21 @@ def vit():
 @pytest.fixture(scope="module")
 def gat():
     return randomise(GAT(5, 3, num_heads=(2, 1), head_dim=4), 1, seed=3)
+
+
+@pytest.mark.parametrize("keys", ["01", ("LABEL_0", "LABEL_1")])
+def test_labels_of_a_folder_are_in_the_order_of_their_ids(keys):
+    assert labels_of({"id2label": dict(zip(keys[::-1], "ba", strict=True))}) == ["a", "b"]
+    assert labels_of({}) is None
+
+
+@pytest.mark.parametrize("names", [{"1": "a", "2": "b"}, {"0": "a", "2": "b"}, {"a": "0"}], ids=str)
+def test_labels_of_other_ids_are_refused_unless_labels_are_given(names):
+    config = {"id2label": names}
+    with pytest.raises(ValueError, match="must name the classes 0 to . in id2label, unless `labels`"):
+        labels_of(config)
+    for pipeline in (TextClassification, TokenClassification):
+        assert pipeline.hugging_face_arguments(None, config, None, {"labels": ["a", "b"]}) == {}
 
 
 class TestImages:

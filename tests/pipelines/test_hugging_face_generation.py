@@ -1,6 +1,7 @@
 """generation_config.json of `transformers` as a sampler, constraints and limits."""
 
 import json
+import pathlib
 import types
 import warnings
 
@@ -19,6 +20,7 @@ from keras_transformer.generation import (
     Sample,
 )
 from keras_transformer.pipelines.hugging_face_generation import settings_from
+from keras_transformer.pipelines.hugging_face_speech import prefix_of
 
 PAD, END = 59, 0
 TRANSLATOR = types.SimpleNamespace(pad_id=PAD, start_id=PAD, end_id=END, encode=lambda ids: ids)
@@ -195,3 +197,50 @@ def test_an_end_token_that_is_padding_too_may_be_part_of_a_banned_word(read):
 def test_settings_out_of_range_are_rejected(read, settings):
     with pytest.raises(ValueError, match=r"` must be .*Received: "):
         read(settings)
+
+
+WHISPER = json.loads(
+    (pathlib.Path(__file__).parents[1] / "interop" / "settings" / "whisper.json").read_text()
+)
+
+
+@pytest.mark.parametrize("case", WHISPER, ids=lambda case: str(case["prefix"]))
+def test_the_ids_before_a_text_of_whisper_equal_transformers(case, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps(case["settings"]))
+    assert prefix_of(tmp_path) == case["prefix"]
+
+
+def test_whisper_without_a_language_has_english_and_the_forced_task(tmp_path):
+    settings = {**WHISPER[0]["settings"], "language": None}
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    assert prefix_of(tmp_path) == [20, 23, 25]
+    (tmp_path / "config.json").write_text(json.dumps({"forced_decoder_ids": [[1, None], [2, 24]]}))
+    assert prefix_of(tmp_path) == [20, 24, 25]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"language": "klingon"}, "a language among those of lang_to_id.*language='klingon'"),
+        ({"language": "german"}, "a language among those of lang_to_id.*language='german'"),
+        ({"task": "sing"}, "a task among those of task_to_id.*task='sing'"),
+        ({"language": None, "forced_decoder_ids": [[2, 24]]}, "forced_decoder_ids=..2, 24.."),
+        ({"language": None, "forced_decoder_ids": [7]}, "pairs of a position, 1, 2, …, and an id"),
+    ],
+    ids=str,
+)
+def test_other_languages_and_tasks_of_whisper_are_refused(change, message, tmp_path):
+    settings = {**WHISPER[0]["settings"], **change}
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=message):
+        prefix_of(tmp_path)
+
+
+def test_timestamps_and_unknown_settings_are_reported(read):
+    settings = {"return_timestamps": True, "use_cache": True, "assistant_lookbehind": 3, "creativity": 0.5}
+    with pytest.warns(UserWarning, match=r"not supported: return_timestamps=True, creativity=0\.5$"):
+        read(settings)
+
+
+def test_unknown_keys_of_the_config_are_not_settings_of_generation(read):
+    read(None, config={"creativity": 0.5})
