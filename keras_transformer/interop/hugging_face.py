@@ -338,8 +338,8 @@ def _architecture(
         if architecture.model_type == config["model_type"]
     }
     if model_classes:
-        named = [name for name in config.get("architectures") or () if name in candidates]
-        found = [candidates[name] for name in named if candidates[name].model in model_classes]
+        with_name = [name for name in config.get("architectures") or () if name in candidates]
+        found = [candidates[name] for name in with_name if candidates[name].model in model_classes]
         found += [each for kind in model_classes for each in candidates.values() if each.model is kind]
         if not found:
             raise ValueError(

@@ -120,8 +120,9 @@ class ChatTemplate:
         """Return the template of a conversation, or the one that the caller has chosen."""
         if chosen is None:
             return self.default if tools is None or self.tool_use is None else self.tool_use
-        templates = {"default": self.default, "tool_use": self.tool_use, **self.named}
-        templates = {name: text for name, text in templates.items() if text is not None}
+        templates = {"default": self.default, **self.named}
+        if self.tool_use is not None:
+            templates["tool_use"] = self.tool_use
         return templates[chosen] if chosen in templates else _checked(chosen, [*templates])
 
 
