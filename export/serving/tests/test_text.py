@@ -201,12 +201,21 @@ def test_unigram_segmentation_is_the_most_probable():
 
 
 def test_special_tokens_are_recognized_only_at_the_start():
-    cut = lambda text: [len(text)]  # noqa: E731
-    specials = {"<a>": -1, "<ab>": -2}
-    assert base._around("<ab>x<a>", specials, cut) == [-2, 1, -1]
-    assert base._around("<ab>x<a>", specials, cut, anywhere=False) == [-2, 4]
-    assert base._around("x<a>", specials, cut, anywhere=False) == [4]
-    assert base._around("<a><a>", specials, cut, anywhere=False) == [-1, -1]
+    specials = {"<a>": 1, "<ab>": 2}
+    assert base.TokensInText(specials).split("<ab>x<a>") == ["", 2, "x", 1, ""]
+    at_start = base.TokensInText(specials, anywhere=False)
+    assert at_start.split("<ab>x<a>") == ["", 2, "x<a>"]
+    assert at_start.split("x<a>") == ["x<a>"]
+    assert at_start.split("<a><a>") == ["", 1, 1]
+
+
+def test_tokens_take_spaces_and_are_single_words():
+    flags = [frozenset(tokens) for tokens in (("<l>",), ("<r>",), ("<w>", "w"))]
+    tokens = base.TokensInText({"<l>": 1, "<r>": 2, "<w>": 3, "w": 4}, *flags)
+    assert tokens.split("a \n<l> b") == ["a", 1, " b"]
+    assert tokens.split("a <r>\u3000 b<r>") == ["a ", 2, "b", 2, ""]
+    assert tokens.split("w ww w_ (w) e\u0301w w\u200d é<w>") == ["", 4, " ww w_ (", 4, ") e\u0301w w\u200d é<w>"]
+    assert tokens.split("<r> <l>w") == ["", 2, "", 1, "", 4, ""]
 
 
 def test_errors_name_the_missing_library(monkeypatch):

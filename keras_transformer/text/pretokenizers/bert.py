@@ -2,6 +2,7 @@
 
 import functools
 import unicodedata
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -64,6 +65,25 @@ class BertWords:
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Split strings (B,) of valid UTF-8 into words, strings (B, None)."""
+        ragged, codes, rows, isolated, classes = self._normalized(texts)
+        space = classes & _SPACE > 0
+        isolated |= classes & _PUNCTUATION > 0
+        starts = isolated | row_starts(rows) | shifted(isolated | space, 1, False)
+        codes, rows, starts = (tf.boolean_mask(values, ~space) for values in (codes, rows, starts))
+        return cut(codes, rows, starts, ragged.nrows())
+
+    def normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        """Normalise strings (B,) of valid UTF-8, with spaces around Chinese characters that are words."""
+        ragged, codes, rows, isolated, _ = self._normalized(texts)
+        characters = tf.strings.unicode_encode(codes[:, None], "UTF-8")
+        characters = tf.where(isolated, tf.strings.join([" ", characters, " "]), characters)
+        rows_of_characters = tf.RaggedTensor.from_value_rowids(
+            characters, rows, ragged.nrows(), validate=False
+        )
+        return tf.strings.reduce_join(rows_of_characters, axis=-1)
+
+    def _normalized(self, texts: tf.Tensor) -> tuple[Any, ...]:
+        """Return the code points of texts, those of normalised texts, their rows, words of their own, and classes."""
         ragged = tf.strings.unicode_decode(texts, "UTF-8")
         codes, source = self._replaced(ragged.values)
         rows = tf.gather(ragged.value_rowids(), source)
@@ -73,14 +93,8 @@ class BertWords:
         if self._strip_accents:
             codes = self._ordered(codes, rows)
         classes = self._classes(codes)
-        codes, rows, isolated, classes = (
-            tf.boolean_mask(values, classes & _ACCENT == 0) for values in (codes, rows, isolated, classes)
-        )
-        space = classes & _SPACE > 0
-        isolated |= classes & _PUNCTUATION > 0
-        starts = isolated | row_starts(rows) | shifted(isolated | space, 1, False)
-        codes, rows, starts = (tf.boolean_mask(values, ~space) for values in (codes, rows, starts))
-        return cut(codes, rows, starts, ragged.nrows())
+        kept = classes & _ACCENT == 0
+        return ragged, *(tf.boolean_mask(values, kept) for values in (codes, rows, isolated, classes))
 
     def _replaced(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the code points after replacement, and for each the index of its original code point."""

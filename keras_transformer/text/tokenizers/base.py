@@ -14,6 +14,7 @@ from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
 from keras_transformer_options.arguments import check_fraction
+from keras_transformer_serving.text.base import tokens_in_text
 
 
 class Tokenizer(tf.Module, abc.ABC):
@@ -56,6 +57,7 @@ class Tokenizer(tf.Module, abc.ABC):
     language_after_source: bool = False
     language_is_start: bool = False
     sampling: str | None = None
+    _skipped_ids: tuple[int, ...] = ()  # other ids that decoded texts are without
 
     @abc.abstractmethod
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -63,8 +65,8 @@ class Tokenizer(tf.Module, abc.ABC):
 
     def _tokenize_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Convert strings (B,) to int32 ids (B, None), special tokens to theirs."""
-        specials = self.special_token_ids
-        return tokenize_around(texts, specials, self._tokenize) if specials else self._tokenize(texts)
+        stages = tokens_in_text({}, {}, self.special_token_ids, str)
+        return tokenize_around(texts, stages, lambda texts: texts, lambda texts, _: self._tokenize(texts))
 
     @abc.abstractmethod
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
@@ -292,7 +294,7 @@ class Tokenizer(tf.Module, abc.ABC):
                 ends &= tf.range(shape[-1]) > 0
             ended = tf.cumsum(tf.cast(ends, tf.int32), axis=1) > 0
             kept = ~ended
-            for id_ in (self.start_id, *self.source_prefix_ids):
+            for id_ in (self.start_id, *self.source_prefix_ids, *self._skipped_ids):
                 kept &= rows != id_
             if self.pad_id is not None:
                 kept &= rows != self.pad_id

@@ -7,7 +7,6 @@ from typing import Any, Self
 import tensorflow as tf
 
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,
@@ -130,12 +129,7 @@ class ByteTokenizer(VocabularyTokenizer):
     def _arguments(cls, model: bytes) -> dict[str, Any]:
         return deserialised(model, {"settings"})["settings"]
 
-    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if self._settings["special_tokens_in_text"]:
-            return tokenize_around(texts, self._special_ids, self._bytes)
-        return self._bytes(texts)
-
-    def _bytes(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _tokenize_parts(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
         values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
         lengths = tf.cast(tf.strings.length(texts), tf.int64)
         return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32) + self._offset, lengths)

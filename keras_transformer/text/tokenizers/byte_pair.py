@@ -10,9 +10,10 @@ from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
 from keras_transformer.text.pretokenizers.llama3 import MAX_DIGITS, Llama3Words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
-from keras_transformer.text.tokenizers.subword import PairTokenizer, text_settings
+from keras_transformer.text.tokenizers.subword import PairTokenizer
 from keras_transformer.text.tokenizers.vocabulary import (
     row_settings,
+    text_settings,
     without_defaults,
 )
 from keras_transformer.text.training import pair_merges
@@ -49,6 +50,7 @@ class BytePairTokenizer(PairTokenizer):
         tokens_in_text: other tokens that are recognised in every text, such as Qwen 3's "<think>".
         lstrip_tokens: the tokens that take the white space before them where they are recognised.
         rstrip_tokens: the tokens that take the white space after them.
+        single_word_tokens: the tokens that are recognised only where no character of a word is next to them.
         normalized_tokens: the tokens that are recognised in normalised texts.
         unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
             pieces.
@@ -92,6 +94,7 @@ class BytePairTokenizer(PairTokenizer):
         tokens_in_text: Sequence[str] = (),
         lstrip_tokens: Sequence[str] = (),
         rstrip_tokens: Sequence[str] = (),
+        single_word_tokens: Sequence[str] = (),
         normalized_tokens: Sequence[str] = (),
         unused: int = 0,
     ):
@@ -102,7 +105,9 @@ class BytePairTokenizer(PairTokenizer):
             "add_prefix_space": add_prefix_space,
             "special_tokens_in_text": special_tokens_in_text,
             **row_settings(pair_separators, lstrip_mask, source_prefix),
-            **text_settings(tokens_in_text, lstrip_tokens, rstrip_tokens, normalized_tokens),
+            **text_settings(
+                tokens_in_text, lstrip_tokens, rstrip_tokens, single_word_tokens, normalized_tokens
+            ),
             **without_defaults(
                 pattern=pattern,
                 individual_digits=individual_digits,

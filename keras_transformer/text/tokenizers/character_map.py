@@ -16,6 +16,8 @@ from sentencepiece import sentencepiece_model_pb2
 from keras_transformer.text.pretokenizers import unicode_tables
 from keras_transformer.text.pretokenizers.bert import small_letters
 from keras_transformer.text.pretokenizers.characters import members
+from keras_transformer.text.tokenizers.sentence_piece_model import read_model
+from keras_transformer_serving.text.sentence_piece import character_normalizer
 
 _BORDER = "\ue000"  # a private character, which no step changes
 # The code points that have decompositions, cases or marks; the planes 2 to 16 have compatibility ideographs and tags.
@@ -71,7 +73,8 @@ def character_map(steps: Sequence[Mapping[str, Any]], split_at_white_space: bool
             case "Precompiled":
                 # Characters one by one: those of a decomposed syllable of Hangul are not composed again.
                 characters = sorted({*text} - {_BORDER})
-                normalized = _with_map(*precompiled).normalize(_BORDER.join(characters)).split(_BORDER)
+                processor = read_model(character_normalizer(*precompiled), with_padding=False)
+                normalized = processor.normalize(_BORDER.join(characters)).split(_BORDER)
                 text = text.translate(
                     {ord(old): new for old, new in zip(characters, normalized, strict=True)}
                 )
@@ -86,17 +89,6 @@ def character_map(steps: Sequence[Mapping[str, Any]], split_at_white_space: bool
 def _codes(runs: str) -> list[int]:
     codes: list[int] = np.flatnonzero(members(runs)).tolist()
     return codes
-
-
-def _with_map(precompiled: bytes) -> sentencepiece.SentencePieceProcessor:
-    """Return a model that normalises by a map, without changes of spaces."""
-    model = sentencepiece_model_pb2.ModelProto()
-    model.pieces.add(piece="<unk>", type=sentencepiece_model_pb2.ModelProto.SentencePiece.UNKNOWN)
-    model.pieces.add(piece="a")  # a model must have a piece
-    spec = model.normalizer_spec
-    spec.precompiled_charsmap = precompiled
-    spec.add_dummy_prefix = spec.remove_extra_whitespaces = spec.escape_whitespaces = False
-    return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
 
 
 def _compiled(replacements: Mapping[str, str]) -> bytes:

@@ -85,7 +85,9 @@ class Components:
         types = table["model"]
         if self.model_type not in types:
             received = repr(self.model_type) if self.model_type else f"model={str(model)[:50]}"
-            raise ValueError(f"{self.path} must hold a model of type {' or '.join(types)}. Received: {received}")
+            raise ValueError(
+                f"{self.path} must hold a model of type {' or '.join(types)}. Received: {received}"
+            )
         self._check("an object", self.content, FILE)
         for token in self.added_tokens:
             self._check(f"the added token {token.get('content')!r}", token, ADDED_TOKEN)
@@ -157,7 +159,9 @@ class Components:
     @property
     def template(self) -> Template:
         """The tokens around texts; those of `post_processor` that have no place in `Template` are errors."""
-        steps = [step for step in self.steps("post_processor") if step["type"] != "ByteLevel"]  # offsets alone
+        steps = [
+            step for step in self.steps("post_processor") if step["type"] != "ByteLevel"
+        ]  # offsets alone
         if len(steps) > 1:
             self.unsupported("post_processor")
         for step in steps:
@@ -283,7 +287,13 @@ def prepend_scheme(components: Components) -> str:
         case [{"type": "Split", "pattern": {"String": " "}}] if normalizer == [replace]:
             scheme = "never"  # there is no space left to split at
         case [
-            {"type": "Metaspace", "replacement": "\u2581", "split": False, "prepend_scheme": str(scheme), **rest}
+            {
+                "type": "Metaspace",
+                "replacement": "\u2581",
+                "split": False,
+                "prepend_scheme": str(scheme),
+                **rest,
+            }
         ] if not normalizer and rest.get("add_prefix_space") in (None, scheme != "never"):
             pass
         case _:

@@ -8,8 +8,8 @@ import tensorflow as tf
 from keras_transformer.text.pretokenizers.characters import CodePointTable, cut, row_starts, shifted
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
-from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids, text_settings
-from keras_transformer.text.tokenizers.vocabulary import without_defaults
+from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids
+from keras_transformer.text.tokenizers.vocabulary import text_settings, without_defaults
 from keras_transformer_options.arguments import check_not_negative, check_one_of
 from keras_transformer_serving.text.subword import PREPEND_SCHEMES, byte_fallback_ids
 
@@ -37,6 +37,7 @@ class LlamaTokenizer(PairTokenizer):
         tokens_in_text: other tokens that are recognised in every text.
         lstrip_tokens: the tokens that take the white space before them where they are recognised.
         rstrip_tokens: the tokens that take the white space after them, as in Phi-3.
+        single_word_tokens: the tokens that are recognised only where no character of a word is next to them.
         normalized_tokens: the tokens that are recognised in normalised texts.
         unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
             pieces.
@@ -70,6 +71,7 @@ class LlamaTokenizer(PairTokenizer):
         tokens_in_text: Sequence[str] = (),
         lstrip_tokens: Sequence[str] = (),
         rstrip_tokens: Sequence[str] = (),
+        single_word_tokens: Sequence[str] = (),
         normalized_tokens: Sequence[str] = (),
         unused: int = 0,
     ):
@@ -79,7 +81,9 @@ class LlamaTokenizer(PairTokenizer):
             "prepend_scheme": prepend_scheme,
             "special_tokens": dict(special_tokens),
             "special_tokens_in_text": special_tokens_in_text,
-            **text_settings(tokens_in_text, lstrip_tokens, rstrip_tokens, normalized_tokens),
+            **text_settings(
+                tokens_in_text, lstrip_tokens, rstrip_tokens, single_word_tokens, normalized_tokens
+            ),
             **without_defaults(unused=unused),
         }
         super().__init__(vocabulary, merges, settings, needs_unknown=False)

@@ -10,18 +10,24 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.text.tokenizers import hugging_face, multilingual
-from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
-from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
+from keras_transformer.text.tokenizers.sentence_piece_model import (
+    Normalizer,
+    SharedModel,
+    read_model,
+    sampler,
+)
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,
     language_settings,
     row_settings,
     serialised,
+    text_settings,
     unused_ids,
+    without_defaults,
 )
 from keras_transformer_options.arguments import check_not_negative, check_one_of
-from keras_transformer_serving.text.sentence_piece import keeps_spaces
+from keras_transformer_serving.text.sentence_piece import keeps_spaces, precompiled_charsmap
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<pad>", "end": "</s>"}
 _SPACE = "\u2581"
@@ -42,8 +48,14 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         model: a serialised SentencePiece model.
         vocabulary: the pieces in the order of their ids. Pieces of the model that are not in it are unknown.
         special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
-        tokens_in_text: pieces that are recognised in texts as written.
+        special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
+        tokens_in_text: pieces that are recognised in every text.
         place_in_text: where `tokens_in_text` are recognised: "anywhere", or only at the "start".
+        lstrip_tokens: the tokens that take the white space before them where they are recognised.
+        rstrip_tokens: the tokens that take the white space after them.
+        single_word_tokens: the tokens that are recognised only where no character of a word is next to them.
+        normalized_tokens: the tokens that are recognised in normalised texts.
+        start_tokens: the tokens that are recognised only at the start of a text.
         unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
             pieces.
         pair_separators: the number of end tokens between the texts of a pair, such as 2 for XLM-RoBERTa.
@@ -86,8 +98,14 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         vocabulary: Sequence[str],
         *,
         special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        special_tokens_in_text: bool = False,
         tokens_in_text: Sequence[str] = (),
         place_in_text: str = "anywhere",
+        lstrip_tokens: Sequence[str] = (),
+        rstrip_tokens: Sequence[str] = (),
+        single_word_tokens: Sequence[str] = (),
+        normalized_tokens: Sequence[str] = (),
+        start_tokens: Sequence[str] = (),
         unused: int = 0,
         pair_separators: int = 1,
         lstrip_mask: bool = False,
@@ -103,20 +121,27 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             "tokens_in_text": list(tokens_in_text),
             "place_in_text": place_in_text,
             "unused": unused,
+            **without_defaults(special_tokens_in_text=special_tokens_in_text),
             **row_settings(pair_separators, lstrip_mask, source_prefix),
+            **text_settings(
+                tokens_in_text,
+                lstrip_tokens,
+                rstrip_tokens,
+                single_word_tokens,
+                normalized_tokens,
+                start_tokens,
+            ),
+            "tokens_in_text": list(tokens_in_text),
             **language_settings(languages, language_after_source, language_is_start),
         }
         super().__init__(vocabulary, settings)
         self._processor, self._model, known = processor, model, self._vocabulary
-        if missing := [token for token in tokens_in_text if token not in known.ids]:
-            raise ValueError(
-                f"`tokens_in_text` must be in the vocabulary. Received: {missing[:5]}, which are missing"
-            )
         check_one_of(_PLACES, place_in_text=place_in_text)
-        self._in_text = MappingProxyType({token: known.ids[token] for token in tokens_in_text})
         whitespace = {id_ for id_, piece in enumerate(known.pieces) if not piece.strip(_SPACE)}
         after_pieces = range(len(known.pieces), self.vocabulary_size)
         self.empty_ids = tuple(sorted({*whitespace, *after_pieces, self.unknown_id}))
+        if normalized_tokens:
+            self._normalizer = Normalizer(precompiled_charsmap(model))
         self._set_tables()
 
     def _set_tables(self) -> None:
@@ -195,21 +220,19 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         settings = content.pop("settings")
         return content | {"model": base64.b64decode(content["model"])} | settings
 
-    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._around_tokens(texts, self._tokenizer)
+    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        return self._normalizer(texts) if self._settings.get("normalized_tokens") else texts
 
-    def _around_tokens(self, texts: tf.Tensor, tokenizer: Any) -> tf.RaggedTensor:
-        def cut(texts: tf.Tensor) -> tf.RaggedTensor:
-            pieces = tokenizer.tokenize(texts)
-            return pieces.with_values(self._ids.lookup(pieces.values))
+    def _tokenize_parts(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
+        return self._ids_of_pieces(texts, self._tokenizer)
 
-        if not self._in_text:
-            return cut(texts)
-        anywhere = self._settings["place_in_text"] == "anywhere"
-        return tokenize_around(texts, dict(self._in_text), cut, anywhere)
+    def _ids_of_pieces(self, texts: tf.Tensor, tokenizer: Any) -> tf.RaggedTensor:
+        pieces = tokenizer.tokenize(texts)
+        return pieces.with_values(self._ids.lookup(pieces.values))
 
     def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
-        return self._around_tokens(texts, sampler(self._tokenizer, self._model, rate))
+        tokenizer = sampler(self._tokenizer, self._model, rate)
+        return self._around_tokens(texts, lambda texts, _: self._ids_of_pieces(texts, tokenizer))
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)

@@ -6,8 +6,11 @@ from typing import Any
 
 import sentencepiece
 import tensorflow as tf
+import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 from tensorflow_text.python.ops import sentencepiece_tokenizer
+
+from keras_transformer_serving.text.sentence_piece import character_normalizer
 
 _OPERATIONS = sentencepiece_tokenizer.gen_sentencepiece_tokenizer
 
@@ -43,6 +46,25 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
             "Received: a model with pad_id=-1"
         )
     return processor
+
+
+class Normalizer(tf.Module):
+    """Normalise texts as a SentencePiece model does, but without changes of spaces, inside the TensorFlow graph.
+
+    Args:
+        precompiled_charsmap: the model's character map.
+    """
+
+    def __init__(self, precompiled_charsmap: bytes):
+        super().__init__()
+        model = character_normalizer(precompiled_charsmap)
+        with tf.init_scope():
+            self._characters = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.string)
+            self._characters._model_resource = SharedModel(model)
+
+    def __call__(self, texts: tf.Tensor) -> tf.Tensor:
+        """Normalise strings (P,)."""
+        return tf.strings.reduce_join(self._characters.tokenize(texts), axis=-1)
 
 
 def sampler(tokenizer: Any, model: bytes, rate: float) -> Any:

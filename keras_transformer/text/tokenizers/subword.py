@@ -12,17 +12,13 @@ import tensorflow as tf
 from keras_transformer.text.pretokenizers.characters import tokenize_once
 from keras_transformer.text.tokenizers.hugging_face import PairReader
 from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
-from keras_transformer.text.tokenizers.tokens_in_text import Parts, split_around, tokenize_around
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,
     serialised,
     unused_ids,
     with_roles,
-    without_defaults,
 )
-
-_IN_TEXT = ("tokens_in_text", "lstrip_tokens", "rstrip_tokens", "normalized_tokens")
 
 
 class Compiled:
@@ -57,7 +53,8 @@ class WordTokenizer(VocabularyTokenizer):
         self, pieces: Sequence[str], settings: Mapping[str, Any], *, needs_unknown: bool = True
     ) -> None:
         super().__init__(pieces, settings, needs_unknown=needs_unknown)
-        self._compiled = Compiled(self._tokenize_texts)
+        self._compiled = Compiled(super()._tokenize)
+        self._compiled_with_specials = Compiled(super()._tokenize_with_specials)
 
     @abc.abstractmethod
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
@@ -82,13 +79,15 @@ class WordTokenizer(VocabularyTokenizer):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._compiled(texts)
 
-    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if self._settings["special_tokens_in_text"]:
-            return tokenize_around(texts, self._vocabulary.special_ids, self._tokenize_words)
-        return self._tokenize_words(texts)
+    def _tokenize_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._compiled_with_specials(texts)
 
-    def _tokenize_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return tokenize_once(self._cut(texts), self._split)
+    def _tokenize_parts(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
+        return tokenize_once(self._words_of(texts, starts), self._split)
+
+    def _words_of(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
+        """Split normalised parts of texts (P,), of which some start a text (P,), into words, strings (P, None)."""
+        return self._cut(texts)
 
     def _cut(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._words(texts)
@@ -97,8 +96,7 @@ class WordTokenizer(VocabularyTokenizer):
 class PairTokenizer(WordTokenizer):
     """Base class of byte-pair encoding, which merges adjacent pieces of words.
 
-    A subclass sets `_read`, the function that reads its files. Settings with the names of `tokens_in_text` list the
-    tokens that are recognised in texts, and how.
+    A subclass sets `_read`, the function that reads its files.
 
     Args:
         vocabulary: the pieces in the order of their ids.
@@ -124,14 +122,7 @@ class PairTokenizer(WordTokenizer):
         needs_unknown: bool = True,
     ) -> None:
         super().__init__(vocabulary, settings, needs_unknown=needs_unknown)
-        known = self._vocabulary
-        for name in _IN_TEXT:
-            if missing := [token for token in settings.get(name, ()) if token not in known.ids]:
-                raise ValueError(
-                    f"`{name}` must be in the vocabulary. Received: {missing[:5]}, which are missing"
-                )
-        self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
-        self._compiled_with_specials = Compiled(self._tokenize_texts_with_specials)
+        self._merger = PairMerger(self._vocabulary.ids, [tuple(pair) for pair in merges])
         scalar, seed = tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.int64)
         self._sampler = Compiled(self._sample_texts, scalar, seed)
 
@@ -192,81 +183,16 @@ class PairTokenizer(WordTokenizer):
     def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         """Convert words (W,) to int32 ids (W, None)."""
 
-    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
-        """Normalise strings (P,)."""
-        return texts
-
-    def _words_of(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
-        """Split normalised parts of texts (P,), of which some start a text (P,), into words, strings (P, None)."""
-        return self._cut(texts)
-
-    def _tokenize_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._compiled_with_specials(texts)
-
-    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._around_tokens(texts, self._tokenize_once)
-
-    def _tokenize_texts_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._around_tokens(texts, self._tokenize_once, special_tokens=True)
-
-    def _tokenize_once(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
-        return tokenize_once(words, self._split)
-
-    def _around_tokens(
-        self,
-        texts: tf.Tensor,
-        tokenize: Callable[[tf.RaggedTensor], tf.RaggedTensor],
-        special_tokens: bool = False,
-    ) -> tf.RaggedTensor:
-        """Convert tokens in texts (B,) to their ids, and tokenise the words, strings (P, None), between them."""
-        outer = self._split_around(texts, False, special_tokens)
-        inner = self._split_around(self._normalize(outer.texts.values), True, special_tokens)
-        starts = inner.starts & tf.gather(outer.starts, inner.texts.value_rowids())
-        return outer.join(inner.join(tokenize(self._words_of(inner.texts.values, starts))))
-
-    def _split_around(self, texts: tf.Tensor, normalized: bool, special_tokens: bool) -> Parts:
-        settings, known = self._settings, self._vocabulary
-        special_tokens |= settings["special_tokens_in_text"]
-        recognized = {*settings.get("tokens_in_text", ()), *(known.special_ids if special_tokens else ())}
-        names = {token: token for token in recognized.intersection(settings.get("normalized_tokens", ()))}
-        if not normalized:
-            names = {token: token for token in recognized if token not in names}
-        elif names:
-            with tf.init_scope():
-                contents = self._normalize(tf.constant(list(names))).numpy()
-            names = {token: content.decode() for token, content in zip(names, contents, strict=True)}
-        return split_around(
-            texts,
-            {name: known.ids[token] for token, name in sorted(names.items())},
-            lstrip={names[token] for token in settings.get("lstrip_tokens", ()) if token in names},
-            rstrip={names[token] for token in settings.get("rstrip_tokens", ()) if token in names},
-        )
-
     def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
         return self._sampler(texts, tf.constant(rate, tf.float32), seed)
 
     def _sample_texts(self, texts: tf.Tensor, rate: tf.Tensor, seed: tf.Tensor) -> tf.RaggedTensor:
-        def tokenize(words: tf.RaggedTensor) -> tf.RaggedTensor:
+        def tokenize(texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
             # Equal words may have different samples, so do not tokenise them once.
+            words = self._words_of(texts, starts)
             return words.with_values(self._split(words.values, Dropout(rate, seed))).merge_dims(1, 2)
 
         return self._around_tokens(texts, tokenize)
-
-
-def text_settings(
-    tokens: Sequence[str], lstrip: Sequence[str], rstrip: Sequence[str], normalized: Sequence[str]
-) -> dict[str, list[str]]:
-    """Return the settings of tokens that are recognised in texts, without defaults.
-
-    Args:
-        tokens: those recognised in every text; special tokens are only on request.
-        lstrip: those that take the white space before them.
-        rstrip: those that take the white space after them.
-        normalized: those recognised in normalised texts.
-    """
-    return without_defaults(
-        **dict(zip(_IN_TEXT, map(list, (tokens, lstrip, rstrip, normalized)), strict=True))
-    )
 
 
 def character_ids(ids: Mapping[str, int], suffix: str, missing: int) -> np.ndarray:

@@ -1,15 +1,17 @@
 """Recognition of special and other tokens in texts, inside the TensorFlow graph."""
 
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.text.pretokenizers.characters import row_starts
-from keras_transformer_serving.text.base import WHITE_SPACE
+from keras_transformer.text.pretokenizers.characters import row_starts, shifted
+from keras_transformer_serving.text.base import ALPHABETIC_SYMBOLS, WHITE_SPACE, TokensInText
 
-_SPACES = f"{WHITE_SPACE}*"
+# The characters of words, as "\\w" of Unicode's regular expressions, which is of ASCII in RE2.
+_WORD = r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}%s]" % "".join(
+    rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ALPHABETIC_SYMBOLS
+)
 
 
 class Parts(NamedTuple):
@@ -23,11 +25,6 @@ class Parts(NamedTuple):
     texts: tf.RaggedTensor
     token_ids: tf.Tensor
 
-    @property
-    def starts(self) -> tf.Tensor:
-        """A mask (P,) of the parts that start a text."""
-        return row_starts(self.texts.value_rowids())
-
     def join(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
         """Return the ids of the texts, int32 (B, None), from those of the parts, int32 (P, None)."""
         is_token = self.token_ids >= 0
@@ -36,41 +33,59 @@ class Parts(NamedTuple):
         return self.texts.with_values(tf.concat([tokens, ids], axis=1)).merge_dims(1, 2)
 
 
-def split_around(
-    texts: tf.Tensor,
-    tokens: Mapping[str, int],
-    anywhere: bool = True,
-    *,
-    lstrip: Collection[str] = (),
-    rstrip: Collection[str] = (),
-) -> Parts:
+def split_around(texts: tf.Tensor, tokens: TokensInText) -> Parts:
     """Split texts around the tokens that occur in them, the longest of several at one place.
 
     Args:
         texts: strings (B,).
-        tokens: the tokens and their ids; if there are none, each text is one part.
-        anywhere: True to recognise tokens anywhere in a text, False only at its start.
-        lstrip: the tokens that take the white space before them.
-        rstrip: the tokens that take the white space after them.
+        tokens: the tokens.
 
     Returns:
         The parts.
     """
-    if not tokens:
-        return Parts(tf.RaggedTensor.from_tensor(texts[:, None]), tf.fill([tf.size(texts)], -1))
-    # Longest first: RE2 takes the first of several patterns that match. The byte 0xFF never occurs in UTF-8.
-    patterns = [
-        f"{_SPACES if token in lstrip else ''}{re.escape(token)}{_SPACES if token in rstrip else ''}"
-        for token in sorted(tokens, key=len, reverse=True)
-    ]
-    pattern = f"({'|'.join(patterns)})" if anywhere else rf"\A({'|'.join(patterns)})"
+    # RE2 takes the first of several patterns that match. The byte 0xFF never occurs in UTF-8.
+    pattern = f"({tokens.pattern})" if tokens.anywhere else rf"\A({tokens.pattern})"
     parts = tf.strings.split(tf.strings.regex_replace(texts, pattern, b"\xff\\1\xff"), b"\xff")
-    token_ids = _ids_of(parts.values, tokens)
-    if stripped := {token: id_ for token, id_ in tokens.items() if token in lstrip or token in rstrip}:
-        # No other part can be a token with white space around it: it would have been split.
-        without_space = tf.strings.regex_replace(parts.values, rf"\A{_SPACES}|{_SPACES}\z", "")
-        token_ids = tf.maximum(token_ids, _ids_of(without_space, stripped))
-    return Parts(parts.with_values(tf.where(token_ids >= 0, "", parts.values)), token_ids)
+    if tokens.single_word:
+        parts = _join_parts_of_words(parts, tokens.single_word)
+    strings = parts.values
+    ids = _ids_of(strings, tokens.ids)
+    # Text is before, between and after tokens, so the neighbours of a token are of the same row.
+    if tokens.lstrip:
+        before = shifted(_is_one_of(strings, tokens.lstrip), -1, False)
+        strings = tf.where(before, tf.strings.regex_replace(strings, rf"{WHITE_SPACE}+\z", ""), strings)
+    if tokens.rstrip:
+        after = shifted(_is_one_of(parts.values, tokens.rstrip), 1, False)
+        strings = tf.where(after, tf.strings.regex_replace(strings, rf"\A{WHITE_SPACE}+", ""), strings)
+    return Parts(parts.with_values(tf.where(ids >= 0, "", strings)), ids)
+
+
+def _join_parts_of_words(parts: tf.RaggedTensor, single_word: Collection[str]) -> tf.RaggedTensor:
+    """Return parts in which a token of `single_word` next to a character of a word is part of the text again."""
+    strings, rows = parts.values, parts.value_rowids()
+    is_first, is_last = row_starts(rows), rows != shifted(rows, -1, -1)
+    starts, ends = (
+        tf.strings.regex_full_match(strings, pattern) for pattern in (f"(?s){_WORD}.*", f"(?s).*{_WORD}")
+    )
+    is_empty = strings == ""
+    # The text between two adjacent tokens is empty: the neighbour of one is then the other.
+    inner_end, inner_start = is_empty & ~is_first, is_empty & ~is_last
+    ends |= inner_end & shifted(ends, 1, False)
+    starts |= inner_start & shifted(starts, -1, False)
+    in_word = (shifted(ends, 1, False) & ~is_first) | (shifted(starts, -1, False) & ~is_last)
+    joined = _is_one_of(strings, single_word) & in_word
+    begins = is_first | ~(joined | shifted(joined, 1, False))
+    number = tf.cumsum(tf.cast(begins, tf.int64)) - 1
+    count = tf.math.count_nonzero(begins)
+    texts = tf.RaggedTensor.from_value_rowids(strings, number, count, validate=False)
+    return tf.RaggedTensor.from_value_rowids(
+        tf.strings.reduce_join(texts, axis=-1), tf.boolean_mask(rows, begins), parts.nrows(), validate=False
+    )
+
+
+def _is_one_of(strings: tf.Tensor, tokens: Collection[str]) -> tf.Tensor:
+    """Return a mask of the strings (P,) that are one of some tokens."""
+    return tf.reduce_any(strings[:, None] == tf.constant(sorted(tokens)), axis=1)
 
 
 def _ids_of(strings: tf.Tensor, tokens: Mapping[str, int]) -> tf.Tensor:
@@ -82,20 +97,33 @@ def _ids_of(strings: tf.Tensor, tokens: Mapping[str, int]) -> tf.Tensor:
 
 def tokenize_around(
     texts: tf.Tensor,
-    specials: Mapping[str, int],
-    tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
-    anywhere: bool = True,
+    stages: Sequence[TokensInText],
+    normalize: Callable[[tf.Tensor], tf.Tensor],
+    tokenize: Callable[[tf.Tensor, tf.Tensor], tf.RaggedTensor],
 ) -> tf.RaggedTensor:
-    """Convert special tokens to their ids, and tokenise the text between them.
+    """Convert the tokens in texts to their ids, and tokenise the text between them.
 
     Args:
         texts: strings (B,).
-        specials: special tokens and their ids.
-        tokenize: a function of strings (P,) to int32 ids (P, None).
-        anywhere: True to recognise special tokens anywhere in a text, False only at its start.
+        stages: the tokens of `keras_transformer_serving.text.base.tokens_in_text`, of which the first are recognised
+            before texts are normalised.
+        normalize: a function of strings (P,) to strings (P,).
+        tokenize: a function of normalised strings (P,), and a mask (P,) of those that start a text, to int32 ids
+            (P, None).
 
     Returns:
         int32 `tf.RaggedTensor` (B, None).
     """
-    parts = split_around(texts, specials, anywhere)
-    return parts.join(tokenize(parts.texts.values))
+
+    def around(texts: tf.Tensor, starts: tf.Tensor, place: int) -> tf.RaggedTensor:
+        if place == len(stages):
+            return tokenize(texts, starts)
+        tokens = stages[place]
+        if not tokens.ids:
+            return around(normalize(texts) if place == 0 else texts, starts, place + 1)
+        parts = split_around(texts, tokens)
+        rows = parts.texts.value_rowids()
+        strings, starts = parts.texts.values, row_starts(rows) & tf.gather(starts, rows)
+        return parts.join(around(normalize(strings) if place == 0 else strings, starts, place + 1))
+
+    return around(texts, tf.ones_like(texts, tf.bool), 0)

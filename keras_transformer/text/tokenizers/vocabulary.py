@@ -1,14 +1,28 @@
 """A vocabulary of pieces and special tokens, its serialisation, and the base class of tokenizers that have one."""
 
+import abc
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import tensorflow as tf
+
 from keras_transformer.text.tokenizers.base import Tokenizer
+from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
 from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_serving.text.base import TokensInText, tokens_in_text
 
 ROLES = ("pad", "unknown", "start", "end", "mask")
+# The settings that list the tokens that are recognised in texts, and how.
+_IN_TEXT = (
+    "tokens_in_text",
+    "lstrip_tokens",
+    "rstrip_tokens",
+    "single_word_tokens",
+    "normalized_tokens",
+    "start_tokens",
+)
 
 
 class Vocabulary:
@@ -65,7 +79,11 @@ class Vocabulary:
 
 
 class VocabularyTokenizer(Tokenizer):
-    """Base class of tokenizers with a `Vocabulary`.
+    """Base class of tokenizers with a `Vocabulary`, which recognise tokens in texts.
+
+    A subclass implements `_tokenize_parts` and, if it normalises texts before, `_normalize`. The settings of
+    `text_settings` list the tokens that are recognised in texts, and how; "special_tokens_in_text" is whether special
+    tokens are.
 
     Args:
         pieces: the pieces in the order of their ids.
@@ -108,6 +126,11 @@ class VocabularyTokenizer(Tokenizer):
         self.languages = MappingProxyType({name: known.ids[token] for name, token in languages.items()})
         self.language_after_source = settings.get("language_after_source", False)
         self.language_is_start = settings.get("language_is_start", False)
+        for name in _IN_TEXT:
+            if missing := [token for token in settings.get(name, ()) if token not in known.ids]:
+                raise ValueError(
+                    f"`{name}` must be in the vocabulary. Received: {missing[:5]}, which are missing"
+                )
         self.vocabulary_size: int = len(known.pieces) + settings.get("unused", 0)
         self.empty_ids: tuple[int, ...] = (self.unknown_id,)
 
@@ -120,6 +143,39 @@ class VocabularyTokenizer(Tokenizer):
     def special_token_ids(self) -> dict[str, int]:
         """The special tokens and their ids."""
         return self._vocabulary.special_ids
+
+    @abc.abstractmethod
+    def _tokenize_parts(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
+        """Convert normalised parts of texts (P,), of which some start a text (P,), to int32 ids (P, None)."""
+
+    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        """Normalise strings (P,)."""
+        return texts
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._around_tokens(texts, self._tokenize_parts)
+
+    def _tokenize_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._around_tokens(texts, self._tokenize_parts, special_tokens=True)
+
+    def _around_tokens(
+        self,
+        texts: tf.Tensor,
+        tokenize: Callable[[tf.Tensor, tf.Tensor], tf.RaggedTensor],
+        special_tokens: bool = False,
+    ) -> tf.RaggedTensor:
+        """Convert tokens in texts (B,) to their ids, and tokenise the parts, strings (P,), between them."""
+        return tokenize_around(texts, self._tokens_in_text(special_tokens), self._normalize, tokenize)
+
+    def _tokens_in_text(self, special_tokens: bool) -> list[TokensInText]:
+        def normalize(token: str) -> str:
+            with tf.init_scope():
+                normalized: bytes = self._normalize(tf.constant([token])).numpy()[0]
+            return normalized.decode()
+
+        special_tokens |= self._settings.get("special_tokens_in_text", False)
+        special = self.special_token_ids if special_tokens else {}
+        return tokens_in_text(self._settings, self._vocabulary.ids, special, normalize)
 
     def _id_to_piece(self, id_: int) -> str:
         return self.vocabulary[id_] if id_ < len(self.vocabulary) else ""
@@ -186,6 +242,28 @@ def with_roles(
 def without_defaults(**settings: Any) -> dict[str, Any]:
     """Return settings without empty ones, the defaults, as in the files of earlier versions."""
     return {name: value for name, value in settings.items() if value}
+
+
+def text_settings(
+    tokens: Sequence[str],
+    lstrip: Sequence[str],
+    rstrip: Sequence[str],
+    single_word: Sequence[str],
+    normalized: Sequence[str],
+    start: Sequence[str] = (),
+) -> dict[str, list[str]]:
+    """Return the settings of tokens that are recognised in texts, without defaults.
+
+    Args:
+        tokens: those recognised in every text; special tokens are only on request.
+        lstrip: those that take the white space before them.
+        rstrip: those that take the white space after them.
+        single_word: those recognised only where no character of a word is next to them.
+        normalized: those recognised in normalised texts.
+        start: those recognised only at the start of a text.
+    """
+    lists = (tokens, lstrip, rstrip, single_word, normalized, start)
+    return without_defaults(**dict(zip(_IN_TEXT, map(list, lists), strict=True)))
 
 
 def row_settings(pair_separators: int, lstrip_mask: bool, source_prefix: Sequence[str]) -> dict[str, Any]:

@@ -10,11 +10,16 @@ import tensorflow_text
 from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.subword import WordTokenizer
-from keras_transformer.text.tokenizers.vocabulary import unused_ids, without_defaults
+from keras_transformer.text.tokenizers.vocabulary import (
+    row_settings,
+    text_settings,
+    unused_ids,
+    without_defaults,
+)
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 from keras_transformer_options.arguments import check_not_negative
-from keras_transformer_serving.text.subword import following_text
+from keras_transformer_serving.text.subword import following_text, initial_text
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
 _CONTINUES = "##"
@@ -39,7 +44,17 @@ class WordPieceTokenizer(WordTokenizer):
         isolate_ideographs: whether each Chinese character is a word of its own.
         special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
         special_tokens_in_text: whether to recognise special tokens in texts: "[MASK]" as one token, not three words.
+        tokens_in_text: other tokens that are recognised in every text, such as "[E1]".
+        lstrip_tokens: the tokens that take the white space before them where they are recognised.
+        rstrip_tokens: the tokens that take the white space after them.
+        single_word_tokens: the tokens that are recognised only where no character of a word is next to them.
+        normalized_tokens: the tokens that are recognised in normalised texts.
+        added_tokens: the tokens of `vocabulary` that words do not have as pieces.
         clean_up: whether `detokenize` removes the spaces before punctuation.
+        skip_special_tokens: whether decoded texts are without special tokens, except the unknown token.
+        pair_separators: the number of end tokens between the texts of a pair.
+        lstrip_mask: whether a mask token takes the white space before it.
+        source_prefix: tokens before each source of an encoder–decoder, which decoded texts are without.
         unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
             pieces.
 
@@ -72,7 +87,17 @@ class WordPieceTokenizer(WordTokenizer):
         isolate_ideographs: bool = True,
         special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
         special_tokens_in_text: bool = False,
+        tokens_in_text: Sequence[str] = (),
+        lstrip_tokens: Sequence[str] = (),
+        rstrip_tokens: Sequence[str] = (),
+        single_word_tokens: Sequence[str] = (),
+        normalized_tokens: Sequence[str] = (),
+        added_tokens: Sequence[str] = (),
         clean_up: bool = False,
+        skip_special_tokens: bool = False,
+        pair_separators: int = 1,
+        lstrip_mask: bool = False,
+        source_prefix: Sequence[str] = (),
         unused: int = 0,
     ):
         check_not_negative(unused=unused)
@@ -85,7 +110,13 @@ class WordPieceTokenizer(WordTokenizer):
             "special_tokens": dict(special_tokens),
             "special_tokens_in_text": special_tokens_in_text,
             "clean_up": clean_up,
-            **without_defaults(unused=unused),
+            **row_settings(pair_separators, lstrip_mask, source_prefix),
+            **text_settings(
+                tokens_in_text, lstrip_tokens, rstrip_tokens, single_word_tokens, normalized_tokens
+            ),
+            **without_defaults(
+                added_tokens=list(added_tokens), skip_special_tokens=skip_special_tokens, unused=unused
+            ),
         }
         super().__init__(vocabulary, settings)
         known = self._vocabulary
@@ -93,14 +124,20 @@ class WordPieceTokenizer(WordTokenizer):
             raise ValueError(
                 f"`vocabulary` must not hold U+0000. Received: {bad[0]!r} at {known.ids[bad[0]]}"
             )
+        if skip_special_tokens:
+            self._skipped_ids = tuple(sorted({*known.special_ids.values()} - {self.unknown_id}))
         self._words = bert_words(clean_text, isolate_ideographs, strip_accents, lowercase)
+        added = {*added_tokens}
         with tf.init_scope(), tf.device("CPU"):
             pieces = [*known.pieces, *[""] * unused]
-            self._initial_texts = tf.constant(pieces)
+            self._initial_texts = tf.constant([initial_text(piece, clean_up) for piece in pieces])
             self._following_texts = tf.constant([following_text(piece, clean_up) for piece in pieces])
             self._fast = tensorflow_text.FastWordpieceTokenizer(
-                # No word has the space that stands for an id without a piece.
-                [piece or f" {id_}" for id_, piece in enumerate(known.pieces)],
+                # No word has a space, as those of ids without a piece, and of tokens that are no pieces, have.
+                [
+                    piece if piece and piece not in added else f" {id_}"
+                    for id_, piece in enumerate(known.pieces)
+                ],
                 _CONTINUES,
                 _MAX_WORD_LENGTH * _MAX_CHARACTER_BYTES,
                 tf.int32,
@@ -239,6 +276,10 @@ class WordPieceTokenizer(WordTokenizer):
             segments = tf.concat([tf.zeros_like(first_ids), tf.ones_like(second_ids)], axis=1)
             ids = tf.concat([first_ids, second_ids], axis=1)
             return {"ids": ids.to_tensor(self.pad_id), "segment_ids": segments.to_tensor(0)}
+
+    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        # Words are split from the text as it is, unless tokens are recognised in what is normalised.
+        return self._words.normalize(texts) if self._settings.get("normalized_tokens") else texts
 
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
         too_long = tf.strings.length(words, unit="UTF8_CHAR") > _MAX_WORD_LENGTH

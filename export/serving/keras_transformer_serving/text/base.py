@@ -1,19 +1,137 @@
 """The base class of tokenizers, which converts special tokens and decodes ids."""
 
 import abc
+import dataclasses
+import functools
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 # Unicode's white space, as a class of a regular expression.
 WHITE_SPACE = "[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
-_SPACES = f"{WHITE_SPACE}*"
+# Symbols that Unicode counts as letters: circled and squared ones.
+ALPHABETIC_SYMBOLS = (
+    (0x24B6, 0x24E9),
+    (0x1F130, 0x1F149),
+    (0x1F150, 0x1F169),
+    (0x1F170, 0x1F189),
+)
+_JOINERS = "\u200c\u200d"
+_NUM_STAGES = 3  # of `tokens_in_text`
+
+
+@dataclasses.dataclass(frozen=True)
+class TokensInText:
+    """Tokens that are recognised in texts, as "added tokens" of the `tokenizers` library are.
+
+    Attributes:
+        ids: the tokens, as they are written in texts, and their ids.
+        lstrip: the tokens that take the white space before them.
+        rstrip: the tokens that take the white space after them.
+        single_word: the tokens that are recognised only between characters that are not of words.
+        anywhere: True to recognise tokens anywhere in a text, False only at its start.
+    """
+
+    ids: Mapping[str, int]
+    lstrip: frozenset[str] = frozenset()
+    rstrip: frozenset[str] = frozenset()
+    single_word: frozenset[str] = frozenset()
+    anywhere: bool = True
+
+    @functools.cached_property
+    def pattern(self) -> str:
+        """The regular expression of all tokens, the longest of several at one place."""
+        return "|".join(re.escape(token) for token in sorted(self.ids, key=len, reverse=True))
+
+    @functools.cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self.pattern if self.anywhere else rf"\A(?:{self.pattern})")
+
+    def split(self, text: str) -> list[str | int]:
+        """Split a text around the tokens that occur in it.
+
+        Args:
+            text: the text.
+
+        Returns:
+            The parts in order: the id of each token, and the text between them, which may be empty.
+        """
+        if not self.ids:
+            return [text]
+        parts: list[str | int] = []
+        end = 0
+        for match in self._compiled.finditer(text):
+            token, start, stop = match[0], match.start(), match.end()
+            if token in self.single_word and (_is_word(text[:start][-1:]) or _is_word(text[stop : stop + 1])):
+                continue
+            between = text[end:start]
+            parts += [_TRAILING.sub("", between) if token in self.lstrip else between, self.ids[token]]
+            end = _LEADING.match(text, stop).end() if token in self.rstrip else stop  # type: ignore[union-attr]
+        rest = text[end:]  # after a token at the start, it may be one itself
+        return [*parts, rest if self.anywhere else self.ids.get(rest, rest)]
+
+
+_LEADING = re.compile(f"{WHITE_SPACE}*")
+_TRAILING = re.compile(rf"{WHITE_SPACE}+\Z")
+
+
+def tokens_in_text(
+    settings: Mapping[str, Any],
+    ids: Mapping[str, int],
+    special: Mapping[str, int],
+    normalize: Callable[[str], str],
+) -> list[TokensInText]:
+    """Return the tokens that a tokenizer recognises: in texts, in normalised texts, and at the start of what remains.
+
+    Args:
+        settings: the settings in the tokenizer's file.
+        ids: the pieces and their ids.
+        special: the special tokens to recognise.
+        normalize: the normalisation of texts.
+    """
+    tokens = settings.get("tokens_in_text", ())
+    at_start = {*(tokens if settings.get("place_in_text") == "start" else settings.get("start_tokens", ()))}
+    recognized = {**{token: ids[token] for token in tokens}, **special}
+    in_normalized = {*settings.get("normalized_tokens", ())}
+
+    def stage(chosen: list[str], write: Callable[[str], str] = str, anywhere: bool = True) -> TokensInText:
+        names = {token: write(token) for token in sorted(chosen)}
+
+        def flagged(name: str) -> frozenset[str]:
+            return frozenset(names[token] for token in settings.get(name, ()) if token in names)
+
+        return TokensInText(
+            {name: recognized[token] for token, name in names.items() if name},
+            *map(flagged, ("lstrip_tokens", "rstrip_tokens", "single_word_tokens")),
+            anywhere,
+        )
+
+    others = [token for token in recognized if token not in at_start]
+    return [
+        stage([token for token in others if token not in in_normalized]),
+        stage([token for token in others if token in in_normalized], normalize),
+        stage([token for token in recognized if token in at_start], anywhere=False),
+    ]
+
+
+def _is_word(character: str) -> bool:
+    """Return whether a character, or none, is one of a word, as "\\w" of Unicode's regular expressions."""
+    if not character:
+        return False
+    category = unicodedata.category(character)
+    return (
+        category[0] in "LM"
+        or category in ("Nd", "Nl", "Pc")
+        or character in _JOINERS
+        or any(first <= ord(character) <= last for first, last in ALPHABETIC_SYMBOLS)
+    )
 
 
 class Tokenizer(abc.ABC):
     """Convert text to ids and back.
 
-    A subclass sets the attributes and implements `_cut` and `_join`.
+    A subclass sets the attributes and implements `_cut` and `_join`, and optionally `_normalize` and `_prepare`.
 
     Attributes:
         pad_id: the padding id; None if there is none.
@@ -29,8 +147,9 @@ class Tokenizer(abc.ABC):
         languages: the id of each language's token, by the code of the language.
         language_after_source: whether a source is followed by the token of its language, instead of beginning with it.
         language_is_start: whether a target begins with the token of its language in place of the start token.
-        _in_text: the special tokens that are recognised in every text, and their ids.
-        _anywhere: whether they are recognised anywhere in a text, or only at its start.
+        _settings: the settings in the tokenizer's file, among them those of tokens that are recognised in texts.
+        _ids: the pieces and their ids.
+        _skipped_ids: other ids that decoded texts are without.
     """
 
     pad_id: int | None
@@ -46,12 +165,21 @@ class Tokenizer(abc.ABC):
     languages: Mapping[str, int] = {}
     language_after_source: bool = False
     language_is_start: bool = False
-    _in_text: Mapping[str, int] = {}
-    _anywhere: bool = True
+    _settings: Mapping[str, Any] = {}
+    _ids: Mapping[str, int] = {}
+    _skipped_ids: Collection[int] = ()
 
     @abc.abstractmethod
     def _cut(self, text: str) -> list[int]:
-        """Convert a text without special tokens to ids."""
+        """Convert a normalised and prepared text without special tokens to ids."""
+
+    def _normalize(self, text: str) -> str:
+        """Normalise a text."""
+        return text
+
+    def _prepare(self, part: str, starts: bool) -> str:
+        """Return a normalised part of a text, which may start it, as `_cut` takes it."""
+        return part
 
     @abc.abstractmethod
     def _join(self, ids: list[int]) -> str:
@@ -69,7 +197,7 @@ class Tokenizer(abc.ABC):
             text: the text, without lone surrogates.
             special_tokens: whether to convert special tokens in the text to their ids.
         """
-        return _around(text, self.special_token_ids if special_tokens else {}, self._tokenize)
+        return self._tokenize(text, True, self._tokens_in_text[special_tokens])
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """Convert ids to text, up to the first end id and without padding and start ids.
@@ -83,12 +211,36 @@ class Tokenizer(abc.ABC):
         for place, id_ in enumerate(map(int, ids)):
             if id_ == self.end_id and (place > 0 or self.start_id != self.end_id):
                 break
-            if id_ not in (self.start_id, self.pad_id, *self.source_prefix_ids):
+            if id_ not in (self.start_id, self.pad_id, *self.source_prefix_ids, *self._skipped_ids):
                 kept.append(id_)
         return self._join(kept)
 
-    def _tokenize(self, text: str) -> list[int]:
-        return _around(text, self._in_text, self._cut, self._anywhere)
+    @functools.cached_property
+    def _tokens_in_text(self) -> list[list[TokensInText]]:
+        """The tokens to recognise without and with special tokens."""
+        always = self._settings.get("special_tokens_in_text", False)
+        return [
+            tokens_in_text(
+                self._settings,
+                self._ids,
+                self.special_token_ids if always or wanted else {},
+                self._normalize,
+            )
+            for wanted in (False, True)
+        ]
+
+    def _tokenize(self, text: str, starts: bool, stages: Sequence[TokensInText]) -> list[int]:
+        """Convert a part of a text, which may start it, to ids, by the tokens that remain to be recognised."""
+        ids: list[int] = []
+        for place, part in enumerate(stages[0].split(text)):
+            if isinstance(part, int):
+                ids.append(part)
+            elif part:
+                here = starts and place == 0
+                part = self._normalize(part) if len(stages) == _NUM_STAGES else part
+                rest = stages[1:]
+                ids += self._tokenize(part, here, rest) if rest else self._cut(self._prepare(part, here))
+        return ids
 
 
 class VocabularyTokenizer(Tokenizer):
@@ -100,6 +252,7 @@ class VocabularyTokenizer(Tokenizer):
     """
 
     def __init__(self, pieces: Sequence[str], settings: Mapping[str, Any]) -> None:
+        self._settings = settings
         roles = settings["special_tokens"]
         self.pieces = [*pieces, *[""] * settings.get("unused", 0)]
         self._ids = {piece: id_ for id_, piece in enumerate(pieces)}
@@ -114,57 +267,3 @@ class VocabularyTokenizer(Tokenizer):
         self.languages = {name: self._ids[token] for name, token in settings.get("languages", {}).items()}
         self.language_after_source = settings.get("language_after_source", False)
         self.language_is_start = settings.get("language_is_start", False)
-        if settings.get("special_tokens_in_text"):
-            self._in_text = self.special_token_ids
-
-
-def split_around(
-    text: str,
-    tokens: Mapping[str, int],
-    anywhere: bool = True,
-    *,
-    lstrip: Collection[str] = (),
-    rstrip: Collection[str] = (),
-) -> list[str | int]:
-    """Split a text around the tokens that occur in it, the longest of several at one place.
-
-    Args:
-        text: the text.
-        tokens: the tokens and their ids.
-        anywhere: True to recognise tokens anywhere in a text, False only at its start.
-        lstrip: the tokens that take the white space before them.
-        rstrip: the tokens that take the white space after them.
-
-    Returns:
-        The parts in order: the id of each token, the text between them, which may be empty.
-    """
-    if not tokens:
-        return [text]
-    patterns = (
-        f"{_SPACES if token in lstrip else ''}{re.escape(token)}{_SPACES if token in rstrip else ''}"
-        for token in sorted(tokens, key=len, reverse=True)
-    )
-    start = "" if anywhere else r"\A"
-    parts: list[str | int] = []
-    end = 0
-    for match in re.finditer(f"{start}(?:{'|'.join(patterns)})", text):
-        token = match[0] if match[0] in tokens else re.sub(rf"\A{_SPACES}|{_SPACES}\Z", "", match[0])
-        parts += [text[end : match.start()], tokens[token]]
-        end = match.end()
-    rest = text[end:]  # after a token at the start, it may be one itself
-    return [*parts, tokens.get(rest, rest)]
-
-
-def _around(
-    text: str, specials: Mapping[str, int], cut: Callable[[str], list[int]], anywhere: bool = True
-) -> list[int]:
-    """Convert special tokens to their ids, and split the text between them.
-
-    Args:
-        text: the text.
-        specials: special tokens and their ids.
-        cut: a function from text to ids.
-        anywhere: True to recognise special tokens anywhere in a text, False only at its start.
-    """
-    parts = split_around(text, specials, anywhere)
-    return [id_ for part in parts for id_ in ([part] if isinstance(part, int) else cut(part) if part else [])]

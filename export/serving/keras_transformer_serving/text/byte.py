@@ -18,12 +18,10 @@ class ByteTokenizer(VocabularyTokenizer):
         first = list(dict.fromkeys(settings["special_tokens"].values()))
         extra = settings["extra_tokens"]
         super().__init__([*first, *(f"<0x{byte:02X}>" for byte in range(256)), *extra], settings)
-        in_text: Mapping[str, int] = {
+        self.special_token_ids: Mapping[str, int] = {
             **self.special_token_ids,
             **{token: self._ids[token] for token in extra},
         }
-        self.special_token_ids = in_text
-        self._in_text = in_text if settings["special_tokens_in_text"] else {}
         self._offset = len(first)
         bytes_ = (bytes([byte]) for byte in range(256))
         unused = [b""] * settings.get("unused", 0)

@@ -9,11 +9,13 @@ import json
 
 import sentencepiece
 
+from keras_transformer_serving import protobuf
 from keras_transformer_serving.text.base import Tokenizer, VocabularyTokenizer
 from keras_transformer_serving.text.unigram import Unigram
 
 _SPACE = "\u2581"
 _UNKNOWN = " \u2047 "
+_NORMALIZER, _CHARSMAP = 3, 2  # fields of a model and of its normaliser
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -70,16 +72,23 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         sentence_piece_model = base64.b64decode(content["model"])
         processor = sentencepiece.SentencePieceProcessor(model_proto=sentence_piece_model)
         self._processor = processor
+        if settings.get("normalized_tokens"):
+            content_of_map = character_normalizer(precompiled_charsmap(sentence_piece_model))
+            self._normalizer = sentencepiece.SentencePieceProcessor(model_proto=content_of_map)
         self._unigram = Unigram.of(sentence_piece_model)
         self._keeps_spaces = keeps_spaces(processor)
-        self._in_text = {token: self._ids[token] for token in settings["tokens_in_text"]}
-        self._anywhere = settings["place_in_text"] == "anywhere"
         special_ids = {*self.special_token_ids.values(), *self.languages.values()}
         self._ids_of_pieces = {piece: id_ for id_, piece in enumerate(vocabulary) if id_ not in special_ids}
         self._contents = [piece.replace(_SPACE, " ") for piece in self.pieces]
         for id_ in special_ids:
             self._contents[id_] = ""
         self._contents[self.unknown_id] = _UNKNOWN
+
+    def _normalize(self, text: str) -> str:
+        if not self._settings.get("normalized_tokens"):
+            return text  # the model normalises it
+        normalized: str = self._normalizer.normalize(text)
+        return normalized
 
     def _cut(self, text: str) -> list[int]:
         if self._unigram is None:
@@ -104,3 +113,34 @@ def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:
         processor: the model's processor.
     """
     return bool(processor.normalize("  a") == "\u2581\u2581\u2581a")
+
+
+def precompiled_charsmap(model: bytes) -> bytes:
+    """Return the character map of a serialised model, b"" if it has none."""
+    specs = [value for number, value in protobuf.fields(memoryview(model)) if number == _NORMALIZER]
+    maps = [
+        bytes(value)
+        for spec in specs
+        if isinstance(spec, memoryview)
+        for number, value in protobuf.fields(spec)
+        if number == _CHARSMAP and isinstance(value, memoryview)
+    ]
+    return maps[-1] if maps else b""
+
+
+def character_normalizer(charsmap: bytes) -> bytes:
+    """Return a model that normalises texts by a character map and does not change spaces; it has no pieces of texts.
+
+    Args:
+        charsmap: the map, in SentencePiece's format.
+    """
+    message = protobuf.message
+    unknown = message((1, "<unk>"), (3, 2))
+    letter = message((1, "a"))  # a model must have a piece
+    without_changes = ((3, False), (4, False), (5, False))  # prefix space, removal and escapes of spaces
+    return message(
+        (1, unknown),
+        (1, letter),
+        (2, message((3, 4))),  # of characters
+        (_NORMALIZER, message((_CHARSMAP, charsmap), *without_changes)),
+    )

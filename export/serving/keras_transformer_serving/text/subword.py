@@ -4,10 +4,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer_serving.text.base import VocabularyTokenizer, split_around
+from keras_transformer_serving.text.base import VocabularyTokenizer
 
-# Pieces joined to the previous word without a space, as in the decoder of the `tokenizers` library.
-_CLOSE = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
+# What the decoder of the `tokenizers` library replaces in each piece.
+_CLEANED = (
+    *((f" {mark}", mark) for mark in (".", "?", "!", ",")),
+    (" ' ", "'"),
+    *((f" {ending}", ending) for ending in ("n't", "'m")),
+    (" do not", " don't"),
+    *((f" {ending}", ending) for ending in ("'s", "'ve", "'re")),
+)
 _CONTINUES = "##"
 _END = "</w>"
 _SPACE = "\u2581"
@@ -41,71 +47,11 @@ class _LibraryTokenizer(VocabularyTokenizer):
         return ids
 
 
-class _PairTokenizer(_LibraryTokenizer):
-    """Base class of byte-pair encoding, which recognises tokens in texts before and after normalisation."""
-
-    def _build(self, library: Any, content: dict[str, Any]) -> Any:
-        self._settings = settings = content["settings"]
-        tokenizer = self._build_model(library, settings, _merges(content))
-        self._recognized = {
-            special_tokens: [
-                self._split_options(normalized, special_tokens or bool(self._in_text))
-                for normalized in (False, True)
-            ]
-            for special_tokens in (False, True)
-        }
-        return tokenizer
-
-    def _build_model(self, library: Any, settings: dict[str, Any], merges: list[tuple[str, ...]]) -> Any:
-        """Return the library's tokenizer."""
-        raise NotImplementedError
-
-    def _normalize(self, text: str) -> str:
-        return text
-
-    def _prepare(self, part: str, starts: bool) -> str:
-        """Return a part of a text, which may start it, as the library's tokenizer splits it."""
-        return part
-
-    def _split_options(self, normalized: bool, special_tokens: bool) -> dict[str, Any]:
-        """Return arguments of `split_around`."""
-        settings = self._settings
-        recognized = {
-            *settings.get("tokens_in_text", ()),
-            *(self.special_token_ids if special_tokens else ()),
-        }
-        in_normalized = recognized.intersection(settings.get("normalized_tokens", ()))
-        chosen = in_normalized if normalized else recognized - in_normalized
-        names = {token: self._normalize(token) if normalized else token for token in chosen}
-        return {
-            "tokens": {name: self._ids[token] for token, name in sorted(names.items())},
-            "lstrip": {names[token] for token in settings.get("lstrip_tokens", ()) if token in names},
-            "rstrip": {names[token] for token in settings.get("rstrip_tokens", ()) if token in names},
-        }
-
-    def tokenize(self, text: str, special_tokens: bool = False) -> list[int]:
-        """Convert a text to ids, without special ids around them.
-
-        Args:
-            text: the text, without lone surrogates.
-            special_tokens: whether to convert special tokens in the text to their ids.
-        """
-        before, after = self._recognized[special_tokens]
-        ids: list[int] = []
-        for place, part in enumerate(split_around(text, **before)):
-            inner = [part] if isinstance(part, int) else split_around(self._normalize(part), **after)
-            for inner_place, string in enumerate(inner):
-                if isinstance(string, int):
-                    ids.append(string)
-                elif string:
-                    ids += self._cut(self._prepare(string, place == inner_place == 0))
-        return ids
-
-
-class BytePairTokenizer(_PairTokenizer):
+class BytePairTokenizer(_LibraryTokenizer):
     """Convert text to ids and back with byte-level BPE."""
 
-    def _build_model(self, library: Any, settings: dict[str, Any], merges: list[tuple[str, ...]]) -> Any:
+    def _build(self, library: Any, content: dict[str, Any]) -> Any:
+        settings, merges = content["settings"], _merges(content)
         self._contents = [byte_level_content(piece) for piece in self.pieces]
         self._normalizer = library.normalizers.NFC() if settings.get("normalization") else None
         split = library.pre_tokenizers
@@ -127,10 +73,11 @@ class BytePairTokenizer(_PairTokenizer):
         return b"".join(self._contents[id_] for id_ in ids).decode(errors="replace")
 
 
-class LlamaTokenizer(_PairTokenizer):
+class LlamaTokenizer(_LibraryTokenizer):
     """Convert text to ids and back with character-level BPE and byte fallback."""
 
-    def _build_model(self, library: Any, settings: dict[str, Any], merges: list[tuple[str, ...]]) -> Any:
+    def _build(self, library: Any, content: dict[str, Any]) -> Any:
+        settings, merges = content["settings"], _merges(content)
         self._scheme = settings["prepend_scheme"]
         steps = library.decoders
         self._decoder = steps.Sequence([steps.Replace(_SPACE, " "), steps.ByteFallback(), steps.Fuse()])
@@ -170,18 +117,29 @@ class WordPieceTokenizer(_LibraryTokenizer):
 
     def _build(self, library: Any, content: dict[str, Any]) -> Any:
         settings = content["settings"]
+        self._initial = [initial_text(piece, settings["clean_up"]) for piece in self.pieces]
         self._following = [following_text(piece, settings["clean_up"]) for piece in self.pieces]
+        if settings.get("skip_special_tokens"):
+            self._skipped_ids = {*self.special_token_ids.values()} - {self.unknown_id}
+        added = {*settings.get("added_tokens", ())}
+        ids = {piece: id_ for piece, id_ in self._ids.items() if piece not in added}
         return _bert_words(
             library,
-            library.models.WordPiece(self._ids, unk_token=settings["special_tokens"]["unknown"]),
+            library.models.WordPiece(ids, unk_token=settings["special_tokens"]["unknown"]),
             clean_text=settings["clean_text"],
             handle_chinese_chars=settings["isolate_ideographs"],
             strip_accents=settings["strip_accents"],
             lowercase=settings["lowercase"],
         )
 
+    def _normalize(self, text: str) -> str:
+        if not self._settings.get("normalized_tokens"):
+            return text  # `_cut` normalises it
+        normalized: str = self._library.normalizer.normalize_str(text)
+        return normalized
+
     def _join(self, ids: list[int]) -> str:
-        return "".join([*(self.pieces[id_] for id_ in ids[:1]), *(self._following[id_] for id_ in ids[1:])])
+        return "".join([*(self._initial[id_] for id_ in ids[:1]), *(self._following[id_] for id_ in ids[1:])])
 
 
 def _byte_characters() -> tuple[str, ...]:
@@ -208,16 +166,22 @@ def byte_fallback_ids(ids: Mapping[str, int]) -> dict[int, int]:
     return {byte: ids[name] for byte, name in names.items() if name in ids}
 
 
-def following_text(piece: str, clean_up: bool) -> str:
-    """Return the text of a WordPiece that is not the first of its row.
+def initial_text(piece: str, clean_up: bool) -> str:
+    """Return the text of a WordPiece that is the first of its row.
 
     Args:
         piece: the piece.
         clean_up: whether there are no spaces before punctuation.
     """
-    if piece.startswith(_CONTINUES):
-        return piece.removeprefix(_CONTINUES)
-    return piece if clean_up and piece.startswith(_CLOSE) else f" {piece}"
+    for old, new in _CLEANED if clean_up else ():
+        piece = piece.replace(old, new)
+    return piece
+
+
+def following_text(piece: str, clean_up: bool) -> str:
+    """Return the text of a WordPiece that is not the first of its row; see `initial_text`."""
+    continues = piece.startswith(_CONTINUES)
+    return initial_text(piece.removeprefix(_CONTINUES) if continues else f" {piece}", clean_up)
 
 
 def _merges(content: dict[str, Any]) -> list[tuple[str, ...]]:
