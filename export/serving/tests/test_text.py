@@ -214,7 +214,13 @@ def test_tokens_take_spaces_and_are_single_words():
     tokens = base.TokensInText({"<l>": 1, "<r>": 2, "<w>": 3, "w": 4}, *flags)
     assert tokens.split("a \n<l> b") == ["a", 1, " b"]
     assert tokens.split("a <r>\u3000 b<r>") == ["a ", 2, "b", 2, ""]
-    assert tokens.split("w ww w_ (w) e\u0301w w\u200d é<w>") == ["", 4, " ww w_ (", 4, ") e\u0301w w\u200d é<w>"]
+    assert tokens.split("w ww w_ (w) e\u0301w w\u200d é<w>") == [
+        "",
+        4,
+        " ww w_ (",
+        4,
+        ") e\u0301w w\u200d é<w>",
+    ]
     assert tokens.split("<r> <l>w") == ["", 2, "", 1, "", 4, ""]
 
 

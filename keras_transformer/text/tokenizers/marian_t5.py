@@ -124,14 +124,8 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             **without_defaults(special_tokens_in_text=special_tokens_in_text),
             **row_settings(pair_separators, lstrip_mask, source_prefix),
             **text_settings(
-                tokens_in_text,
-                lstrip_tokens,
-                rstrip_tokens,
-                single_word_tokens,
-                normalized_tokens,
-                start_tokens,
+                (), lstrip_tokens, rstrip_tokens, single_word_tokens, normalized_tokens, start_tokens
             ),
-            "tokens_in_text": list(tokens_in_text),
             **language_settings(languages, language_after_source, language_is_start),
         }
         super().__init__(vocabulary, settings)

@@ -8,10 +8,9 @@ import tensorflow as tf
 from keras_transformer.text.pretokenizers.characters import row_starts, shifted
 from keras_transformer_serving.text.base import ALPHABETIC_SYMBOLS, WHITE_SPACE, TokensInText
 
-# The characters of words, as "\\w" of Unicode's regular expressions, which is of ASCII in RE2.
-_WORD = r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}%s]" % "".join(
-    rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ALPHABETIC_SYMBOLS
-)
+# The characters of words, as in the class `w` of Unicode's regular expressions; RE2's has ASCII alone.
+_SYMBOLS = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ALPHABETIC_SYMBOLS)
+_WORD = rf"[\p{{L}}\p{{M}}\p{{Nd}}\p{{Nl}}\p{{Pc}}\x{{200c}}\x{{200d}}{_SYMBOLS}]"
 
 
 class Parts(NamedTuple):

@@ -21,7 +21,6 @@ export class ByteTokenizer extends VocabularyTokenizer {
     const extra: string[] = settings.extra_tokens;
     super([...first, ...range(256).map(byteName), ...extra], settings);
     this.specialTokenIds = new Map([...this.specialTokenIds, ...this.idsOf(extra)]);
-    if (settings.special_tokens_in_text) this.inText = this.specialTokenIds;
     this.offset = first.length;
     const bytes = range(256).map((byte) => Uint8Array.of(byte));
     const unused = range(settings.unused ?? 0).map(() => new Uint8Array());

@@ -67,6 +67,18 @@ export class Normalizer {
     return decodeUtf8(Uint8Array.from(output));
   }
 
+  /** Return a text in which the character map is applied, without changes of spaces. */
+  mapped(text: string): string {
+    const input = encodeUtf8(text);
+    const output: number[] = [];
+    for (let begin = 0; begin < input.length; ) {
+      const [replaced, length] = this.prefix(input, begin);
+      output.push(...replaced);
+      begin += length;
+    }
+    return decodeUtf8(Uint8Array.from(output));
+  }
+
   /** Return what replaces the first character or characters from a place on, and their number of bytes. */
   private prefix(input: Uint8Array, begin: number): [Uint8Array, number] {
     const symbol = longestSymbol(this.symbols, input, begin);

@@ -10,9 +10,7 @@ import {
   decodeUtf8,
   encodeUtf8,
   removePrefix,
-  splitAround,
   type Settings,
-  type SplitOptions,
 } from "./tokenizer.js";
 
 const META_SPACE = "\u2581";
@@ -47,58 +45,13 @@ export class Merges {
   }
 }
 
-type Recognized = [before: [Map<string, number>, SplitOptions], after: [Map<string, number>, SplitOptions]];
-
-/** Base class of byte-pair encoding, which recognises tokens in texts before and after normalisation. */
+/** Base class of byte-pair encoding. */
 abstract class PairTokenizer extends VocabularyTokenizer {
-  protected readonly settings: Settings;
   protected readonly merges: Merges;
-  private readonly recognized = new Map<boolean, Recognized>();
 
   constructor(file: PairFile) {
     super(file.vocabulary, file.settings);
-    this.settings = file.settings;
     this.merges = new Merges(this.ids, file.merges);
-  }
-
-  protected abstract normalize(text: string): string;
-
-  /** Return a part of a text, which may start it, as `cut` takes it. */
-  protected abstract prepare(part: string, starts: boolean): string;
-
-  override tokenize(text: string, specialTokens = false): number[] {
-    const [before, after] = this.recognize(specialTokens);
-    return splitAround(text, ...before).flatMap((part, place) => {
-      if (typeof part === "number") return [part];
-      return splitAround(this.normalize(part), ...after).flatMap((inner, innerPlace) => {
-        if (typeof inner === "number") return [inner];
-        return inner ? this.cut(this.prepare(inner, place === 0 && innerPlace === 0)) : [];
-      });
-    });
-  }
-
-  private recognize(specialTokens: boolean): Recognized {
-    let found = this.recognized.get(specialTokens);
-    if (!found) {
-      const special = specialTokens || this.inText.size > 0;
-      found = [this.splitOptions(false, special), this.splitOptions(true, special)];
-      this.recognized.set(specialTokens, found);
-    }
-    return found;
-  }
-
-  private splitOptions(normalized: boolean, specialTokens: boolean): [Map<string, number>, SplitOptions] {
-    const list = (name: string): string[] => this.settings[name] ?? [];
-    const inNormalized = new Set(list("normalized_tokens"));
-    const all = [...list("tokens_in_text"), ...(specialTokens ? this.specialTokenIds.keys() : [])];
-    const chosen = [...new Set(all)].filter((token) => inNormalized.has(token) === normalized);
-    const names = new Map(chosen.map((token) => [token, normalized ? this.normalize(token) : token]));
-    const named = (tokens: string[]): Set<string> =>
-      new Set(tokens.filter((token) => names.has(token)).map((token) => names.get(token)!));
-    return [
-      new Map([...names].sort().map(([token, name]) => [name, this.ids.get(token)!])),
-      { lstrip: named(list("lstrip_tokens")), rstrip: named(list("rstrip_tokens")) },
-    ];
   }
 }
 
@@ -137,12 +90,8 @@ export class BytePairTokenizer extends PairTokenizer {
     this.contents = this.pieces.map(byteLevelContent);
   }
 
-  protected normalize(text: string): string {
+  protected override normalize(text: string): string {
     return this.settings.normalization ? text.normalize("NFC") : text;
-  }
-
-  protected prepare(part: string): string {
-    return part;
   }
 
   protected cut(text: string): number[] {
@@ -177,12 +126,12 @@ export class LlamaTokenizer extends PairTokenizer {
     this.scheme = this.settings.prepend_scheme;
   }
 
-  protected normalize(text: string): string {
+  protected override normalize(text: string): string {
     if (this.scheme === "first" || this.scheme === "always" || !text) return text;
     return (this.scheme === "legacy" ? META_SPACE : "") + text.replaceAll(" ", META_SPACE);
   }
 
-  protected prepare(part: string, starts: boolean): string {
+  protected override prepare(part: string, starts: boolean): string {
     const escaped = part.replaceAll(" ", META_SPACE);
     const prepended = this.scheme === "always" || (this.scheme === "first" && starts);
     return prepended && !escaped.startsWith(META_SPACE) ? META_SPACE + escaped : escaped;

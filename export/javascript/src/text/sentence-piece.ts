@@ -232,8 +232,6 @@ export class MarianT5Tokenizer extends VocabularyTokenizer {
     super(file.vocabulary, file.settings);
     this.model = new SentencePieceModel(Uint8Array.from(atob(file.model), (unit) => unit.charCodeAt(0)));
     this.keepsSpaces = keepsSpaces(this.model);
-    this.inText = this.idsOf(file.settings.tokens_in_text);
-    this.anywhere = file.settings.place_in_text === "anywhere";
     const special = new Set([...this.specialTokenIds.values(), ...this.languages.values()]);
     const entries = file.vocabulary.map((piece, id): [string, number] => [piece, id]);
     this.idsOfPieces = new Map(entries.filter(([, id]) => !special.has(id)));
@@ -241,6 +239,10 @@ export class MarianT5Tokenizer extends VocabularyTokenizer {
       if (id === this.unknownId) return UNKNOWN_SURFACE;
       return special.has(id) ? "" : piece.replaceAll(META_SPACE, " ");
     });
+  }
+
+  protected override normalize(text: string): string {
+    return this.settings.normalized_tokens ? this.model.normalizer.mapped(text) : text; // `cut` normalises it
   }
 
   protected cut(text: string): number[] {

@@ -35,12 +35,26 @@ export abstract class Tokenizer {
   languageAfterSource = false;
   /** Whether a target begins with the token of its language in place of the start token. */
   languageIsStart = false;
-  /** The special tokens that are recognised in every text, anywhere or only at its start. */
-  protected inText: ReadonlyMap<string, number> = new Map();
-  protected anywhere = true;
+  /** The settings in the tokenizer's file, among them those of tokens that are recognised in texts. */
+  protected readonly settings: Settings = { special_tokens: {} };
+  /** The pieces and their ids. */
+  protected readonly ids: ReadonlyMap<string, number> = new Map();
+  /** Other ids that decoded texts are without. */
+  protected skippedIds: readonly number[] = [];
+  private readonly stages = new Map<boolean, TokensInText[]>();
 
-  /** Convert a text without special tokens to ids. */
+  /** Convert a normalised and prepared text without special tokens to ids. */
   protected abstract cut(text: string): number[];
+
+  /** Normalise a text. */
+  protected normalize(text: string): string {
+    return text;
+  }
+
+  /** Return a normalised part of a text, which may start it, as `cut` takes it. */
+  protected prepare(part: string, _starts: boolean): string {
+    return part;
+  }
 
   /** Convert ids to text. */
   protected abstract join(ids: readonly number[]): string;
@@ -52,8 +66,7 @@ export abstract class Tokenizer {
 
   /** Convert a text to ids, without special ids around them, and with those of special tokens in it if they are to be. */
   tokenize(text: string, specialTokens = false): number[] {
-    const parts = splitAround(text, specialTokens ? this.specialTokenIds : new Map());
-    return parts.flatMap((part) => (typeof part === "number" ? [part] : this.tokenizePart(part)));
+    return this.tokenizePart(text, true, this.tokensInText(specialTokens));
   }
 
   /**
@@ -63,22 +76,60 @@ export abstract class Tokenizer {
    */
   detokenize(ids: readonly number[]): string {
     const end = ids.findIndex((id, place) => id === this.endId && (place > 0 || this.startId !== this.endId));
-    const dropped = new Set([this.startId, this.padId, ...this.sourcePrefixIds]);
+    const dropped = new Set([this.startId, this.padId, ...this.sourcePrefixIds, ...this.skippedIds]);
     return this.join(ids.slice(0, end < 0 ? ids.length : end).filter((id) => !dropped.has(id)));
   }
 
-  private tokenizePart(text: string): number[] {
-    const parts = splitAround(text, this.inText, { anywhere: this.anywhere });
-    return parts.flatMap((part) => (typeof part === "number" ? [part] : part ? this.cut(part) : []));
+  /** Convert a part of a text, which may start it, to ids, by the tokens that remain to be recognised. */
+  private tokenizePart(text: string, starts: boolean, [tokens, ...rest]: readonly TokensInText[]): number[] {
+    return tokens.split(text).flatMap((part, place) => {
+      if (typeof part === "number") return [part];
+      if (!part) return [];
+      const here = starts && place === 0;
+      const normal = rest.length === STAGES - 1 ? this.normalize(part) : part;
+      return rest.length > 0 ? this.tokenizePart(normal, here, rest) : this.cut(this.prepare(normal, here));
+    });
+  }
+
+  /** Return the tokens that are recognised: in texts, in normalised texts, and at the start of what remains. */
+  private tokensInText(specialTokens: boolean): TokensInText[] {
+    let stages = this.stages.get(specialTokens);
+    if (stages) return stages;
+    const list = (name: string): string[] => this.settings[name] ?? [];
+    const inText = list("tokens_in_text");
+    const atStart = new Set(this.settings.place_in_text === "start" ? inText : list("start_tokens"));
+    const special = specialTokens || this.settings.special_tokens_in_text ? this.specialTokenIds : new Map();
+    const recognized = new Map([...inText.map((token): [string, number] => [token, this.ids.get(token)!]), ...special]);
+    const inNormalized = new Set(list("normalized_tokens"));
+    const stage = (isChosen: (token: string) => boolean, normalized = false, anywhere = true): TokensInText => {
+      const chosen = [...recognized.keys()].filter(isChosen).sort();
+      const names = new Map(chosen.map((token) => [token, normalized ? this.normalize(token) : token]));
+      const flagged = (name: string): Set<string> =>
+        new Set(list(name).flatMap((token) => (names.has(token) ? [names.get(token)!] : [])));
+      return new TokensInText(
+        new Map([...names].filter(([, name]) => name !== "").map(([token, name]) => [name, recognized.get(token)!])),
+        { lstrip: flagged("lstrip_tokens"), rstrip: flagged("rstrip_tokens"), singleWord: flagged("single_word_tokens") },
+        anywhere,
+      );
+    };
+    stages = [
+      stage((token) => !atStart.has(token) && !inNormalized.has(token)),
+      stage((token) => !atStart.has(token) && inNormalized.has(token), true),
+      stage((token) => atStart.has(token), false, false),
+    ];
+    this.stages.set(specialTokens, stages);
+    return stages;
   }
 }
 
 /** Base class of tokenizers with a vocabulary of pieces, some of which are special tokens. */
 export abstract class VocabularyTokenizer extends Tokenizer {
-  protected readonly ids: ReadonlyMap<string, number>;
+  protected override readonly settings: Settings;
+  protected override readonly ids: ReadonlyMap<string, number>;
 
   constructor(pieces: readonly string[], settings: Settings) {
     super();
+    this.settings = settings;
     this.pieces = [...pieces, ...Array<string>(settings.unused ?? 0).fill("")];
     this.ids = new Map(pieces.map((piece, id) => [piece, id]));
     const roles = settings.special_tokens;
@@ -96,7 +147,6 @@ export abstract class VocabularyTokenizer extends Tokenizer {
     this.languages = new Map(languages.map(([name, token]) => [name, this.idOf(token)]));
     this.languageAfterSource = settings.language_after_source ?? false;
     this.languageIsStart = settings.language_is_start ?? false;
-    if (settings.special_tokens_in_text) this.inText = this.specialTokenIds;
   }
 
   /** Return tokens and their ids. */
@@ -111,38 +161,55 @@ export abstract class VocabularyTokenizer extends Tokenizer {
   }
 }
 
-/** The tokens that take the white space before or after them, and whether tokens are recognised only at the start. */
-export interface SplitOptions {
-  anywhere?: boolean;
+/** The tokens that take the white space before or after them, and those recognised only beside no character of words. */
+interface Flags {
   lstrip?: ReadonlySet<string>;
   rstrip?: ReadonlySet<string>;
+  singleWord?: ReadonlySet<string>;
 }
 
-/**
- * Split a text around the tokens that occur in it, the longest of several at one place.
- *
- * @returns the parts in order: the id of each token, and the text between them, which may be empty.
- */
-export function splitAround(
-  text: string,
-  tokens: ReadonlyMap<string, number>,
-  { anywhere = true, lstrip = new Set(), rstrip = new Set() }: SplitOptions = {},
-): (string | number)[] {
-  if (tokens.size === 0) return [text];
-  const spaces = `${WHITE_SPACE}*`;
-  const patterns = [...tokens.keys()]
-    .sort((token, other) => other.length - token.length)
-    .map((token) => `${lstrip.has(token) ? spaces : ""}${escaped(token)}${rstrip.has(token) ? spaces : ""}`);
-  const around = new RegExp(`^${spaces}|${spaces}$`, "gu");
-  const parts: (string | number)[] = [];
-  let end = 0;
-  for (const match of text.matchAll(new RegExp(`${anywhere ? "" : "^"}(?:${patterns.join("|")})`, "gu"))) {
-    const token = tokens.has(match[0]) ? match[0] : match[0].replace(around, "");
-    parts.push(text.slice(end, match.index), tokens.get(token)!);
-    end = match.index + match[0].length;
+/** The number of times that tokens are recognised in a text. */
+const STAGES = 3;
+const LEADING = new RegExp(`${WHITE_SPACE}*`, "uy");
+const TRAILING = new RegExp(`${WHITE_SPACE}+$`, "u");
+const WORD = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
+const STARTS_WITH_WORD = new RegExp(`^${WORD}`, "u");
+const ENDS_WITH_WORD = new RegExp(`${WORD}$`, "u");
+
+/** Tokens that are recognised in texts, as they are written there, the longest of several at one place. */
+export class TokensInText {
+  private readonly pattern: RegExp;
+
+  constructor(
+    private readonly ids: ReadonlyMap<string, number>,
+    private readonly flags: Flags = {},
+    private readonly anywhere = true,
+  ) {
+    const patterns = [...ids.keys()].sort((token, other) => other.length - token.length).map(escaped);
+    this.pattern = new RegExp(`${anywhere ? "" : "^"}(?:${patterns.join("|")})`, "gu");
   }
-  const rest = text.slice(end); // after a token at the start, it may be one itself
-  return [...parts, tokens.get(rest) ?? rest];
+
+  /** Split a text into the ids of tokens, and the text before, between and after them, which may be empty. */
+  split(text: string): (string | number)[] {
+    if (this.ids.size === 0) return [text];
+    const { lstrip, rstrip, singleWord } = this.flags;
+    const parts: (string | number)[] = [];
+    let end = 0;
+    for (const match of text.matchAll(this.pattern)) {
+      const token = match[0];
+      const stop = match.index + token.length;
+      if (singleWord?.has(token)) {
+        const before = text.slice(Math.max(0, match.index - 2), match.index);
+        if (ENDS_WITH_WORD.test(before) || STARTS_WITH_WORD.test(text.slice(stop, stop + 2))) continue;
+      }
+      const between = text.slice(end, match.index);
+      parts.push(lstrip?.has(token) ? between.replace(TRAILING, "") : between, this.ids.get(token)!);
+      LEADING.lastIndex = stop;
+      end = rstrip?.has(token) ? stop + LEADING.exec(text)![0].length : stop;
+    }
+    const rest = text.slice(end); // after a token at the start, it may be one itself
+    return [...parts, this.anywhere ? rest : (this.ids.get(rest) ?? rest)];
+  }
 }
 
 /** Return a string as a pattern that matches it. */

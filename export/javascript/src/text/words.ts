@@ -5,8 +5,17 @@ import { VocabularyTokenizer, WHITE_SPACE, decodeUtf8, removePrefix, type Settin
 
 const CONTINUES = "##";
 const END = "</w>";
-/** Pieces joined to the previous word without a space. */
-const CLOSE = [".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"];
+/** What the decoder of the library `tokenizers` replaces in each piece. */
+const CLEANED: readonly [string, string][] = [
+  ...[".", "?", "!", ","].map((mark): [string, string] => [` ${mark}`, mark]),
+  [" ' ", "'"],
+  [" n't", "n't"],
+  [" 'm", "'m"],
+  [" do not", " don't"],
+  [" 's", "'s"],
+  [" 've", "'ve"],
+  [" 're", "'re"],
+];
 const MAX_WORD_LENGTH = 100;
 // Marks, punctuation and control characters since Unicode 9, which the library `tokenizers` does not know as such;
 // others changed their category since.
@@ -33,40 +42,58 @@ interface WordSettings {
   lowercase: boolean;
 }
 
-/** Return the words of a text, as the normaliser and pre-tokenizer of BERT split it. */
-function bertWords(text: string, settings: WordSettings): string[] {
+/** Return a text as the normaliser of BERT writes it. */
+function bertNormalized(text: string, settings: WordSettings): string {
   let normal = text;
   if (settings.cleanText) normal = normal.replace(REMOVED, "").replace(SPACE, " ");
   if (settings.isolateIdeographs) normal = normal.replace(IDEOGRAPH, " $& ");
   if (settings.stripAccents) normal = normal.normalize("NFD").replace(ACCENT, "");
   // Character by character: a sigma at the end of a word is no special case.
   if (settings.lowercase) normal = Array.from(normal, (character) => character.toLowerCase()).join("");
-  return normal.split(SPACE).flatMap((word) => isolated(word, PUNCTUATION));
+  return normal;
+}
+
+/** Return the words of a text, as the normaliser and pre-tokenizer of BERT split it. */
+function bertWords(text: string, settings: WordSettings): string[] {
+  return bertNormalized(text, settings)
+    .split(SPACE)
+    .flatMap((word) => isolated(word, PUNCTUATION));
 }
 
 /** Convert text to ids and back with BERT's WordPiece. */
 export class WordPieceTokenizer extends VocabularyTokenizer {
-  private readonly settings: WordSettings;
+  private readonly words: WordSettings;
+  private readonly initial: readonly string[];
   private readonly following: readonly string[];
+  private readonly added: ReadonlySet<string>;
 
   constructor(model: Uint8Array) {
     const { vocabulary, settings }: { vocabulary: string[]; settings: Settings } = JSON.parse(decodeUtf8(model));
     super(vocabulary, settings);
-    this.settings = {
+    this.words = {
       cleanText: settings.clean_text,
       isolateIdeographs: settings.isolate_ideographs,
       stripAccents: settings.strip_accents ?? settings.lowercase,
       lowercase: settings.lowercase,
     };
-    this.following = this.pieces.map((piece) => {
-      if (piece.startsWith(CONTINUES)) return removePrefix(piece, CONTINUES);
-      const closes = settings.clean_up && CLOSE.some((closing) => piece.startsWith(closing));
-      return closes ? piece : ` ${piece}`;
-    });
+    const cleaned = (text: string): string =>
+      (settings.clean_up ? CLEANED : []).reduce((whole, [old, now]) => whole.replaceAll(old, now), text);
+    this.initial = this.pieces.map(cleaned);
+    this.following = this.pieces.map((piece) =>
+      cleaned(piece.startsWith(CONTINUES) ? removePrefix(piece, CONTINUES) : ` ${piece}`),
+    );
+    this.added = new Set(settings.added_tokens ?? []);
+    if (settings.skip_special_tokens) {
+      this.skippedIds = [...this.specialTokenIds.values()].filter((id) => id !== this.unknownId);
+    }
+  }
+
+  protected override normalize(text: string): string {
+    return this.settings.normalized_tokens ? bertNormalized(text, this.words) : text; // `cut` normalises it
   }
 
   protected cut(text: string): number[] {
-    return bertWords(text, this.settings).flatMap((word) => this.cutWord(word));
+    return bertWords(text, this.words).flatMap((word) => this.cutWord(word));
   }
 
   /** Return the longest pieces of a word, from its beginning; the unknown id if there are none. */
@@ -78,7 +105,8 @@ export class WordPieceTokenizer extends VocabularyTokenizer {
       let end = characters.length;
       let id: number | undefined;
       for (; end > start; end -= 1) {
-        id = this.ids.get((start > 0 ? CONTINUES : "") + characters.slice(start, end).join(""));
+        const piece = (start > 0 ? CONTINUES : "") + characters.slice(start, end).join("");
+        id = this.added.has(piece) ? undefined : this.ids.get(piece);
         if (id !== undefined) break;
       }
       if (id === undefined) return [this.unknownId];
@@ -89,25 +117,25 @@ export class WordPieceTokenizer extends VocabularyTokenizer {
   }
 
   protected join(ids: readonly number[]): string {
-    return ids.map((id, place) => (place === 0 ? this.pieces[id] : this.following[id])).join("");
+    return ids.map((id, place) => (place === 0 ? this.initial : this.following)[id]).join("");
   }
 }
 
 /** Convert text to ids and back with GPT-1's BPE. */
 export class OpenAIGPTTokenizer extends VocabularyTokenizer {
-  private readonly settings: WordSettings;
+  private readonly words: WordSettings;
   private readonly merges: Merges;
 
   constructor(model: Uint8Array) {
     const file: PairFile = JSON.parse(decodeUtf8(model));
     super(file.vocabulary, file.settings);
     const lowercase: boolean = file.settings.lowercase;
-    this.settings = { cleanText: true, isolateIdeographs: true, stripAccents: lowercase, lowercase };
+    this.words = { cleanText: true, isolateIdeographs: true, stripAccents: lowercase, lowercase };
     this.merges = new Merges(this.ids, file.merges);
   }
 
   protected cut(text: string): number[] {
-    return bertWords(text, this.settings).flatMap((word) => {
+    return bertWords(text, this.words).flatMap((word) => {
       const characters = Array.from(word);
       characters[characters.length - 1] += END;
       return this.merges.apply(characters.map((character) => this.ids.get(character) ?? this.unknownId));

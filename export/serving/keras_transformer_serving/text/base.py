@@ -116,7 +116,7 @@ def tokens_in_text(
 
 
 def _is_word(character: str) -> bool:
-    """Return whether a character, or none, is one of a word, as "\\w" of Unicode's regular expressions."""
+    """Return whether a character, or none, belongs to a word, as in the class `w` of Unicode's regular expressions."""
     if not character:
         return False
     category = unicodedata.category(character)
