@@ -103,8 +103,10 @@ def tokens_in_text(
 
         return TokensInText(
             {name: recognized[token] for token, name in names.items() if name},
-            *map(flagged, ("lstrip_tokens", "rstrip_tokens", "single_word_tokens")),
-            anywhere,
+            lstrip=flagged("lstrip_tokens"),
+            rstrip=flagged("rstrip_tokens"),
+            single_word=flagged("single_word_tokens"),
+            anywhere=anywhere,
         )
 
     others = [token for token in recognized if token not in at_start]
