@@ -19,6 +19,16 @@ TABLES = (
     pathlib.Path(__file__).parents[1] / "keras_transformer" / "text" / "pretokenizers" / "unicode_tables.py"
 )
 
+CATEGORIES = {
+    "UPPERCASE_LETTERS": ("Lu", "Upper-case letters"),
+    "LOWERCASE_LETTERS": ("Ll", "Lower-case letters"),
+    "TITLECASE_LETTERS": ("Lt", "Title-case letters"),
+    "MODIFIER_LETTERS": ("Lm", "Modifier letters"),
+    "MARKS": ("M", "Marks"),
+    "PUNCTUATION_MARKS": ("P", "Punctuation"),
+    "SYMBOLS": ("S", "Symbols"),
+}
+
 
 def bert(**options: bool) -> Callable[[str], str]:
     """Return BERT's normaliser with only some options."""
@@ -30,6 +40,15 @@ def gpt2_class(code: int) -> str:
     """Return the class of characters with which a character forms one word: letters, numbers, others or none."""
     split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
     return next((name for name in "a1!" if len(split(f"{name}{chr(code)}{name}")) == 1), " ")
+
+
+def category(name: str) -> list[int]:
+    """Return the code points of a general category in patterns of words."""
+    drop = pre_tokenizers.Split(tokenizers.Regex(rf"\p{{{name}}}"), "removed").pre_tokenize_str
+    starts = range(0, len(CODE_POINTS), 2048)
+    chunks = ["".join(map(chr, CODE_POINTS[start : start + 2048])) for start in starts]
+    kept = {character for chunk in chunks for piece, _ in drop(chunk) for character in piece}
+    return [code for code in CODE_POINTS if chr(code) not in kept]
 
 
 def probe() -> dict[str, list[int]]:
@@ -58,6 +77,7 @@ def probe() -> dict[str, list[int]]:
         "ACCENTS": [code for code in CODE_POINTS if not strip(chr(code))],
         "STRIPPED": [code for code in CODE_POINTS if not strip_accents(chr(code))],
         "COMBINING": [code for code in marked if moves(code)],
+        **{name: category(short) for name, (short, _) in CATEGORIES.items()},
     }
 
 
@@ -123,6 +143,7 @@ def main() -> None:
         "STRIPPED": "The marks that the normaliser StripAccents drops.",
         "ACCENTS": "The nonspacing marks that BERT strips after decomposition.",
         "COMBINING": "Characters with a combining class, which are reordered in a decomposition.",
+        **{name: f"{comment}, `\\p{{{short}}}` in patterns of words." for name, (short, comment) in CATEGORIES.items()},
     }
     sets = probe()
     parts = [

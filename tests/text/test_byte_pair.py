@@ -3,7 +3,7 @@ import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer.text import BytePairTokenizer
-from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
+from keras_transformer.text.pretokenizers.patterns import GPT_2, Words
 from keras_transformer.text.tokenizers.byte_pair import BYTE_CHARACTERS, SPECIAL_TOKENS
 
 BYTES = [*SPECIAL_TOKENS.values(), *BYTE_CHARACTERS]
@@ -14,7 +14,7 @@ def tokenizer(merges=(), **settings):
 
 
 def words(text):
-    return [each.decode() for each in GPT2Words()(tf.constant([text])).values.numpy().tolist()]
+    return [each.decode() for each in Words(GPT_2)(tf.constant([text])).values.numpy().tolist()]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.text import BytePairTokenizer, OpenAIGPTTokenizer, WordPieceTokenizer
 from keras_transformer.text.pretokenizers.bert import BertWords
-from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
+from keras_transformer.text.pretokenizers.patterns import GPT_2, Words
 from keras_transformer.text.tokenizers import byte_pair, openai_gpt, word_piece
 from keras_transformer.text.training import pair_merges
 
@@ -196,5 +196,5 @@ def test_every_character_is_normalized_equally(lowercase):
 def test_every_character_is_split_equally_by_the_pattern():
     texts = [f"a{each}1 {each}!{each}" for each in every_character()]
     cut = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
-    words = GPT2Words()(tf.constant(texts)).row_lengths().numpy().tolist()
+    words = Words(GPT_2)(tf.constant(texts)).row_lengths().numpy().tolist()
     assert [text for text, split in zip(texts, words, strict=True) if split != len(cut(text))] == []

@@ -21,7 +21,7 @@ from keras_transformer.export.tokenizer_examples import HARD_LINES
 from keras_transformer.generation import Beam, Sample
 from keras_transformer.models import GPT, Transformer
 from keras_transformer.pipelines import TextGeneration, TextToText
-from keras_transformer.text.pretokenizers.llama3 import LLAMA_3, QWEN_2
+from keras_transformer.text.pretokenizers.patterns import LLAMA_3, QWEN_2
 from tests.laws import pipelines as laws
 from tests.laws.cases import randomise
 from tests.serving.test_tokenizers import QUICK, SLOW, TOKENS, TRAINING, fuzzed, marian
@@ -77,6 +77,9 @@ TOKENIZERS: dict[str, Callable[[], Any]] = {
     "T5": lambda: marian("anywhere", "identity"),
     "Marian": lambda: marian("start", "identity"),
     "Llama 3": lambda: pairs(pattern=LLAMA_3, ignore_merges=True),
+    "DeepSeek": lambda: pairs(
+        pattern=["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\s+$", r"\p{N}"]
+    ),
     "Qwen 2": lambda: pairs(pattern=QWEN_2, normalization="NFC"),
     "SmolLM 2": lambda: pairs(individual_digits=True),
     "RoBERTa": laws.roberta_tokenizer,

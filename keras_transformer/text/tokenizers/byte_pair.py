@@ -6,8 +6,7 @@ from typing import Self
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
-from keras_transformer.text.pretokenizers.llama3 import MAX_DIGITS, Llama3Words
+from keras_transformer.text.pretokenizers.patterns import DIGIT, GPT_2, Words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer
@@ -43,7 +42,9 @@ class BytePairTokenizer(PairTokenizer):
         lstrip_mask: whether a mask token takes the white space before it, as in RoBERTa.
         source_prefix: tokens before each source of an encoder–decoder, which decoded texts are without, such as BART's
             "<s>".
-        pattern: the regular expression that matches a word, Llama 3's or Qwen 2's, by default GPT-2's.
+        pattern: the regular expression of words, or several, each of which splits the words of the one before it; by
+            default GPT-2's. Their syntax is that of `tokenizer.json`: characters, classes, groups, quantifiers,
+            alternatives, and "\\s+(?!\\S)", white space but the last before a word.
         individual_digits: whether every digit is a word, as in SmolLM 2; with GPT-2's pattern only.
         normalization: the Unicode normalisation of texts, "NFC" or by default none.
         ignore_merges: whether a word that is a piece is not split, whatever the merges, as in Llama 3.
@@ -87,7 +88,7 @@ class BytePairTokenizer(PairTokenizer):
         pair_separators: int = 1,
         lstrip_mask: bool = False,
         source_prefix: Sequence[str] = (),
-        pattern: str | None = None,
+        pattern: str | Sequence[str] | None = None,
         individual_digits: bool = False,
         normalization: str | None = None,
         ignore_merges: bool = False,
@@ -109,7 +110,7 @@ class BytePairTokenizer(PairTokenizer):
                 tokens_in_text, lstrip_tokens, rstrip_tokens, single_word_tokens, normalized_tokens
             ),
             **without_defaults(
-                pattern=pattern,
+                pattern=pattern if isinstance(pattern, str | None) else list(pattern),
                 individual_digits=individual_digits,
                 normalization=normalization,
                 ignore_merges=ignore_merges,
@@ -127,7 +128,7 @@ class BytePairTokenizer(PairTokenizer):
         whitespace = {id_ for id_, content in enumerate(contents) if not content.strip()}
         after_pieces = range(len(known.pieces), self.vocabulary_size)
         self.empty_ids = tuple(sorted({*whitespace, *after_pieces, self.unknown_id} - {-1}))
-        self._words = _words(pattern, individual_digits)
+        self._words = words_of(pattern, individual_digits)
         in_text = {*special_tokens.values(), *tokens_in_text}
         words = {contents[id_]: id_ for piece, id_ in known.ids.items() if piece not in in_text}
         with tf.init_scope(), tf.device("CPU"):
@@ -222,10 +223,9 @@ class BytePairTokenizer(PairTokenizer):
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
-def _words(pattern: str | None, individual_digits: bool) -> GPT2Words | Llama3Words:
-    """Return the function that splits texts into words."""
-    if pattern is None:
-        return GPT2Words(individual_digits)
-    check_one_of((None, *MAX_DIGITS), pattern=pattern)
+def words_of(pattern: str | Sequence[str] | None, individual_digits: bool = False) -> Words:
+    """Return the function that splits texts into words; see `BytePairTokenizer`."""
+    if not pattern:
+        return Words(DIGIT, GPT_2) if individual_digits else Words(GPT_2)
     check(not individual_digits, "be False with a `pattern`", individual_digits=individual_digits)
-    return Llama3Words(MAX_DIGITS[pattern])
+    return Words(pattern) if isinstance(pattern, str) else Words(*pattern)

@@ -2,10 +2,11 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from keras_transformer.text.pretokenizers.llama3 import MAX_DIGITS
+from keras_transformer.text.pretokenizers.patterns import DIGIT, GPT_2, translated
 from keras_transformer.text.tokenizers.component_settings import ADDED_TOKEN, FILE, Settings, Table
 from keras_transformer_serving import files
 
@@ -254,21 +255,36 @@ def byte_pair_words(components: Components) -> dict[str, Any]:
     match components.steps("pre_tokenizer"):
         case [{"type": "ByteLevel", **rest}] if rest.get("use_regex", True):
             settings["add_prefix_space"] = rest.get("add_prefix_space", True)
-        case [
-            {"type": "Digits", "individual_digits": True},
-            {"type": "ByteLevel", "add_prefix_space": False, **rest},
-        ] if rest.get("use_regex", True):
-            settings["individual_digits"] = True
-        case [
-            {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", **rest},
-            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-        ] if pattern in MAX_DIGITS and not rest.get("invert"):
-            settings["pattern"] = pattern
+        # A space would be added before each word of a pattern.
+        case [*steps, {"type": "ByteLevel", "add_prefix_space": False, **rest}] if steps:
+            patterns = [_pattern(components, step) for step in steps]
+            if rest.get("use_regex", True):
+                patterns.append(GPT_2)
+            if patterns == [DIGIT, GPT_2]:
+                settings["individual_digits"] = True
+            else:
+                settings["pattern"] = patterns[0] if len(patterns) == 1 else patterns
         case _:
             components.unsupported("pre_tokenizer")
     if [step["type"] for step in components.steps("decoder")] not in ([], ["ByteLevel"]):
         components.unsupported("decoder")
     return settings
+
+
+def _pattern(components: Components, step: Mapping[str, Any]) -> str:
+    """Return the regular expression of the words that a pre-tokenizer separates from other text."""
+    match step:
+        case {"type": "Digits"}:
+            return DIGIT if step.get("individual_digits") else f"{DIGIT}+"
+        case {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": str(pattern)}}:
+            try:
+                translated(pattern)
+            except ValueError as error:
+                raise ValueError(f"{components.path} must have a pre_tokenizer that is supported: {error}") from None
+            return pattern
+        case {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"String": str(string)}} if string:
+            return re.escape(string)
+    components.unsupported("pre_tokenizer")
 
 
 def prepend_scheme(components: Components) -> str:

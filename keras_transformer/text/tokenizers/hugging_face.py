@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.text.pretokenizers.llama3 import QWEN_2
+from keras_transformer.text.pretokenizers.patterns import QWEN_2
 from keras_transformer.text.tokenizers import component_settings
 from keras_transformer.text.tokenizers.character_map import character_map, is_own
 from keras_transformer.text.tokenizers.components import (

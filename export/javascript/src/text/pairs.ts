@@ -2,9 +2,9 @@
 
 import { range } from "../errors.js";
 import { mergePairs, type Merge } from "./merging.js";
+import { DIGIT, GPT_2, compiled, isolated } from "./patterns.js";
 import {
   VocabularyTokenizer,
-  WHITE_SPACE,
   byteName,
   concatenated,
   decodeUtf8,
@@ -55,38 +55,21 @@ abstract class PairTokenizer extends VocabularyTokenizer {
   }
 }
 
-const NOT_SPACE = WHITE_SPACE.replace("[", "[^");
-// JavaScript's \s differs from Unicode's white space.
-const GPT2 =
-  `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\p{L}\\p{N}${WHITE_SPACE.slice(1)}+` +
-  `|${WHITE_SPACE}+(?!${NOT_SPACE})|${WHITE_SPACE}+`;
-const S = "[sS\u017f]"; // and the long s, which has the same upper case
-const LLAMA_3 = (numbers: string): string =>
-  `'(?:${S}|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|${numbers}` +
-  `| ?[^\\p{L}\\p{N}${WHITE_SPACE.slice(1)}+[\\r\\n]*|${WHITE_SPACE}*[\\r\\n]+` +
-  `|${WHITE_SPACE}+(?!${NOT_SPACE})|${WHITE_SPACE}+`;
-const PUBLISHED = (numbers: string): string =>
-  `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|${numbers}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*` +
-  `|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`;
-/** The patterns of words in the syntax of JavaScript, by those of a tokenizer's file. */
-const PATTERNS = new Map(["\\p{N}{1,3}", "\\p{N}"].map((numbers) => [PUBLISHED(numbers), LLAMA_3(numbers)]));
+const GPT_2_WORDS = compiled(GPT_2);
 
 /** Convert text to ids and back with byte-level BPE. */
 export class BytePairTokenizer extends PairTokenizer {
-  private readonly words: RegExp;
+  private readonly patterns: readonly RegExp[];
   private readonly contents: readonly Uint8Array[];
 
   constructor(model: Uint8Array) {
     super(JSON.parse(decodeUtf8(model)) as PairFile);
-    const { pattern, normalization } = this.settings;
-    const words = pattern === undefined ? GPT2 : PATTERNS.get(pattern);
-    if (words === undefined) {
-      throw new Error(`\`pattern\` must be that of GPT-2, Llama 3 or Qwen 2. Received: pattern=${pattern}`);
-    }
+    const { pattern, individual_digits, normalization } = this.settings;
     if (normalization !== undefined && normalization !== "NFC") {
       throw new Error(`\`normalization\` must be "NFC". Received: normalization=${normalization}`);
     }
-    this.words = new RegExp(words, "gu");
+    const patterns: string[] = individual_digits ? [DIGIT] : pattern === undefined ? [] : [pattern].flat();
+    this.patterns = patterns.map(compiled);
     this.contents = this.pieces.map(byteLevelContent);
   }
 
@@ -95,12 +78,11 @@ export class BytePairTokenizer extends PairTokenizer {
   }
 
   protected cut(text: string): number[] {
-    const parts = this.settings.individual_digits ? isolated(text, /\p{N}/gu) : [text];
-    // The library adds the space before the words of the one pattern, and before each word of the other.
+    // The library adds a space before the words of GPT-2's pattern, and before each word of the others.
     const space = (part: string): string => (this.settings.add_prefix_space && !part.startsWith(" ") ? ` ${part}` : part);
-    const words = this.settings.pattern
-      ? parts.flatMap((part) => isolated(part, this.words)).map(space)
-      : parts.map(space).flatMap((part) => isolated(part, this.words));
+    const split = (words: string[], pattern: RegExp): string[] => words.flatMap((word) => isolated(word, pattern));
+    const parts = this.patterns.reduce(split, [text]).map(space);
+    const words = this.settings.pattern === undefined ? split(parts, GPT_2_WORDS) : parts;
     return words.flatMap((word) => this.cutWord(word));
   }
 
@@ -166,17 +148,6 @@ export class LlamaTokenizer extends PairTokenizer {
     flush();
     return this.scheme === "never" ? text : removePrefix(text, " ");
   }
-}
-
-/** Split a text into the matches of a pattern and what is between them. */
-export function isolated(text: string, pattern: RegExp): string[] {
-  const parts: string[] = [];
-  let end = 0;
-  for (const match of text.matchAll(pattern)) {
-    parts.push(text.slice(end, match.index), match[0]);
-    end = match.index + match[0].length;
-  }
-  return [...parts, text.slice(end)].filter((part) => part !== "");
 }
 
 /** GPT-2's character for each byte: the Latin-1 character if printable, otherwise one from U+0100 on. */

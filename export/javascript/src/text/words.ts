@@ -1,6 +1,7 @@
 /** Tokenizers that split texts into words as in BERT: WordPiece, and GPT-1's byte-pair encoding. */
 
-import { Merges, isolated, type PairFile } from "./pairs.js";
+import { Merges, type PairFile } from "./pairs.js";
+import { isolated } from "./patterns.js";
 import { VocabularyTokenizer, WHITE_SPACE, decodeUtf8, removePrefix, type Settings } from "./tokenizer.js";
 
 const CONTINUES = "##";

@@ -55,12 +55,12 @@ class BytePairTokenizer(_LibraryTokenizer):
         self._contents = [byte_level_content(piece) for piece in self.pieces]
         self._normalizer = library.normalizers.NFC() if settings.get("normalization") else None
         split = library.pre_tokenizers
-        pattern = settings.get("pattern")
+        pattern = settings.get("pattern", ())
+        patterns = [pattern] if isinstance(pattern, str) else pattern
         steps = [split.Digits(individual_digits=True)] if settings.get("individual_digits") else []
-        if pattern is not None:
-            steps.append(split.Split(library.Regex(pattern), "isolated"))
+        steps += (split.Split(library.Regex(each), "isolated") for each in patterns)
         add_prefix_space = settings["add_prefix_space"]
-        steps.append(split.ByteLevel(add_prefix_space=add_prefix_space, use_regex=pattern is None))
+        steps.append(split.ByteLevel(add_prefix_space=add_prefix_space, use_regex=not patterns))
         ignore_merges = settings.get("ignore_merges", False)
         tokenizer = library.Tokenizer(library.models.BPE(self._ids, merges, ignore_merges=ignore_merges))
         tokenizer.pre_tokenizer = split.Sequence(steps)
