@@ -20,13 +20,13 @@ TABLES = (
 )
 
 CATEGORIES = {
-    "UPPERCASE_LETTERS": ("Lu", "Upper-case letters"),
-    "LOWERCASE_LETTERS": ("Ll", "Lower-case letters"),
-    "TITLECASE_LETTERS": ("Lt", "Title-case letters"),
-    "MODIFIER_LETTERS": ("Lm", "Modifier letters"),
-    "MARKS": ("M", "Marks"),
-    "PUNCTUATION_MARKS": ("P", "Punctuation"),
-    "SYMBOLS": ("S", "Symbols"),
+    "CATEGORY_LU": ("Lu", "Upper-case letters"),
+    "CATEGORY_LL": ("Ll", "Lower-case letters"),
+    "CATEGORY_LT": ("Lt", "Title-case letters"),
+    "CATEGORY_LM": ("Lm", "Modifier letters"),
+    "CATEGORY_M": ("M", "Marks"),
+    "CATEGORY_P": ("P", "Punctuation"),
+    "CATEGORY_S": ("S", "Symbols"),
 }
 
 
@@ -143,7 +143,10 @@ def main() -> None:
         "STRIPPED": "The marks that the normaliser StripAccents drops.",
         "ACCENTS": "The nonspacing marks that BERT strips after decomposition.",
         "COMBINING": "Characters with a combining class, which are reordered in a decomposition.",
-        **{name: f"{comment}, `\\p{{{short}}}` in patterns of words." for name, (short, comment) in CATEGORIES.items()},
+        **{
+            name: f"{comment}, `\\p{{{short}}}` in patterns of words."
+            for name, (short, comment) in CATEGORIES.items()
+        },
     }
     sets = probe()
     parts = [

@@ -131,9 +131,7 @@ def byte_level(
     tokenizer = tokenizers.Tokenizer(models.BPE(**model))
     steps = [*before, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)]
     tokenizer.pre_tokenizer = steps[0] if len(steps) == 1 else pre_tokenizers.Sequence(steps)
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, initial_alphabet=sorted(alphabet), show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=sorted(alphabet), show_progress=False)
     tokenizer.train_from_iterator(lines, trainer)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

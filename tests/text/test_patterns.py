@@ -33,12 +33,9 @@ LINES = [
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_words_equal_those_of_the_tokenizers_library(name):
+def test_words_equal_the_tokenizers_library(name):
     split = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
-            for pattern in PATTERNS[name]
-        ]
+        [tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated") for pattern in PATTERNS[name]]
     )
     words = Words(*PATTERNS[name])(tf.constant(LINES)).to_list()
     expected = [[word.encode() for word, _ in split.pre_tokenize_str(line)] for line in LINES]
@@ -60,7 +57,7 @@ def test_words_equal_those_of_the_tokenizers_library(name):
         ("a*", "match an empty string"),
     ],
 )
-def test_other_patterns_are_refused_by_what_they_have(pattern, received):
+def test_unsupported_patterns_raise_errors(pattern, received):
     with pytest.raises(ValueError, match="`pattern` must") as error:
         Words(pattern)
     assert received in str(error.value)

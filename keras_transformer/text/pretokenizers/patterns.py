@@ -8,7 +8,7 @@ that stop before the last one of them, `\s+(?!\S)`, with a mark in the text befo
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -28,13 +28,13 @@ _NOT_BEFORE_TEXT = r"(?!\S)"
 _CATEGORIES = {
     "L": unicode_tables.LETTERS,
     "N": unicode_tables.NUMBERS,
-    "Lu": unicode_tables.UPPERCASE_LETTERS,
-    "Ll": unicode_tables.LOWERCASE_LETTERS,
-    "Lt": unicode_tables.TITLECASE_LETTERS,
-    "Lm": unicode_tables.MODIFIER_LETTERS,
-    "M": unicode_tables.MARKS,
-    "P": unicode_tables.PUNCTUATION_MARKS,
-    "S": unicode_tables.SYMBOLS,
+    "Lu": unicode_tables.CATEGORY_LU,
+    "Ll": unicode_tables.CATEGORY_LL,
+    "Lt": unicode_tables.CATEGORY_LT,
+    "Lm": unicode_tables.CATEGORY_LM,
+    "M": unicode_tables.CATEGORY_M,
+    "P": unicode_tables.CATEGORY_P,
+    "S": unicode_tables.CATEGORY_S,
 }
 _ESCAPED = {"r": "\r", "n": "\n", "t": "\t"}
 _SURROGATES = slice(0xD800, 0xE000)
@@ -55,19 +55,19 @@ def _category(name: str) -> np.ndarray:
 
 @dataclasses.dataclass
 class _Translation:
-    """The translation of a pattern to RE2.
+    r"""The translation of a pattern to RE2.
 
     Attributes:
         pattern: the pattern, from `place` on still to be translated.
-        marks: whether texts have marks.
+        has_lookahead: whether a text has a mark, for `\s+(?!\S)`.
     """
 
     pattern: str
     place: int = 0
-    marks: bool = False
+    has_lookahead: bool = False
 
     def __post_init__(self) -> None:
-        self.marks = _NOT_BEFORE_TEXT in self.pattern
+        self.has_lookahead = _NOT_BEFORE_TEXT in self.pattern
 
     def parts(self, end: str = "", ignore_case: bool = False) -> Iterator[str]:
         """Yield the parts of the pattern, up to a closing bracket if `end` is one."""
@@ -156,7 +156,7 @@ class _Translation:
         ranges = "".join(
             rf"\x{{{first:X}}}" + (rf"-\x{{{end - 1:X}}}" if end - first > 1 else "") for first, end in bounds
         )
-        mark = f"{_MARK}?" if self.marks and np.any(codes & _category("s")) else ""
+        mark = f"{_MARK}?" if self.has_lookahead and np.any(codes & _category("s")) else ""
         return f"{mark}[{ranges}]" if ranges else r"[^\x{0}-\x{10FFFF}]"
 
     def _starts(self, string: str) -> bool:
@@ -181,14 +181,14 @@ def _with_both_cases(codes: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def translated(pattern: str) -> str:
-    """Return a pattern in the syntax of RE2.
+    r"""Return a pattern in the syntax of RE2.
 
     Args:
         pattern: the pattern in the syntax of Oniguruma.
 
     Raises:
         ValueError: if the pattern has something else than characters, classes, groups, quantifiers, alternatives and
-            `\\s+(?!\\S)`, or matches an empty string.
+            `\s+(?!\S)`, or matches an empty string.
     """
     found = "".join(_Translation(pattern).parts())
     if tf.strings.regex_full_match("", found):
@@ -215,13 +215,13 @@ class Words:
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Split strings (B,) of valid UTF-8 into words, strings (B, None), whose concatenation is the text."""
         words = tf.RaggedTensor.from_row_lengths(texts, tf.ones_like(texts, tf.int64))
-        for pattern, marks in self._patterns:
+        for pattern, has_lookahead in self._patterns:
             strings = words.values
-            if marks:
+            if has_lookahead:
                 strings = tf.strings.regex_replace(strings, self._last_space, b"\\1" + _MARK_BYTES + b"\\2")
             # The byte 0xFF never occurs in UTF-8.
             strings = tf.strings.regex_replace(strings, pattern, b"\xff\\0\xff")
-            if marks:
+            if has_lookahead:
                 strings = tf.strings.regex_replace(strings, _MARK, "")
             words = words.with_values(tf.strings.split(strings, b"\xff")).merge_dims(1, 2)
             words = tf.ragged.boolean_mask(words, words != "")

@@ -148,7 +148,7 @@ a w 2 28 2 7o 1 59 1 r i 1l 3 11 1 2n 1 c 1 6n 1 1 3 2 2 5 2 1 1 1g 1 6u 1 fn4 1
 """
 
 # Upper-case letters, `\p{Lu}` in patterns of words.
-UPPERCASE_LETTERS = """
+CATEGORY_LU = """
 1t q 2t n 1 7 x 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1
 1 1 1 1 1 1 1 1 2 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 2 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1
 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 2 1 1 1 1 3 2 1 1 1 2 1 3 2 4 1 2 1 3 3 2 1 2 1 1 1 1 1 2 1 1 2 1 1 2 1 3 1 1
@@ -177,7 +177,7 @@ j 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 3r 1 1 1 1 1 1 1 1 1 1 1
 """
 
 # Lower-case letters, `\p{Ll}` in patterns of words.
-LOWERCASE_LETTERS = """
+CATEGORY_LL = """
 2p q 1m 1 15 o 1 8 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1
 1 1 1 1 1 1 1 1 1 2 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 2 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1
 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 2 1 1 1 1 3 2 1 1 1 2 1 3 2 4 1 2 1 3 3 2 1 2 1 1 1 1 1 2 1 1 2 1 1 2 1 3 1
@@ -206,12 +206,12 @@ q p 1 6 q p 1 6 q p 1 6 q p 1 6 1 1 1f8 a 1 k 6 6 1yv y
 """
 
 # Title-case letters, `\p{Lt}` in patterns of words.
-TITLECASE_LETTERS = """
+CATEGORY_LT = """
 cl 1 2 1 2 1 12 1 5ud 8 8 8 8 8 c 1 f 1 1b 1
 """
 
 # Modifier letters, `\p{Lm}` in patterns of words.
-MODIFIER_LETTERS = """
+CATEGORY_LM = """
 j4 i 4 c e 5 7 1 1 1 3p 1 5 1 da 1 6e 1 4k 2 7h 2 4 1 v 1 9 1 3 1 4g 1 4n 1 yc 1 3j 1 fp 1 1cq 1 2z 1 gz 1 cw
 6 4u 1r d 1 y 11 j5 1 d 1 g d 2cf 2 6p 1 5b 1 d1 1 17 5 5 1 2p 2 2l 3 lxy 1 yq 6 7i 1 36 1 s 2 3d 9 28 1 n 1
 2x 3 3 2 d1 1 m 1 3t 1 30 1 l 2 2v 4 9 1 gli 1 19 2 1k0 6 1 16 1 9 13n 1 w 1 ij4 4 e4 3 14 2 fa d 1s 2 1 1 cng
@@ -219,7 +219,7 @@ j4 i 4 c e 5 7 1 1 1 3p 1 5 1 da 1 6e 1 4k 2 7h 2 4 1 v 1 9 1 3 1 4g 1 4n 1 yc 1
 """
 
 # Marks, `\p{M}` in patterns of words.
-MARKS = """
+CATEGORY_M = """
 lc 34 7n 7 7b 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 2j b 1m 9 9 1 o 4 1 9 1 3 1 5 17 3 1n
 9 16 o 1 x 1i 3 1 i 1 7 a 2 t 3 1k 1 1 7 2 2 2 3 9 1 a 2 q 1 2 3 1k 1 1 5 4 2 2 3 3 1 u 2 3 1 b 3 1k 1 1 8 1 3
 1 3 k 2 m 6 1 3 1k 1 1 7 2 2 2 3 7 3 a 2 u 1 1n 5 3 3 1 4 9 1 14 5 1j 1 1 7 1 3 1 4 7 2 b 2 t 3 1k 1 1 7 1 3 1
@@ -236,7 +236,7 @@ lc 34 7n 7 7b 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 2j b 1m 
 """
 
 # Punctuation, `\p{P}` in patterns of words.
-PUNCTUATION_MARKS = """
+CATEGORY_P = """
 x 3 1 6 1 4 a 2 3 2 q 3 1 1 r 1 1 1 z 1 5 1 3 1 a 2 3 1 3 1 ji 1 8 1 cy 6 15 2 1f 1 1 1 2 1 2 1 18 2 k 2 1 2 d
 1 1 3 22 4 2u 1 17 e 6h 3 1i f v 1 79 2 a 1 3w 1 3c 1 3d 1 au 1 c 1 a7 1 2i 1 a 2 4o f 1 1 11 4 1z 1 22 5 4 2
 33 6 4r 1 h0 9 47 1 h9 1 18 2 26 3 1z 2 4d 3 1 3 11 b 8p 2 60 2 3k 7 1 6 4g 2 a 7 s 3 3g 4 1n 5 1q 2 1s 8 b 1
@@ -249,7 +249,7 @@ fc 3 87 4 93 1 f5o 1 5wn 5 29f 1 ny 2
 """
 
 # Symbols, `\p{S}` in patterns of words.
-SYMBOLS = """
+CATEGORY_S = """
 10 1 6 1 g 3 v 1 1 1 r 1 1 1 z 5 1 2 2 1 1 4 2 1 3 1 u 1 v 1 cq 4 c e 5 7 1 1 1 h 39 1 e 2 34 1 3v 1 7e 3 3a 3
 2 1 2 2 5q 1 a 1 j 2 6v 1 7 2 3s 1 a1 2 6 2 6t 1 3i 1 3m 8 3o 1 5r 1 15 1 5h 1 5d 3 f 1 1 3 2 6 k 1 1 1 1 1 3p
 8 1 6 1 2 5 4 5h 2 kw a k3 1 a5 1 9w 1 4d y 9t a 9 9 u8 1 1 3 b 3 d 3 d 3 d 2 1x 1 d 1 13 3 d 3 j x 1r 2 1 4 1

@@ -24,12 +24,12 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</
 
 
 class BytePairTokenizer(PairTokenizer):
-    """Convert text to ids and back with byte-level BPE, as in GPT-2 and Llama 3, eagerly and inside `tf.function`.
+    r"""Convert text to ids and back with byte-level BPE, as in GPT-2 and Llama 3, eagerly and inside `tf.function`.
 
     A pattern splits texts into words; adjacent bytes and pieces of each word are merged in the order of `merges`. A
     byte without a piece is dropped; if all 256 have one, `detokenize(tokenize(text))` returns the text unchanged,
-    unless it is normalised. The ids equal those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so tokenising words
-    of thousands of bytes is slow.
+    unless it is normalised. The ids equal those of the `tokenizers` library. A word of n bytes takes up to n rounds of
+    merging, so tokenising words of thousands of bytes is slow.
 
     Args:
         vocabulary: the pieces in the order of their ids, written with a character for each byte ("Ġ" for a space); ""
@@ -44,7 +44,7 @@ class BytePairTokenizer(PairTokenizer):
             "<s>".
         pattern: the regular expression of words, or several, each of which splits the words of the one before it; by
             default GPT-2's. Their syntax is that of `tokenizer.json`: characters, classes, groups, quantifiers,
-            alternatives, and "\\s+(?!\\S)", white space but the last before a word.
+            alternatives, and `\s+(?!\S)`, white space but the last before a word.
         individual_digits: whether every digit is a word, as in SmolLM 2; with GPT-2's pattern only.
         normalization: the Unicode normalisation of texts, "NFC" or by default none.
         ignore_merges: whether a word that is a piece is not split, whatever the merges, as in Llama 3.

@@ -273,18 +273,17 @@ def byte_pair_words(components: Components) -> dict[str, Any]:
 
 def _pattern(components: Components, step: Mapping[str, Any]) -> str:
     """Return the regular expression of the words that a pre-tokenizer separates from other text."""
-    match step:
-        case {"type": "Digits"}:
-            return DIGIT if step.get("individual_digits") else f"{DIGIT}+"
-        case {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": str(pattern)}}:
-            try:
-                translated(pattern)
-            except ValueError as error:
-                raise ValueError(f"{components.path} must have a pre_tokenizer that is supported: {error}") from None
-            return pattern
-        case {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"String": str(string)}} if string:
-            return re.escape(string)
-    components.unsupported("pre_tokenizer")
+    if step["type"] == "Digits":
+        return DIGIT if step.get("individual_digits") else f"{DIGIT}+"
+    pattern = step.get("pattern", {})
+    found = pattern.get("Regex") or re.escape(pattern.get("String", ""))
+    if not found or step.get("behavior") != "Isolated" or step.get("invert"):
+        components.unsupported("pre_tokenizer")
+    try:
+        translated(found)
+    except ValueError as error:
+        raise ValueError(f"{components.path} must have a pre_tokenizer that is supported: {error}") from None
+    return str(found)
 
 
 def prepend_scheme(components: Components) -> str:

@@ -328,7 +328,10 @@ for class_, content, changes_of_model, changes in (
             ({"merges": ["x y"]}, "…merges[0]=('x', 'y'), with ['xy']"),
             ({"vocab": {"a": 0, "b": -1}}, "…integers from 0 to … Received: 'b': -1"),
             ({"vocab": {"a": 0, "b": 10**9}}, "…integers from 0 to … Received: 'b': 1000000000"),
-            ({"vocab": {"h": 0, "e": 1, "he": 2}, "unk_token": "h"}, "…with unk_token=None or a piece for each byte"),
+            (
+                {"vocab": {"h": 0, "e": 1, "he": 2}, "unk_token": "h"},
+                "…with unk_token=None or a piece for each byte",
+            ),
         ],
         [
             ({"normalizer": {"type": "NFKC"}}, "… Received: normalizer `NFKC`"),
@@ -341,7 +344,10 @@ for class_, content, changes_of_model, changes in (
                 {"added_tokens": [{"id": len(GPT2), "content": "<x>", "once": True}]},
                 "…must have the added token '<x>' without settings other than … Received: once=True",
             ),
-            ({"epilogue": None}, "…must have an object without settings other than … Received: epilogue=None"),
+            (
+                {"epilogue": None},
+                "…must have an object without settings other than … Received: epilogue=None",
+            ),
             (
                 {"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}},
                 "… Received: pre_tokenizer `ByteLevel` use_regex=False",
