@@ -1,4 +1,4 @@
-"""What `transformers` does with settings of its folders: the values in `tests/interop/settings`.
+"""Write the effects of settings of folders in `transformers`: the values in `tests/interop/settings`.
 
     .venv-bench/bin/python benchmarks/parity/settings_of_folders.py tests/interop/settings
 

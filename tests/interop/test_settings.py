@@ -103,7 +103,7 @@ def test_int8_weights_are_dequantized_when_they_are_written(make, tmp_path):
     np.testing.assert_allclose(interop.from_hugging_face(folder)(inputs), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_matrices_in_another_quantization_are_refused(tmp_path):
+def test_matrices_in_another_quantization_are_rejected(tmp_path):
     model = GPT(40, **SIZES, max_length=16, end_id=3)
     model.quantize("int4", filters="hidden")
     with pytest.raises(ValueError, match=r"in int8 without adapters\. Received: the layer .*hidden in int4"):
@@ -183,7 +183,7 @@ def test_quantized_weights_with_a_scale_beside_them_are_dequantized(config, tmp_
     ],
     ids=str,
 )
-def test_other_quantizations_are_refused_by_name(bert, config, message):
+def test_other_quantizations_are_rejected_by_name(bert, config, message):
     _, folder = bert()
     change_config(folder, quantization_config=config)
     with pytest.raises(ValueError, match=rf"one with a scale beside each weight.*Received: .*{message}"):
@@ -260,7 +260,7 @@ def test_bare_weights_have_the_names_of_a_class_with_a_head(bert):
     ],
     ids=["none", "vocab.txt", "class", "sentencepiece", "tokenizer.json"],
 )
-def test_the_padding_id_of_an_encoder_is_that_of_its_tokenizer(bert, files, pad_id):
+def test_the_padding_id_of_an_encoder_is_its_tokenizers(bert, files, pad_id):
     _, folder = bert()
     change_config(folder, "pad_token_id")
     for name, content in files.items():
@@ -304,7 +304,7 @@ def test_activations_of_modernbert_heads_are_read_and_written(make, tmp_path):
         interop.from_hugging_face(folder)
 
 
-def test_a_bert_whose_head_has_another_activation_is_refused(tmp_path):
+def test_a_bert_whose_head_has_another_activation_is_rejected(tmp_path):
     model = MaskedLanguageModel(BERT(20, **SIZES, max_length=16, activation="gelu"), head_activation="relu")
     with pytest.raises(ValueError, match="must be supported by BertForMaskedLM.*head_activation="):
         interop.to_hugging_face(model, tmp_path / "bert", "bert")

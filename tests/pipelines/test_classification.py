@@ -37,7 +37,7 @@ def test_labels_of_a_folder_are_in_the_order_of_their_ids(keys):
 
 
 @pytest.mark.parametrize("names", [{"1": "a", "2": "b"}, {"0": "a", "2": "b"}, {"a": "0"}], ids=str)
-def test_labels_of_other_ids_are_refused_unless_labels_are_given(names):
+def test_labels_of_other_ids_are_rejected_unless_labels_are_given(names):
     config = {"id2label": names}
     with pytest.raises(ValueError, match="must name the classes 0 to . in id2label, unless `labels`"):
         labels_of(config)

@@ -229,7 +229,7 @@ def test_whisper_without_a_language_has_english_and_the_forced_task(tmp_path):
     ],
     ids=str,
 )
-def test_other_languages_and_tasks_of_whisper_are_refused(change, message, tmp_path):
+def test_other_languages_and_tasks_of_whisper_are_rejected(change, message, tmp_path):
     settings = {**WHISPER[0]["settings"], **change}
     (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=message):

@@ -35,7 +35,7 @@ def test_prompts_and_errors_equal_transformers(name):
 
 
 @pytest.mark.parametrize("case", STORED["selections"], ids=lambda case: str(case["arguments"]))
-def test_the_selected_template_equals_that_of_transformers(case):
+def test_the_selected_template_equals_transformers(case):
     named = {name: text for name, text in STORED["named"].items() if name == "rag"}
     template = ChatTemplate(STORED["named"]["default"], STORED["named"]["tool_use"], named=named)
     prompt = template.render(STORED["conversations"]["user"], **case["arguments"])
@@ -44,7 +44,7 @@ def test_the_selected_template_equals_that_of_transformers(case):
     assert again.render(STORED["conversations"]["user"], **case["arguments"]) == prompt
 
 
-def test_a_name_that_is_no_template_is_refused():
+def test_a_name_that_is_no_template_is_rejected():
     with pytest.raises(ValueError, match=r"a template among \['default'\], or a template in Jinja.*'rga'"):
         ChatTemplate("{{ messages }}").render(USER, chat_template="rga")
     with pytest.raises(
