@@ -33,6 +33,14 @@ class ConfiguredValue:
 class ConfiguredLayer(Configured, keras.layers.Layer):
     """Base class of layers whose config has the constructor's arguments."""
 
+    def _post_build(self) -> None:
+        """Freeze the parts of a layer that was created with `trainable=False`, as when it is loaded."""
+        # Keras freezes the parts that a layer has when `trainable` is set; it has no public hook after `build`.
+        super()._post_build()
+        if not self.trainable:
+            for layer in self._layers:
+                layer.trainable = False
+
 
 def constructor_arguments(configured: Any) -> dict[str, Any]:
     """Return the constructor's arguments that are attributes of the same names, serialized.

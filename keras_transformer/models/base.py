@@ -3,18 +3,22 @@
 import contextlib
 import inspect
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer import memory, processes, relations, xla
 from keras_transformer.configuration import Configured
+from keras_transformer.layers.masks import merge
 from keras_transformer.layers.positions.rotary_scaling import RotaryScaling
+from keras_transformer.models import jax_state
 from keras_transformer.models.host_batches import epochs_of
-from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
-from keras_transformer.models.strategies import check_strategy, with_integers
+from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary, with_integers
+from keras_transformer.models.loss_checks import check_class_weight, check_losses
+from keras_transformer.models.strategies import check_strategy
 from keras_transformer.processes import check_agreement
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of, check_positive_integer
@@ -43,6 +47,9 @@ class Model(Configured, keras.Model):
     summarized, quantized and exported before its first call.
     """
 
+    returns_logits = True
+    """Whether the outputs are logits or predicted numbers, not hidden states."""
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Compare the arguments in all processes before JAX distributes weights, which must have equal shapes."""
         if processes.current().count > 1 and keras.distribution.distribution() is not None:
@@ -56,6 +63,23 @@ class Model(Configured, keras.Model):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.supports_jit = xla.is_enabled()
+        self.supports_masking = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model as a layer, with integers in place of the floats with which Keras builds enclosing models."""
+        specs = self.input_specs()
+        if args:
+            args = (with_integers(args[0], specs), *args[1:])
+        elif "inputs" in kwargs:
+            kwargs["inputs"] = with_integers(kwargs["inputs"], specs)
+        return super().__call__(*args, **kwargs)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Return the Keras mask of each output that has the tokens' axes, False for padding; None without a mask.
+
+        Layers, losses and metrics of Keras that follow the model skip the padding.
+        """
+        return None
 
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name, which `fit` checks."""
@@ -80,10 +104,12 @@ class Model(Configured, keras.Model):
         bound = inspect.signature(super().fit).bind(x, y, *args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
+        check_losses(self)
+        check_class_weight(self, arguments["class_weight"])
         check_agreement(**_settings_of_fit(self, arguments))
         if arguments["verbose"] == "auto" and not processes.current().is_main:
             arguments["verbose"] = 0
-        with contextlib.ExitStack() as stack:
+        with jax_state.restored(self), contextlib.ExitStack() as stack:
             stack.enter_context(memory.freed_memory_kept())
             _prepare_callbacks(self, arguments, stack)
             if check_inputs:
@@ -98,20 +124,28 @@ class Model(Configured, keras.Model):
     ) -> Any:
         """Evaluate as `keras.Model.evaluate`, with a check of ids and labels unless `check_inputs` is False."""
         # `fit`, which passes its list of callbacks, has already checked the validation data.
-        if not check_inputs or isinstance(kwargs.get("callbacks"), keras.callbacks.CallbackList):
-            return super().evaluate(x, y, *args, **kwargs)
-        with InputCheck(self).raised() as check:
-            return super().evaluate(check.data(x, y), y, *args, **kwargs)
+        checked = check_inputs and not isinstance(kwargs.get("callbacks"), keras.callbacks.CallbackList)
+        with jax_state.restored(self), InputCheck(self).raised() as check:
+            return super().evaluate(check.data(x, y) if checked else x, y, *args, **kwargs)
 
     @_with_arguments_of_keras
     def predict(self, x: Any, *args: Any, check_inputs: bool = True, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict`, with a check of ids unless `check_inputs` is False."""
-        with InputCheck(self).raised() as check:
+        with jax_state.restored(self), InputCheck(self).raised() as check:
             return super().predict(check.data(x) if check_inputs else x, *args, **kwargs)
+
+    def _make_function(self, step_function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the function of a step of `fit`, `evaluate` or `predict`, whose state is kept on JAX."""
+        # Keras has no public hook between reading a batch and the step.
+        if keras.backend.backend() != "jax":
+            return super()._make_function(step_function, *args, **kwargs)
+        step = jax_state.uninterrupted(self, step_function)
+        return jax_state.recording(self, super()._make_function(step, *args, **kwargs))
 
     def named_inputs(self, inputs: Any) -> dict[str, Tensor]:
         """Return the inputs of a call by name, after checking their names, ranks and dtypes."""
-        return as_dictionary(with_integers(inputs), self.input_specs())
+        specs = self.input_specs()
+        return as_dictionary(with_integers(inputs, specs), specs)
 
     def count_tokens(self, inputs: Any) -> int:
         """Return the number of tokens in a batch without padding, for an encoder–decoder in source and target.
@@ -168,30 +202,45 @@ class Model(Configured, keras.Model):
             _check_onnx(pathlib.Path(filepath))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments and, if layers are quantized, "quantization" with their modes.
+        """Return the constructor's arguments, the paths of frozen layers and, if any, the "quantization" of layers.
 
         A subclass adds the arguments whose attributes have other names or values.
         """
+        layers = flatten_layers(self)
         quantization = {
             layer.path: {
                 "mode": layer.quantization_mode,
                 "config": keras.saving.serialize_keras_object(getattr(layer, "quantization_config", None)),
             }
-            for layer in flatten_layers(self)
+            for layer in layers
             if layer.quantization_mode is not None
         }
-        return {**super().get_config(), **({"quantization": quantization} if quantization else {})}
+        frozen = [layer.path for layer in layers if layer.path and not layer.trainable]
+        return {
+            **super().get_config(),
+            **({"quantization": quantization} if quantization else {}),
+            "frozen": frozen,
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model from its config, and quantize its layers as saved, so that their weights can be loaded."""
+        """Create the model from its config, and quantize and freeze its layers as saved.
+
+        Weights of quantized layers can only be loaded into quantized layers.
+        """
         config = dict(config)
-        quantization = config.pop("quantization", {})
+        quantization, frozen = config.pop("quantization", {}), config.pop("frozen", None)
         model = super().from_config(config, custom_objects)
-        for layer in flatten_layers(model):
+        if not model.trainable:
+            model.trainable = True  # on TensorFlow, Keras ignores a value that is set already
+            model.trainable = False
+        layers = flatten_layers(model)
+        for layer in layers:
             if layer.path in quantization and layer.quantization_mode is None:
                 saved = quantization[layer.path]
                 layer.quantize(saved["mode"], config=keras.saving.deserialize_keras_object(saved["config"]))
+        if frozen is not None:
+            _set_frozen(layers, {*frozen})
         return model
 
 
@@ -199,6 +248,15 @@ def flatten_layers(model: keras.Model) -> list[Any]:
     """Return all layers of a model, including nested ones."""
     # Keras has no public function for this: `keras.Model.layers` has the direct layers only.
     return list(model._flatten_layers(include_self=False))
+
+
+def _set_frozen(layers: Sequence[Any], paths: Collection[str]) -> None:
+    """Make the layers with these paths untrainable, and the others trainable."""
+    while changed := [
+        layer for layer in layers if layer.path and layer.trainable == (layer.path in paths)
+    ]:  # until none is left: a layer passes its state on to its parts, which may differ
+        for layer in changed:
+            layer.trainable = layer.path not in paths
 
 
 class _EpochOrder(keras.callbacks.Callback):
@@ -345,6 +403,18 @@ def relation_positions(attention: Any, positions: Tensor | None) -> Tensor | Non
     """
     relation = getattr(attention, "relation", None)
     return None if relation is None or relations.TRANSLATIONS in relation.symmetries() else positions
+
+
+def real_tokens(ids: Tensor, padding_mask: Tensor | None, lengths: Tensor | None) -> Tensor | None:
+    """Return the Keras mask (B, T) of ids (B, T), given one by padding id and lengths (B,), if any."""
+    if lengths is None:
+        return padding_mask
+    return merge(padding_mask, positions_of(ids) < ops.cast(lengths, "int32")[:, None])
+
+
+def positions_of(ids: Tensor) -> Tensor:
+    """Return the positions (B, T) of ids (B, T), which may be symbolic tensors of unknown length."""
+    return ops.cumsum(ops.ones_like(ids, "int32"), axis=1) - 1
 
 
 def padding_arguments(padding_mask: Tensor | None, lengths: Tensor | None) -> dict[str, Tensor | None]:

@@ -18,7 +18,7 @@ from keras_transformer.layers.embeddings import embed
 from keras_transformer.layers.feed_forward import activation_function, get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
+from keras_transformer.models.base import Model, PublishedSizes, padding_arguments, real_tokens
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -27,6 +27,8 @@ from keras_transformer_options.arguments import check_ids, check_not_negative, c
 
 class Encoder(Model):
     """Base class of bidirectional encoders of token ids, with an optional pooler."""
+
+    returns_logits = False
 
     vocabulary_size: int
     max_length: int
@@ -55,6 +57,11 @@ class Encoder(Model):
         """Return the mask (B, T), False for padding."""
         ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
         return ops.not_equal(ids, self.pad_id)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Tensor:
+        """Return the mask (B, T), False for padding."""
+        named = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        return real_tokens(named["token_ids"], self.padding_mask(named), named.get("lengths"))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the output shape (B, T, D)."""

@@ -153,6 +153,12 @@ class MaskedLanguageModel(HeadedEncoder):
             hidden = ops.take_along_axis(hidden, ops.cast(positions, "int32")[..., None], axis=1)  # (B, M, D)
         return self.encoder.embedding.logits(self._transformed(hidden)) + self.bias
 
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Tensor | None:
+        """Return the encoder's mask; None for masked positions."""
+        if isinstance(inputs, dict) and inputs.get("masked_positions") is not None:
+            return None
+        return self.encoder.compute_mask(inputs)
+
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the output shape (B, T, vocabulary_size) or (B, M, vocabulary_size)."""
         if isinstance(input_shape, dict):
@@ -196,6 +202,10 @@ class Pretraining(HeadedEncoder):
             "tokens": self.masked_language_model.logits(hidden, inputs),
             "next_sentence": self.next_sentence(self.encoder.pool(hidden)),
         }
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> dict[str, Tensor | None]:
+        """Return the mask of each output."""
+        return {"tokens": self.masked_language_model.compute_mask(inputs), "next_sentence": None}
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
         """Return the shape of each output."""
@@ -321,6 +331,10 @@ class TokenClassifier(HeadedEncoder):
         hidden = self.encoder(inputs, training=training)
         hidden = self._transformed(hidden) if self.prediction_head else hidden
         return self.head(self.drop(hidden, training=training))
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Return the encoder's mask (B, T)."""
+        return self.encoder.compute_mask(inputs)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the output shape (B, T, C)."""

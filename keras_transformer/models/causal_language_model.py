@@ -5,7 +5,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_transformer.models.base import padding_arguments, relation_positions
+from keras_transformer.models.base import padding_arguments, real_tokens, relation_positions
 from keras_transformer.models.cached_decoding import CachedDecoding
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.kv_cache import State
@@ -151,6 +151,12 @@ class CausalLanguageModel(CachedDecoding):
             same = old.shape == new.shape
             new.assign(old if same else ops.concatenate([old[:kept], new[kept:]], axis=0))
         return model
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Tensor | None:
+        """Return the mask (B, T), False for padding; None for a model without `pad_id` if `inputs` have no padding."""
+        named = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        ids = named["token_ids"]
+        return real_tokens(ids, self._padding_mask(ids, named.get("padding_mask")), named.get("lengths"))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the output shape (B, T, vocabulary_size)."""

@@ -6,7 +6,13 @@ from keras import ops
 
 from keras_transformer import relations
 from keras_transformer.layers.multi_head_attention import recorded_attention_weights
-from keras_transformer.models.base import causal_relation, padding_arguments, relation_positions
+from keras_transformer.models.base import (
+    causal_relation,
+    padding_arguments,
+    positions_of,
+    real_tokens,
+    relation_positions,
+)
 from keras_transformer.models.cached_decoding import CachedDecoding
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.kv_cache import State
@@ -263,6 +269,12 @@ class EncoderDecoder(CachedDecoding):
     def cross_attention_weights(self, source_ids: Tensor, target_ids: Tensor) -> list[Tensor]:
         """Return the cross-attention weights of each decoder block, float32 (B, N, T, S), for inspection."""
         return self.attention_weights({"source_ids": source_ids, "target_ids": target_ids}).cross
+
+    def compute_mask(self, inputs: dict[str, Tensor], previous_mask: Any = None) -> Tensor:
+        """Return the mask (B, T) of targets, False for padding."""
+        ids = inputs["target_ids"]
+        padding_mask = self._target_padding(ids, positions_of(ids))
+        return real_tokens(ids, padding_mask, inputs.get("target_lengths"))
 
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
         """Return the output shape (B, T, vocabulary_size)."""

@@ -57,6 +57,10 @@ class _HeadedDecoder(Model):
         named = self.named_inputs(inputs)
         return self._classes(named["token_ids"], self._hidden(named, training), training)
 
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> dict[str, Any]:
+        """Return the mask of each output."""
+        return {"classes": None, "tokens": self.decoder.compute_mask(inputs)}
+
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
         """Return the shape of each output."""
         shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape

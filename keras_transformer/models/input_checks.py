@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer.layers.positions.absolute import known_values
 from keras_transformer.models.host_batches import is_dataset, observed
@@ -60,6 +61,51 @@ class InputSpec(NamedTuple):
 
 
 InputSpecs = Mapping[str, InputSpec]
+
+# The integers up to which floats of 16 bits hold all integers.
+_EXACT = {"float16": 2**11, "bfloat16": 2**8}
+# The types of integers that are not cast: TensorFlow has few kernels for others.
+_INTEGERS = ("bool", "int32", "int64")
+
+
+def with_integers(inputs: Any, specs: InputSpecs) -> Any:
+    """Cast the inputs that must be integers to int32, unless they are int32 or int64.
+
+    Keras builds a model of other models, such as a `Sequential`, with float inputs. They must not be rounded to
+    float16 before they are cast.
+
+    Args:
+        inputs: the inputs of a call, a dictionary of tensors or one tensor. Other inputs are returned unchanged.
+        specs: the inputs, by name.
+
+    Raises:
+        ValueError: if the values are known and have a fraction or do not fit int32, or if an input is in float16 or
+            bfloat16, which round some of its integers.
+    """
+    if isinstance(inputs, dict):
+        return {
+            name: _integers(name, values, specs[name]) if name in specs else values
+            for name, values in inputs.items()
+        }
+    required = [name for name, spec in specs.items() if spec.required]
+    return _integers(required[0], inputs, specs[required[0]]) if len(required) == 1 else inputs
+
+
+def _integers(name: str, values: Any, spec: InputSpec) -> Any:
+    if spec.is_float or not hasattr(values, "shape") or not hasattr(values, "dtype"):
+        return values
+    dtype = keras.backend.standardize_dtype(values.dtype)
+    if dtype in _INTEGERS or not ("float" in dtype or "int" in dtype):
+        return values
+    if dtype in _EXACT and (spec.limit is None or spec.limit > _EXACT[dtype] + 1):
+        raise ValueError(
+            f"`{name}` must be integers: {dtype} rounds integers above {_EXACT[dtype]}. Begin a `keras.Sequential` in "
+            f'this precision with keras.Input(shape, dtype="int32"). Received: {name}.dtype={dtype}'
+        )
+    if (known := known_values(values)) is not None:
+        _check_values(name, known, ~(known == np.floor(known)), "integers")
+        _check_values(name, known, ~(np.abs(known.astype("float64")) < 2**31), "integers of 32 bits")
+    return ops.cast(values, "int32")
 
 
 def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
@@ -189,7 +235,7 @@ class InputCheck:
 
     def _check(self, x: Any, y: Any) -> None:
         if self._specs:
-            as_dictionary(x, self._specs)
+            as_dictionary(with_integers(x, self._specs), self._specs)
         if y is None:
             return
         shapes = self._output_shapes(x) if self._losses else None

@@ -62,6 +62,8 @@ class SentenceEncoder(HeadedEncoder):
         Weighted mean: Muennighoff, "SGPT: GPT Sentence Embeddings for Semantic Search" (2022), equation 2.
     """
 
+    returns_logits = False
+
     def __init__(
         self,
         encoder: Any,

@@ -68,6 +68,8 @@ class SpeechEncoder(Model):
         Dong, Xu and Xu, "Speech-Transformer" (2018); Radford et al., "Whisper" (2022), section 2.2.
     """
 
+    returns_logits = False
+
     def __init__(
         self,
         num_layers: int = 6,
@@ -167,6 +169,17 @@ class SpeechEncoder(Model):
         if self.features is not None:
             lengths = self.features.output_lengths(lengths)
         return self.subsampling.output_lengths(lengths)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Tensor | None:
+        """Return the mask (B, T') of hidden states, False after the end of a row; None without lengths."""
+        if not isinstance(inputs, dict) or inputs.get("lengths") is None:
+            return None
+        source = inputs["frames" if self.features is None else "audio"]
+        size = keras.ops.shape(source)[1]
+        if size is None:  # a symbolic tensor: the mask is computed again with its values
+            return None
+        states = keras.ops.arange(self.output_lengths(size), dtype="int32")
+        return states < keras.ops.cast(self.output_lengths(inputs["lengths"]), "int32")[:, None]
 
     def input_specs(self) -> InputSpecs:
         """Return the inputs of a call, by name."""

@@ -1,10 +1,8 @@
 """A check for TensorFlow's distribution strategies that fail in `fit`."""
 
-import sys
 from typing import Any
 
 import keras
-from keras import ops
 
 _INSTEAD = "Or train with Keras on JAX and keras.distribution (see docs/distributed.md)."
 
@@ -44,18 +42,3 @@ def check_strategy(model: Any) -> None:
 
 def _innermost(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
-
-
-def with_integers(inputs: Any) -> Any:
-    """Cast inputs to integers while Keras builds losses and metrics for several replicas, and return others unchanged.
-
-    To build them, Keras traces a call with the mean of the first batch over the replicas, in which ids are floats.
-    """
-    tensorflow = sys.modules.get("tensorflow")
-    if (
-        tensorflow is None
-        or tensorflow.executing_eagerly()
-        or not tensorflow.distribute.in_cross_replica_context()
-    ):
-        return inputs
-    return keras.tree.map_structure(lambda tensor: ops.cast(tensor, "int32"), inputs)

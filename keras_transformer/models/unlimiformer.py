@@ -207,6 +207,10 @@ class Unlimiformer(Model):
         """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
         return self.model.logits(hidden)
 
+    def compute_mask(self, inputs: dict[str, Tensor], previous_mask: Any = None) -> Any:
+        """Return the mask (B, T) of targets, False for padding."""
+        return self.model.compute_mask(inputs, previous_mask)
+
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
         """Return the output shape (B, T, vocabulary_size)."""
         return (*input_shape["target_ids"], self.vocabulary_size)

@@ -144,6 +144,7 @@ class ViT(PublishedSizes, Model):
                 f"`value_range` must be a minimum and a maximum. Received: value_range={value_range}"
             )
         self.num_classes = num_classes
+        self.returns_logits = num_classes is not None
         self.problem_type = None if num_classes is None else check_problem_type(problem_type, num_classes)
         self.num_layers = num_layers
         self.num_heads = num_heads

@@ -199,6 +199,48 @@ def test_a_model_can_be_a_layer_of_a_functional_model(case):
     assert_close(keras.tree.flatten(model(case.inputs)), answers(core, case.inputs))
 
 
+@each_on_tokens
+def test_pooling_after_a_model_ignores_padding(case):
+    """A layer of Keras after the model reads the mask of the tokens."""
+    model = tiny(case)
+    lengthened = {
+        name: np.pad(
+            value, [[0, 0]] * (value.ndim - 1) + [[0, 1]], constant_values=getattr(model, "pad_id", 0) or 0
+        )
+        if name in words(case) or name == "segment_ids"
+        else value
+        for name, value in case.inputs.items()
+    }
+    masks = keras.tree.flatten(model.compute_mask(tensors(case.inputs)))
+    for mask, short, long in zip(
+        masks, *(keras.tree.flatten(model(given)) for given in (case.inputs, lengthened)), strict=False
+    ):
+        if mask is None:
+            assert short.shape[:-1] == long.shape[:-1] or "masked_positions" not in case.inputs
+            continue
+        assert mask.shape == short.shape[: len(mask.shape)]
+        if len(mask.shape) == 2:
+            pool = keras.layers.GlobalAveragePooling1D()
+            rows = ops.any(mask, axis=1)
+            found, expected = (numbers(pool(each))[numbers(rows)] for each in (short, long))
+            assert_close([found], [expected])
+
+
+@each_model
+def test_frozen_layers_stay_frozen(case):
+    model = tiny(case)
+    for layer in flatten_layers(model)[::2]:
+        layer.trainable = False
+    for again in (type(model).from_config(model.get_config()), keras.models.clone_model(model)):
+        assert [weight.path for weight in again.trainable_weights] == [
+            weight.path for weight in model.trainable_weights
+        ]
+    model.trainable = False
+    core = type(model).from_config(model.get_config())
+    symbols = case.symbols()
+    assert keras.Model(symbols, core(symbols.get("inputs", symbols))).trainable_weights == []
+
+
 def steps(model, case, lengths, kv_cache, room, **options):
     """Return the logits of one step for each part of the target or sequence."""
     ids = case.inputs.get("target_ids", case.inputs.get("token_ids"))

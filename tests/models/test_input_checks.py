@@ -180,7 +180,6 @@ def labels_with(value):
 INVALID_LABELS = {
     "too large": (SPARSE, labels_with(3), OUT_OF_CLASSES.format(3)),
     "-1": (SPARSE, labels_with(-1), OUT_OF_CLASSES.format(-1)),
-    "by name": ("sparse_categorical_crossentropy", labels_with(3), OUT_OF_CLASSES.format(3)),
     "half": (SPARSE, labels_with(0.5), OUT_OF_CLASSES.format(0.5)),
     "NaN": (SPARSE, labels_with(float("nan")), "`y` must be finite. Received: nan at row 5"),
     "NaN of a regression": (
@@ -248,9 +247,21 @@ def test_ignored_labels_train_as_if_absent():
 
 
 CALLS = {
-    "float ids": (
-        lambda m: m(IDS.astype("float32")),
-        r"`token_ids` must be integers of shape \(B, T\).*float32",
+    "fractions": (
+        lambda m: m(IDS + 0.5),
+        r"`token_ids` must be integers. Received: \d+.5 at row 0, column 0",
+    ),
+    "NaN": (
+        lambda m: m(with_value(IDS.astype("float32"), np.nan)),
+        "`token_ids` must be integers. Received: nan at row 9, column 2",
+    ),
+    "float16": (
+        lambda m: models.GPT(3000, 1, 1, 4, max_length=8)(IDS.astype("float16")),
+        "`token_ids` must be integers: float16 rounds integers above 2048",
+    ),
+    "more than 32 bits": (
+        lambda m: m(with_value(IDS.astype("uint64"), 2**32 + 1)),
+        "`token_ids` must be integers of 32 bits. Received: 4294967297 at row 9, column 2",
     ),
     "one row": (lambda m: m(IDS[0]), r"`token_ids` must be integers of shape \(B, T\).*shape=\(6,\)"),
     "negative id": (
@@ -272,7 +283,7 @@ CALLS = {
     ),
     "float mask": (
         lambda m: m({"token_ids": IDS, "padding_mask": IDS.astype("float32")}),
-        "`padding_mask` must be booleans",
+        r"`padding_mask` must be in \[0, 2\)",
     ),
 }
 
@@ -292,11 +303,17 @@ def test_encoder_decoders_reject_invalid_inputs():
         model({"source_ids": IDS, "target_ids": IDS[:2]})
 
 
-def test_dtype_and_rank_are_checked_while_tracing(language_model, modes):
-    for ids in (IDS.astype("float32"), IDS[0]):
-        for wrap in modes.values():
-            with pytest.raises(ValueError, match="`token_ids` must be integers of shape"):
-                wrap(language_model)(keras.ops.convert_to_tensor(ids))
+def test_rank_is_checked_while_tracing(language_model, modes):
+    for wrap in modes.values():
+        with pytest.raises(ValueError, match="`token_ids` must be integers of shape"):
+            wrap(language_model)(keras.ops.convert_to_tensor(IDS[0]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint8", "uint16", "int64", "uint64"])
+def test_ids_of_every_dtype_are_equal(language_model, dtype):
+    expected = language_model(IDS)
+    np.testing.assert_array_equal(language_model(IDS.astype(dtype)), expected)
+    np.testing.assert_allclose(language_model.predict(IDS.astype(dtype), verbose=0), expected, rtol=1e-5)
 
 
 def test_image_validation_uses_only_shapes():
@@ -314,3 +331,37 @@ def test_ragged_datasets_are_not_validated(language_model):
     tf = pytest.importorskip("tensorflow")
     ragged = tf.data.Dataset.from_tensors((tf.ragged.constant([[1], [2, 3]]), tf.constant([0, 1])))
     assert InputCheck(language_model).data(ragged) is ragged
+
+
+@pytest.mark.parametrize("name", ["sparse_categorical_crossentropy", "SparseCategoricalCrossentropy"])
+def test_losses_of_probabilities_are_rejected(name):
+    loss = getattr(keras.losses, name) if name[0].isupper() else name
+    model = models.GPT(V, 1, 1, 4, max_length=8)
+    model.compile("sgd", loss() if inspect.isclass(loss) else loss)
+    with pytest.raises(
+        ValueError, match=r"`loss` must be of logits.*SparseCategoricalCrossentropy\(from_logits=True"
+    ):
+        model.fit(IDS, LABELS, verbose=0)
+    classifier = models.GPTClassifier(models.GPT(V, 1, 1, 4, max_length=8), 3)
+    classifier.compile("sgd", {"classes": "categorical_crossentropy", "tokens": LabelSmoothedCrossentropy()})
+    with pytest.raises(ValueError, match=r"CategoricalCrossentropy\(from_logits=True.*loss\['classes'\]"):
+        classifier.fit(IDS, {"classes": np.eye(3)[CLASSES], "tokens": LABELS}, verbose=0)
+
+
+def test_class_weights_need_a_class_for_each_row():
+    model = models.GPT(V, 1, 1, 4, max_length=8)
+    model.compile("sgd", LabelSmoothedCrossentropy())
+    with pytest.raises(ValueError, match=r"`class_weight` must be None .*Use `sample_weight`"):
+        model.fit(IDS, LABELS, class_weight={1: 2.0}, verbose=0)
+    encoder = models.BERT(V, 1, 1, 4, max_length=8, dropout=0.0)
+    classifier = models.SequenceClassifier(encoder, 3, problem_type="multi_label_classification")
+    classifier.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="multi_label_classification"):
+        classifier.fit(IDS, np.eye(3)[CLASSES], class_weight={1: 2.0}, verbose=0)
+    losses = []
+    for options in ({"class_weight": {1: 2.0}}, {"sample_weight": np.where(CLASSES == 1, 2.0, 1.0)}):
+        classifier = models.SequenceClassifier(encoder, 3, dropout=0.0)
+        classifier.compile(keras.optimizers.SGD(0.0), SPARSE)
+        classifier.head.kernel.assign(np.ones_like(classifier.head.kernel) * [[1.0, 2.0, 3.0]])
+        losses.append(classifier.fit(IDS, CLASSES, verbose=0, **options).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-6)
