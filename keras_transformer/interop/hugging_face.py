@@ -30,6 +30,7 @@ from keras_transformer.interop.tensors import (
     tensors_of,
 )
 from keras_transformer.layers.quantization import quantized_matrices
+from keras_transformer.models import CausalLanguageModel
 from keras_transformer_options.arguments import Message, check, check_one_of
 from keras_transformer_serving import files
 
@@ -83,7 +84,8 @@ def from_hugging_face(
             whatever the precision of the file.
         model_class: the class of the model, if `config.json` names no class of `transformers` or another one, such as
             `models.BERT` for the encoder of a `RobertaForMaskedLM`. An encoder is read without weights of heads.
-        **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
+        **kwargs: constructor arguments to override, such as `dropout` or `dtype`. The `pad_id` of decoder-only models
+            is None by default: their padding token may occur in texts, and a `padding_mask` says what is padding.
 
     Returns:
         A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama` for Llama, Mistral, Qwen, SmolLM and Phi-3, a
@@ -140,7 +142,10 @@ def read_model(
     if architecture.encoder is not None and "pad_id" in architecture.settings:
         pad_id = _pad_id_of_tokenizer(folder)
         config = config if pad_id is None else {**config, "pad_token_id": pad_id}
-    arguments = {**architecture.arguments(config), **kwargs}
+    arguments = architecture.arguments(config)
+    if issubclass(architecture.model, CausalLanguageModel):
+        arguments["pad_id"] = None  # the padding token may occur in texts, as Qwen's "<|endoftext|>" does
+    arguments |= kwargs
     stored = dequantized(folder / CONFIG, config, tensors_of(folder))
     tensors = {
         name: tensor

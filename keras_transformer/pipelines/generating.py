@@ -94,6 +94,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         constraints: Sequence[Any] = (),
         max_new_tokens: int = 64,
         max_source_tokens: int = 512,
+        skip_special_tokens: bool = False,
     ) -> None:
         arguments.check_limit("max_source_tokens", max_source_tokens)
         if not hasattr(model, "step") or is_encoder_decoder(model) != self._has_encoder:
@@ -115,6 +116,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         self.sampler = settings.sampler
         self.constraints = settings.logits_processors.constraints
         self.max_new_tokens, self.max_source_tokens = int(max_new_tokens), int(max_source_tokens)
+        self.skip_special_tokens = skip_special_tokens
 
     def __call__(
         self,
@@ -691,7 +693,16 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
 
     def decode(self, ids: Any) -> Tensor:
         """Decode generated ids (B, M) to texts, strings (B,), as TensorFlow operations."""
-        return self.tokenizer.detokenize(self._with_one_end(ids))
+        return self.tokenizer.detokenize(self._decoded_ids(ids))
+
+    def _decoded_ids(self, ids: Any) -> Tensor | tf.RaggedTensor:
+        """Return ids (B, M) as the tokenizer decodes them: with one end token, and without special tokens to skip."""
+        ids = self._with_one_end(ids)
+        skipped = {*self.tokenizer.special_token_ids.values()} - {self.model.end_id}
+        if not (self.skip_special_tokens and skipped):
+            return ids
+        is_skipped = tf.reduce_any(ids[..., None] == tf.constant(sorted(skipped), ids.dtype), axis=-1)
+        return tf.ragged.boolean_mask(ids, ~is_skipped)
 
     def _with_one_end(self, ids: Any) -> Tensor:
         """Replace other end tokens by the model's, after which the tokenizer stops."""
@@ -748,12 +759,13 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             "constraints": [serialize_constraint(constraint) for constraint in self.constraints],
             "max_new_tokens": self.max_new_tokens,
             "max_source_tokens": self.max_source_tokens,
+            **({"skip_special_tokens": True} if self.skip_special_tokens else {}),
         }
 
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
-        """Return the sampler, the constraints and the maximum number of tokens."""
-        return settings_from(folder, model, settings)
+        """Return the sampler, the constraints and the maximum number of tokens; special tokens are skipped."""
+        return {**settings_from(folder, model, settings), "skip_special_tokens": True}
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""

@@ -193,7 +193,8 @@ def _constraints(config: Mapping[str, Any], model: Any, limit: int | None) -> li
         constraints.append(generation.NoRepeatNGram(size))
     if words := _banned_words(config, model):
         constraints.append(generation.BannedWords(words))
-    if more := [id_ for id_ in _end_ids(config, model) if id_ != model.end_id]:
+    # A model with a padding id never generates it.
+    if more := [id_ for id_ in _end_ids(config, model) if id_ not in (model.end_id, model.pad_id)]:
         constraints.append(generation.EndTokens(more))
     last = _as_list(config.get("forced_eos_token_id"))
     minimum = config.get(

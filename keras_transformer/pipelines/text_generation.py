@@ -38,6 +38,7 @@ class TextGeneration(Chat, GeneratingPipeline):
         generation: a sampler or its name.
         constraints: constraints on the outputs, such as `generation.NoRepeatNGram(3)`.
         max_new_tokens: the maximum number of tokens of an output.
+        skip_special_tokens: whether outputs are without special tokens such as "<unk>", as in `transformers`.
         max_source_tokens: the maximum number of tokens of a prompt; longer prompts raise an error. By default the
             model's positions minus `max_new_tokens`, or 512 if they are unlimited.
         add_start: whether to begin every prompt with the tokenizer's start id, which in GPT-2 equals the end id.
@@ -78,6 +79,7 @@ class TextGeneration(Chat, GeneratingPipeline):
         add_start: bool = False,
         special_tokens: bool = False,
         chat_template: Any = None,
+        skip_special_tokens: bool = False,
     ) -> None:
         super().__init__(
             model,
@@ -86,6 +88,7 @@ class TextGeneration(Chat, GeneratingPipeline):
             constraints=constraints,
             max_new_tokens=max_new_tokens,
             max_source_tokens=_PROMPT if max_source_tokens is None else max_source_tokens,
+            skip_special_tokens=skip_special_tokens,
         )
         limit = getattr(model, "max_length", None)
         if limit is not None:
@@ -174,7 +177,7 @@ class TextGeneration(Chat, GeneratingPipeline):
     def decode(self, ids: Any) -> Tensor:
         """Decode generated ids (B, M) to texts, strings (B,), including the space after the prompt."""
         # Without an anchor token before them, tokenizers such as SentencePiece would strip the leading space.
-        ids = self._with_one_end(ids)
+        ids = self._decoded_ids(ids)
         anchor = tf.fill([tf.shape(ids)[0], 1], tf.cast(self._anchor[0], ids.dtype))
         return tf.strings.substr(
             self.tokenizer.detokenize(tf.concat([anchor, ids], axis=1)), len(self._anchor[1]), -1

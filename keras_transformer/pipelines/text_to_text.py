@@ -31,6 +31,7 @@ class TextToText(GeneratingPipeline):
         generation: a sampler or its name.
         constraints: constraints on the outputs, such as `generation.NoRepeatNGram(3)`.
         max_new_tokens: the maximum number of tokens of an output.
+        skip_special_tokens: whether outputs are without special tokens such as "<unk>", as in `transformers`.
         max_source_tokens: the maximum number of tokens of an input, by default 512 or the model's `max_length` if that
             is less; see `long_texts`.
         long_texts: "refuse" to raise an error for longer texts, or "split" to split them in calls and streams into
@@ -68,6 +69,7 @@ class TextToText(GeneratingPipeline):
         long_texts: str = "refuse",
         source_language: str | None = None,
         target_language: str | None = None,
+        skip_special_tokens: bool = False,
     ) -> None:
         splitting.is_split(long_texts)
         super().__init__(
@@ -77,6 +79,7 @@ class TextToText(GeneratingPipeline):
             constraints=constraints,
             max_new_tokens=max_new_tokens,
             max_source_tokens=_source_limit(model, max_source_tokens),
+            skip_special_tokens=skip_special_tokens,
         )
         self.long_texts = long_texts
         known = self.languages

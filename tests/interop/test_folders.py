@@ -41,6 +41,11 @@ def inputs_of(expected):
     return expected["ids"]
 
 
+def pad_id_of(folder):
+    """Return the padding id in `config.json`."""
+    return json.loads((folder / "config.json").read_text())["pad_token_id"]
+
+
 def assert_equal_until_the_end(model, found, expected):
     """Compare generated ids up to the end token of each row."""
     for ids, reference in zip(np.asarray(found).tolist(), expected.tolist(), strict=True):
@@ -55,7 +60,7 @@ def test_outputs_equal_transformers(folder):
     if (
         "target" not in expected and found.shape[:2] == expected["ids"].shape
     ):  # outputs at padding are undefined
-        real = expected["ids"] != json.loads((folder / "config.json").read_text())["pad_token_id"]
+        real = expected["ids"] != pad_id_of(folder)
         found, outputs = found[real], expected["outputs"][real]
     else:
         outputs = expected["outputs"]
@@ -70,8 +75,20 @@ def test_outputs_equal_transformers(folder):
 def test_generated_ids_equal_transformers(folder, search):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
     source = expected["frames" if "frames" in expected else "ids"]
-    found = generation.generate(model, source, SEARCHES[search], max_new_tokens=8).best
+    mask = None if "target" in expected else source != pad_id_of(folder)
+    found = generation.generate(model, source, SEARCHES[search], max_new_tokens=8, padding_mask=mask).best
     assert_equal_until_the_end(model, found, expected[search])
+
+
+def test_a_padding_token_within_a_text_is_read():
+    folder = FOLDERS[0].with_name("Qwen2ForCausalLM")
+    model, pad_id = interop.from_hugging_face(folder), pad_id_of(folder)
+    assert model.pad_id is None
+    found = ops.convert_to_numpy(model(np.array([[5, pad_id, 7, 9]])))
+    # Of transformers 5.23, with a mask of ones.
+    expected = [0.8374373, 0.0561628, -0.418888, -1.6783812, 1.045972, -0.5050379]
+    np.testing.assert_allclose(found[0, -1, :6], expected, atol=1e-5)
+    assert interop.from_hugging_face(folder, pad_id=pad_id).pad_id == pad_id
 
 
 def test_texts_longer_than_the_original_length_need_long_factors():
@@ -94,8 +111,9 @@ def test_texts_longer_than_the_original_length_need_long_factors():
 @each_decoder
 def test_prompts_padded_on_the_left_are_continued_alike(folder):
     model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
-    ids = np.stack([np.roll(row, (row == model.pad_id).sum()) for row in expected["ids"]])
-    found = generation.generate(model, ids, max_new_tokens=8).best
+    pad_id = pad_id_of(folder)
+    ids = np.stack([np.roll(row, (row == pad_id).sum()) for row in expected["ids"]])
+    found = generation.generate(model, ids, max_new_tokens=8, padding_mask=ids != pad_id).best
     assert_equal_until_the_end(model, found, expected["greedy"])
 
 

@@ -75,6 +75,7 @@ def test_the_sampler_has_the_settings_of_the_folder(read, settings, sampler):
         ({"suppress_tokens": [7, END]}, [BannedWords([[7], [END]])]),
         ({"eos_token_id": [END, 8]}, [EndTokens([8])]),
         ({"eos_token_id": END}, []),
+        ({"eos_token_id": [END, PAD, 8], "pad_token_id": PAD}, [EndTokens([8])]),
         ({"min_length": 6}, [MinNewTokens(5)]),
         ({"min_new_tokens": 6, "min_length": 3}, [MinNewTokens(6)]),
         ({"forced_bos_token_id": 7}, [ForcedPrefix([7])]),

@@ -161,6 +161,18 @@ def test_pipeline_and_serving_decode_the_unknown_id_equally(pipeline, ids):
     assert decoded == served
 
 
+def test_pipeline_and_serving_skip_special_tokens(pipeline):
+    skipping = TextToText(pipeline.model, pipeline.tokenizer, skip_special_tokens=True)
+    assert skipping.generation_config()["skip_special_tokens"]
+    assert "skip_special_tokens" not in pipeline.generation_config()
+    config, ids = config_of(skipping), [7, pipeline.tokenizer.unknown_id, 8]
+    graphs = types.SimpleNamespace(end_id=pipeline.model.end_id)
+    served = serving.TextToText(graphs, serving.tokenizer_of(pipeline.tokenizer.model_bytes, config), config)
+    expected = pipeline.decode([[7, 8]]).numpy()[0].decode()
+    assert skipping.decode([ids]).numpy()[0].decode() == served.decode(ids) == expected
+    assert pipeline.decode([ids]).numpy()[0].decode() != expected
+
+
 def test_saving_a_loaded_pipeline_writes_equal_files(saved, tmp_path):
     pipelines.load(saved).save(tmp_path / "again")
     again, once = everything(tmp_path / "again"), everything(saved)

@@ -227,10 +227,17 @@ export abstract class Generating {
     );
   }
 
-  /** Return the ids before the first of the other end tokens; the tokenizer finds the model's own. */
-  protected untilEnd(ids: readonly number[]): readonly number[] {
+  /**
+   * Return the ids before the first of the other end tokens, without special tokens to skip.
+   *
+   * The tokenizer finds the model's own end token.
+   */
+  protected decodedIds(ids: readonly number[]): readonly number[] {
     const end = ids.findIndex((id) => this.otherEnds.has(id));
-    return end < 0 ? ids : ids.slice(0, end);
+    const beforeEnd = end < 0 ? ids : ids.slice(0, end);
+    if (!this.config.skip_special_tokens) return beforeEnd;
+    const special = new Set(this.tokenizer.specialTokenIds.values());
+    return beforeEnd.filter((id) => id === this.graphs.endId || !special.has(id));
   }
 
   private languagesOf(
@@ -266,7 +273,7 @@ export class TextToText extends Generating {
   }
 
   decode(ids: readonly number[]): string {
-    return this.tokenizer.detokenize(this.untilEnd(ids));
+    return this.tokenizer.detokenize(this.decodedIds(ids));
   }
 
   protected truncated(ids: number[], limit: number): number[] {
@@ -313,7 +320,7 @@ export class TextGeneration extends Generating {
   decode(ids: readonly number[]): string {
     // Without an ordinary token before them, the leading space would be stripped.
     const anchor: number = this.config.anchor_id;
-    const [text, prefix] = [[anchor, ...this.untilEnd(ids)], [anchor]].map((row) => this.tokenizer.detokenize(row));
+    const [text, prefix] = [[anchor, ...this.decodedIds(ids)], [anchor]].map((row) => this.tokenizer.detokenize(row));
     return removePrefix(text, prefix);
   }
 

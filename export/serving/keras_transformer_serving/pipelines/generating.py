@@ -158,9 +158,16 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
 
-    def _until_end(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids before the first of the other end tokens; the tokenizer finds the model's own."""
-        return [*itertools.takewhile(lambda id_: id_ not in self._other_ends, ids)]
+    def _decoded_ids(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids before the first of the other end tokens, without special tokens to skip.
+
+        The tokenizer finds the model's own end token.
+        """
+        before_end = itertools.takewhile(lambda id_: id_ not in self._other_ends, ids)
+        if not self.config.get("skip_special_tokens"):
+            return [*before_end]
+        skipped = {*self._text_tokenizer.special_token_ids.values()} - {self.graphs.end_id}
+        return [id_ for id_ in before_end if id_ not in skipped]
 
     def __call__(
         self,
@@ -595,7 +602,7 @@ class TextToText(Generating):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
-        return self._text_tokenizer.detokenize(self._until_end(ids))
+        return self._text_tokenizer.detokenize(self._decoded_ids(ids))
 
 
 class TextGeneration(Chat, Generating):
@@ -633,7 +640,7 @@ class TextGeneration(Chat, Generating):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids, including the space after the prompt."""
         # As in the pipeline: without an ordinary token before them, the leading space would be stripped.
-        anchor, ids = self.config["anchor_id"], self._until_end(ids)
+        anchor, ids = self.config["anchor_id"], self._decoded_ids(ids)
         text, prefix = (self._text_tokenizer.detokenize(row) for row in ([anchor, *ids], [anchor]))
         return text.removeprefix(prefix)
 
