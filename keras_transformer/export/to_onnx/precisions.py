@@ -1,16 +1,13 @@
 """Conversion of ONNX graphs to float16 and int8."""
 
-import contextlib
 import functools
-import logging
-import pathlib
-import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.export.to_onnx import graph_traversal, weights
+from keras_transformer.export.to_onnx.quantization import to_int8
 
 Readers = dict[str, weights.Reader]
 
@@ -91,148 +88,6 @@ def _keep(readers: Readers, names: Collection[str]) -> None:
     """Remove the functions of weights that have other names."""
     for name in readers.keys() - names:
         del readers[name]
-
-
-def to_int8(model: Any, readers: Readers | None = None) -> Any:
-    """Quantise the weights of a graph to int8; matrix multiplications quantise activations dynamically.
-
-    Weights have 7 bits, because processors without VNNI instructions add pairs of products in 16 bits, which products
-    of 8-bit weights overflow.
-
-    Args:
-        model: an `onnx.ModelProto` of float32, which is not changed.
-        readers: the functions that read the values of weights that have none in the model, by name; those of
-            quantised weights are removed.
-
-    Returns:
-        A new `onnx.ModelProto`.
-    """
-    import onnx
-    from onnxruntime.quantization import QuantType, quant_utils, quantize_dynamic
-
-    copy, readers = type(model)(), {} if readers is None else readers
-    copy.CopyFrom(model)
-    _fold_weights(copy.graph, readers)
-    # Quantised weights have a quarter of the size.
-    is_large = weights.num_bytes(copy.graph, readers) // 4 > weights.MAX_BYTES
-    _set_types_of_multiplications(copy.graph)
-    quant_utils.add_pre_process_metadata(copy)  # avoids a warning; `rewrites` has simplified the model
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "model.onnx"
-        onnx.save_model(copy, path)
-        with _without_warnings(), _reading(readers):  # warnings of each constant that is not a float
-            quantize_dynamic(
-                path,
-                path,
-                weight_type=QuantType.QInt8,
-                reduce_range=True,
-                use_external_data_format=is_large,
-                nodes_to_exclude=_gathers_in_float32(copy.graph),
-                extra_options={"EnableSubgraph": True},
-            )
-        quantised = onnx.load(path)
-    _remove_shapes(quantised)
-    _keep(readers, {constant.name for constant in quantised.graph.initializer})
-    return quantised
-
-
-@contextlib.contextmanager
-def _reading(readers: Readers) -> Iterator[None]:
-    """Let ONNX Runtime's quantisation read the values of weights that have none in the model."""
-    from onnxruntime.quantization import base_quantizer
-
-    to_array = base_quantizer.tensor_proto_to_array
-
-    def read(tensor: Any) -> np.ndarray:
-        return readers[tensor.name]() if tensor.name in readers else to_array(tensor)
-
-    base_quantizer.tensor_proto_to_array = read
-    try:
-        yield
-    finally:
-        base_quantizer.tensor_proto_to_array = to_array
-
-
-def _gathers_in_float32(graph: Any) -> list[str]:
-    """Return the names of Gather nodes that are not quantised.
-
-    They are those that subgraphs read, which `quantize_dynamic` does not dequantise, and those of vectors, such as the
-    length penalties of beam search.
-    """
-    graphs, names = [*graph_traversal.graphs(graph)], []
-    matrices = {
-        constant.name for subgraph in graphs for constant in subgraph.initializer if len(constant.dims) > 1
-    }
-    for subgraph in graphs:
-        subgraphs = [inner for node in subgraph.node for inner in graph_traversal.inner(node)]
-        read = {name for inner in subgraphs for name in graph_traversal.readers(inner)}
-        names += [
-            node.name
-            for node in subgraph.node
-            if node.op_type == "Gather"
-            and (node.input[0] not in matrices or not read.isdisjoint(node.output))
-        ]
-    return names
-
-
-def _fold_weights(graph: Any, readers: Readers) -> None:
-    """Replace transpositions and rows of weights by other weights, as only products with constants are quantised."""
-    from onnx import helper, numpy_helper
-
-    graphs = [*graph_traversal.graphs(graph)]
-    constants = {constant.name: constant for subgraph in graphs for constant in subgraph.initializer}
-    candidates = [
-        (subgraph, node)
-        for subgraph in graphs
-        for node in subgraph.node
-        if node.op_type in ("Gather", "Transpose")
-    ]
-    for subgraph, node in candidates:
-        if not constants.keys() >= {*node.input}:
-            continue
-        weight, name = constants[node.input[0]], node.output[0]
-        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if node.op_type == "Transpose":
-            fold = functools.partial(np.transpose, axes=attributes.get("perm"))
-        else:
-            indices = numpy_helper.to_array(constants[node.input[1]])
-            fold = functools.partial(np.take, indices=indices, axis=attributes.get("axis", 0))
-        if weight.name in readers:
-            shape = fold(np.broadcast_to(np.int8(0), weight.dims)).shape
-            constants[name] = weights.without_values(name, weight.data_type, shape)
-            readers[name] = functools.partial(_folded, readers[weight.name], fold)
-        else:
-            folded = np.ascontiguousarray(fold(numpy_helper.to_array(weight)))
-            constants[name] = numpy_helper.from_array(folded, name)
-        graph.initializer.append(constants[name])
-        subgraph.node.remove(node)
-    graph_traversal.remove_unused(graph)
-
-
-def _set_types_of_multiplications(graph: Any) -> None:
-    """Set the type of the results of multiplications, which ONNX does not infer for operations of ONNX Runtime."""
-    from onnx import TensorProto, helper
-
-    for subgraph in graph_traversal.graphs(graph):
-        names = [node.output[0] for node in subgraph.node if node.op_type == "MatMul"]
-        subgraph.value_info.extend(
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names
-        )
-
-
-def _folded(read: weights.Reader, fold: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    return np.ascontiguousarray(fold(read()))
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Drop the warnings of a library that logs to the root logger."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 CONVERTERS = {"float16": to_float16, "int8": to_int8}

@@ -1,0 +1,303 @@
+"""Conversion of ONNX graphs to int8."""
+
+import functools
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.export.to_onnx import graph_traversal, weights
+from keras_transformer_serving import external_data
+
+Readers = dict[str, weights.Reader]
+
+_MOST_PAIR = 128  # the largest sum of two weights whose products with 8 bits fit 16 bits: 255 · 128 < 2¹⁵
+_MOST = 127
+_MIN_VALUES = 1024  # of a table that is quantised; smaller ones, such as biases by distance, gain nothing
+_SMOOTHING = 0.4  # the power of a channel's size by which it is divided
+
+Examples = Sequence[Mapping[str, np.ndarray]]
+"""Inputs of a graph, by name."""
+
+
+def to_int8(model: Any, readers: Readers | None = None, examples: Examples = ()) -> Any:
+    """Quantise the matrices of a graph to int8; products with matrices quantise their other factor while they run.
+
+    A matrix W has a scale for each column, as has the table of a gather. The other factor x of a product has one scale.
+    In published encoders a few channels of x are many times larger than the others, which one scale would round away.
+    So x·W is computed as (x / s)·(diag(s)·W), where s grows with the size of each channel in the examples
+    (SmoothQuant, https://arxiv.org/abs/2211.10438). The other factors in loop bodies, and of graphs without examples,
+    are quantised as they are.
+
+    Processors without VNNI instructions add pairs of products in 16 bits. So the scale of a column is the smallest with
+    which no pair of rows can overflow them, whatever x is: sums are the same on all processors, and the largest weight
+    of a column has 7 to 8 bits.
+
+    Args:
+        model: an `onnx.ModelProto` of float32, which is not changed.
+        readers: the functions that read the values of weights that have none in the model, by name; those of
+            quantised weights take their place.
+        examples: typical inputs of the graph.
+
+    Returns:
+        A new `onnx.ModelProto`.
+    """
+    copy, readers = type(model)(), {} if readers is None else readers
+    copy.CopyFrom(model)
+    _fold_weights(copy.graph, readers)
+    _Quantization(copy, readers, examples).apply()
+    graph_traversal.remove_unused(copy.graph)
+    for graph in graph_traversal.graphs(copy.graph):
+        del graph.value_info[:]  # some of their shapes may be wrong in loop bodies
+    for name in readers.keys() - {constant.name for constant in copy.graph.initializer}:
+        del readers[name]
+    return copy
+
+
+def _fold_weights(graph: Any, readers: Readers) -> None:
+    """Replace transpositions and rows of weights by other weights, as only products with constants are quantised."""
+    from onnx import helper, numpy_helper
+
+    graphs = [*graph_traversal.graphs(graph)]
+    constants = {constant.name: constant for subgraph in graphs for constant in subgraph.initializer}
+    candidates = [
+        (subgraph, node)
+        for subgraph in graphs
+        for node in subgraph.node
+        if node.op_type in ("Gather", "Transpose")
+    ]
+    for subgraph, node in candidates:
+        if not constants.keys() >= {*node.input}:
+            continue
+        weight, name = constants[node.input[0]], node.output[0]
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if node.op_type == "Transpose":
+            fold = functools.partial(np.transpose, axes=attributes.get("perm"))
+        else:
+            indices = numpy_helper.to_array(constants[node.input[1]])
+            fold = functools.partial(np.take, indices=indices, axis=attributes.get("axis", 0))
+        if weight.name in readers:
+            shape = fold(np.broadcast_to(np.int8(0), weight.dims)).shape
+            constants[name] = weights.without_values(name, weight.data_type, shape)
+            readers[name] = functools.partial(_folded, readers[weight.name], fold)
+        else:
+            folded = np.ascontiguousarray(fold(numpy_helper.to_array(weight)))
+            constants[name] = numpy_helper.from_array(folded, name)
+        graph.initializer.append(constants[name])
+        subgraph.node.remove(node)
+    graph_traversal.remove_unused(graph)
+
+
+def _folded(read: weights.Reader, fold: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(fold(read()))
+
+
+class _Quantization:
+    """The quantisation of a graph.
+
+    Args:
+        model: an `onnx.ModelProto`, whose graph is changed.
+        readers: the functions that read the values of weights that have none in the graph, by name.
+        examples: typical inputs of the graph.
+    """
+
+    def __init__(self, model: Any, readers: Readers, examples: Examples) -> None:
+        self._graph, self._readers = model.graph, readers
+        self._constants = {
+            constant.name: constant
+            for subgraph in graph_traversal.graphs(model.graph)
+            for constant in subgraph.initializer
+        }
+        inputs = [node.input[0] for node in model.graph.node if self._is_product(node)]
+        sizes = _channel_sizes(model, readers, dict.fromkeys(inputs), examples) if examples and inputs else {}
+        self._factors = {name: _factors(channels) for name, channels in sizes.items()}
+        self._stored: dict[tuple[str, str], tuple[str, str]] = {}  # integers and scales, by weight and use
+
+    def apply(self) -> None:
+        """Quantise the tables of gathers and the matrices of products."""
+        for graph in reversed([*graph_traversal.graphs(self._graph)]):  # inner graphs first: nodes are copied
+            inputs: dict[str, tuple[str, ...]] = {}
+            nodes: list[Any] = []
+            for node in graph.node:
+                if self._is_product(node):
+                    nodes += self._product(node, inputs)
+                elif self._is_gather(node):
+                    nodes += self._gather(node)
+                else:
+                    nodes.append(node)
+            nodes = [type(node).FromString(node.SerializeToString()) for node in nodes]
+            del graph.node[:]
+            graph.node.extend(nodes)
+
+    def _is_product(self, node: Any) -> bool:
+        return bool(node.op_type == "MatMul") and self._is_matrix(node.input[1])
+
+    def _is_gather(self, node: Any) -> bool:
+        if node.op_type != "Gather" or not self._is_matrix(node.input[0]):
+            return False
+        dims = self._constants[node.input[0]].dims
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        return axis == 0 and len(dims) == 2 and dims[0] * dims[1] >= _MIN_VALUES
+
+    def _is_matrix(self, name: str) -> bool:
+        from onnx import TensorProto
+
+        constant = self._constants.get(name)
+        return constant is not None and constant.data_type == TensorProto.FLOAT and len(constant.dims) > 1
+
+    def _product(self, node: Any, inputs: dict[str, tuple[str, ...]]) -> Iterator[Any]:
+        """Yield the nodes of a product with a matrix.
+
+        Args:
+            node: the product.
+            inputs: the integers, the scale and the zero point of quantised factors in the graph, which are added to.
+        """
+        from onnx import TensorProto, helper
+
+        factor, weight, output = node.input[0], node.input[1], node.output[0]
+        factors = self._factors.get(factor)
+        if factor not in inputs:
+            source = factor
+            if factors is not None:
+                source = f"{factor}_smooth"
+                self._add(f"{factor}_smoothing", 1 / factors)
+                yield helper.make_node("Mul", [factor, f"{factor}_smoothing"], [source], source)
+            inputs[factor] = (f"{factor}_int8", f"{factor}_scale", f"{factor}_zero")
+            yield helper.make_node("DynamicQuantizeLinear", [source], inputs[factor], f"{factor}_int8")
+        values, scale, zero = inputs[factor]
+        use = "product" if factors is None else factor
+        matrix, scales = self._quantised(weight, use, _pair_sizes, _MOST_PAIR, factors)
+        # ONNX Runtime fuses these nodes with DynamicQuantizeLinear.
+        sums, result, both = (f"{output}_{name}" for name in ("int32", "float32", "scales"))
+        yield helper.make_node("MatMulInteger", [values, matrix, zero], [sums], node.name)
+        yield helper.make_node("Cast", [sums], [result], result, to=TensorProto.FLOAT)
+        yield helper.make_node("Mul", [scale, scales], [both], both)
+        yield helper.make_node("Mul", [result, both], [output], f"{output}_scaled")
+
+    def _gather(self, node: Any) -> Iterator[Any]:
+        """Yield the nodes of a gather from a table."""
+        from onnx import helper
+
+        output = node.output[0]
+        table, scales = self._quantised(node.input[0], "table", _sizes, _MOST)
+        integers = f"{output}_int8"
+        yield helper.make_node("Gather", [table, node.input[1]], [integers], node.name, axis=0)
+        name = f"{output}_float32"
+        yield helper.make_node("DequantizeLinear", [integers, scales], [output], name, axis=-1)
+
+    def _quantised(
+        self,
+        weight: str,
+        use: str,
+        sizes: Callable[[np.ndarray], np.ndarray],
+        most: int,
+        factors: np.ndarray | None = None,
+    ) -> tuple[str, str]:
+        """Return the names of the integers and of the scales of a weight.
+
+        Args:
+            weight: its name.
+            use: what it is quantised for.
+            sizes: returns the size of each column.
+            most: the integer that stands for this size.
+            factors: the factors of its rows.
+        """
+        from onnx import TensorProto
+
+        if (weight, use) in self._stored:
+            return self._stored[weight, use]
+        number = sum(name == weight for name, _ in self._stored)
+        integers, scales = (f"{weight}_{number}_{name}" for name in ("int8", "scales"))
+        read = functools.partial(_scaled, functools.partial(self._values, self._constants[weight]), factors)
+        values = read()
+        steps = (sizes(values) / most).astype("float32")
+        steps[steps == 0] = 1
+        if weight in self._readers:
+            self._graph.initializer.append(weights.without_values(integers, TensorProto.INT8, values.shape))
+            self._readers[integers] = lambda: _rounded(read(), steps)
+        else:
+            self._add(integers, _rounded(values, steps))
+        self._add(scales, steps)
+        self._stored[weight, use] = (integers, scales)
+        return integers, scales
+
+    def _add(self, name: str, values: np.ndarray) -> None:
+        from onnx import numpy_helper
+
+        if name not in self._constants:
+            self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
+            self._graph.initializer.append(self._constants[name])
+
+    def _values(self, constant: Any) -> np.ndarray:
+        from onnx import numpy_helper
+
+        if constant.name in self._readers:
+            return self._readers[constant.name]()
+        return numpy_helper.to_array(constant)
+
+
+def _channel_sizes(
+    model: Any, readers: Readers, names: Iterable[str], examples: Examples
+) -> dict[str, np.ndarray]:
+    """Return the largest absolute value in each channel of values of a graph, by name."""
+    import onnx
+    import onnxruntime
+
+    copy, readers, names = type(model)(), dict(readers), [*names]
+    copy.CopyFrom(model)
+    del copy.graph.output[:]
+    copy.graph.output.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names
+    )
+    graph_traversal.remove_unused(copy.graph)
+    given = {value.name for value in copy.graph.input}
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.enable_cpu_mem_arena = False
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "model.onnx"
+        if weights.num_bytes(copy.graph, {each.name for each in copy.graph.initializer}) > weights.MAX_BYTES:
+            weights.write(copy.graph, readers, path.with_name(external_data.file_name(path.stem)))
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        else:
+            weights.attach(copy.graph, readers)
+        onnx.save_model(copy, path)
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        sizes: dict[str, np.ndarray] = {}
+        for example in examples:
+            feed = {name: values for name, values in example.items() if name in given}
+            for name, values in zip(names, session.run(names, feed), strict=True):
+                if values.ndim > 1 and values.size:
+                    largest = np.abs(values).reshape(-1, values.shape[-1]).max(axis=0)
+                    sizes[name] = np.maximum(sizes.get(name, 0), largest)
+    return sizes
+
+
+def _factors(sizes: np.ndarray) -> np.ndarray:
+    """Return the number by which each channel is divided, 1 below the median: other inputs may have larger values."""
+    median = float(np.median(sizes)) or 1.0
+    return (np.maximum(sizes / median, 1) ** _SMOOTHING).astype("float32")
+
+
+def _scaled(read: weights.Reader, factors: np.ndarray | None) -> np.ndarray:
+    values = read()
+    return values if factors is None else values * factors[:, None]
+
+
+def _sizes(values: np.ndarray) -> np.ndarray:
+    """Return the largest absolute value in each column (…, N) of a matrix (…, K, N)."""
+    return np.abs(values).max(axis=-2)
+
+
+def _pair_sizes(values: np.ndarray) -> np.ndarray:
+    """Return the largest absolute sum that two adjacent rows can have in each column, if x selects one sign."""
+    pairs = np.pad(values, [*[(0, 0)] * (values.ndim - 2), (0, values.shape[-2] % 2), (0, 0)])
+    even, odd = pairs[..., ::2, :], pairs[..., 1::2, :]
+    sums = [np.maximum(sign * even, 0) + np.maximum(sign * odd, 0) for sign in (1, -1)]
+    return np.maximum(np.maximum(*sums).max(axis=-2), _sizes(values) * (_MOST_PAIR / _MOST))
+
+
+def _rounded(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    return np.rint(values / steps[..., None, :]).astype("int8")
