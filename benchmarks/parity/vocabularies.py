@@ -165,14 +165,20 @@ QWEN_3_5 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
-# The letters that DeepSeek LLM's words have: those with two cases, and a few more, of Unicode 13.
-_CASED = (
-    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼι"
-    "ῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
-)
+# The letters of DeepSeek LLM's words: those with two cases, of Unicode 13.
+_CASED = """
+41-5A 61-7A B5-B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376-377 37B-37D 37F-37F 386-386 388-38A 38C-38C
+38E-3A1 3A3-3F5 3F7-481 48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B 1D6B-1D77 1D79-1D9A
+1E00-1F15 1F18-1F1D 1F20-1F45 1F48-1F4D 1F50-1F57 1F59-1F59 1F5B-1F5B 1F5D-1F5D 1F5F-1F7D 1F80-1FB4 1FB6-1FBC 1FBE-1FBE
+1FC2-1FC4 1FC6-1FCC 1FD0-1FD3 1FD6-1FDB 1FE0-1FEC 1FF2-1FF4 1FF6-1FFC 2102-2102 2107-2107 210A-2113 2115-2115 2119-211D
+2124-2124 2126-2126 2128-2128 212A-212D 212F-2134 2139-2139 213C-213F 2145-2149 214E-214E 2183-2184 2C00-2C7B 2C7E-2CE4
+2CEB-2CEE 2CF2-2CF3 A640-A66D A680-A69B A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 FF21-FF3A FF41-FF5A
+10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF 1E900-1E943
+"""
+_LETTERS = "".join("-".join(chr(int(code, 16)) for code in each.split("-")) for each in _CASED.split())
 DEEPSEEK = {
     "coder": ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+"],
-    "llm": ["[\r\n]", rf"\s?[{_CASED}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+"],
+    "llm": ["[\r\n]", rf"\s?[{_LETTERS}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+"],
 }
 # The normaliser, and the pre-tokenizers, of vocabularies of bytes.
 WORDS: dict[str, tuple[dict[str, str] | None, list[dict[str, Any]]]] = {
@@ -194,7 +200,7 @@ WORDS: dict[str, tuple[dict[str, str] | None, list[dict[str, Any]]]] = {
     "llama-bpe": (None, [split(LLAMA_3), bytes_(False)]),
     "mpt": (NFC, [bytes_()]),
     "qwen2": (NFC, [split(QWEN_2), bytes_(False)]),
-    "qwen35": (NFC, [split(QWEN_3_5), bytes_(False)]),
+    "qwen35": (None, [split(QWEN_3_5), bytes_(False)]),
     "refact": (None, [digits(), bytes_()]),
     "starcoder": (None, [digits(), bytes_()]),
 }
@@ -219,10 +225,11 @@ def write_bytes(name: str, vocabulary: Vocabulary, folder: pathlib.Path) -> None
     """Write the files of a model of bytes."""
     normalizer, steps = WORDS[name]
     added = vocabulary.added_tokens()
-    contents = {token["content"] for token in added}
+    # The library numbers added tokens after the pieces of the model, so that others are pieces as well.
+    first = 1 + max(id_ for id_, type_ in enumerate(vocabulary.types) if type_ == _PIECES.NORMAL)
     # In published files, tokens of several spaces are recognised in normalised texts.
     added = [token | {"normalized": not token["content"].strip()} for token in added]
-    model = {piece: id_ for piece, id_ in vocabulary.ids.items() if piece not in contents}
+    model = {piece: id_ for piece, id_ in vocabulary.ids.items() if id_ < first}
     write_json(
         folder,
         vocabulary.config,

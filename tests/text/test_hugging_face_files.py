@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer, from_hugging_face
@@ -90,3 +92,24 @@ def test_byt5_files_are_loaded(tmp_path):
             "h<extra_id_124>é",
             "hé",
         )
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "tokens"),
+    [
+        # Added tokens without a piece are numbered from the number of pieces on.
+        ({"<x>": 0, "a": 1, "b": 2}, {"<x>": 0, "<y>": 7, "<z>": 4}),
+        ({"a": 1, "b": 5, "<x>": 9}, {"<x>": 9, "<y>": 2}),
+    ],
+)
+def test_ids_equal_the_tokenizers_library(tmp_path, vocabulary, tokens):
+    tokenizers = pytest.importorskip("tokenizers")
+    content = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [])).to_str())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    content["added_tokens"] = [{"id": id_, "content": token, **flags} for token, id_ in tokens.items()]
+    content["pre_tokenizer"] = GPT2_JSON["pre_tokenizer"] | {"use_regex": True}
+    config = {"eos_token": "<x>"}
+    write(tmp_path, tokenizer_json=content, tokenizer_config_json=config)
+    line = "ab<x>ba<y>a<z>"
+    expected = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(line).ids
+    assert from_hugging_face(tmp_path).tokenize(line, special_tokens=True).numpy().tolist() == expected

@@ -201,12 +201,19 @@ class Components:
     def pieces(self, vocabulary: Any) -> list[str]:
         """Return the pieces of a vocabulary and the added tokens in the order of their ids, "" for one without a piece.
 
+        As in the `tokenizers` library, added tokens without a piece are numbered from the number of pieces on, whatever
+        their ids.
+
         Raises:
             ValueError: see `in_order`.
         """
-        if isinstance(vocabulary, dict):
-            vocabulary = {**vocabulary, **{token["content"]: token["id"] for token in self.added_tokens}}
-        return in_order(self.path, vocabulary)
+        if not isinstance(vocabulary, dict) or not self.added_tokens:
+            return in_order(self.path, vocabulary)
+        added = dict.fromkeys(token["content"] for token in self.added_tokens)
+        new = (content for content in added if content not in vocabulary)
+        return in_order(
+            self.path, {**vocabulary, **{content: id_ for id_, content in enumerate(new, len(vocabulary))}}
+        )
 
     def text_settings(self, roles: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings "special_tokens" and those of tokens in texts of byte-pair tokenizers.
