@@ -39,6 +39,8 @@ SEQ2SEQ = {
     "decoder_ffn_dim": 14,
     "max_position_embeddings": 23,
 }
+# A deep encoder with a shallow, narrow decoder, as of fast translators.
+NARROW_DECODER = {"decoder_attention_heads": 2, "decoder_ffn_dim": 10}
 T5 = {
     "vocab_size": 41,
     "d_model": 12,
@@ -53,6 +55,7 @@ T5 = {
 }
 WHISPER = {
     **{name: value for name, value in SEQ2SEQ.items() if name != "max_position_embeddings"},
+    **NARROW_DECODER,
     "num_mel_bins": 10,
     "max_source_positions": 11,
     "max_target_positions": 23,
@@ -115,10 +118,11 @@ MODELS = {
     "BartForConditionalGeneration": SEQ2SEQ,
     "BartForSequenceClassification": {**SEQ2SEQ, "num_labels": 4},
     "MBartForConditionalGeneration": {**SEQ2SEQ, "decoder_start_token_id": 2, "scale_embedding": True},
-    "M2M100ForConditionalGeneration": SEQ2SEQ,
+    "M2M100ForConditionalGeneration": {**SEQ2SEQ, **NARROW_DECODER},
     "PegasusForConditionalGeneration": {**SEQ2SEQ, "activation_function": "relu", "scale_embedding": True},
     "MarianMTModel": {
         **SEQ2SEQ,
+        **NARROW_DECODER,
         "activation_function": "swish",
         "scale_embedding": True,
         "pad_token_id": 40,

@@ -33,6 +33,8 @@ FOLLOWING = {
     "head_activation": "activation",
     "hidden_dropout": "dropout",
     "num_decoder_layers": "num_layers",
+    "num_decoder_heads": "num_heads",
+    "decoder_hidden_dim": "hidden_dim",
 }
 # Arguments with the name of an activation, of a head; those of `activation` depend on the architecture.
 _HEAD_ACTIVATIONS = ("head_activation", "pooler_activation")

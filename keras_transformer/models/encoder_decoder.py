@@ -309,3 +309,12 @@ class EncoderDecoder(CachedDecoding):
         for norm in self.final_norms.values():
             norm.build(shape)
         self.built = True
+
+
+def size_of_decoder(default: int, **size: int | None) -> int:
+    """Return a size of the decoder by name, by default that of the encoder."""
+    ((name, value),) = size.items()
+    if value is None:
+        return default
+    check_positive_integer(**{name: value})
+    return value

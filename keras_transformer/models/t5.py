@@ -20,7 +20,7 @@ from keras_transformer.layers.quantization import matrix_arguments
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import PublishedSizes
-from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models.encoder_decoder import EncoderDecoder, size_of_decoder
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor
@@ -44,9 +44,9 @@ class T5(PublishedSizes, EncoderDecoder):
     Args:
         vocabulary_size: the number of rows of E.
         num_layers: the number of encoder blocks, and by default of decoder blocks.
-        num_heads: the number of attention heads.
+        num_heads: the number of attention heads, by default also in the decoder.
         model_dim: D.
-        hidden_dim: the hidden size of the feed-forward networks.
+        hidden_dim: the hidden size of the feed-forward networks, by default also in the decoder.
         key_dim: the size of a head, independent of D.
         dropout: dropout rate for embeddings, attention weights, hidden units, and the outputs of sublayers and stacks.
         activation: the activation of the feed-forward networks, including gated ones such as "geglu_tanh".
@@ -55,6 +55,8 @@ class T5(PublishedSizes, EncoderDecoder):
         max_distance: the distance from which on all distances share the last bucket.
         epsilon: the epsilon of the norms.
         num_decoder_layers: the number of decoder blocks, by default `num_layers`.
+        num_decoder_heads: the number of attention heads in the decoder, by default `num_heads`.
+        decoder_hidden_dim: the hidden size of the decoder's feed-forward networks, by default `hidden_dim`.
         pad_id: the padding id, never attended to.
         start_id: the id of the decoder's first input, the `pad_id` in published models.
         end_id: the id that ends a sequence.
@@ -129,6 +131,8 @@ class T5(PublishedSizes, EncoderDecoder):
         max_distance: int = 128,
         epsilon: float = 1e-6,
         num_decoder_layers: int | None = None,
+        num_decoder_heads: int | None = None,
+        decoder_hidden_dim: int | None = None,
         pad_id: int = 0,
         start_id: int = 0,
         end_id: int = 1,
@@ -150,8 +154,10 @@ class T5(PublishedSizes, EncoderDecoder):
         )
         check_positive_integer(model_dim=model_dim, key_dim=key_dim)
         self.num_heads = num_heads
+        self.num_decoder_heads = size_of_decoder(num_heads, num_decoder_heads=num_decoder_heads)
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
+        self.decoder_hidden_dim = size_of_decoder(hidden_dim, decoder_hidden_dim=decoder_hidden_dim)
         self.key_dim = key_dim
         self.dropout = check_rate("dropout", dropout)
         self.activation = get_activation(activation)
@@ -173,7 +179,7 @@ class T5(PublishedSizes, EncoderDecoder):
         self.drop = Dropout(dropout, name="dropout", **dtype)
         self.encoder_bias, self.decoder_bias = (
             RelativeBias(
-                num_heads,
+                heads,
                 num_buckets,
                 max_distance,
                 bidirectional,
@@ -181,13 +187,18 @@ class T5(PublishedSizes, EncoderDecoder):
                 name=name,
                 **dtype,
             )
-            for name, bidirectional in (("encoder_bias", True), ("decoder_bias", False))
+            for name, heads, bidirectional in (
+                ("encoder_bias", num_heads, True),
+                ("decoder_bias", self.num_decoder_heads, False),
+            )
         )
         matrices = {"use_bias": False, "kernel_initializer": _fan_in(1.0), **dtype}
 
-        def attention(name: str, bias: RelativeBias | None, relation: Any = None) -> MultiHeadAttention:
+        def attention(
+            heads: int, name: str, bias: RelativeBias | None, relation: Any = None
+        ) -> MultiHeadAttention:
             return MultiHeadAttention(
-                num_heads,
+                heads,
                 key_dim,
                 relation=relation,
                 position_encoding=bias,
@@ -198,8 +209,8 @@ class T5(PublishedSizes, EncoderDecoder):
                 **matrices,
             )
 
-        def feed_forward() -> FeedForward:
-            return FeedForward(hidden_dim, activation, dropout, name="feed_forward", **matrices)
+        def feed_forward(size: int) -> FeedForward:
+            return FeedForward(size, activation, dropout, name="feed_forward", **matrices)
 
         block = {
             "norm": "rms",
@@ -210,8 +221,8 @@ class T5(PublishedSizes, EncoderDecoder):
         }
         self.encoder_blocks = [
             EncoderBlock(
-                attention("attention", self.encoder_bias, self.encoder_relation),
-                feed_forward(),
+                attention(num_heads, "attention", self.encoder_bias, self.encoder_relation),
+                feed_forward(hidden_dim),
                 name=f"encoder_{i}",
                 **block,
             )
@@ -219,9 +230,9 @@ class T5(PublishedSizes, EncoderDecoder):
         ]
         self.decoder_blocks = [
             DecoderBlock(
-                attention("self_attention", self.decoder_bias, self.decoder_relation),
-                feed_forward(),
-                attention("cross_attention", None),
+                attention(self.num_decoder_heads, "self_attention", self.decoder_bias, self.decoder_relation),
+                feed_forward(self.decoder_hidden_dim),
+                attention(self.num_decoder_heads, "cross_attention", None),
                 name=f"decoder_{i}",
                 **block,
             )

@@ -21,7 +21,7 @@ from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.positions.sinusoids import LAYOUTS
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models.encoder_decoder import EncoderDecoder, size_of_decoder
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_one_of, check_positive_integer
@@ -38,9 +38,9 @@ class Transformer(EncoderDecoder):
     Args:
         vocabulary_size: the size of the vocabulary of source and target.
         num_layers: the number of encoder blocks, and by default of decoder blocks.
-        num_heads: the number of attention heads, a divisor of `model_dim`.
+        num_heads: the number of attention heads, a divisor of `model_dim`; by default also in the decoder.
         model_dim: D.
-        hidden_dim: the hidden size of the feed-forward networks.
+        hidden_dim: the hidden size of the feed-forward networks, by default also in the decoder.
         dropout: dropout rate for embeddings, sublayer outputs, hidden units and attention weights.
         activation: the activation of the feed-forward networks, including gated ones such as "swiglu".
         normalization: "pre" (trains without a long warm-up), "post" (as in the paper) or "sandwich" (before and after
@@ -58,6 +58,8 @@ class Transformer(EncoderDecoder):
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         hidden_dropout: dropout rate for hidden units of the feed-forward networks, by default `dropout`.
         num_decoder_layers: the number of decoder blocks, by default `num_layers`.
+        num_decoder_heads: the number of attention heads in the decoder, by default `num_heads`.
+        decoder_hidden_dim: the hidden size of the decoder's feed-forward networks, by default `hidden_dim`.
         pad_id: the padding id, never attended to.
         start_id: the id of the decoder's first input; may be the `pad_id`, as in Marian.
         end_id: the id that ends a sequence.
@@ -80,8 +82,8 @@ class Transformer(EncoderDecoder):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: if `num_heads` does not divide `model_dim`, a size is not positive, an id is not in the vocabulary,
-            learned positions have no `max_length`, or `decoder_relation` relates a token to a later one.
+        ValueError: if a number of heads does not divide `model_dim`, a size is not positive, an id is not in the
+            vocabulary, learned positions have no `max_length`, or `decoder_relation` relates a token to a later one.
 
     Example:
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -117,6 +119,8 @@ class Transformer(EncoderDecoder):
         attention_dropout: float | None = None,
         hidden_dropout: float | None = None,
         num_decoder_layers: int | None = None,
+        num_decoder_heads: int | None = None,
+        decoder_hidden_dim: int | None = None,
         pad_id: int = 0,
         start_id: int = 2,
         end_id: int = 3,
@@ -147,8 +151,13 @@ class Transformer(EncoderDecoder):
         else:
             check(model_dim % 2 == 0, "be even", model_dim=model_dim)
         self.num_heads = num_heads
+        self.num_decoder_heads = size_of_decoder(num_heads, num_decoder_heads=num_decoder_heads)
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
+        self.decoder_hidden_dim = size_of_decoder(hidden_dim, decoder_hidden_dim=decoder_hidden_dim)
+        if num_decoder_heads is not None:
+            divides = model_dim % num_decoder_heads == 0
+            check(divides, "divide {model_dim}", num_decoder_heads=num_decoder_heads, model_dim=model_dim)
         self.dropout = check_rate("dropout", dropout)
         self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
         self.hidden_dropout = check_rate("hidden_dropout", hidden_dropout, dropout)
@@ -174,9 +183,11 @@ class Transformer(EncoderDecoder):
         self.positions = self._new_positions()
         self.drop = Dropout(dropout, name="dropout", **dtype)
 
-        def attention(name: str, relation: Any = None, shared: bool = False) -> MultiHeadAttention:
+        def attention(
+            heads: int, name: str, relation: Any = None, shared: bool = False
+        ) -> MultiHeadAttention:
             return MultiHeadAttention(
-                num_heads,
+                heads,
                 relation=relation,
                 score=score_layers.get(dict(self.score)),
                 dropout=self.attention_dropout,
@@ -185,8 +196,8 @@ class Transformer(EncoderDecoder):
                 **dtype,
             )
 
-        def feed_forward() -> FeedForward:
-            return FeedForward(hidden_dim, activation, self.hidden_dropout, name="feed_forward", **dtype)
+        def feed_forward(size: int) -> FeedForward:
+            return FeedForward(size, activation, self.hidden_dropout, name="feed_forward", **dtype)
 
         block = {
             "normalization": normalization,
@@ -198,8 +209,8 @@ class Transformer(EncoderDecoder):
         }
         self.encoder_blocks = [
             EncoderBlock(
-                attention("attention", self.encoder_relation, shared_query_key),
-                feed_forward(),
+                attention(num_heads, "attention", self.encoder_relation, shared_query_key),
+                feed_forward(hidden_dim),
                 name=f"encoder_{i}",
                 **block,
             )
@@ -207,9 +218,9 @@ class Transformer(EncoderDecoder):
         ]
         self.decoder_blocks = [
             DecoderBlock(
-                attention("self_attention", self.decoder_relation, shared_query_key),
-                feed_forward(),
-                attention("cross_attention"),
+                attention(self.num_decoder_heads, "self_attention", self.decoder_relation, shared_query_key),
+                feed_forward(self.decoder_hidden_dim),
+                attention(self.num_decoder_heads, "cross_attention"),
                 name=f"decoder_{i}",
                 **block,
             )

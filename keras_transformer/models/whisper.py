@@ -20,7 +20,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models.encoder_decoder import EncoderDecoder, size_of_decoder
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -42,14 +42,16 @@ class Whisper(EncoderDecoder):
     Args:
         vocabulary_size: the size of the vocabulary.
         num_layers: the number of encoder blocks, and by default of decoder blocks.
-        num_heads: the number of attention heads, a divisor of `model_dim`.
+        num_heads: the number of attention heads, a divisor of `model_dim`; by default also in the decoder.
         model_dim: D.
-        hidden_dim: the hidden size of the feed-forward networks.
+        hidden_dim: the hidden size of the feed-forward networks, by default also in the decoder.
         dropout: dropout rate for embeddings and sublayer outputs.
         activation: the activation of convolutions and feed-forward networks.
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         hidden_dropout: dropout rate for hidden units of the feed-forward networks, by default `dropout`.
         num_decoder_layers: the number of decoder blocks, by default `num_layers`.
+        num_decoder_heads: the number of attention heads in the decoder, by default `num_heads`.
+        decoder_hidden_dim: the hidden size of the decoder's feed-forward networks, by default `hidden_dim`.
         num_mels: the number of mel bands.
         max_source_length: the number of hidden states of the encoder.
         max_length: the number of positions of the decoder.
@@ -70,8 +72,8 @@ class Whisper(EncoderDecoder):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: if `num_heads` does not divide `model_dim`, that is odd, a size is not positive, an id is not in the
-            vocabulary; in a call, if audio or frames are missing or not finite.
+        ValueError: if a number of heads does not divide `model_dim`, that is odd, a size is not positive, an id is not
+            in the vocabulary; in a call, if audio or frames are missing or not finite.
 
     Example:
         >>> model = Whisper(100, 1, 2, 16, 32, max_source_length=20, max_length=8, pad_id=0, start_id=1, end_id=2)
@@ -98,6 +100,8 @@ class Whisper(EncoderDecoder):
         attention_dropout: float | None = None,
         hidden_dropout: float | None = None,
         num_decoder_layers: int | None = None,
+        num_decoder_heads: int | None = None,
+        decoder_hidden_dim: int | None = None,
         num_mels: int = 80,
         max_source_length: int = 1500,
         max_length: int = 448,
@@ -125,8 +129,13 @@ class Whisper(EncoderDecoder):
         )
         check(model_dim % 2 == 0, "be even", model_dim=model_dim)
         self.num_heads = num_heads
+        self.num_decoder_heads = size_of_decoder(num_heads, num_decoder_heads=num_decoder_heads)
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
+        self.decoder_hidden_dim = size_of_decoder(hidden_dim, decoder_hidden_dim=decoder_hidden_dim)
+        if num_decoder_heads is not None:
+            divides = model_dim % num_decoder_heads == 0
+            check(divides, "divide {model_dim}", num_decoder_heads=num_decoder_heads, model_dim=model_dim)
         self.dropout = check_rate("dropout", dropout)
         self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
         self.hidden_dropout = check_rate("hidden_dropout", hidden_dropout, dropout)
@@ -150,9 +159,9 @@ class Whisper(EncoderDecoder):
         self.positions["encoder"].trainable = False
         self.drop = Dropout(dropout, name="dropout", **dtype)
 
-        def attention(name: str, relation: Any = None) -> MultiHeadAttention:
+        def attention(heads: int, name: str, relation: Any = None) -> MultiHeadAttention:
             return MultiHeadAttention(
-                num_heads,
+                heads,
                 relation=relation,
                 dropout=self.attention_dropout,
                 key_bias=False,
@@ -160,8 +169,8 @@ class Whisper(EncoderDecoder):
                 **dtype,
             )
 
-        def feed_forward() -> FeedForward:
-            return FeedForward(hidden_dim, activation, self.hidden_dropout, name="feed_forward", **dtype)
+        def feed_forward(size: int) -> FeedForward:
+            return FeedForward(size, activation, self.hidden_dropout, name="feed_forward", **dtype)
 
         block = {
             "epsilon": _EPSILON,
@@ -170,14 +179,16 @@ class Whisper(EncoderDecoder):
             **dtype,
         }
         self.encoder_blocks = [
-            EncoderBlock(attention("attention"), feed_forward(), name=f"encoder_{i}", **block)
+            EncoderBlock(
+                attention(num_heads, "attention"), feed_forward(hidden_dim), name=f"encoder_{i}", **block
+            )
             for i in range(num_layers)
         ]
         self.decoder_blocks = [
             DecoderBlock(
-                attention("self_attention", self.decoder_relation),
-                feed_forward(),
-                attention("cross_attention"),
+                attention(self.num_decoder_heads, "self_attention", self.decoder_relation),
+                feed_forward(self.decoder_hidden_dim),
+                attention(self.num_decoder_heads, "cross_attention"),
                 name=f"decoder_{i}",
                 **block,
             )

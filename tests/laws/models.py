@@ -186,7 +186,12 @@ MODELS = {
         {
             "pre": {},
             "post": {"normalization": "post", "activation": "gelu", **RATES, **IDENTIFIERS, "start_id": 5},
-            "sandwich": {"normalization": "sandwich", "num_decoder_layers": 2},
+            "sandwich": {
+                "normalization": "sandwich",
+                "num_decoder_layers": 2,
+                "num_decoder_heads": 4,
+                "decoder_hidden_dim": 6,
+            },
             "rms, swiglu": {"norm": "rms", "activation": "swiglu", "hidden_dropout": 0.2},
             "bart": {
                 "normalization": "post",
@@ -207,7 +212,7 @@ MODELS = {
         {**WORDS, "key_dim": 8, "start_id": 0},
         PAIRS,
         {
-            "original": {"num_decoder_layers": 2},
+            "original": {"num_decoder_layers": 2, "num_decoder_heads": 3, "decoder_hidden_dim": 6},
             "v1.1": {"activation": "geglu_tanh", "tied": False, "dropout": 0.3, "epsilon": 1e-3},
             **RELATIONS,
         },
@@ -366,7 +371,14 @@ MODELS = {
         {"audio": AUDIO["audio"], "target_ids": TARGET},
         {
             "defaults": {},
-            "everything": {"num_decoder_layers": 2, "activation": "relu", **RATES, "dropout": 0.1},
+            "everything": {
+                "num_decoder_layers": 2,
+                "num_decoder_heads": 4,
+                "decoder_hidden_dim": 6,
+                "activation": "relu",
+                **RATES,
+                "dropout": 0.1,
+            },
         },
         everyday=False,
     ),
