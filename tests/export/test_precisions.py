@@ -252,6 +252,28 @@ def test_float16_keeps_logarithms_of_float64_in_float32():
     np.testing.assert_allclose(found, np.log(energies) / 2, rtol=2**-10)
 
 
+SIZE_OF_A_SLICE = """
+<ir_version: 10, opset_import: ["" : 18]>
+slice (float[n] x) => (float[m] end)
+<int64[1] start = {0}, float[1] last = {2147483648}, int64[1] axis = {0}>
+{
+  size = Shape(x)
+  number = Cast <to = 1> (size)
+  most = Max(number, last)
+  stop = Cast <to = 7> (most)
+  end = Slice(x, start, stop, axis)
+}
+"""
+
+
+def test_float16_keeps_sizes_that_are_computed_in_floats():
+    """tf2onnx compares the bounds of a slice as floats, whose largest exceed float16's."""
+    model = precisions.to_float16(onnx.parser.parse_model(SIZE_OF_A_SLICE))
+    x = np.arange(5, dtype="float32")
+    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["end"], {"x": x})
+    np.testing.assert_array_equal(found, x)
+
+
 LOOP_THAT_READS_A_GATHER = """
 <ir_version: 10, opset_import: ["" : 18]>
 loop (int64[n] ids, float[n, 16] start) => (float[n, 16] sum)

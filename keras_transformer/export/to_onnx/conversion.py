@@ -345,18 +345,27 @@ def _without_copies() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _with_fast_graphs() -> Iterator[None]:
-    """Let tf2onnx visit and record the nodes of a graph once.
+    """Let tf2onnx visit, record and write the nodes of a graph once.
 
     It renames every value of a branch or loop body, and records all of their nodes as readers of each: its memory grows
     with the square of the number of nodes, by 18 GB for the loop of a decoder of 16 layers. After each optimisation it
-    follows every output of a graph, and visits the nodes that outputs share once for each of them.
+    follows every output of a graph, visits the nodes that outputs share once for each of them, and writes the whole
+    graph as protocol buffers, which only the last one needs. It reads the names of nodes from these millions of times.
     """
-    from tf2onnx.graph import Graph
+    from tf2onnx.graph import Graph, Node
+    from tf2onnx.optimizer.optimizer_base import GraphOptimizerBase
 
-    replace_all_inputs, extract_nodes = Graph.replace_all_inputs, Graph.extract_sub_graph_nodes
+    replace_all_inputs = Graph.replace_all_inputs
+    chosen: list[Any] = [None, set()]  # the last nodes that were chosen, and their set
 
     def replace(graph: Any, old: str, new: str, ops: Any = None) -> None:
-        readers = None if ops is None else [node for node in ops if old in node.input]
+        if ops is not None and ops is not chosen[0]:
+            chosen[:] = ops, {*ops}
+        readers = ops and [
+            node
+            for node in map(graph.get_node_by_name, graph._output_to_consumers.get(old, ()))
+            if node is not None and old in node.input and (node in chosen[1] or node in ops)
+        ]
         replace_all_inputs(graph, old, new, readers)
 
     def extract(
@@ -372,11 +381,32 @@ def _with_fast_graphs() -> Iterator[None]:
             names += [*node.input, *(node.get_implicit_inputs() if node.get_body_graphs() else ())]
         return [*found]
 
-    Graph.replace_all_inputs, Graph.extract_sub_graph_nodes = replace, extract
-    try:
+    def optimize(optimizer: Any, graph: Any, iteration: int) -> Any:
+        optimizer.opt_iteration = iteration
+        graph = optimizer._optimize(graph)
+        graph.delete_unused_nodes(graph.outputs)
+        return graph
+
+    def register(graph: Any, name: str, node: Any, only_graph: bool = False) -> None:
+        if not only_graph:
+            graph._output_to_consumers.setdefault(name, set()).add(node.name)
+        while graph.parent_graph is not None:
+            graph.parent_graph._input_to_graph.setdefault(name, {})[id(graph)] = graph
+            graph = graph.parent_graph
+
+    name_of = functools.cached_property(lambda node: node._op.name)
+    name_of.__set_name__(Node, "name")
+    with contextlib.ExitStack() as patches:
+        for owner, name, patch in (
+            (Graph, "replace_all_inputs", replace),
+            (Graph, "extract_sub_graph_nodes", extract),
+            (Graph, "_register_input_name", register),
+            (GraphOptimizerBase, "optimize", optimize),
+            (Node, "name", name_of),
+        ):
+            patches.callback(setattr, owner, name, vars(owner)[name])
+            setattr(owner, name, patch)
         yield
-    finally:
-        Graph.replace_all_inputs, Graph.extract_sub_graph_nodes = replace_all_inputs, extract_nodes
 
 
 def _insert_captured(graph: Any, traced: Any) -> None:

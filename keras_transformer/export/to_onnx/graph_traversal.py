@@ -35,11 +35,13 @@ def inner(node: Any) -> list[Any]:
 
 
 def rename(graph: Any, names: Mapping[str, str]) -> None:
-    """Rename values, from old to new names, in the inputs of all nodes."""
-    for node in nodes(graph):
-        for place, name in enumerate(node.input):
-            if name in names:
-                node.input[place] = names[name]
+    """Rename values, from old to new names, in the inputs of all nodes.
+
+    It walks the whole graph: collect names, and rename them once.
+    """
+    for node in nodes(graph) if names else ():
+        if not names.keys().isdisjoint(node.input):
+            node.input[:] = [names.get(name, name) for name in node.input]
 
 
 def readers(graph: Any) -> dict[str, list[Any]]:

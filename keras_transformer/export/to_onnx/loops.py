@@ -195,21 +195,25 @@ def merge_equal_outputs(graph: Any) -> None:
     and updates.
     """
     kept = {output.name for output in graph.output}
+    renamed: dict[str, str] = {}
     for node in graph.node:
-        same = {name: first for name, first in _same_outputs(node, {}).items() if name not in kept}
+        same = {name: first for name, first in _same_outputs(node, renamed).items() if name not in kept}
         places = {name: place for place, name in enumerate(node.output)}
-        for name, first in reversed(same.items()):
+        for body in inner(node) if node.op_type == "Loop" else ():
+            variables = [value.name for value in body.input[2:]]
+            rename(body, {variables[places[name]]: variables[places[first]] for name, first in same.items()})
+        for name in reversed(same):
             place = places[name]
             for body in inner(node):
                 if node.op_type == "Loop":
-                    rename(body, {body.input[2 + place].name: body.input[2 + places[first]].name})
                     del body.input[2 + place], body.output[1 + place]
                 else:
                     del body.output[place]
             if node.op_type == "Loop":
                 del node.input[2 + place]
             del node.output[place]
-        rename(graph, same)
+        renamed |= same
+    rename(graph, renamed)
 
 
 def compute_once(graph: Any, is_main: bool = False) -> None:

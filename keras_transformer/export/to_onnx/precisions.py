@@ -1,7 +1,7 @@
 """Conversion of ONNX graphs to float16 and int8."""
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,7 @@ def to_float16(model: Any, readers: Readers | None = None) -> Any:
         copy.graph.node.remove(node)
         copy.graph.node.insert(0, node)
     _remove_shapes(copy)
+    graph_traversal.remove_unused(copy.graph)
     _keep(readers, {constant.name for constant in copy.graph.initializer})
     return copy
 
@@ -178,7 +179,8 @@ def _cast(source: str, target: str, to: int) -> Any:
 def _sensitive(model: Any, types: dict[str, int]) -> set[str]:
     """Return the outputs of nodes that stay in float32.
 
-    They are `_FLOAT32`, squares, the computation of angles, and casts from float64, such as of the energies of audio.
+    They are `_FLOAT32`, squares, the computation of angles, casts from float64, such as of the energies of audio, and
+    what computes integers from integers, such as sizes, whose numbers float16 does not hold.
     """
     from onnx import TensorProto
 
@@ -198,7 +200,37 @@ def _sensitive(model: Any, types: dict[str, int]) -> set[str]:
             if name in producers and name not in sensitive and not graph_traversal.inner(producers[name]):
                 sensitive.update(producers[name].output)
                 remaining.append(producers[name])
-    return sensitive
+    constants = {item.name for graph in graph_traversal.graphs(model.graph) for item in graph.initializer}
+    return sensitive | _sizes(nodes, types, constants)
+
+
+def _sizes(nodes: Sequence[Any], types: Mapping[str, int], constants: Collection[str]) -> set[str]:
+    """Return the outputs of nodes that compute integers from integers by floats, such as tf2onnx's maximum of sizes.
+
+    Args:
+        nodes: the nodes of a graph in their order.
+        types: the element types of values.
+        constants: the names of constants.
+    """
+    from onnx import TensorProto
+
+    integers = (TensorProto.INT32, TensorProto.INT64)
+    made: dict[str, Any] = {}  # the nodes of floats that integers and constants determine
+    remaining = []
+    for node in nodes:
+        floats = [name for name in node.input if types.get(name) == TensorProto.FLOAT]
+        if node.op_type == "Cast" and types.get(node.output[0]) in integers:
+            remaining += [node] if floats and floats[0] in made else []
+        elif node.op_type == "Cast" and types.get(node.input[0]) in integers:
+            made[node.output[0]] = node
+        elif not made.keys().isdisjoint(floats) and all(name in made or name in constants for name in floats):
+            made |= dict.fromkeys(node.output, node)
+    found: set[str] = set()
+    while remaining:
+        node = remaining.pop()
+        found.update(node.output)
+        remaining += [made[name] for name in node.input if name in made and name not in found]
+    return found
 
 
 def _types(model: Any) -> dict[str, int]:
