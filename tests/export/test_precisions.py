@@ -255,11 +255,12 @@ def test_float16_keeps_logarithms_of_float64_in_float32():
 SIZE_OF_A_SLICE = """
 <ir_version: 10, opset_import: ["" : 18]>
 slice (float[n] x) => (float[m] end)
-<int64[1] start = {0}, float[1] last = {2147483648}, int64[1] axis = {0}>
+<int64[1] start = {0}, int64[1] added = {2147483000}, float[1] least = {0}, int64[1] axis = {0}>
 {
   size = Shape(x)
-  number = Cast <to = 1> (size)
-  most = Max(number, last)
+  large = Add(size, added)
+  number = Cast <to = 1> (large)
+  most = Max(number, least)
   stop = Cast <to = 7> (most)
   end = Slice(x, start, stop, axis)
 }
