@@ -27,6 +27,7 @@ from keras_transformer.interop.tensors import (
     SAFETENSORS,
     StoredTensor,
     import_safetensors,
+    save_tensors,
     tensors_of,
 )
 from keras_transformer.layers.quantization import quantized_matrices
@@ -197,9 +198,14 @@ def to_hugging_face(
     Example:
         >>> to_hugging_face(model, "runs/gpt2")  # doctest: +SKIP
     """
-    import_safetensors()
-    import safetensors.numpy
+    with files.new_folder(folder) as new:
+        write_model(model, new, model_type)
+    return pathlib.Path(folder)
 
+
+def write_model(model: keras.Model, folder: pathlib.Path, model_type: str | None = None) -> None:
+    """Write the files of `to_hugging_face` into an existing folder."""
+    import_safetensors()
     if not _candidates(model):
         known = sorted({architecture.model.__name__ for architecture in ALL})
         raise ValueError(f"`model` must be of a class among {known}. Received: a {type(model).__name__}")
@@ -207,11 +213,8 @@ def to_hugging_face(
     check_dequantizable(model)
     scales = scales_of(model)
     tensors = {name: parameter.write(scales) for name, parameter in architecture.parameters(model)}
-    with files.new_folder(folder) as new:
-        files.write_json(new / CONFIG, config)
-        # `transformers` requires the format in the metadata.
-        safetensors.numpy.save_file(tensors, new / SAFETENSORS, metadata={"format": "pt"})
-    return pathlib.Path(folder)
+    files.write_json(folder / CONFIG, config)
+    save_tensors(tensors, folder / SAFETENSORS)
 
 
 def config_of(model: keras.Model) -> dict[str, Any] | None:

@@ -2,16 +2,16 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 
 from keras_transformer.interop import hugging_face
-from keras_transformer.interop.architecture import Parameters, dense, norm
+from keras_transformer.interop.architecture import Parameter, Parameters, dense, norm
 from keras_transformer.interop.assignment import INT8, quantize_weights
 from keras_transformer.interop.hub import CONFIG, MODULES, modules_of
-from keras_transformer.interop.tensors import tensors_of
+from keras_transformer.interop.tensors import SAFETENSORS, save_tensors, tensors_of
 from keras_transformer.models import BERT, ModernBERT, SentenceEncoder
 from keras_transformer.models.sentence_encoder import pooled_dim
 from keras_transformer_options.arguments import is_integer
@@ -348,6 +348,111 @@ def _with_weights(folder: pathlib.Path, layer: Any, parameters: Parameters) -> A
     for name, parameter in expected.items():
         parameter.read(tensors[name].read())
     return layer
+
+
+def activation_path(name: str) -> str:
+    """Return the path of an activation in PyTorch.
+
+    Raises:
+        ValueError: if `sentence-transformers` has no such activation.
+    """
+    for path, known in _ACTIVATIONS.items():
+        if known == name:
+            return path
+    raise ValueError(
+        f"`activation` must be one of {list(_ACTIVATIONS.values())} in sentence-transformers. "
+        f"Received: activation={name!r}"
+    )
+
+
+def write_modules(
+    folder: pathlib.Path,
+    encoder: Any,
+    pooling: str | tuple[str, ...],
+    head: Sequence[keras.layers.Layer],
+    *,
+    normalize: bool,
+    max_length: int | None,
+    prompts: Mapping[str, str],
+    default_prompt_name: str | None,
+) -> None:
+    """Write the modules of `sentence-transformers` into the folder of an encoder, the inverse of reading them.
+
+    Args:
+        folder: the folder.
+        encoder: the encoder.
+        pooling: the name or names of the poolings.
+        head: the layers after the pooling.
+        normalize: whether vectors have unit length.
+        max_length: the maximum number of tokens of a text.
+        prompts: texts that are put before the texts, by name.
+        default_prompt_name: the name of the default prompt.
+
+    Raises:
+        ValueError: if the library has no module for the pooling or a layer.
+    """
+    written = {ours: theirs for theirs, ours in _POOLINGS.items()}
+    names = [pooling] if isinstance(pooling, str) else [*pooling]
+    if unknown := [name for name in names if name not in written]:
+        raise ValueError(
+            f"`pooling` must be one of {list(written)} in sentence-transformers. Received: pooling={unknown[0]!r}"
+        )
+    modes = [written[name] for name in names]
+    older = {setting: mode in modes for setting, mode in _OLDER_POOLINGS.items()}
+    in_order = [mode for mode in _OLDER_POOLINGS.values() if mode in modes] == modes
+    settings = (
+        {"word_embedding_dimension": encoder.model_dim, **older}
+        if in_order
+        else {"pooling_mode": modes, "embedding_dimension": encoder.model_dim}
+    )
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    _write_config(folder / "1_Pooling", {**settings, "include_prompt": True})
+    layers = [*head, *([keras.layers.UnitNormalization()] if normalize else [])]
+    size = pooled_dim(encoder, pooling)
+    for number, layer in enumerate(layers, 2):
+        name, config, parameters = _module_of(layer, size)
+        path = f"{number}_{name}"
+        _write_config(folder / path, config)
+        if parameters:
+            tensors = {key: parameter.write() for key, parameter in parameters.items()}
+            save_tensors(tensors, folder / path / SAFETENSORS)
+        modules.append((path, name))
+        size = layer.compute_output_shape((None, size))[-1]
+    listed = [
+        {"idx": index, "name": str(index), "path": path, "type": f"{_PACKAGE}models.{name}"}
+        for index, (path, name) in enumerate(modules)
+    ]
+    files.write_json(folder / MODULES, listed)
+    files.write_json(folder / _OF_TRANSFORMER, {"max_seq_length": max_length, "do_lower_case": False})
+    files.write_json(
+        folder / _OF_MODEL, {"prompts": dict(prompts), "default_prompt_name": default_prompt_name}
+    )
+
+
+def _module_of(layer: Any, size: int) -> tuple[str, dict[str, Any], dict[str, Parameter]]:
+    """Return the name, the settings and the parameters of the module of a layer with inputs of a size."""
+    match layer:
+        case keras.layers.Dense():
+            config = {
+                "in_features": size,
+                "out_features": layer.units,
+                "bias": layer.use_bias,
+                "activation_function": activation_path(keras.activations.serialize(layer.activation)),
+            }
+            return "Dense", config, dict(dense("linear", layer))
+        case keras.layers.LayerNormalization() if layer.epsilon == _LAYER_NORM_EPSILON:
+            return "LayerNorm", {"dimension": size}, dict(norm("norm", layer))
+        case keras.layers.UnitNormalization():
+            return "Normalize", {}, {}
+    raise ValueError(
+        f"`head` must have layers that are modules of sentence-transformers: {', '.join(_LAYERS)}. "
+        f"Received: a {type(layer).__name__}"
+    )
+
+
+def _write_config(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
+    folder.mkdir()
+    files.write_json(folder / CONFIG, config)
 
 
 _LAYERS: dict[str, Callable[[pathlib.Path, int], Any]] = {

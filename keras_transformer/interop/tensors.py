@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -161,6 +161,14 @@ def _stored(
     if first == end:
         return StoredTensor(tuple(shape), kind, lambda: np.empty(shape, kind))
     return StoredTensor(tuple(shape), kind, lambda: np.memmap(path, kind, "r", start + first, tuple(shape)))
+
+
+def save_tensors(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
+    """Write a safetensors file for `transformers`, which requires the format in the metadata."""
+    import_safetensors()
+    import safetensors.numpy
+
+    safetensors.numpy.save_file(dict(tensors), path, metadata={"format": "pt"})
 
 
 def import_safetensors() -> Any:

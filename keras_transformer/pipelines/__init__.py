@@ -13,6 +13,7 @@ from keras_transformer.pipelines.fill_mask import MaskPrediction as MaskPredicti
 from keras_transformer.pipelines.generating import Alignment as Alignment
 from keras_transformer.pipelines.generating import Answer as Answer
 from keras_transformer.pipelines.hugging_face import from_hugging_face as from_hugging_face
+from keras_transformer.pipelines.hugging_face_folders import to_hugging_face as to_hugging_face
 from keras_transformer.pipelines.image_classification import ImageClassification as ImageClassification
 from keras_transformer.pipelines.keras_hub import from_keras_hub as from_keras_hub
 from keras_transformer.pipelines.node_classification import NodeClassification as NodeClassification
@@ -53,6 +54,7 @@ __all__ = [
     "from_keras_hub",
     "load",
     "scorers",
+    "to_hugging_face",
 ]
 
 

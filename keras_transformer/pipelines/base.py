@@ -180,6 +180,23 @@ class Pipeline(tasks.Task, abc.ABC):
         """Return the arguments of the caller, with what they name in a folder in place of its name."""
         return settings
 
+    @property
+    def hugging_face_model(self) -> Any:
+        """The model whose weights a folder of `transformers` has."""
+        return self.model
+
+    @property
+    def hugging_face_rows(self) -> dict[str, bool]:
+        """Whether the tokenizer of a folder of `transformers` adds a start and an end token to texts."""
+        return {"add_start": True, "add_end": True}
+
+    def hugging_face_config(self) -> dict[str, Any]:
+        """Return the entries of the `config.json` of `transformers` besides those of the model."""
+        return {}
+
+    def write_hugging_face(self, folder: pathlib.Path) -> None:  # most have no other files
+        """Write the files of a folder of `transformers` besides those of model, tokenizer and generation."""
+
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
         """Return the constructor's arguments that a model of KerasHub determines.

@@ -53,6 +53,10 @@ class ClassifierPipeline(Classifier, Pipeline):
         """Return the names of the classes."""
         return {} if "labels" in settings else {"labels": labels_of(config)}
 
+    def hugging_face_config(self) -> dict[str, Any]:
+        """Return the names of the classes."""
+        return config_of_labels(self.labels)
+
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
         return {**super().export_config(), "problem_type": self.problem_type}
@@ -115,6 +119,17 @@ def labels_of(config: Mapping[str, Any]) -> list[str] | None:
             f"Received: id2label={names!r}"
         )
     return [name for _, name in sorted(zip(ids, names.values(), strict=True))]
+
+
+def config_of_labels(labels: Sequence[Any]) -> dict[str, Any]:
+    """Return the entries of a `config.json` of `transformers` that name the classes; none for their indices."""
+    if list(labels) == list(range(len(labels))):
+        return {}
+    names = [str(label) for label in labels]
+    return {
+        "id2label": {str(id_): name for id_, name in enumerate(names)},
+        "label2id": {name: id_ for id_, name in enumerate(names)},
+    }
 
 
 def labels_tensor(labels: Sequence[Any]) -> tf.Tensor:

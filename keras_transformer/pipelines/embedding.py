@@ -1,5 +1,6 @@
 """Sentence embeddings."""
 
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -7,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.interop import sentence_transformers
 from keras_transformer.models import BERT, ModernBERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder, check_pooling, pool, pooled_dim
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
@@ -69,6 +71,24 @@ class Embedding(EmbeddingTask, TextPipeline):
         self.normalize = normalize
         self.prompts = _checked_prompts(prompts, default_prompt_name)
         self.default_prompt_name = default_prompt_name
+
+    @property
+    def hugging_face_model(self) -> Any:
+        """The encoder, around which `sentence-transformers` has modules."""
+        return self.encoder
+
+    def write_hugging_face(self, folder: pathlib.Path) -> None:
+        """Write the modules of `sentence-transformers`."""
+        sentence_transformers.write_modules(
+            folder,
+            self.encoder,
+            self.pooling,
+            getattr(self.model, "head", ()),
+            normalize=self.normalize,
+            max_length=self.max_length,
+            prompts=self.prompts,
+            default_prompt_name=self.default_prompt_name,
+        )
 
     @property
     def embedding_dim(self) -> int:

@@ -51,6 +51,16 @@ def read_chat_template(folder: pathlib.Path, chosen: str = DEFAULT) -> ChatTempl
     )
 
 
+def write_chat_template(template: ChatTemplate, folder: pathlib.Path) -> None:
+    """Write the chat templates of a pipeline; their special tokens are those of the tokenizer."""
+    (folder / FILE).write_text(template.default, encoding="utf-8")
+    others = {**template.named, **({} if template.tool_use is None else {"tool_use": template.tool_use})}
+    for name, text in others.items():
+        path = folder / TEMPLATES / f"{name}.jinja"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 def special_tokens_of(tokenizer: Any) -> dict[str, str]:
     """Return a tokenizer's special tokens by the names that chat templates use."""
     ids = {role: getattr(tokenizer, f"{role}_id", None) for role in _ROLES}

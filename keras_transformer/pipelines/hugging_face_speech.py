@@ -8,7 +8,7 @@ from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFI
 from keras_transformer_options.arguments import is_integer
 from keras_transformer_serving import files
 
-_CONFIG = "config.json"
+_CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
 _DEFAULT_LANGUAGE, _DEFAULT_TASK = "en", "transcribe"
 # Names of languages that settings may have in place of codes.
 _LANGUAGES = (
@@ -59,6 +59,26 @@ def prefix_of(folder: pathlib.Path) -> list[int]:
     if without_timestamps is not None and prefix[-1:] != [without_timestamps]:
         prefix.append(without_timestamps)
     return [id_ for id_ in prefix if id_ is not None]
+
+
+def write_features(model: Any, folder: pathlib.Path) -> None:
+    """Write the `preprocessor_config.json` of the features of a Whisper."""
+    features, seconds = model.features, model.max_samples / model.sample_rate
+    config = {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "processor_class": "WhisperProcessor",
+        "feature_size": model.num_mels,
+        "sampling_rate": model.sample_rate,
+        "hop_length": features.hop_length,
+        "n_fft": features.window_length,
+        "chunk_length": int(seconds) if seconds.is_integer() else seconds,
+        "n_samples": model.max_samples,
+        "nb_max_frames": 2 * model.max_source_length,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "return_attention_mask": False,
+    }
+    files.write_json(folder / _PREPROCESSOR, config)
 
 
 def _language(path: pathlib.Path, languages: Mapping[str, int], language: Any) -> int:

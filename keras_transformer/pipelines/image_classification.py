@@ -150,6 +150,22 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
         )
         return {**super().hugging_face_arguments(folder, config, model, settings), "resize": resize}
 
+    def write_hugging_face(self, folder: pathlib.Path) -> None:
+        """Write the preprocessor of images in [−1, 1], the values that the weights expect."""
+        height, width = self.model.image_size
+        preprocessor = {
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": self.resize,
+            "size": {"height": height, "width": width},
+            "resample": _BILINEAR,
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": [0.5] * self.model.num_channels,
+            "image_std": [0.5] * self.model.num_channels,
+        }
+        files.write_json(folder / _PREPROCESSOR, preprocessor)
+
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
         """Return no arguments, but fold the image converter's scale and offset into the weights."""

@@ -16,6 +16,7 @@ from keras_transformer_serving.pipelines.reranking import RankedText as RankedTe
 from keras_transformer_serving.pipelines.reranking import RerankingTask
 
 _MODEL = "a classifier of texts with one class, such as `models.SequenceClassifier`"
+_VERSION = "5.0.0"  # of `sentence-transformers`, whose form of config.json is written
 _ACTIVATIONS = ("sigmoid", "linear")
 
 
@@ -77,6 +78,11 @@ class Reranking(RerankingTask, TextPipeline):
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
         """Return the activation and the maximum length that `sentence-transformers` takes."""
         return sentence_transformers.cross_encoder_settings(folder, config, model.encoder.max_length)
+
+    def hugging_face_config(self) -> dict[str, Any]:
+        """Return the activation, by which `sentence-transformers` knows a `CrossEncoder`."""
+        activation = sentence_transformers.activation_path(self.activation)
+        return {"sentence_transformers": {"activation_fn": activation, "version": _VERSION}}
 
     def preprocess(self, query: Tensor, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert queries and texts, strings (B,), to the model's inputs, as TensorFlow operations."""

@@ -1,5 +1,6 @@
 """Speech recognition."""
 
+import pathlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -17,10 +18,11 @@ from keras_transformer.models import CTC, Whisper
 from keras_transformer.pipelines.arguments import check_model, check_tokenizer
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts, length_bucket
-from keras_transformer.pipelines.hugging_face_generation import settings_from
-from keras_transformer.pipelines.hugging_face_speech import prefix_of
+from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
+from keras_transformer.pipelines.hugging_face_speech import prefix_of, write_features
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_ids, check_positive
+from keras_transformer_serving import files
 from keras_transformer_serving.audio import checked_audio
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_batch_size
 from keras_transformer_serving.pipelines.speech_to_text import ALL, SpeechTask, is_single
@@ -96,6 +98,8 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             positions = f"be at most {limit}, the positions of the model after `prefix_ids`"
             check(max_new_tokens <= limit, positions, max_new_tokens=max_new_tokens)
             self._generation = settings
+            self.sampler, self.max_new_tokens = settings.sampler, settings.max_new_tokens
+            self.constraints = settings.logits_processors.constraints
 
     def __call__(self, audio: Any, batch_size: int = 16, *, errors: Errors = "raise") -> Any:
         """Return the text of each audio.
@@ -212,13 +216,12 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         settings: dict[str, Any] = {"max_seconds": self.max_seconds}
         if self._generation is None:
             return settings
-        constraints = self._generation.logits_processors.constraints
         return {
             **settings,
-            "generation": samplers.serialize(self._generation.sampler),
-            "constraints": [serialize_constraint(constraint) for constraint in constraints],
+            "generation": samplers.serialize(self.sampler),
+            "constraints": [serialize_constraint(constraint) for constraint in self.constraints],
             "prefix_ids": self.prefix_ids,
-            "max_new_tokens": self._generation.max_new_tokens,
+            "max_new_tokens": self.max_new_tokens,
         }
 
     def export_config(self) -> dict[str, Any]:
@@ -244,6 +247,20 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         if "max_new_tokens" not in settings:
             found["max_new_tokens"] = min(limit, found.get("max_new_tokens", limit))
         return {**found, "prefix_ids": prefix}
+
+    @property
+    def hugging_face_rows(self) -> dict[str, bool]:
+        """The prefix of texts is a setting of generation."""
+        return {"add_start": False, "add_end": False}
+
+    def write_hugging_face(self, folder: pathlib.Path) -> None:
+        """Write the prefix of texts into generation_config.json, and the features."""
+        path = folder / GENERATION_CONFIG
+        prefix = [[place, id_] for place, id_ in enumerate(self.prefix_ids, 1)]
+        # Without timestamps, whose token is in the prefix.
+        settings = {"forced_decoder_ids": prefix or None, "return_timestamps": False}
+        files.write_json(path, {**files.read_json(path), **settings})
+        write_features(self.model, folder)
 
     def _preprocessed(
         self, inputs: Sequence[Sequence[Any]], indices: Sequence[int], **options: Any

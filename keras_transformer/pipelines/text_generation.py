@@ -228,6 +228,11 @@ class TextGeneration(Chat, GeneratingPipeline):
             arguments["chat_template"] = read_chat_template(folder)
         return arguments
 
+    @property
+    def hugging_face_rows(self) -> dict[str, bool]:
+        """Whether prompts begin with the start token."""
+        return {"add_start": self.add_start, "add_end": False}
+
     @classmethod
     def hugging_face_settings(cls, folder: Any, settings: Any) -> Any:
         """Return the arguments of the caller, with a chat template of the folder in place of its name."""

@@ -90,6 +90,11 @@ class TextToText(GeneratingPipeline):
         self.source_language, self.target_language = source_language, target_language
 
     @property
+    def hugging_face_rows(self) -> dict[str, bool]:
+        """Sources end with the end token."""
+        return {"add_start": False, "add_end": True}
+
+    @property
     def languages(self) -> Mapping[str, int]:
         """The languages of a translation model of many languages, and the ids of their tokens."""
         known: Mapping[str, int] = getattr(self.tokenizer, "languages", {})

@@ -10,6 +10,7 @@ from keras_transformer.pipelines.arguments import LENGTH, check_model, check_out
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.classification import (
     check_labels,
+    config_of_labels,
     labels_of,
     labels_tensor,
 )
@@ -108,6 +109,10 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
             "starts": dense(batch.state["starts"], -1),
             "ends": dense(batch.state["ends"], -1),
         }
+
+    def hugging_face_config(self) -> dict[str, Any]:
+        """Return the names of the classes."""
+        return config_of_labels(self.labels)
 
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:

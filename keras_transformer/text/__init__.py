@@ -42,6 +42,7 @@ __all__ = [
     "WordPieceTokenizer",
     "from_hugging_face",
     "load",
+    "to_hugging_face",
 ]
 
 _CLASSES: dict[str, type[Tokenizer]] = {
@@ -122,3 +123,25 @@ def from_hugging_face(
     cls: Any = _CLASSES[hugging_face.tokenizer_class(folder)]
     tokenizer: Tokenizer = cls.from_files(folder, vocabulary_size=vocabulary_size, **options)
     return tokenizer
+
+
+def to_hugging_face(tokenizer: Tokenizer, folder: str | os.PathLike[str], **options: Any) -> None:
+    """Write the files of a tokenizer for Hugging Face's libraries, the inverse of `from_hugging_face`.
+
+    Args:
+        tokenizer: the tokenizer.
+        folder: an existing folder, such as one that `interop.to_hugging_face` has written.
+        **options: `add_start` and `add_end`, whether texts begin with the start token and end with the end token, by
+            default True; `has_segments`, whether the texts of a pair have different segment ids; and other entries of
+            `tokenizer_config.json`, such as `model_max_length`.
+
+    Raises:
+        ValueError: if the tokenizer has no form in these libraries, such as a `SentencePieceTokenizer`; the files are
+            read again to compare ids.
+
+    Example:
+        >>> to_hugging_face(tokenizer, "runs/bert")  # doctest: +SKIP
+    """
+    from keras_transformer.text.tokenizers import hugging_face_files
+
+    hugging_face_files.to_hugging_face(tokenizer, folder, **options)
