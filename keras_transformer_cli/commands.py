@@ -12,13 +12,14 @@ from typing import Any
 from keras_transformer_cli import conversion, folders, generation, prediction, synthetic, training
 from keras_transformer_cli.output import error_text, one_line, options_of, say, warnings_on_stderr
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.arguments import check_positive_integer, renamed
+from keras_transformer_options.arguments import check, check_positive_integer, renamed
 from keras_transformer_options.base import column
 from keras_transformer_options.examples import FORMAT_NAMES
 from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
 from keras_transformer_options.metrics import METRICS
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
+_TRANSFORMERS = "transformers"
 _DISTRIBUTION = "keras-transformer-core"
 _ERROR, _INTERRUPTED, _CLOSED_PIPE = 2, 130, 141
 
@@ -122,6 +123,12 @@ def _export(options: argparse.Namespace) -> None:
     from keras_transformer_serving import bundle
 
     folders.check_pipelines("path", [options.path])
+    if _TRANSFORMERS in (options.formats or ()):
+        _export_to_transformers(options)
+        return
+    check(
+        options.tokenizer is None, f"be None without the format {_TRANSFORMERS}", tokenizer=options.tokenizer
+    )
     key = _signature_key(options)
     if not options.formats and options.version > 1 and bundle.has_part(options.folder, bundle.ONNX):
         raise FileExistsError(
@@ -153,6 +160,19 @@ def _export(options: argparse.Namespace) -> None:
         arguments["vocabulary_shortlist"] = export.vocabulary_shortlist(pipeline, texts)
     write = export.bundle if len(formats) == 2 else getattr(export, *formats)
     say(str(write(pipeline, options.folder, **arguments)))
+
+
+def _export_to_transformers(options: argparse.Namespace) -> None:
+    """Write a pipeline as a folder of `transformers`."""
+    check(options.formats == [_TRANSFORMERS], f"be {_TRANSFORMERS} alone, or others", formats=options.formats)
+    for name in ("precisions", "name", "vocabulary_shortlist", "signature_key_file"):
+        value = getattr(options, name)
+        check(value is None, f"be None for the format {_TRANSFORMERS}", **{name: value})
+    load_libraries()
+    from keras_transformer import pipelines
+
+    pipeline = pipelines.load(options.path)
+    say(str(pipelines.to_hugging_face(pipeline, options.folder, tokenizer_folder=options.tokenizer)))
 
 
 @quiet_start()
@@ -252,7 +272,17 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     export = command("export", _export, "write a pipeline as SavedModel and ONNX")
     export.add_argument("path", help="a pipeline, or a training run")
     export.add_argument("folder", help="the folder of the export")
-    export.add_argument("--formats", nargs="+", choices=["saved_model", "onnx"], help="default: both")
+    export.add_argument(
+        "--formats",
+        nargs="+",
+        choices=["saved_model", "onnx", _TRANSFORMERS],
+        help=f"default: saved_model and onnx; {_TRANSFORMERS} alone writes a folder of `transformers`",
+    )
+    export.add_argument(
+        "--tokenizer",
+        metavar="FOLDER",
+        help=f"for {_TRANSFORMERS}: copy the tokenizer's files from this folder; default: write them",
+    )
     conversion.add_precisions(export)
     export.add_argument("--name", help="the model's name in TensorFlow Serving; default: the folder's name")
     export.add_argument(

@@ -28,7 +28,10 @@ TEXTS = [
 ]
 PAIRS = [("where is the dog?", "the dog eats the bread"), ("12", "a house")]
 MESSAGES = [{"role": "user", "content": "the dog"}]
-CHAT = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}</s>{% endfor %}{% if tools is not none %}T{% endif %}"
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}</s>{% endfor %}"
+    "{% if tools is not none %}T{% endif %}"
+)
 SIZES = {"num_layers": 2, "num_heads": 2, "model_dim": 12, "hidden_dim": 20, "dropout": 0.0}
 LABELS = ["no", "yes", "maybe"]
 
@@ -50,7 +53,7 @@ def pipelines() -> dict[str, Any]:
 
     import keras_transformer as kt
     from keras_transformer.interop.assignment import quantize_weights
-    from keras_transformer.text.pretokenizers.llama3 import MAX_DIGITS
+    from keras_transformer.text.pretokenizers.patterns import LLAMA_3
 
     models, text, made = kt.models, kt.text, kt.pipelines
     roles = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>", "mask": "<mask>"}
@@ -101,7 +104,7 @@ def pipelines() -> dict[str, Any]:
             **options,
         )
 
-    llama3 = byte_pairs.with_arguments(pattern=MAX_DIGITS and next(iter(MAX_DIGITS)), ignore_merges=True)
+    llama3 = byte_pairs.with_arguments(pattern=LLAMA_3, ignore_merges=True)
     fallback = [
         "<unk>",
         "<s>",
@@ -129,6 +132,9 @@ def pipelines() -> dict[str, Any]:
         whisper_text.vocabulary_size, **SIZES, max_source_length=100, max_length=16, pad_id=end, end_id=end,
         start_id=whisper_text.start_id,
     )  # fmt: skip
+    gpt = models.GPT(
+        byte_pairs.vocabulary_size, **SIZES, max_length=48, pad_id=None, end_id=byte_pairs.end_id
+    )
     head = [
         keras.layers.Dense(7, "tanh", dtype="float32"),
         keras.layers.LayerNormalization(epsilon=1e-5, dtype="float32"),
@@ -144,21 +150,25 @@ def pipelines() -> dict[str, Any]:
         ),
         "xlmr masked": made.FillMask(randomise(models.MaskedLanguageModel(roberta(xlmr))), xlmr),
         "bert questions": made.QuestionAnswering(randomise(models.SpanClassifier(bert())), words),
-        "bert embedding": made.Embedding(randomise(bert()), words, max_length=12, long_texts="truncate", prompts={"query": "q: "}),
+        "bert embedding": made.Embedding(
+            randomise(bert()), words, max_length=12, long_texts="truncate", prompts={"query": "q: "}
+        ),
         "roberta embedding": made.Embedding(
-            randomise(models.SentenceEncoder(roberta(roberta_pairs), ("first", "mean"), head)), roberta_pairs, normalize=False
+            randomise(models.SentenceEncoder(roberta(roberta_pairs), ("first", "mean"), head)), roberta_pairs,
+            normalize=False,
         ),
         "bert reranking": made.Reranking(
             randomise(models.SequenceClassifier(bert(), 1)), words, activation="linear", max_length=20
         ),
         "gpt2": made.TextGeneration(
-            randomise(models.GPT(byte_pairs.vocabulary_size, **SIZES, max_length=48, pad_id=None, end_id=byte_pairs.end_id)),
-            byte_pairs, max_new_tokens=8, constraints=[kt.generation.EndTokens([40, 50])], add_start=True, chat_template=CHAT,
+            randomise(gpt), byte_pairs, max_new_tokens=8, constraints=[kt.generation.EndTokens([40, 50])],
+            add_start=True, chat_template=CHAT,
         ),
         "llama 3": made.TextGeneration(randomise(llm(llama3)), llama3, beam, max_new_tokens=6),
         "llama 2": made.TextGeneration(randomise(llm(llama2)), llama2, max_new_tokens=6, add_start=True),
         "t5": made.TextToText(
-            randomise(models.T5(unigram.vocabulary_size, **SIZES, pad_id=0, end_id=1, start_id=0)), unigram, max_new_tokens=6
+            randomise(models.T5(unigram.vocabulary_size, **SIZES, pad_id=0, end_id=1, start_id=0)), unigram,
+            max_new_tokens=6,
         ),
         "vit": made.ImageClassification(randomise(models.ViT(8, 4, num_classes=3, **SIZES)), LABELS),
         "whisper": made.SpeechToText(

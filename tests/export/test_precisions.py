@@ -54,7 +54,9 @@ def test_weights_are_stored_in_the_requested_precision(folder, precision, dtypes
     constants = [each for part in graph_traversal.graphs(graph) for each in part.initializer]
     matrices = [each for each in constants if len(each.dims) == 2 and min(each.dims) >= 16]
     if precision == "int8":  # small tables are in float32
-        matrix_names = {node.input[1] for node in graph_traversal.nodes(graph) if node.op_type == "MatMulInteger"}
+        matrix_names = {
+            node.input[1] for node in graph_traversal.nodes(graph) if node.op_type == "MatMulInteger"
+        }
         matrices = [each for each in matrices if each.name in matrix_names or np.prod(each.dims) >= 1024]
     assert len(matrices) > 10
     assert {onnx.TensorProto.DataType.Name(each.data_type) for each in matrices} == dtypes

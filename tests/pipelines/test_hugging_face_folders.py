@@ -20,6 +20,7 @@ from keras_transformer.models import (
     ViT,
     Whisper,
 )
+from keras_transformer_cli import commands
 
 pytest.importorskip("safetensors")
 
@@ -57,6 +58,7 @@ def saved(pipeline, tmp_path, **options):
     return folder, pipelines.from_hugging_face(folder)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("is_int8", [False, True], ids=["float32", "int8"])
 def test_a_classifier_has_its_labels_and_its_tokenizer(words, is_int8, tmp_path):
     model = randomised(SequenceClassifier(bert(words), 3))
@@ -75,6 +77,7 @@ def test_a_classifier_has_its_labels_and_its_tokenizer(words, is_int8, tmp_path)
         pipelines.to_hugging_face(pipeline, folder)
 
 
+@pytest.mark.slow
 def test_labels_that_are_indices_are_not_names(words, tmp_path):
     _, again = saved(pipelines.TokenClassification(TokenClassifier(bert(words), 3), words), tmp_path)
     assert again.labels == [0, 1, 2]
@@ -106,6 +109,7 @@ def test_a_chat_has_its_templates_and_all_end_tokens(byte_pairs, tmp_path):
         assert again.apply_chat_template(messages, **options) == prompt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "shown"),
     [
@@ -122,6 +126,7 @@ def test_settings_of_generation_without_a_form_there_are_refused(byte_pairs, sam
     assert not (tmp_path / "folder").exists()
 
 
+@pytest.mark.slow
 def test_an_embedding_has_the_modules_of_sentence_transformers(words, tmp_path):
     head = [
         keras.layers.Dense(5, "tanh", dtype="float32"),
@@ -145,6 +150,7 @@ def test_an_embedding_has_the_modules_of_sentence_transformers(words, tmp_path):
     assert names == ["Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Normalize"]
 
 
+@pytest.mark.slow
 def test_modules_that_the_library_has_not_are_refused(words, tmp_path):
     for model, message in (
         (SentenceEncoder(bert(words), "pooler"), "`pooling` must be one of .*pooling='pooler'"),
@@ -155,6 +161,7 @@ def test_modules_that_the_library_has_not_are_refused(words, tmp_path):
             pipelines.to_hugging_face(pipelines.Embedding(model, words), tmp_path / "folder")
 
 
+@pytest.mark.slow
 def test_a_reranker_is_read_as_a_cross_encoder(words, tmp_path):
     model = randomised(SequenceClassifier(bert(words), 1))
     pipeline = pipelines.Reranking(model, words, "linear", max_length=12)
@@ -164,6 +171,7 @@ def test_a_reranker_is_read_as_a_cross_encoder(words, tmp_path):
     np.testing.assert_allclose(again("to be", TEXTS), pipeline("to be", TEXTS), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resize", [False, True])
 def test_images_keep_the_scale_that_the_weights_expect(resize, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3)).astype("uint8")
@@ -175,6 +183,7 @@ def test_images_keep_the_scale_that_the_weights_expect(resize, tmp_path):
     assert preprocessor["image_mean"] == preprocessor["image_std"] == [0.5] * 3
 
 
+@pytest.mark.slow
 def test_speech_has_its_prefix_and_features(byte_pairs, tmp_path):
     ids = {"pad_id": byte_pairs.pad_id, "start_id": byte_pairs.start_id, "end_id": byte_pairs.end_id}
     model = Whisper(
@@ -192,6 +201,24 @@ def test_speech_has_its_prefix_and_features(byte_pairs, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.slow
+def test_the_command_line_writes_the_folder(words, tmp_path, capsys):
+    pipeline = pipelines.TextClassification(randomised(SequenceClassifier(bert(words), 3)), words, LABELS)
+    pipeline.save(tmp_path / "saved")
+    command = ["export", str(tmp_path / "saved"), str(tmp_path / "folder"), "--formats", "transformers"]
+    assert commands.main(command) == 0
+    again = pipelines.from_hugging_face(tmp_path / "folder")
+    assert again.scores(TEXTS).tolist() == pipeline.scores(TEXTS).tolist()
+    for more, message in (
+        (["onnx"], "`--formats` must be transformers alone"),
+        (["--precisions", "int8"], "`--precisions` must be None for the format transformers"),
+    ):
+        capsys.readouterr()
+        assert commands.main([*command, *more]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_the_files_of_a_tokenizer_are_copied_if_they_give_its_ids(words, tmp_path):
     pipeline = pipelines.TextClassification(randomised(SequenceClassifier(bert(words), 3)), words, LABELS)
     source = tmp_path / "source"

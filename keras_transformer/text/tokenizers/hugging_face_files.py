@@ -113,13 +113,12 @@ def _byte_pair(arguments: Mapping[str, Any]) -> Content:
     }
     steps = [words]
     if pattern := arguments.get("pattern"):
-        split = {
-            "type": "Split",
-            "pattern": {"Regex": pattern},
-            "behavior": "Isolated",
-            "invert": False,
-        }
-        steps = [split, {**words, "use_regex": False}]
+        patterns = [pattern] if isinstance(pattern, str) else pattern
+        splits = [
+            {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
+            for each in patterns
+        ]
+        steps = [*splits, {**words, "use_regex": False}]
     elif arguments.get("individual_digits"):
         steps = [{"type": "Digits", "individual_digits": True}, words]
     normalization = arguments.get("normalization")
