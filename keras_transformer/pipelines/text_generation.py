@@ -230,7 +230,7 @@ class TextGeneration(Chat, GeneratingPipeline):
 
     @property
     def hugging_face_rows(self) -> dict[str, bool]:
-        """Whether prompts begin with the start token."""
+        """The special tokens around prompts."""
         return {"add_start": self.add_start, "add_end": False}
 
     @classmethod

@@ -118,7 +118,7 @@ def test_a_chat_has_its_templates_and_all_end_tokens(byte_pairs, tmp_path):
     ],
     ids=["contrastive", "another normalization"],
 )
-def test_settings_of_generation_without_a_form_there_are_refused(byte_pairs, sampler, shown, tmp_path):
+def test_unsupported_generation_settings_are_rejected(byte_pairs, sampler, shown, tmp_path):
     model = GPT(byte_pairs.vocabulary_size, **SIZES, max_length=48, pad_id=None, end_id=byte_pairs.end_id)
     pipeline = pipelines.TextGeneration(model, byte_pairs, sampler, max_new_tokens=4)
     with pytest.raises(ValueError, match=f"generation_config.json can hold. Received: {shown}"):
@@ -151,7 +151,7 @@ def test_an_embedding_has_the_modules_of_sentence_transformers(words, tmp_path):
 
 
 @pytest.mark.slow
-def test_modules_that_the_library_has_not_are_refused(words, tmp_path):
+def test_unsupported_modules_are_rejected(words, tmp_path):
     for model, message in (
         (SentenceEncoder(bert(words), "pooler"), "`pooling` must be one of .*pooling='pooler'"),
         (SentenceEncoder(bert(words), "mean", [keras.layers.Dropout(0.1)]), "`head` must have .* a Dropout"),
@@ -234,7 +234,7 @@ def test_the_files_of_a_tokenizer_are_copied_if_they_give_its_ids(words, tmp_pat
         pipelines.to_hugging_face(pipeline, tmp_path / "none", tokenizer_folder=tmp_path)
 
 
-def test_a_tokenizer_without_a_form_there_is_refused_before_the_folder_is_made(tmp_path):
+def test_unsupported_tokenizers_leave_no_folder(tmp_path):
     tokenizer = text.SentencePieceTokenizer.train(LINES, 60, byte_fallback=False)
     model = GPT(tokenizer.vocabulary_size, **SIZES, max_length=48, pad_id=0, end_id=tokenizer.end_id)
     pipeline = pipelines.TextGeneration(model, tokenizer, max_new_tokens=4)

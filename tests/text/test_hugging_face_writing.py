@@ -108,7 +108,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_written_ids_equal_those_of_tokenizers(name, tmp_path):
+def test_written_ids_equal_the_tokenizers_library(name, tmp_path):
     make, options = CASES[name]
     tokenizer = make()
     text.to_hugging_face(tokenizer, tmp_path, model_max_length=17, **options)
@@ -131,7 +131,7 @@ def test_written_ids_equal_those_of_tokenizers(name, tmp_path):
     )
 
 
-def test_bytes_are_written_as_those_of_byt5(tmp_path):
+def test_byte_tokenizers_are_written_as_byt5(tmp_path):
     roles = {"pad": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<pad>"}
     tokenizer = text.ByteTokenizer(roles, ["<extra_id_0>", "<extra_id_1>"])
     text.to_hugging_face(tokenizer, tmp_path)
@@ -154,6 +154,6 @@ def test_bytes_are_written_as_those_of_byt5(tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_tokenizers_without_a_form_there_are_refused_by_name(make, message, tmp_path):
+def test_unsupported_tokenizers_are_rejected(make, message, tmp_path):
     with pytest.raises(ValueError, match=f"`tokenizer` must be .*for Hugging Face's libraries.*{message}"):
         text.to_hugging_face(make(), tmp_path)
