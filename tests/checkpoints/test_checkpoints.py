@@ -1,0 +1,179 @@
+"""Real checkpoints, from their folders to served answers in each precision, without PyTorch.
+
+The embeddings and transcripts are those of `sentence-transformers` and `transformers`, which
+`benchmarks/parity/published_checkpoints.py` writes. `make install-published` installs the checkpoints.
+"""
+
+import base64
+import functools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import urllib.request
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+import keras_transformer_serving as serving
+from tests.audio import wav
+
+PARITY = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "parity"
+PRECISIONS = ("float32", "float16", "int8")
+SPOKEN = 4  # utterances that each precision of the export transcribes here
+
+
+@pytest.fixture(scope="module")
+def checkpoints():
+    """The program that finds and describes the checkpoints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PARITY))
+        import published_checkpoints
+
+        yield published_checkpoints
+
+
+def available(checkpoints, find):
+    """Return what a function finds, or skip the test with the reason."""
+    try:
+        return find()
+    except checkpoints.MissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def minilm(checkpoints):
+    """The folder of all-MiniLM-L6-v2."""
+    return available(checkpoints, checkpoints.minilm)
+
+
+@pytest.fixture(scope="module")
+def embeddings(checkpoints):
+    """The embeddings of `sentence-transformers`."""
+    with np.load(checkpoints.REFERENCES / "embeddings.npz") as file:
+        return file["embeddings"]
+
+
+@pytest.fixture(scope="module")
+def whisper(checkpoints, tmp_path_factory):
+    """The folder of whisper-tiny.en."""
+    find = functools.partial(checkpoints.whisper, tmp_path_factory.mktemp("whisper") / "whisper-tiny.en")
+    return available(checkpoints, find)
+
+
+@pytest.fixture(scope="module")
+def transcripts(checkpoints):
+    """The audio of utterances, and the transcripts of `transformers`."""
+    version = available(checkpoints, checkpoints.espeak_version)
+    content = json.loads((checkpoints.REFERENCES / "transcripts.json").read_text())
+    if version != content["espeak-ng"]:
+        pytest.skip(
+            f"espeak-ng must be {content['espeak-ng']}, which spoke the utterances. Received: {version}"
+        )
+    return [checkpoints.spoken(text) for text in checkpoints.UTTERANCES], content["transcripts"]
+
+
+def command(*arguments):
+    """Return a command of the program, and its environment."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
+        "KERAS_BACKEND": "tensorflow",
+    }
+    return [sys.executable, "-m", "keras_transformer_cli", *map(str, arguments)], environment
+
+
+def convert(source, folder):
+    """Convert a folder to an export in each precision."""
+    line, environment = command("convert", source, "--output", folder, "--precisions", *PRECISIONS)
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """A function from a folder to its export."""
+    base = tmp_path_factory.mktemp("exports")
+    return functools.cache(lambda source: convert(source, base / source.name))
+
+
+def served(folder, precision, instances):
+    """Return the predictions of a server that one command starts."""
+    line, environment = command("serve", folder, "--precision", precision, "--port", 0)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            printed = (re.fullmatch(r"(http://.*/v1/models/\S+):predict\n", line) for line in process.stdout)
+            url = next(found[0].rstrip("\n") for found in printed if found)
+            request = urllib.request.Request(url, json.dumps({"instances": instances}).encode())
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return json.load(response)["predictions"]
+        finally:
+            process.terminate()
+
+
+def test_embeddings_equal_those_of_sentence_transformers(checkpoints, minilm, embeddings):
+    pipeline = kt.pipelines.from_hugging_face(minilm)
+    np.testing.assert_allclose(np.asarray(pipeline(list(checkpoints.TEXTS))), embeddings, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*not supported. begin_suppress_tokens")
+def test_transcripts_equal_those_of_transformers(checkpoints, whisper, transcripts):
+    audio, expected = transcripts
+    found = kt.pipelines.from_hugging_face(whisper)(audio)
+    assert [text.strip() for text in found] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_served_embeddings(checkpoints, minilm, embeddings, exports, precision):
+    """As precise as docs/int8.md promises; in order of similarity, too."""
+    texts, export = list(checkpoints.TEXTS), exports(minilm)
+    found = np.asarray(serving.load(export, precision=precision)(texts))
+    assert checkpoints.is_within_limits(
+        (
+            precision,
+            {
+                "largest_difference": np.abs(found - embeddings).max(),
+                "mean_cosine": checkpoints.cosines(found, embeddings).mean(),
+                "smallest_cosine": checkpoints.cosines(found, embeddings).min(),
+            },
+        )
+    )
+    assert checkpoints.rank_correlation(found, embeddings) > 0.99
+    answers = [
+        each["embedding"] if isinstance(each, dict) else each for each in served(export, precision, texts)
+    ]
+    np.testing.assert_allclose(np.asarray(answers), found, atol=1e-2 if precision == "int8" else 1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_served_transcripts(checkpoints, whisper, transcripts, exports, precision):
+    audio, expected = (each[:SPOKEN] for each in transcripts)
+    export = exports(whisper)
+    answer = serving.load(export, precision=precision)
+    assert [checkpoints.words(answer(each)) for each in audio] == [
+        checkpoints.words(text) for text in expected
+    ]
+    encoded = base64.b64encode(wav(audio[0])).decode()
+    (text,) = served(export, precision, [{"audio": {"b64": encoded}}])
+    text = text["text"] if isinstance(text, dict) else text
+    assert checkpoints.words(text) == checkpoints.words(expected[0])
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", ["bert-bge", "gpt-2", "llama-spm", "llama-bpe", "qwen2", "phi-3"])
+def test_vocabularies_give_the_expected_ids(checkpoints, name):
+    """The ids that llama.cpp's sources have for 46 lines, and those of `tokenizers` for hard lines."""
+    import vocabularies
+
+    folder = available(checkpoints, checkpoints.vocabularies)
+    base, _ = vocabularies.FOLDERS[name]
+    figures = vocabularies.compare(folder / f"ggml-vocab-{base}.gguf", name, 100, javascript=False)
+    assert "refused" not in figures
+    assert figures["lines"] == 46
+    assert vocabularies.is_equal(figures), figures
