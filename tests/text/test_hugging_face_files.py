@@ -70,6 +70,7 @@ def test_files_written_by_the_tokenizers_library_are_loaded(tmp_path):
     assert tokenizer.tokenize(TEXTS).to_list() == [each.ids for each in reference.encode_batch(TEXTS)]
     reference = tokenizers.Tokenizer(tokenizers.models.BPE(GPT2, MERGES))
     reference.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    reference.decoder = tokenizers.decoders.ByteLevel()
     reference.add_special_tokens([END])
     reference.save(str(tmp_path / "tokenizer.json"))
     tokenizer = BytePairTokenizer.from_files(tmp_path, special_tokens_in_text=True)
@@ -104,7 +105,9 @@ def test_byt5_files_are_loaded(tmp_path):
 )
 def test_ids_equal_the_tokenizers_library(tmp_path, vocabulary, tokens):
     tokenizers = pytest.importorskip("tokenizers")
-    content = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [])).to_str())
+    library = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    library.decoder = tokenizers.decoders.ByteLevel()
+    content = json.loads(library.to_str())
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     content["added_tokens"] = [{"id": id_, "content": token, **flags} for token, id_ in tokens.items()]
     content["pre_tokenizer"] = GPT2_JSON["pre_tokenizer"] | {"use_regex": True}

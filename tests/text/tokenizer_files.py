@@ -45,6 +45,7 @@ GPT2_JSON = {
     "added_tokens": [{"id": len(GPT2), "content": "<pad>"}],
     "normalizer": None,
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+    "decoder": {"type": "ByteLevel"},
     "model": {
         "type": "BPE",
         "dropout": None,

@@ -273,7 +273,7 @@ def byte_pair_words(components: Components) -> dict[str, Any]:
                 settings["pattern"] = patterns[0] if len(patterns) == 1 else patterns
         case _:
             components.unsupported("pre_tokenizer")
-    if [step["type"] for step in components.steps("decoder")] not in ([], ["ByteLevel"]):
+    if [step["type"] for step in components.steps("decoder")] != ["ByteLevel"]:
         components.unsupported("decoder")
     return settings
 

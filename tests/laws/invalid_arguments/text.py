@@ -353,6 +353,7 @@ for class_, content, changes_of_model, changes in (
                 "… Received: pre_tokenizer `ByteLevel` use_regex=False",
             ),
             ({"decoder": {"type": "WordPiece"}}, "… Received: decoder `WordPiece`"),
+            ({"decoder": None}, "… Received: decoder null"),
             ({"post_processor": {"type": "Foo"}}, "… Received: post_processor `Foo`"),
             (
                 {"added_tokens": [{"id": len(GPT2), "content": "<x>", "single_word": True}]},
