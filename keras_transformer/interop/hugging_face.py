@@ -56,6 +56,7 @@ _ADAPTER = "adapter_config.json"  # `transformers` adds its weights to the model
 PRECISIONS = ("float32", "float16", "bfloat16", INT8)
 
 _SHOWN = 5
+_PAD_TOKEN_OF_BERT = "[PAD]"
 _PAD_ID_OF_XLM_ROBERTA = 1
 
 
@@ -310,7 +311,7 @@ def _pad_id_of_tokenizer(folder: pathlib.Path) -> int | None:
     names = ("special_tokens_map.json", "tokenizer_config.json")
     tokens = [_read_settings(folder / name).get("pad_token") for name in names]
     texts = [token.get("content") if isinstance(token, dict) else token for token in tokens]
-    token = next((text for text in reversed(texts) if isinstance(text, str)), None)
+    token = next((text for text in reversed(texts) if isinstance(text, str)), _PAD_TOKEN_OF_BERT)
     content = _read_settings(folder / "tokenizer.json")
     ids = {each.get("content"): each.get("id") for each in content.get("added_tokens") or ()}
     if token in ids:
@@ -318,7 +319,7 @@ def _pad_id_of_tokenizer(folder: pathlib.Path) -> int | None:
     if has_tokenizer_of_xlm_roberta(folder):
         return _PAD_ID_OF_XLM_ROBERTA
     vocabulary = folder / "vocab.txt"
-    if token is None or not vocabulary.is_file():
+    if not vocabulary.is_file():
         return None
     pieces = vocabulary.read_text(encoding="utf-8").split("\n")
     return pieces.index(token) if token in pieces else None

@@ -273,7 +273,7 @@ _OF_TYPE: Mapping[str, Collection[str]] = {
 
 def without_effect(model_type: str) -> set[str]:
     """Return the keys of a model type's `config.json` that change no output, besides those of all."""
-    return set(_OF_TYPE[model_type])
+    return set(_OF_TYPE.get(model_type, ()))
 
 
 def warn_of_unknown(path: pathlib.Path, config: Mapping[str, Any], read: Collection[str]) -> None:

@@ -187,7 +187,7 @@ class Pipeline(tasks.Task, abc.ABC):
 
     @property
     def hugging_face_rows(self) -> dict[str, bool]:
-        """The special tokens that the tokenizer of a folder of `transformers` adds to texts, as arguments of `encode`."""
+        """The special tokens around texts in a folder of `transformers`, as arguments of `encode`."""
         return {"add_start": True, "add_end": True}
 
     def hugging_face_config(self) -> dict[str, Any]:

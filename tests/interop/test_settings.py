@@ -88,6 +88,7 @@ def test_unknown_keys_are_reported_once_by_name(bert):
 # Of weights in int8, integers and scales.
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("make", [lambda: MaskedLanguageModel(BERT(40, **SIZES, max_length=16)),
                                   lambda: GPT(40, **SIZES, max_length=16, end_id=3),
                                   lambda: ViT(8, 4, num_classes=3, **SIZES)],
@@ -148,6 +149,7 @@ QUANTIZED = [
 ]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("config", QUANTIZED, ids=lambda config: "-".join(map(str, config.values())))
 def test_quantized_weights_with_a_scale_beside_them_are_dequantized(config, tmp_path):
     model = randomised(TokenClassifier(BERT(20, **{**SIZES, "model_dim": 10}, max_length=16), 6))
@@ -201,6 +203,7 @@ def test_tensors_of_an_unknown_type_are_named_rather_than_called_damaged(bert):
 # Of the class of a model.
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "named", [None, ["RobertaForMaskedLM"], ["BertModel"], ["BertForMaskedLM"], ["Other"]]
 )
@@ -237,11 +240,13 @@ def test_bare_weights_have_the_names_of_a_class_with_a_head(bert):
     np.testing.assert_array_equal(encoder(IDS), model.encoder(IDS))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("files", "pad_id"),
     [
         ({}, 0),
-        ({"vocab.txt": "a\n[PAD]\nb", "tokenizer_config.json": {"pad_token": "[PAD]"}}, 1),
+        ({"vocab.txt": "a\n[PAD]\nb"}, 1),
+        ({"vocab.txt": "a\nb\n<pad>", "tokenizer_config.json": {"pad_token": "<pad>"}}, 2),
         ({"tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}}, 1),
         (
             {
@@ -258,7 +263,7 @@ def test_bare_weights_have_the_names_of_a_class_with_a_head(bert):
             3,
         ),
     ],
-    ids=["none", "vocab.txt", "class", "sentencepiece", "tokenizer.json"],
+    ids=["none", "vocab.txt", "pad_token", "class", "sentencepiece", "tokenizer.json"],
 )
 def test_the_padding_id_of_an_encoder_is_its_tokenizers(bert, files, pad_id):
     _, folder = bert()
@@ -271,6 +276,7 @@ def test_the_padding_id_of_an_encoder_is_its_tokenizers(bert, files, pad_id):
 # Of heads.
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "make",
     [

@@ -121,6 +121,17 @@ def test_all_poolings_are_concatenated_in_the_order_of_the_library(transformer, 
     assert (embed.normalize, embed.max_length) == (False, MAX_LENGTH)
 
 
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("named", [None, ["BertForMaskedLM"], ["BertForPreTraining"]], ids=str)
+def test_the_encoder_is_read_whatever_class_the_config_names(transformer, encoder, named, tmp_path):
+    folder = write(transformer, tmp_path / "it")
+    config = json.loads((folder / "0_Transformer" / "config.json").read_text())
+    del config["pad_token_id"]
+    write_json(folder / "0_Transformer" / "config.json", {**config, "architectures": named})
+    found = from_sentence_transformers(folder).model.encoder
+    np.testing.assert_array_equal(states(found, IDS[0]), states(encoder, IDS[0]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POOLINGS)
 @pytest.mark.parametrize("old", [True, False])
@@ -465,7 +476,11 @@ def test_lowercasing_needs_a_tokenizer_that_has_it(roberta, tmp_path):
     assert pipelines.from_hugging_face(folder, tokenizer=tokenizer).tokenizer is tokenizer
 
 
-def test_a_bert_with_the_tokenizer_of_xlm_roberta_has_its_padding(tmp_path):
+@pytest.mark.slow_variants
+@pytest.mark.parametrize(
+    "name", ["PreTrainedTokenizerFast", "XLMRobertaTokenizer"]
+)  # of paraphrase-multilingual, e5
+def test_a_bert_with_the_tokenizer_of_xlm_roberta_has_its_padding(name, tmp_path):
     pieces = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES),
@@ -480,7 +495,7 @@ def test_a_bert_with_the_tokenizer_of_xlm_roberta_has_its_padding(tmp_path):
     transformer = interop.to_hugging_face(model, tmp_path / "bert")
     shutil.copy(tmp_path / "sentencepiece.bpe.model", transformer)
     folder = write(transformer, tmp_path / "e5")
-    write_json(folder / "0_Transformer" / "tokenizer_config.json", {"tokenizer_class": "XLMRobertaTokenizer"})
+    write_json(folder / "0_Transformer" / "tokenizer_config.json", {"tokenizer_class": name})
     embed = pipelines.from_hugging_face(folder)
     assert (embed.encoder.pad_id, embed.tokenizer.pad_id, embed.tokenizer.start_id) == (1, 1, 0)
     ids = [token_ids(embed, each) for each in LINES[:2]]
