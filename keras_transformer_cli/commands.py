@@ -152,7 +152,7 @@ def _export(options: argparse.Namespace) -> None:
     pipeline = pipelines.load(options.path)
     arguments: dict[str, Any] = {"signature_key": key}
     if "onnx" in formats:
-        arguments["precisions"] = precisions or ["float32"]
+        arguments["precisions"] = precisions
     if "saved_model" in formats:
         arguments |= {"name": options.name, "version": options.version}
     if options.vocabulary_shortlist:

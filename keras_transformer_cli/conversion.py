@@ -66,7 +66,8 @@ def add_precisions(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=_precisions,
         metavar="PRECISION",
-        help="precisions of ONNX graphs: float32, and float16 for GPUs or int8 for CPUs; default: float32",
+        help="precisions of ONNX graphs: float32, and float16 for GPUs or int8 for CPUs; default: float32 and those of "
+        "the others that are close enough to the model",
     )
 
 
@@ -110,7 +111,7 @@ def _precisions(text: str) -> list[str]:
 
 
 def _convert(options: argparse.Namespace) -> None:
-    from keras_transformer_serving import bundle
+    from keras_transformer_serving import bundle, graph_files
 
     folder = pathlib.Path(options.output)
     folders.check_published("source", options.source)
@@ -124,14 +125,14 @@ def _convert(options: argparse.Namespace) -> None:
     from keras_transformer import export
     from keras_transformer.pipelines import hugging_face
 
-    precisions = precisions_of(options) or ["float32"]
     settings = {} if options.max_new_tokens is None else {"max_new_tokens": options.max_new_tokens}
     files = hugging_face.download(options.source, options.revision, options.token, options.cache_dir)
     with quiet_start():
         pipeline = hugging_face.read(files, options.revision, settings)
         say(_description(pipeline))
-        export.bundle(pipeline, folder, precisions=precisions, say=say)
+        export.bundle(pipeline, folder, precisions=precisions_of(options), say=say)
     if options.instructions:
+        precisions = ["float32", *graph_files.converted_precisions(bundle.Bundle(folder))]
         say(
             f"Wrote {folder}: a SavedModel, and ONNX graphs in {', '.join(precisions)}, compared with the model"
         )

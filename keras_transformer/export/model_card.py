@@ -342,6 +342,8 @@ def _parity(reports: Mapping[str, Any]) -> Iterator[str]:
                 if key != "thresholds"
             )
             yield f"| {part} | {precision} | {shown} |"
+        for precision, reason in report.get("left_out", {}).items():
+            yield f"| {part} | {precision} | left out: {_cell(reason)} |"
         if "vocabulary_shortlist" in report:
             figures = report["vocabulary_shortlist"]
             same = f"{figures['identical']} of {figures['outputs']} outputs"

@@ -21,7 +21,7 @@ def bundle(
     pipeline: Any,
     folder: str | os.PathLike[str],
     *,
-    precisions: Sequence[str] = (FLOAT32, *CONVERTED),
+    precisions: Sequence[str] | None = None,
     name: str | None = None,
     version: int = 1,
     texts: Sequence[Any] | None = None,
@@ -37,7 +37,8 @@ def bundle(
     Args:
         pipeline: a pipeline of `pipelines`.
         folder: the export's folder.
-        precisions: the precisions of the ONNX graphs; see `onnx`.
+        precisions: the precisions of the ONNX graphs; see `onnx`. By default float32, and those of float16 and int8
+            that are close enough to the pipeline.
         name: the model's name in TensorFlow Serving, by default the folder's name.
         version: the model's version in TensorFlow Serving, a positive integer.
         texts: texts to compare the pipeline and both exports on; see `saved_model`.
@@ -54,7 +55,7 @@ def bundle(
     Raises:
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if the version or `folder/onnx` exists already.
-        ParityError: if an output differs; in float16 and int8, if outputs differ too much.
+        ParityError: if an output differs; in a precision that `precisions` names, if outputs differ too much.
         ValueError: if an argument is invalid, or ONNX does not support an operation of the model.
 
     Example:
@@ -73,6 +74,6 @@ def bundle(
     with new_parts(pipeline, folder, [part, ONNX], signature_key) as written:
         say(f"[1/2] {part}")
         to_saved_model.write(pipeline, part, *written[part], compare)
-        say(f"[2/2] {ONNX}: {', '.join(precisions)}")
-        conversion.write(pipeline, precisions, *written[ONNX], compare, text_graph)
+        say(f"[2/2] {ONNX}: {', '.join(precisions or (FLOAT32, *CONVERTED))}")
+        conversion.write(pipeline, precisions, *written[ONNX], compare, say, text_graph)
     return folder

@@ -135,11 +135,11 @@ class TextPipeline(ForwardPipeline, TextTask):
         return examples
 
     def _example_ids(self) -> list[Arrays]:
-        """Return two batches of random ids, with full, half-padded and empty rows."""
+        """Return batches of random ids, with full, half-padded and empty rows."""
         random, encoder = np.random.default_rng(0), self.encoder
         first, *_, last = self.graph_inputs(self.config)
         batches = []
-        for rows, length in ((3, 12), (1, 4)):
+        for rows, length in ((3, 12), (1, 4), (12, 16)):
             length = min(length, self.max_length or length)
             shape = (rows, *first.shape[:-1], length)
             ids = random.integers(0, encoder.vocabulary_size, shape)

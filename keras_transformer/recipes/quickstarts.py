@@ -75,11 +75,10 @@ def _quickstart(
     with stage("evaluate", f"Translating {len(test):,} held-out sentences"):
         scores = pipelines.evaluate(pipeline, test)
         say(f"      exact match {scores['exact_match']:.1%}, BLEU {scores['bleu']:.1f}")
-    with stage("export", "Exporting to SavedModel and ONNX, in float32 and int8"):
+    with stage("export", "Exporting to SavedModel and ONNX"):
         export.bundle(
             pipeline,
             folder / "export",
-            precisions=("float32", "int8"),
             name="es-en",
             say=lambda line: say(f"      {line}"),
         )

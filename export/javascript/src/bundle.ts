@@ -34,6 +34,7 @@ interface Entry {
 interface Manifest {
   format: number;
   files: Record<string, Entry>;
+  left_out?: Record<string, string>;
   digest: string;
   signature?: string;
 }
@@ -78,6 +79,12 @@ export class Bundle {
     }
     if (signatureKey) await checkSignature(canonical, signature, signatureKey);
     return new Bundle(source, content as Manifest, onProgress);
+  }
+
+  /** Return why a precision is missing that was not close enough to the model, undefined for others. */
+  whyLeftOut(precision: string): string | undefined {
+    const reasons = this.manifest.left_out ?? {};
+    return Object.hasOwn(reasons, precision) ? reasons[precision] : undefined;
   }
 
   /** Return whether the export has a file. */

@@ -36,7 +36,11 @@ export class Sessions {
   ) {
     const known = ["float32", "float16", "int8"].includes(precision);
     if (!known || !(precision === "float32" || Object.keys(signatures).some((name) => bundle.has(this.file(name))))) {
-      throw new Error(`\`precision\` must be one of the export's. Received: precision=${shown(precision)}`);
+      const reason = bundle.whyLeftOut(precision);
+      throw new Error(
+        `\`precision\` must be one of the export's. Received: precision=${shown(precision)}` +
+          (reason === undefined ? "" : `, which was left out at export: ${reason}`),
+      );
     }
   }
 

@@ -79,6 +79,12 @@ class Bundle:
         return {part: report for part, report in reports.items() if _has_part(self.manifest, part)}
 
     @property
+    def left_out(self) -> dict[str, str]:
+        """Why precisions are missing that were not close enough to the model, by name."""
+        reasons: dict[str, str] = self.manifest.get("left_out", {})
+        return reasons
+
+    @property
     def tokenizer_model(self) -> bytes:
         """The content of the tokenizer's file."""
         return self.read(f"{TOKENIZER}/{self.config['tokenizer_file']}")
@@ -312,7 +318,8 @@ def new_parts(
             write_derived(new, reports)
             files.write_json(new / PARITY, reports)
             old = current.manifest["files"] if current else {}
-            _commit(folder, work, old, versions, signature_key, source)
+            left_out = reports.get(ONNX, {}).get("left_out")
+            _commit(folder, work, old, versions, signature_key, source, left_out)
         finally:
             with contextlib.suppress(OSError):  # left for the next export
                 _roll_back(folder, work)
@@ -325,6 +332,7 @@ def _commit(
     versions: Mapping[str, str | None],
     signature_key: bytes | None,
     source: Mapping[str, Any] | None,
+    left_out: Mapping[str, str] | None,
 ) -> None:
     """Add the files in the working folder to an export with these `old` files, some of which they may replace."""
     staged, replaced = work / _STAGED, work / _REPLACED
@@ -335,7 +343,9 @@ def _commit(
         (replaced / name).parent.mkdir(parents=True, exist_ok=True)
         (replaced / name).write_bytes((folder / name).read_bytes())
     files.sync_tree(replaced)
-    files.write_json(work / MANIFEST, manifest.sealed(versions, {**old, **entries}, signature_key, source))
+    files.write_json(
+        work / MANIFEST, manifest.sealed(versions, {**old, **entries}, signature_key, source, left_out)
+    )
     for name in [*_topmost(entries, old), *common]:
         files.move(staged / name, folder / name)
     files.move(work / MANIFEST, folder / MANIFEST)

@@ -37,8 +37,10 @@ def graph_reader(bundle: Bundle, precision: str = FLOAT32) -> Callable[[str], by
     """
     precisions = [FLOAT32, *converted_precisions(bundle)]
     if precision not in precisions:
+        reason = bundle.left_out.get(precision)
         raise ValueError(
             f"`precision` must be one of the export's: {', '.join(precisions)}. Received: precision={precision!r}"
+            + (f", which was left out at export: {reason}" if reason else "")
         )
 
     def exists(file: str) -> bool:

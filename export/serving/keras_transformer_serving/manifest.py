@@ -1,9 +1,11 @@
 """The manifest of an export: the size and SHA-256 digest of each file, its own digest, an optional signature.
 
     {"format": 1, "versions": {package: version}, "files": {name: {"size": bytes, "sha256": digest}},
-     "source": {"name": id, "commit": commit, …}, "digest": SHA-256, "signature": HMAC-SHA256}
+     "source": {"name": id, "commit": commit, …}, "left_out": {precision: reason}, "digest": SHA-256,
+     "signature": HMAC-SHA256}
 
-Names are relative to the export, with forward slashes. `source` is that of a published model. `digest` and `signature`
+Names are relative to the export, with forward slashes. `source` is that of a published model, `left_out` has the
+precisions that were not close enough to the model, if there are any. `digest` and `signature`
 are of the canonical JSON of the other entries: sorted keys, no spaces, ASCII.
 """
 
@@ -35,6 +37,7 @@ def sealed(
     entries: Mapping[str, Any],
     signature_key: bytes | None,
     source: Mapping[str, Any] | None = None,
+    left_out: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a manifest with its digest and, with a key, its signature.
 
@@ -43,6 +46,7 @@ def sealed(
         entries: size and digest of each file, by name.
         signature_key: the key of the signature.
         source: the published model of the export.
+        left_out: why precisions are missing, by name.
     """
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -51,6 +55,8 @@ def sealed(
     }
     if source is not None:
         content["source"] = dict(source)
+    if left_out:
+        content["left_out"] = dict(left_out)
     canonical = _canonical(content)
     content["digest"] = hashlib.sha256(canonical).hexdigest()
     if signature_key is not None:

@@ -1,12 +1,12 @@
 """How close exported ONNX graphs in float16 and int8 must be to the pipeline, and the comparison."""
 
-import dataclasses
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_transformer_serving import closeness
 from keras_transformer_serving.bundle import ONNX, Bundle
 from keras_transformer_serving.graph_files import converted_precisions
 from keras_transformer_serving.parity import (
@@ -19,33 +19,40 @@ from keras_transformer_serving.parity import (
     load_examples,
     onnx_runner,
 )
+from keras_transformer_serving.tasks import ExportedPipeline, Task
 
-
-@dataclasses.dataclass(frozen=True)
-class Threshold:
-    """How far the graphs of a precision may be from the pipeline.
-
-    Attributes:
-        identical_ids: the least share of identical ids, among those generated after identical ids, also in a graph of a
-            pipeline that does not generate, such as that of speech.
-        score_difference: the largest difference of the scores of identical outputs, divided by their lengths.
-        relative_error: the largest relative error of an output tensor of floats: the norm of its error divided by its
-            norm.
-    """
-
-    identical_ids: float
-    score_difference: float
-    relative_error: float
-
-
+# The least value of shares, cosines and correlations, and the largest of errors, by the figures of `closeness`.
+#
 # Some ids differ, where two have nearly equal logits or noise falls between them, more in texts made from the
 # vocabulary than in real ones. float16 rounds each value to 11 significant bits, int8 weights and activations to 8: of
 # 1,500 sentences, a trained translator gave 1,500 and 1,499 identical translations. A wrong conversion changes nearly
-# all ids.
+# all ids, and gives vectors with cosines near 0. docs/int8.md has what real models measure.
 THRESHOLDS = {
-    "float16": Threshold(identical_ids=0.98, score_difference=0.02, relative_error=0.01),
-    "int8": Threshold(identical_ids=0.9, score_difference=0.2, relative_error=0.1),
+    "float16": {
+        "identical_ids": 0.98,
+        "score_difference": 0.02,
+        "relative_error": 0.01,
+        "mean_cosine": 0.9999,
+        "least_cosine": 0.999,
+        "rank_correlation": 0.99,
+        "probability_difference": 0.005,
+        "logit_error": 0.05,
+    },
+    "int8": {
+        "identical_ids": 0.9,
+        "score_difference": 0.2,
+        "relative_error": 0.1,
+        "mean_cosine": 0.99,
+        "least_cosine": 0.97,
+        "rank_correlation": 0.95,
+        "probability_difference": 0.05,
+        "logit_error": 0.3,
+    },
 }
+for _precision, _share in (("float16", 0.98), ("int8", 0.9)):
+    for _choices in ("labels", "tags", "pieces", "spans", "frames"):
+        THRESHOLDS[_precision][f"identical_{_choices}"] = _share
+_LARGEST = ("score_difference", "relative_error", "probability_difference", "logit_error")
 
 
 def compare_onnx_with_stored(bundle: Bundle) -> dict[str, Any]:
@@ -66,49 +73,102 @@ def compare_onnx_with_stored(bundle: Bundle) -> dict[str, Any]:
         expected = Reference.stored(stored)
     else:
         expected = load_examples(io.BytesIO(bundle.read(f"{ONNX}/{EXAMPLES}")))
+    config, reports = bundle.config, stored.get("precisions", {})
     rows = {
-        precision: compare(precision, expected, onnx_runner(bundle, precision))
+        # An export is verified with its own thresholds, those of the version that wrote it.
+        precision: check(
+            precision,
+            compare(
+                precision,
+                expected,
+                onnx_runner(bundle, precision),
+                config,
+                thresholds=reports.get(precision, {}).get("thresholds"),
+            ),
+        )
         for precision in converted_precisions(bundle)
     }
-    if set(rows) != set(stored.get("precisions", {})):
+    if set(rows) != set(reports):
         raise ParityError(
-            f"`{bundle.folder / ONNX}` must have the precisions {sorted(stored.get('precisions', {}))}. "
+            f"`{bundle.folder / ONNX}` must have the precisions {sorted(reports)}. "
             f"Export it again. Received: {sorted(rows)}"
         )
     return {**report, "precisions": rows} if rows else report
 
 
-def compare(precision: str, expected: Reference | Sequence[Example], graphs: Any) -> dict[str, Any]:
+def compare(
+    precision: str,
+    expected: Reference | Sequence[Example],
+    graphs: Any,
+    config: dict[str, Any],
+    task: type[Task] | None = None,
+    thresholds: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
     """Compare the graphs that were exported in a precision with the outputs of the pipeline.
 
     Args:
         precision: "float16" or "int8".
         expected: the reference outputs of a pipeline that generates; for others, inputs with the model's outputs.
         graphs: the graphs in that precision, as for `parity.compare_generated` or `parity.compare_tensors`.
+        config: the settings of the export.
+        task: the task of the pipeline; by default the registered one of its name.
+        thresholds: the thresholds, by figure; by default those of `THRESHOLDS` for the figures of the task.
 
     Returns:
-        The "thresholds" that apply; of a pipeline that generates, the numbers of "identical" and "different" outputs,
-        the fraction "identical_ids" and the largest "score_difference" (see `Threshold`); of others "relative_error",
-        "identical_ids" or both, by the types of the output tensors.
-
-    Raises:
-        ParityError: if a threshold is exceeded.
+        The figures, and the "thresholds" that apply to them. The figures of a pipeline that generates are the numbers
+        of "identical" and "different" outputs, the share "identical_ids" among the ids up to the first that differs,
+        and the largest "score_difference" of identical outputs, divided by their lengths. Those of others are those of
+        the task (`Task.closeness`); with other `thresholds`, also those of `closeness.tensors`.
     """
-    threshold = THRESHOLDS[precision]
     if isinstance(expected, Reference):
         row = _compare_ids(expected, graphs.generate(expected.texts, **expected.languages))
+        figures = {name for name in row if name in THRESHOLDS[precision]}
     else:
-        row = _compare_tensors(expected, graphs)
-    if not (
-        row.get("identical_ids", 1) >= threshold.identical_ids
-        and row.get("score_difference", 0) <= threshold.score_difference
-        and row.get("relative_error", 0) <= threshold.relative_error
-    ):
-        raise ParityError(
-            f"`precisions` must have graphs that are as close to the pipeline as {threshold}. Leave {precision} out. "
-            f"Received: {precision}, with {row}"
+        task = task or ExportedPipeline.of(config["pipeline"]) or Task
+        pairs = [
+            closeness.Pair(example.inputs, example.outputs, graphs(example.graph, example.inputs))
+            for example in expected
+        ]
+        row = task.closeness(pairs, config)
+        figures = set(row)
+        if not figures >= {*(thresholds or ())}:  # of exports of earlier versions
+            row = {**closeness.tensors(pairs), **row}
+    if thresholds is None:
+        thresholds = {name: limit for name, limit in THRESHOLDS[precision].items() if name in figures}
+    return {**row, "thresholds": dict(thresholds)}
+
+
+class ShortfallError(ParityError):
+    """The graphs of a precision are not close enough to the pipeline.
+
+    Args:
+        precision: the precision.
+        shortfall: the figures that do not reach their thresholds.
+    """
+
+    def __init__(self, precision: str, shortfall: str) -> None:
+        super().__init__(
+            f"`precisions` must have graphs that are close to the pipeline. Leave {precision} out. "
+            f"Received: {precision}, whose {shortfall}"
         )
-    return {**row, "thresholds": {name: getattr(threshold, name) for name in vars(threshold) if name in row}}
+        self.shortfall = shortfall
+
+
+def check(precision: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the report of `compare` on a precision.
+
+    Raises:
+        ShortfallError: if a figure does not reach its threshold.
+    """
+    short = []
+    for name, limit in row["thresholds"].items():
+        is_error = name in _LARGEST
+        if not (row[name] <= limit if is_error else row[name] >= limit):  # NaN does not
+            bound = f"{'most' if is_error else 'least'} {limit:g}"
+            short.append(f"{name.replace('_', ' ')} is {row[name]:.3g} and must be at {bound}")
+    if short:
+        raise ShortfallError(precision, "; ".join(short))
+    return row
 
 
 def _compare_ids(expected: Reference, outputs: Arrays) -> dict[str, Any]:
@@ -122,43 +182,6 @@ def _compare_ids(expected: Reference, outputs: Arrays) -> dict[str, Any]:
     return {
         "identical": int(same.sum()),
         "different": int((~same).sum()),
-        "identical_ids": _share(*_identical_ids(ids, reference, lengths)),
+        "identical_ids": closeness.share(*closeness.identical_ids(ids, reference, lengths)),
         "score_difference": float(differences.max(initial=0)),
     }
-
-
-def _identical_ids(ids: np.ndarray, reference: np.ndarray, lengths: np.ndarray | int) -> tuple[int, int]:
-    """Return the numbers of identical ids and of compared ids of rows: those up to the first that differs."""
-    differs = ids != reference
-    same = ~differs.any(axis=-1)
-    equal = np.where(same, lengths, differs.argmax(axis=-1))
-    return int(equal.sum()), int(equal.sum() + (~same).sum())
-
-
-def _share(equal: int, compared: int) -> float:
-    return equal / compared if compared else 1.0
-
-
-def _compare_tensors(examples: Sequence[Example], run: Callable[[str, Arrays], Arrays]) -> dict[str, Any]:
-    """Compare output tensors over all examples: floats by their largest relative error, ids by those that are equal."""
-    floats: dict[tuple[str, str], list[float]] = {}
-    ids: dict[tuple[str, str], list[int]] = {}
-    for example in examples:
-        outputs = run(example.graph, example.inputs)
-        for name, values in example.outputs.items():
-            if values.dtype.kind == "f":
-                sums = floats.setdefault((example.graph, name), [0.0, 0.0])
-                sums[0] += float(np.square(outputs[name] - values, dtype="float64").sum())
-                sums[1] += float(np.square(values, dtype="float64").sum())
-            else:
-                counts = ids.setdefault((example.graph, name), [0, 0])
-                for place, count in enumerate(_identical_ids(outputs[name], values, values.shape[-1])):
-                    counts[place] += count
-    row = {}
-    if floats:
-        row["relative_error"] = float(
-            np.sqrt(np.max([error / norm if norm else error for error, norm in floats.values()]))
-        )
-    if ids:
-        row["identical_ids"] = min(_share(*counts) for counts in ids.values())
-    return row

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from keras_transformer_serving import closeness
+
 T = TypeVar("T")
 DEFAULT = "serving_default"
 FORWARD = "forward"  # from ids or arrays to the outputs of the model
@@ -219,6 +221,19 @@ class Task:
         """Return the answer of a call for the outputs of a row: by default the only one, or a tuple of all."""
         values = tuple(row[tensor.name] for tensor in cls.outputs(config))
         return values[0] if len(values) == 1 else values
+
+    @classmethod
+    def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
+        """Return how close the outputs of the graph in float16 or int8 are to the model's, by what the task needs.
+
+        Args:
+            pairs: the inputs and outputs of several batches.
+            config: the settings of the export.
+
+        Returns:
+            Figures with a threshold in `precisions.THRESHOLDS`: by default those of `closeness.tensors`.
+        """
+        return closeness.tensors(pairs)
 
     @staticmethod
     def text(answer: Any) -> str:

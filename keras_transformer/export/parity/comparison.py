@@ -4,6 +4,7 @@ import functools
 import operator
 import os
 import pathlib
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from keras_transformer.pipelines.forward import FORWARD
 from keras_transformer_serving import graph_files, parity, precisions
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graphs import DECODER, MODEL
+
+_MOST_CHARACTERS = 300  # of an error in the manifest
 
 
 class WithPipeline:
@@ -35,13 +38,20 @@ class WithPipeline:
         self._config = config_of(pipeline)
         self._reference = functools.cache(functools.partial(generation.Reference.of, pipeline, texts))
 
-    def __call__(self, path: pathlib.Path, part: str, store: bool = False) -> dict[str, Any]:
+    def __call__(
+        self,
+        path: pathlib.Path,
+        part: str,
+        store: bool = False,
+        left_out: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
         """Return the report on a part for `parity.json`.
 
         Args:
             path: the part's folder.
             part: the part's name.
             store: whether to write examples of tensors to the folder.
+            left_out: receives why precisions are not close enough, by name, if given; their graphs are then deleted.
 
         Raises:
             ParityError: if an output differs.
@@ -57,11 +67,20 @@ class WithPipeline:
             report = parity.compare_tensors(expected, self._runner(path, part), tolerance)
             if store:
                 outputs.save(path / parity.EXAMPLES, expected)
-        converted = {
-            precision: precisions.compare(precision, expected, self._runner(path, part, precision))
-            for precision in graph_files.CONVERTED
-            if part == ONNX and (path / precision).exists()
-        }
+        converted = {}
+        for precision in graph_files.CONVERTED if part == ONNX else ():
+            if not (path / precision).exists():
+                continue
+            try:
+                row = precisions.compare(
+                    precision, expected, self._runner(path, part, precision), self._config, type(pipeline)
+                )
+                converted[precision] = precisions.check(precision, row)
+            except Exception as error:  # of any class: ONNX Runtime's, too
+                if left_out is None:
+                    raise
+                left_out[precision] = reason(error)
+                shutil.rmtree(path / precision)
         return {**report, **({"precisions": converted} if converted else {})}
 
     def _runner(self, path: pathlib.Path, part: str, precision: str = graph_files.FLOAT32) -> Any:
@@ -104,6 +123,13 @@ class WithPipeline:
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:
         return outputs.examples_of(self._pipeline, self.texts)
+
+
+def reason(error: Exception) -> str:
+    """Return why a precision is left out, in one line."""
+    if isinstance(error, precisions.ShortfallError):
+        return error.shortfall
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MOST_CHARACTERS]
 
 
 @on_tensorflow

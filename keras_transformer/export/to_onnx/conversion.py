@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import pathlib
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,11 +46,12 @@ def onnx(
     pipeline: Any,
     folder: str | os.PathLike[str],
     *,
-    precisions: Sequence[str] = (FLOAT32,),
+    precisions: Sequence[str] | None = (FLOAT32,),
     texts: Sequence[Any] | None = None,
     text_graph: bool = False,
     vocabulary_shortlist: Sequence[int] | None = None,
     signature_key: bytes | None = None,
+    say: Callable[[str], None] = print,
 ) -> pathlib.Path:
     """Export a pipeline as ONNX graphs, and verify their outputs.
 
@@ -75,7 +77,8 @@ def onnx(
         precisions: "float32" and optionally "float16", for GPUs, and "int8" (weights and activations of matrix
             multiplications), for CPUs. The graph that `keras_transformer_serving.load` runs, the generation loop or
             `model.onnx`, is also written in these precisions, to `folder/onnx/float16` and `folder/onnx/int8`. Their
-            outputs must be close to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`).
+            outputs must be close to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`). With None, the
+            export has those of them that are; the manifest says why others are left out.
         texts: texts to compare a generating pipeline and its graphs on; by default made from the vocabulary. Other
             pipelines are compared on random ids, images or graphs.
         text_graph: whether to write `text_to_text.onnx`, too, from "text" to "generated_text" and "error", strings
@@ -86,6 +89,7 @@ def onnx(
             in `parity.json` has the number of outputs that are the same with the whole vocabulary.
         signature_key: a key to sign the manifest with (HMAC-SHA256), which `verify` and
             `keras_transformer_serving.load` can require; all parts of an export have the same key.
+        say: a function that prints why a precision is left out.
 
     Returns:
         The folder of the graphs, which is created only when it is complete and verified.
@@ -113,11 +117,11 @@ def onnx(
         )
     compare = comparison.WithPipeline(pipeline, texts)
     with new_parts(pipeline, folder, [ONNX], signature_key) as written:
-        write(pipeline, precisions, *written[ONNX], compare, text_graph)
+        write(pipeline, precisions, *written[ONNX], compare, say, text_graph)
     return folder / ONNX
 
 
-def check(pipeline: Any, precisions: Sequence[str]) -> None:
+def check(pipeline: Any, precisions: Sequence[str] | None) -> None:
     """Check that a pipeline can be exported as ONNX graphs in the given precisions.
 
     Raises:
@@ -126,10 +130,11 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
     """
     check_pipeline(pipeline)
     names = [FLOAT32, *CONVERTED]
-    valid = isinstance(precisions, list | tuple) and set(precisions) <= set(names) and FLOAT32 in precisions
-    if not valid or len(set(precisions)) != len(precisions):
+    wanted = [FLOAT32] if precisions is None else precisions
+    valid = isinstance(wanted, list | tuple) and set(wanted) <= set(names) and FLOAT32 in wanted
+    if not valid or len(set(wanted)) != len(wanted):
         raise ArgumentError(
-            f"{{precisions}} must be a list of {FLOAT32!r} and optionally {' and '.join(map(repr, CONVERTED))}",
+            f"{{precisions}} must be None or a list of {FLOAT32!r} and optionally {' and '.join(map(repr, CONVERTED))}",
             precisions=precisions,
         )
     dtype = pipeline.model.compute_dtype
@@ -138,7 +143,7 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
             "`pipeline` must have a model that computes in float32 or float16, since the converter to ONNX does not "
             "support bfloat16. Copy the weights to a float32 model. Received: a model that computes in bfloat16"
         )
-    if len(precisions) > 1 and dtype != FLOAT32:
+    if len(wanted) > 1 and dtype != FLOAT32:
         raise ArgumentError(
             f"{{precisions}} must be ({FLOAT32!r},) for a model that does not compute in float32. "
             f"Received: {{precisions=}}, a model that computes in {dtype}",
@@ -159,10 +164,11 @@ def check_packages() -> None:
 
 def write(
     pipeline: Any,
-    precisions: Sequence[str],
+    precisions: Sequence[str] | None,
     new: pathlib.Path,
     report: dict[str, Any],
     compare: comparison.WithPipeline,
+    say: Callable[[str], None],
     text_graph: bool = False,
 ) -> None:
     """Write ONNX graphs and the report of their comparison.
@@ -173,6 +179,7 @@ def write(
         new: the folder to write into.
         report: the entry of `parity.json`, which is updated.
         compare: the comparison with the pipeline.
+        say: as for `onnx`.
         text_graph: as for `onnx`.
 
     Raises:
@@ -182,15 +189,27 @@ def write(
     compare.tokenizers()  # before the conversion, which takes longer
     loop = loop_name(pipeline.export_config()) if pipeline.generates else None
     configs = optimum.configurations(pipeline)
+    left_out: dict[str, str] | None = {} if precisions is None else None
+    dtype = pipeline.model.compute_dtype
+    if left_out is not None and dtype != FLOAT32:
+        left_out |= dict.fromkeys(CONVERTED, f"the model computes in {dtype}")
     for name, graph in pipeline.onnx_graphs().items():
         folder = new / OPTIMUM if configs and name != loop else new
-        converted = precisions if name == (loop or MODEL) else ()
-        folders = {precision: new / precision for precision in converted if precision != FLOAT32}
-        examples = [] if pipeline.generates else pipeline.example_inputs(compare.texts)[FORWARD]
-        _write_graph(name, graph, pipeline.model.weights, folder, folders, examples)
+        converted = (precisions or CONVERTED) if name == (loop or MODEL) else ()
+        folders = {
+            precision: new / precision
+            for precision in converted
+            if precision != FLOAT32 and precision not in (left_out or ())
+        }
+        examples = [] if pipeline.generates else pipeline.example_inputs(compare.texts).get(FORWARD, [])
+        _write_graph(name, graph, pipeline.model.weights, folder, folders, examples, left_out)
     for name, config in (configs or {}).items():
         files.write_json(new / OPTIMUM / name, config)
-    report.update(compare(new, ONNX, store=True))
+    report.update(compare(new, ONNX, True, left_out))
+    if left_out:
+        report["left_out"] = left_out
+        for precision, reason in left_out.items():
+            say(f"{ONNX}/{precision} is left out: {reason}")
     if text_graph:
         report["text_graph"] = text_graphs.write(pipeline, new, report["examples"])
 
@@ -202,14 +221,26 @@ def _write_graph(
     folder: pathlib.Path,
     precision_folders: dict[str, pathlib.Path],
     examples: Examples,
+    left_out: dict[str, str] | None,
 ) -> None:
-    """Convert and save a graph, and its conversions to other precisions in their folders."""
+    """Convert and save a graph, and its conversions to other precisions in their folders.
+
+    If `left_out` is given, it receives why a conversion failed, by precision.
+    """
     converters = {**CONVERTERS, "int8": functools.partial(to_int8, examples=examples)}
     detached: dict[str, weights.Reader] = {}
     model = convert(name, graph.function, graph.inputs, graph.axes, variables, detached)
     for precision, path in precision_folders.items():
         readers = dict(detached)
-        save(converters[precision](model, readers), graph.defaults, path / f"{name}.onnx", readers)
+        try:
+            save(converters[precision](model, readers), graph.defaults, path / f"{name}.onnx", readers)
+        except OSError:  # such as a full disk
+            raise
+        except Exception as error:  # of any class: ONNX Runtime's, Protocol Buffers'
+            if left_out is None:
+                raise
+            left_out[precision] = comparison.reason(error)
+            shutil.rmtree(path, ignore_errors=True)
     save(model, graph.defaults, folder / f"{name}.onnx", detached)
 
 

@@ -210,7 +210,7 @@ class _Quantization:
             return self._stored[weight, use]
         number = sum(name == weight for name, _ in self._stored)
         integers, scales = (f"{weight}_{number}_{name}" for name in ("int8", "scales"))
-        read = functools.partial(_scaled, functools.partial(self._values, self._constants[weight]), factors)
+        read = functools.partial(_scaled, self._reader(self._constants[weight]), factors)
         values = read()
         steps = (sizes(values) / most).astype("float32")
         steps[steps == 0] = 1
@@ -230,12 +230,10 @@ class _Quantization:
             self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
             self._graph.initializer.append(self._constants[name])
 
-    def _values(self, constant: Any) -> np.ndarray:
+    def _reader(self, constant: Any) -> weights.Reader:
         from onnx import numpy_helper
 
-        if constant.name in self._readers:
-            return self._readers[constant.name]()
-        return numpy_helper.to_array(constant)
+        return self._readers.get(constant.name) or functools.partial(numpy_helper.to_array, constant)
 
 
 def _channel_sizes(

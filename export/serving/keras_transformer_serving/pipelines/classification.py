@@ -1,11 +1,12 @@
 """Outputs and answers of classifiers and regressions, and the classification of images and graphs."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from keras_transformer_serving import closeness
 from keras_transformer_serving.model import Model, classes_of
 from keras_transformer_serving.pipelines.texts import softmax
 from keras_transformer_serving.tasks import DEFAULT, Row, Task, Tensor
@@ -28,6 +29,20 @@ class Classifier(Task):
     def answer(cls, row: Row, config: dict[str, Any]) -> Any:
         """Return the label, the labels, the number or the numbers of the outputs of a row."""
         return classes_of(cls.row_scores(row, config)[None], config)[0]
+
+    @classmethod
+    def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
+        """Return the figures of `closeness.choices` of labels, or of a regression those of `closeness.tensors`."""
+        if config["problem_type"] == "regression":
+            return closeness.tensors(pairs)
+        expected, found = closeness.real_values(pairs, "probabilities")
+        if (
+            config["problem_type"] == "multi_label_classification"
+        ):  # of two candidates: whether it has the label
+            expected, found = (
+                [_choices(each, config["threshold"]) for each in side] for side in (expected, found)
+            )
+        return {**closeness.choices("labels", expected, found), **closeness.logits(pairs)}
 
     @classmethod
     def row_scores(cls, row: Row, config: dict[str, Any]) -> np.ndarray:
@@ -98,6 +113,12 @@ class NodeTask(Task):
         """Return the labels of the nodes."""
         return [config["labels"][index] for index in row["probabilities"].argmax(-1).tolist()]
 
+    @classmethod
+    def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
+        """Return the figures of `closeness.choices` of the labels of nodes."""
+        expected, found = closeness.real_values(pairs, "logits", closeness.softmax)
+        return {**closeness.choices("labels", expected, found), **closeness.logits(pairs)}
+
 
 class NodeClassification(NodeTask, ArrayPipeline):
     """An exported classifier of the nodes of a graph; `load` creates it."""
@@ -120,6 +141,11 @@ def outputs_of(scores: np.ndarray, config: Mapping[str, Any]) -> Row:
     if config["problem_type"] == "multi_label_classification":
         return {"labels": [label_output(label, config) for label in classes], "probabilities": scores}
     return {"label": label_output(classes, config), "probabilities": scores}
+
+
+def _choices(probabilities: np.ndarray, threshold: float) -> np.ndarray:
+    """Return the margins (…, 2) by which labels are below and above a threshold."""
+    return np.stack([threshold - probabilities, probabilities - threshold], axis=-1) / 2
 
 
 def label_dtype(config: Mapping[str, Any]) -> str:

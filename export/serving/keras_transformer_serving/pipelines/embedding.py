@@ -1,10 +1,11 @@
 """Embeddings of texts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError, as_list
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, as_floats
 from keras_transformer_serving.tasks import DEFAULT, TEXT, Row, Tensor
@@ -70,6 +71,11 @@ class EmbeddingTask(TextTask):
     def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
         """Return the output "embedding"."""
         return (Tensor("embedding", "float32", (config["model_dim"],)),)
+
+    @classmethod
+    def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
+        """Return the figures of `closeness.vectors`: cosines, and the ranking of texts by similarity."""
+        return closeness.vectors(pairs, "sentence_embedding")
 
 
 class Embedding(EmbeddingTask, TextPipeline):

@@ -1,10 +1,12 @@
 """Masked language models."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, softmax
 from keras_transformer_serving.tasks import Row, Tensor
@@ -35,6 +37,12 @@ class FillMaskTask(TextTask):
         """Return the outputs: the pieces of each mask token and their probabilities."""
         shape = (None, config["top"])
         return Tensor("pieces", "string", shape), Tensor("probabilities", "float32", shape)
+
+    @classmethod
+    def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
+        """Return the figures of `closeness.choices` of pieces at all positions."""
+        expected, found = closeness.real_values(pairs, "logits", closeness.softmax)
+        return {**closeness.choices("pieces", expected, found), **closeness.logits(pairs)}
 
     @classmethod
     def answer(cls, row: Row, config: dict[str, Any]) -> list[list[MaskPrediction]]:

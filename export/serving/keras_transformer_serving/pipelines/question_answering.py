@@ -1,10 +1,11 @@
 """Extractive question answering."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows
 from keras_transformer_serving.pipelines.token_classification import WORD
@@ -69,6 +70,18 @@ class QuestionAnsweringTask(TextTask):
         """Return the outputs: the fields of `Span`."""
         start, end = (Tensor(name, "int32") for name in ("start", "end"))
         return Tensor("answer", "string"), start, end, Tensor("probability", "float32")
+
+    @classmethod
+    def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
+        """Return the figures of `closeness.choices` of the spans of each row."""
+        expected, found = (
+            [_span_probabilities(outputs, pair.real("start_logits")) for pair, outputs in side]
+            for side in (
+                [(pair, pair.expected) for pair in pairs],
+                [(pair, pair.found) for pair in pairs],
+            )
+        )
+        return {**closeness.choices("spans", expected, found), **closeness.logits(pairs)}
 
     @classmethod
     def answer(cls, row: Row, config: dict[str, Any]) -> Span:
@@ -142,3 +155,15 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
             int(last) + windows.starts[window],
             probability,
         )
+
+
+def _span_probabilities(outputs: closeness.Arrays, is_real: np.ndarray) -> np.ndarray:
+    """Return the probabilities (B, S · S) of spans by their first and last position, of rows that are not padding."""
+    rows = is_real.any(axis=-1)
+    starts, ends = (
+        np.where(is_real, outputs[name], -1e9)[rows].astype("float64")
+        for name in ("start_logits", "end_logits")
+    )
+    size = starts.shape[-1]
+    spans = np.where(np.tri(size, dtype=bool).T, starts[:, :, None] + ends[:, None], -2e9)
+    return closeness.softmax(spans.reshape(-1, size * size))

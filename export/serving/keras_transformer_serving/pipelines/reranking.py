@@ -1,10 +1,11 @@
 """Reranking: the scores of texts for a query."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.errors import Errors, as_list, check_positive_integer
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows
 from keras_transformer_serving.tasks import DEFAULT, TEXT, Row, Tensor
@@ -103,6 +104,11 @@ class RerankingTask(TextTask):
     def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
         """Return the output "score"."""
         return (Tensor("score", "float32"),)
+
+    @classmethod
+    def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
+        """Return the figure of `closeness.ranking`, and the error of the logits."""
+        return {**closeness.ranking(pairs, "scores"), **closeness.logits(pairs)}
 
     @staticmethod
     def text(answer: float) -> str:

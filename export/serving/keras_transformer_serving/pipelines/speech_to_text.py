@@ -1,11 +1,12 @@
 """Speech recognition: from audio to text."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from keras_transformer_serving import closeness
 from keras_transformer_serving.audio import checked_audio, read_wav
 from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError, RowErrors
@@ -56,6 +57,18 @@ class SpeechTask(Task):
     def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
         """Return the text."""
         return (Tensor("text", "string"),)
+
+    @classmethod
+    def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
+        """Return the share of identical ids, or with CTC the figures of `closeness.choices` of frames."""
+        if "logits" not in pairs[0].expected:
+            return closeness.tensors(pairs)
+        is_real = [pair.expected["logits"].any(axis=-1) for pair in pairs]  # padded frames have zeros
+        expected, found = (
+            [closeness.softmax(pair[side]["logits"][mask]) for pair, mask in zip(pairs, is_real, strict=True)]
+            for side in (1, 2)
+        )
+        return {**closeness.choices("frames", expected, found), **closeness.logits(pairs)}
 
 
 class SpeechToText(SpeechTask, ArrayPipeline):

@@ -1,10 +1,12 @@
 """Classification of the words of a text."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.classification import label_dtype, label_output
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, softmax
 from keras_transformer_serving.tasks import Row, Tensor
@@ -47,6 +49,12 @@ class TokenClassificationTask(TextTask):
             Tensor("starts", "int32", (None,)),
             Tensor("ends", "int32", (None,)),
         )
+
+    @classmethod
+    def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
+        """Return the figures of `closeness.choices` of tags at all positions."""
+        expected, found = closeness.real_values(pairs, "logits", closeness.softmax)
+        return {**closeness.choices("tags", expected, found), **closeness.logits(pairs)}
 
     @classmethod
     def answer(cls, row: Row, config: dict[str, Any]) -> list[TaggedWord]:

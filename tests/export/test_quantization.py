@@ -1,0 +1,88 @@
+"""The quantisation of ONNX graphs to int8."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from keras_transformer.export.to_onnx import quantization, weights
+
+GRAPH = """
+<ir_version: 10, opset_import: ["" : 18]>
+multiplication (float[n, K] x) => (float[n, N] y) { y = MatMul(x, matrix) }
+"""
+
+
+def quantised(matrix, readers=None, examples=()):
+    """Return the graph of a multiplication by a matrix, in int8, and its integers."""
+    model = onnx.parser.parse_model(GRAPH)
+    tensor = onnx.numpy_helper.from_array(matrix.astype("float32"), "matrix")
+    if readers is not None:
+        readers["matrix"] = lambda: matrix.astype("float32")
+        tensor = weights.without_values("matrix", tensor.data_type, matrix.shape)
+    model.graph.initializer.append(tensor)
+    graph = quantization.to_int8(model, readers, examples)
+    if readers is not None:
+        weights.attach(graph.graph, readers)
+    (integers,) = [each for each in graph.graph.initializer if each.data_type == onnx.TensorProto.INT8]
+    return graph, onnx.numpy_helper.to_array(integers).astype("int64")
+
+
+def run(model, x):
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    return session.run(None, {"x": x.astype("float32")})[0]
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7])
+def test_no_pair_of_rows_overflows_16_bits(rows):
+    """`pmaddubsw`, of processors without VNNI, adds two results of 8 bits and saturates."""
+    random = np.random.default_rng(0)
+    matrix = np.concatenate([random.normal(size=(rows, 40)), np.ones((rows, 1)), -np.ones((rows, 1))], axis=1)
+    _, integers = quantised(matrix)
+    padded = np.pad(integers, [(0, rows % 2), (0, 0)])
+    for sign in (1, -1):
+        sums = np.maximum(sign * padded, 0).reshape(-1, 2, 42).sum(axis=1)
+        assert (255 * sums).max() < 2**15
+    assert (np.abs(integers).max(axis=0) >= 64).all()
+    assert np.abs(integers).max() > 100
+
+
+def test_columns_have_their_own_scales():
+    random = np.random.default_rng(0)
+    matrix = random.normal(size=(32, 4)) * [1, 100, 0.01, 0]
+    x = random.normal(size=(5, 32))
+    model, _ = quantised(matrix)
+    errors = np.linalg.norm(run(model, x) - x @ matrix, axis=0)
+    assert (errors[:3] / np.linalg.norm(x @ matrix, axis=0)[:3] < 0.03).all()
+    assert errors[3] == 0
+
+
+def test_channels_that_are_large_in_the_examples_are_divided():
+    random = np.random.default_rng(0)
+    matrix, x = random.normal(size=(64, 48)), random.normal(size=(20, 64))
+    x[:, 7] *= 50
+    errors = []
+    for examples in ((), [{"x": x[:10].astype("float32")}, {"x": x[10:15].astype("float32")}]):
+        model, _ = quantised(matrix, examples=examples)
+        errors.append(np.linalg.norm(run(model, x) - x @ matrix))
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_weights_without_values_are_read_when_they_are_written():
+    random = np.random.default_rng(0)
+    matrix, x = random.normal(size=(64, 48)), random.normal(size=(4, 64)).astype("float32")
+    readers = {}
+    large, integers = quantised(matrix, readers, [{"x": x}])
+    small, expected = quantised(matrix, examples=[{"x": x}])
+    assert [*readers] == ["matrix_0_int8"]
+    np.testing.assert_array_equal(integers, expected)
+    np.testing.assert_array_equal(run(large, x), run(small, x))
+
+
+def test_constants_in_float64_are_not_quantised():
+    """Such as the filters of Whisper's features."""
+    model = onnx.parser.parse_model(GRAPH.replace("float", "double"))
+    matrix = np.random.default_rng(0).normal(size=(8, 4))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(matrix, "matrix"))
+    session = onnxruntime.InferenceSession(quantization.to_int8(model).SerializeToString())
+    np.testing.assert_allclose(session.run(None, {"x": np.eye(8)})[0], matrix)
