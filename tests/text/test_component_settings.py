@@ -1,4 +1,4 @@
-"""Each setting of a component is applied as in the `tokenizers` library, is without effect, or is refused by name."""
+"""Each setting of a component is applied as in the `tokenizers` library, is without effect, or is rejected by name."""
 
 import copy
 import json
@@ -75,10 +75,10 @@ def other_files(name):
 @pytest.mark.parametrize(
     "name", ["Llama_3", "SmolLM_2", "ModernBERT", "Llama_2", "Mistral_0.3", "Gemma", "Phi-3"]
 )
-def test_each_setting_is_applied_or_refused(name, tmp_path):
+def test_each_setting_is_applied_or_rejected(name, tmp_path):
     config = (BASE / name / "tokenizer_config.json").read_text(encoding="utf-8")
     (tmp_path / "tokenizer_config.json").write_text(config, encoding="utf-8")
-    different, refused = [], 0
+    different, messages = [], []
     for path, value, content in other_files(name):
         file = tmp_path / "tokenizer.json"
         file.write_text(json.dumps(content), encoding="utf-8")
@@ -89,8 +89,7 @@ def test_each_setting_is_applied_or_refused(name, tmp_path):
         try:
             tokenizer = text.from_hugging_face(tmp_path)
         except ValueError as error:
-            refused += 1
-            assert "Received" in str(error)
+            messages.append(str(error))
             continue
         expected = [each.ids for each in reference.encode_batch(LINES, add_special_tokens=False)]
         # Without TensorFlow, whose graph takes seconds; other tests compare the two.
@@ -108,4 +107,5 @@ def test_each_setting_is_applied_or_refused(name, tmp_path):
         elif texts != reference.decode_batch(rows, skip_special_tokens=False):
             different.append((path, value, "texts"))
     assert different == []
-    assert refused > 0
+    assert messages
+    assert [message for message in messages if "Received" not in message] == []
