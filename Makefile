@@ -154,7 +154,7 @@ install-published: .venv/.published .venv-vocabularies/.extracted  ## Install re
 test-checkpoints: install-published  ## The quick tests of real checkpoints and vocabularies, beside the references in tests/checkpoints
 	$(call run_tests,.venv,$(QUICK)) tests/checkpoints
 
-test-published: install-published .venv-bench/.published  ## Real checkpoints and vocabularies beside transformers, sentence-transformers and tokenizers; each precision is served
+test-published: install-published .venv-bench/.published export/javascript/dist/.compiled  ## Real checkpoints and vocabularies beside transformers, sentence-transformers and tokenizers; each precision is served
 	.venv-bench/bin/python benchmarks/parity/published_checkpoints.py
 	.venv-bench/bin/python benchmarks/parity/vocabularies.py .venv-vocabularies/*/vendor/llama.cpp/models
 	$(call run_tests,.venv,not gpu) tests/checkpoints

@@ -4,7 +4,8 @@ llama.cpp's sources, which the source distribution of `llama-cpp-python` has in 
 vocabularies of published models as GGUF, and for most of them 46 lines with their ids. From each file, this program
 writes a folder with the tokenizer of the published model: `tokenizer.json`, for Llama 2 and Phi-3 also
 `tokenizer.model`. Each runtime must give the ids of these lines, and of hard lines those of `tokenizers`, or of
-SentencePiece where the folder has its model; segmentations by unigrams may be equally probable. A folder that is refused is listed with the reason.
+SentencePiece where the folder has its model; segmentations by unigrams may be equally probable. A folder that is
+refused is listed with the reason.
 
     python benchmarks/parity/vocabularies.py vendor/llama.cpp/models    # --help; JavaScript needs `make javascript`
 """
