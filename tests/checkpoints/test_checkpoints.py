@@ -115,13 +115,13 @@ def served(folder, precision, instances):
             process.terminate()
 
 
-def test_embeddings_equal_those_of_sentence_transformers(checkpoints, minilm, embeddings):
+def test_embeddings_equal_sentence_transformers(checkpoints, minilm, embeddings):
     pipeline = kt.pipelines.from_hugging_face(minilm)
     np.testing.assert_allclose(np.asarray(pipeline(list(checkpoints.TEXTS))), embeddings, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:.*not supported. begin_suppress_tokens")
-def test_transcripts_equal_those_of_transformers(checkpoints, whisper, transcripts):
+def test_transcripts_equal_transformers(checkpoints, whisper, transcripts):
     audio, expected = transcripts
     found = kt.pipelines.from_hugging_face(whisper)(audio)
     assert [text.strip() for text in found] == expected
