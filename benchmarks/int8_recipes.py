@@ -37,7 +37,8 @@ def main() -> None:
         results = measured(
             pathlib.Path(options.model), texts(pathlib.Path(options.data)), pathlib.Path(folder)
         )
-    measuring.write_result("int8_recipes", {**measuring.machine(), **results})
+    command = "python benchmarks/int8_recipes.py --model FOLDER --data FOLDER"
+    measuring.write_result("int8_recipes", {**measuring.machine(), "command": command, **results})
 
 
 def texts(data: pathlib.Path) -> list[str]:
@@ -92,7 +93,7 @@ def measured(model: pathlib.Path, sentences: list[str], folder: pathlib.Path) ->
             "processor_milliseconds_per_text": {case: min(each) for case, each in milliseconds.items()},
             "rounds": milliseconds,
         }
-    return {"texts": len(sentences), "model": pipeline.source.name, "recipes": rows}
+    return {"texts": len(sentences), "parameters": pipeline.model.count_params(), "recipes": rows}
 
 
 def recipes(examples: list[Any]) -> dict[str, Callable[[Any], Any]]:

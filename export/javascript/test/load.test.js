@@ -81,7 +81,20 @@ test("an export at a URL has the answers of its folder, and progress ends with a
 });
 
 test("a precision that the export lacks is refused by name", async () => {
-  await assert.rejects(load(FOLDER, { precision: "int8" }), /Received: precision="int8"/);
+  await assert.rejects(load(FOLDER, { precision: "int8" }), /Received: precision="int8"$/);
+});
+
+test("a precision that was left out at export is refused with the reason", async () => {
+  const reason = "mean cosine is 0.84 and must be at least 0.99";
+  const canonical = (value) =>
+    value !== null && typeof value === "object"
+      ? `{${Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`).join(",")}}`
+      : JSON.stringify(value);
+  const { digest: _, ...content } = { ...JSON.parse(manifest), left_out: { int8: reason } };
+  const digest = createHash("sha256").update(canonical(content)).digest("hex");
+  const source = changed({ "manifest.json": JSON.stringify({ ...content, digest }) });
+  await assert.rejects(load(source, { precision: "int8" }), new RegExp(`"int8", which was left out at export: ${reason}`));
+  await assert.rejects(load(source, { precision: "float16" }), /Received: precision="float16"$/);
 });
 
 for (const [options, message] of [
