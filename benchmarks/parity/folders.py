@@ -317,7 +317,7 @@ def compare_logits(found: Findings, model: Any, reference: Any, seed: int) -> No
         size = model.image_size
         images = np.random.default_rng(seed).random((2, *size, config.num_channels)).astype("float32")
         expected = reference(torch.tensor(images).permute(0, 3, 1, 2)).logits
-        found.close("logits", model(images), expected.detach())
+        found.close("logits", model((images + 1) * 127.5), expected.detach())  # it scales values to [−1, 1]
         return
     ids = random_ids(config, 11, seed)
     if config.is_encoder_decoder and not hasattr(reference, "classification_head"):
@@ -360,11 +360,13 @@ def compare_answers(found: Findings, pipeline: Any, reference: Any, tokenizer: A
             theirs = transformers.pipeline(
                 "text-classification", model=reference, tokenizer=tokenizer, device="cpu", top_k=None
             )
-            expected = [sorted((row["label"], row["score"]) for row in theirs([text])[0]) for text in texts]
+            expected = [
+                sorted((_label(row["label"]), row["score"]) for row in theirs([text])[0]) for text in texts
+            ]
             scores = np.reshape(pipeline.scores(texts), (len(texts), -1))
-            ours = [sorted(zip(pipeline.labels, map(float, row), strict=True)) for row in scores]
+            ours = [sorted(zip(map(_label, pipeline.labels), map(float, row), strict=True)) for row in scores]
             names = [[label for label, _ in row] for row in expected]
-            if found.equal("labels", [[str(label) for label, _ in row] for row in ours], names):
+            if found.equal("labels", [[label for label, _ in row] for row in ours], names):
                 found.close(
                     "scores", [[s for _, s in row] for row in ours], [[s for _, s in row] for row in expected]
                 )
@@ -386,6 +388,11 @@ def compare_answers(found: Findings, pipeline: Any, reference: Any, tokenizer: A
             compare_spans(found, pipeline, reference, tokenizer, texts)
         case _:
             pass
+
+
+def _label(name: Any) -> str:
+    """Return a label; without names of classes, this package has their indices and `transformers` LABEL_0 and so on."""
+    return re.sub(r"^LABEL_(\d+)$", r"\1", str(name))
 
 
 def compare_tags(
@@ -411,8 +418,8 @@ def compare_tags(
                 continue
             row = probabilities[first]
             expected.append((word, names[int(row.argmax())], float(row.max())))
-        ours = [(word.word, str(word.label), round(word.probability, 4)) for word, *_ in expected]
-        theirs = [(word.word, label, round(p, 4)) for word, label, p in expected]
+        ours = [(word.word, _label(word.label), round(word.probability, 4)) for word, *_ in expected]
+        theirs = [(word.word, _label(label), round(p, 4)) for word, label, p in expected]
         same = len(ours) == len(theirs) and all(
             a[:2] == b[:2] and abs(a[2] - b[2]) < 1e-3 for a, b in zip(ours, theirs, strict=True)
         )
