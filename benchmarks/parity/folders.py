@@ -648,7 +648,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--shrink", action="store_true", help="reduce the settings of folders that differ")
     parser.add_argument("--keep", type=pathlib.Path, help="copy the folders here")
-    parser.add_argument("--log", type=pathlib.Path, help="append each result to this file, as JSON lines")
+    parser.add_argument(
+        "--log",
+        type=pathlib.Path,
+        help="append results to this file, as JSON lines, and keep those that it has",
+    )
     parser.add_argument(
         "--output", type=pathlib.Path, default=measuring.RESULTS, help="the folder of the results"
     )
@@ -662,12 +666,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[dict[str, Any]] = []
     seeds: Any = iter(options.seed) if options.seed else iter(range(options.first, 10**9))
     start = time.process_time()
+    logged = options.log.read_text().splitlines() if options.log and options.log.is_file() else []
+    known = {result["seed"]: result for result in map(json.loads, logged)}
     for seed in seeds:
-        result = run(seed, names, keep=options.keep)
+        result = known.get(seed) or run(seed, names, keep=options.keep)
         if options.shrink and result["status"] == "different":
             result = shrink(seed, names, result)
         results.append(result)
-        if options.log:
+        if options.log and seed not in known:
             with options.log.open("a") as file:
                 file.write(json.dumps(result, ensure_ascii=False, default=str) + "\n")
         if result["status"] in ("different", "invalid") or options.seed:
