@@ -159,6 +159,8 @@ class ByteTokenizer(Tokenizer, text.ByteTokenizer):
         special_tokens: a mapping from roles to tokens, in the order of their ids.
         extra_tokens: tokens whose ids follow those of the bytes.
         special_tokens_in_text: whether to recognise special tokens in texts.
+        lstrip_tokens: special tokens that, where they are recognised, take the white space before them.
+        rstrip_tokens: likewise, the white space after them.
         unused: the number of unused ids after the vocabulary.
     """
 
@@ -170,13 +172,20 @@ class ByteTokenizer(Tokenizer, text.ByteTokenizer):
         extra_tokens: Sequence[str] = (),
         *,
         special_tokens_in_text: bool = False,
+        lstrip_tokens: Sequence[str] = (),
+        rstrip_tokens: Sequence[str] = (),
         unused: int = 0,
     ) -> None:
+        more = {
+            "lstrip_tokens": list(lstrip_tokens),
+            "rstrip_tokens": list(rstrip_tokens),
+            "unused": unused,
+        }
         settings = {
             "special_tokens": dict(special_tokens),
             "extra_tokens": list(extra_tokens),
             "special_tokens_in_text": special_tokens_in_text,
-            **({"unused": unused} if unused else {}),
+            **{name: value for name, value in more.items() if value},
         }
         content = json.dumps({"settings": settings}, ensure_ascii=False, separators=(",", ":"))
         super().__init__(f"{content}\n".encode())

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import keras_transformer_serving.text
 from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer, from_hugging_face
 from tests.text.tokenizer_files import BERT_JSON, END, GPT2, GPT2_JSON, MERGES, PIECES, write
 
@@ -75,6 +76,27 @@ def test_files_written_by_the_tokenizers_library_are_loaded(tmp_path):
     reference.save(str(tmp_path / "tokenizer.json"))
     tokenizer = BytePairTokenizer.from_files(tmp_path, special_tokens_in_text=True)
     assert tokenizer.tokenize(TEXTS).to_list() == [each.ids for each in reference.encode_batch(TEXTS)]
+
+
+# The ids of `ByT5Tokenizer` of transformers 5.23: its three special tokens take white space, its sentinels do not.
+BYT5_IDS = {
+    "a <pad> b": [100, 0, 101],
+    "a \n</s>\u2003 b": [100, 1, 101],
+    "a <unk> b": [100, 2, 101],
+    "a <extra_id_0> b": [100, 35, 259, 35, 101],
+    "a <extra_id_0>\n <pad> b": [100, 35, 259, 0, 101],
+    " <pad>": [0],
+}
+
+
+def test_special_tokens_of_byt5_take_white_space(tmp_path):
+    write(tmp_path, tokenizer_config_json={"tokenizer_class": "ByT5Tokenizer", "extra_ids": 125})
+    tokenizer = ByteTokenizer.from_files(tmp_path)
+    served = keras_transformer_serving.text.ByteTokenizer(tokenizer.model_bytes)
+    texts, expected = [*BYT5_IDS], [*BYT5_IDS.values()]
+    assert tokenizer.tokenize(texts, special_tokens=True).to_list() == expected
+    assert [served.tokenize(text, True) for text in texts] == expected
+    assert tokenizer.tokenize("a <").numpy().tolist() == [100, 35, 63]
 
 
 def test_byt5_files_are_loaded(tmp_path):

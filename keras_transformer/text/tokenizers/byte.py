@@ -29,6 +29,8 @@ class ByteTokenizer(VocabularyTokenizer):
         special_tokens: a mapping from roles to tokens, in the order of their ids.
         extra_tokens: tokens whose ids follow those of the bytes, such as ByT5's sentinels.
         special_tokens_in_text: whether to recognise special tokens in texts: "</s>" as one token, not four bytes.
+        lstrip_tokens: special tokens that, where they are recognised, take the white space before them.
+        rstrip_tokens: likewise, the white space after them.
         unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
             tokens.
 
@@ -57,6 +59,8 @@ class ByteTokenizer(VocabularyTokenizer):
         extra_tokens: Sequence[str] = (),
         *,
         special_tokens_in_text: bool = False,
+        lstrip_tokens: Sequence[str] = (),
+        rstrip_tokens: Sequence[str] = (),
         unused: int = 0,
     ):
         check_not_negative(unused=unused)
@@ -64,7 +68,9 @@ class ByteTokenizer(VocabularyTokenizer):
             "special_tokens": dict(special_tokens),
             "extra_tokens": list(extra_tokens),
             "special_tokens_in_text": special_tokens_in_text,
-            **without_defaults(unused=unused),
+            **without_defaults(
+                lstrip_tokens=list(lstrip_tokens), rstrip_tokens=list(rstrip_tokens), unused=unused
+            ),
         }
         first = list(dict.fromkeys(special_tokens.values()))
         bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]

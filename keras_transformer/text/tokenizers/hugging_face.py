@@ -419,7 +419,8 @@ def read_bytes(folder: Folder) -> dict[str, Any]:
     numbered = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 125))]
     extra = numbered or config.get("extra_special_tokens") or []  # since version 5 of `transformers`
     roles = {"pad": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<pad>"}  # as of T5
-    return {"special_tokens": roles, "extra_tokens": extra}
+    strip = [*dict.fromkeys(roles.values())]
+    return {"special_tokens": roles, "extra_tokens": extra, "lstrip_tokens": strip, "rstrip_tokens": strip}
 
 
 def _components(path: pathlib.Path) -> Components | None:
