@@ -948,7 +948,12 @@ def write(folder: pathlib.Path, family_name: str, chance: Chance) -> Any:
         write_json(folder / "config.json", {"model_type": model_type})
         ids = token_ids(folder, transformers.AutoTokenizer.from_pretrained(folder), chance, family)
     kind = getattr(transformers, f"{family.model}{head}")
-    settings = family.configure(chance, family, head, ids)
+    known = kind.config_class()
+    settings = {
+        name: value
+        for name, value in family.configure(chance, family, head, ids).items()
+        if hasattr(known, name)
+    }
     torch.manual_seed(chance.seed)
     model = kind(kind.config_class(**settings)).eval()
     randomise(model)
