@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_transformer_cli import folders
-from keras_transformer_cli.output import say
+from keras_transformer_cli.output import progress_of_exports, say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check, check_positive_integer
 from keras_transformer_options.files import checked_model_name
@@ -127,7 +127,7 @@ def _convert(options: argparse.Namespace) -> None:
 
     settings = {} if options.max_new_tokens is None else {"max_new_tokens": options.max_new_tokens}
     files = hugging_face.download(options.source, options.revision, options.token, options.cache_dir)
-    with quiet_start():
+    with quiet_start(), progress_of_exports():
         pipeline = hugging_face.read(files, options.revision, settings)
         say(_description(pipeline))
         export.bundle(pipeline, folder, precisions=precisions_of(options), say=say)

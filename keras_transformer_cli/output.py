@@ -12,6 +12,7 @@ from typing import Any
 from keras_transformer_options.arguments import Message
 
 _CHUNK = 1000
+_EXPORTS = "keras_transformer.export"  # the logger of the steps of exports
 _WIDTH = 79
 
 
@@ -71,6 +72,25 @@ def warnings_on_stderr(options: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = default
+        logger.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def progress_of_exports() -> Iterator[None]:
+    """Print a line when a step of an export begins, with the time since the start."""
+
+    class _Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(f"{time.monotonic() - began:6.0f} s  {record.getMessage()}")
+
+    began, logger, handler = time.monotonic(), logging.getLogger(_EXPORTS), _Handler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
         logger.removeHandler(handler)
 
 

@@ -194,6 +194,14 @@ def test_convert_writes_a_verified_export_with_its_source(hub, saved, tmp_path, 
     assert printed[0] == f"Reading {NAME}"
     assert f"{NAME} at {commit[:12]}: a TextClassification" in printed[1]
     assert printed[1].endswith("licence: mit")
+    steps = [line.partition(" s  ")[2] for line in printed if " s  " in line]
+    assert steps == [
+        "Write the signatures",
+        "Compare the signatures with the model",
+        "Convert model",
+        "Convert model to int8",
+        "Compare the graphs with the model",
+    ]
     assert f"  keras-transformer serve {out}" in printed
     exported = bundle.Bundle(out)
     exported.check()

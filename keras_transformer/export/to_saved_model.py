@@ -1,6 +1,7 @@
 """Export of pipelines as SavedModels for TensorFlow Serving."""
 
 import inspect
+import logging
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from keras_transformer.pipelines.base import Graph
 from keras_transformer.typing import Tensor
 from keras_transformer_options.files import checked_model_name
 from keras_transformer_serving import bundle, files
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @on_tensorflow
@@ -97,7 +100,9 @@ def write(
         ParityError: if an output differs.
     """
     tokenizers = [] if pipeline.tokenizer is None else [pipeline.tokenizer]
+    _LOGGER.info("Write the signatures")
     write_signatures(pipeline.signatures(), [pipeline.model, *tokenizers], new)
+    _LOGGER.info("Compare the signatures with the model")
     report.update(compare(new, part, store=True))
     warmup.write(new, part.split("/")[1], pipeline.example_inputs(compare.texts))
 

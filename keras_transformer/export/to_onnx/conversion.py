@@ -38,6 +38,7 @@ from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
 from keras_transformer_serving.graphs import MODEL, loop_name
 
+_LOGGER = logging.getLogger(__name__)
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
 
 
@@ -205,6 +206,7 @@ def write(
         _write_graph(name, graph, pipeline.model.weights, folder, folders, examples, left_out)
     for name, config in (configs or {}).items():
         files.write_json(new / OPTIMUM / name, config)
+    _LOGGER.info("Compare the graphs with the model")
     report.update(compare(new, ONNX, True, left_out))
     if left_out:
         report["left_out"] = left_out
@@ -229,8 +231,10 @@ def _write_graph(
     """
     converters = {**CONVERTERS, "int8": functools.partial(to_int8, examples=examples)}
     detached: dict[str, weights.Reader] = {}
+    _LOGGER.info("Convert %s", name)
     model = convert(name, graph.function, graph.inputs, graph.axes, variables, detached)
     for precision, path in precision_folders.items():
+        _LOGGER.info("Convert %s to %s", name, precision)
         readers = dict(detached)
         try:
             save(converters[precision](model, readers), graph.defaults, path / f"{name}.onnx", readers)
