@@ -8,6 +8,8 @@ from typing import Any
 # The operations that return booleans.
 _CONDITIONS = {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or"}
 
+_WITH_GRAPHS = {"If", "Loop", "Scan", "SequenceMap"}
+
 Shapes = dict[str, list[int | None]]
 """The known sizes of values, by name; None for unknown sizes."""
 
@@ -30,6 +32,8 @@ def inner(node: Any) -> list[Any]:
     """Return the loop bodies and branches of a node."""
     from onnx import AttributeProto
 
+    if node.op_type not in _WITH_GRAPHS:  # most nodes, whose attributes take long to read
+        return []
     graphs = [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
     return graphs + [graph for attribute in node.attribute for graph in attribute.graphs]
 
