@@ -187,7 +187,7 @@ def test_folder_round_trip_is_the_identity(saved, name, tmp_path):
 @each
 def test_every_constructor_argument_maps_to_a_config_setting(name):
     architecture = ARCHITECTURES[name]
-    of_training = {"name", "dtype", "trainable", "rematerialize"}
+    of_training = {"name", "dtype", "trainable", "frozen", "rematerialize"}
     known = {*architecture.settings, *architecture.fixed, *of_training}
     sizes = {"vocabulary_size": 5, "num_layers": 1, "num_heads": 1, "model_dim": 2, "hidden_dim": 2}
     assert set(architecture.model(**sizes).get_config()) == known
