@@ -1,7 +1,8 @@
 """Batches of inputs for an encoder with a task head, equal to the inputs of its pipeline."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,10 @@ from keras_transformer.data.examples import Examples, stored
 from keras_transformer.data.storage import Chunk, RowsToStore, gathered
 from keras_transformer.data.texts import Tokenizer, check_special_ids, token_lists
 from keras_transformer_options.arguments import check_at_least
+from keras_transformer_serving.text.base import Word
 
 IGNORED = -1  # the label of ids that losses and metrics ignore
+_WHITE_SPACE_WORD = re.compile(r"\S+")
 _SMALLEST_LENGTH = 5  # start, text, end, text, end
 
 
@@ -123,10 +126,26 @@ def encoder_batches(
     return batches(order, encoder_inputs, seed, arrays.content)
 
 
-def ids_of_words(words: Iterable[str], tokenizer: Tokenizer) -> Mapping[str, list[int]]:
-    """Return the ids of each distinct word, as pipelines tokenise words one by one."""
-    distinct = list(dict.fromkeys(words))
-    return dict(zip(distinct, token_lists(distinct, tokenizer), strict=True))
+def tokenized_words(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[Word]]:
+    """Return the words of texts that have ids, as pipelines tokenise them.
+
+    They are those of the tokenizer's `tokenize_words`. A tokenizer without it has words that white space delimits.
+    """
+    if hasattr(tokenizer, "tokenize_words"):
+        found = tokenizer.tokenize_words(texts)
+        if isinstance(found, list):
+            rows = found
+        else:
+            columns = zip(
+                *(values.to_list() for values in (found.ids, found.starts, found.ends)), strict=True
+            )
+            rows = [[Word(*word) for word in zip(*of_text, strict=True)] for of_text in columns]
+    else:
+        matches = [[*_WHITE_SPACE_WORD.finditer(text)] for text in texts]
+        distinct = list(dict.fromkeys(match[0] for of_text in matches for match in of_text))
+        ids_of = dict(zip(distinct, token_lists(distinct, tokenizer), strict=True))
+        rows = [[Word(ids_of[match[0]], *match.span()) for match in of_text] for of_text in matches]
+    return [[word for word in words if word.ids] for words in rows]
 
 
 def windows(length: int, size: int) -> list[tuple[int, int]]:

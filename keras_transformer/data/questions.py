@@ -4,8 +4,7 @@ import bisect
 import itertools
 import logging
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +14,9 @@ from keras_transformer.data.encoder_rows import (
     EncoderRow,
     checked_shapes,
     encoder_batches,
-    ids_of_words,
     pair_separators,
     rows_to_store,
+    tokenized_words,
     windows,
 )
 from keras_transformer.data.epochs import Shard
@@ -25,8 +24,8 @@ from keras_transformer.data.examples import together
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.texts import Tokenizer, token_lists
 from keras_transformer_options.arguments import ArgumentError, is_integer
+from keras_transformer_serving.text.base import Word
 
-_WORD = re.compile(r"\S+")
 _SMALLEST_WINDOW = 2
 _NO_ANSWER = (0, 0)  # the position of the start id
 _TOO_LONG = "questions drops %d of %d questions, which leave no space for a context in %d ids"
@@ -99,16 +98,16 @@ def questions(
     def to_arrays(chunks: Iterator[list[_Example]]) -> Iterator[Chunk]:
         count = too_long = unreachable = 0
         for chunk in chunks:
-            distinct = dict.fromkeys(context for _, context, _ in chunk)
-            words = {context: [match.span() for match in _WORD.finditer(context)] for context in distinct}
-            texts = (context[start:end] for context, spans in words.items() for start, end in spans)
-            ids_of = ids_of_words(texts, tokenizer)
-            tokens = {context: _Context.of(context, spans, ids_of) for context, spans in words.items()}
+            distinct = list(dict.fromkeys(context for _, context, _ in chunk))
+            words = tokenized_words(distinct, tokenizer)
+            tokens = {
+                context: _Context.of(of_context) for context, of_context in zip(distinct, words, strict=True)
+            }
             rows, labels = [], []
             question_ids = token_lists([question for question, _, _ in chunk], tokenizer)
             for i, (asked, (_, context, answer)) in enumerate(zip(question_ids, chunk, strict=True), count):
                 tokenized_context = tokens[context]
-                if not tokenized_context.ids:
+                if not any(end > start for start, end in tokenized_context.words):
                     raise ArgumentError("{contexts} must each hold a word", **{f"contexts[{i}]": context})
                 window = shapes.limit - 2 - pair_separators(tokenizer) - len(asked)
                 if window < min(len(tokenized_context.ids), _SMALLEST_WINDOW):
@@ -160,11 +159,11 @@ class _Context(NamedTuple):
     starts: list[int]
 
     @classmethod
-    def of(cls, context: str, words: list[tuple[int, int]], ids_of: Mapping[str, list[int]]) -> "_Context":
-        ids = [ids_of[context[start:end]] for start, end in words]
+    def of(cls, words: Sequence[Word]) -> "_Context":
+        ids = [word.ids for word in words]
         return cls(
             list(itertools.chain.from_iterable(ids)),
-            words,
+            [(word.start, word.end) for word in words],
             list(itertools.accumulate(map(len, ids), initial=0)),
         )
 

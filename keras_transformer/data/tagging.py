@@ -10,8 +10,8 @@ from keras_transformer.data.encoder_rows import (
     EncoderRow,
     checked_shapes,
     encoder_batches,
-    ids_of_words,
     rows_to_store,
+    tokenized_words,
     windows,
 )
 from keras_transformer.data.epochs import Shard
@@ -36,14 +36,15 @@ def tagging(
 ) -> Dataset:
     """Make batches to train an encoder such as BERT to classify words, as in named entity recognition.
 
-    The inputs equal those of `pipelines.TokenClassification` for the words joined by spaces. The first token of each
-    word is labelled, as the pipeline predicts a word's class at its first token. A sentence that is too long becomes
+    The inputs equal those of `pipelines.TokenClassification` for the words joined by spaces, and of `transformers`
+    with `is_split_into_words=True`, which needs `add_prefix_space` with byte-level BPE. The first token of each word is
+    labelled, as the pipeline predicts a word's class at its first token. A sentence that is too long becomes
     several rows, the pipeline's overlapping windows, and each word is labelled in the window from which the pipeline
     takes its prediction: nothing is truncated.
 
     Args:
-        sentences: the words of each sentence, see `read_conll`. The pipeline splits a word with
-            white space into several words, of which the first is labelled; a word without tokens has no label.
+        sentences: the words of each sentence, see `read_conll`. The pipeline may split a word into several, such as at
+            punctuation, of which the first is labelled; a word without tokens has no label.
         tags: the class of each word, non-negative integers.
         tokenizer: a tokenizer with padding, start and end ids.
         batch_size: B, the number of rows in every batch; the last batch of each length is completed with rows of
@@ -80,15 +81,21 @@ def tagging(
 
     def to_arrays(chunks: Iterator[list[tuple[Sequence[str], Sequence[int]]]]) -> Iterator[Chunk]:
         for chunk in chunks:
-            parts_of = [[word.split() for word in words] for words, _ in chunk]
-            ids_of = ids_of_words(itertools.chain.from_iterable(itertools.chain(*parts_of)), tokenizer)
+            tokenized = tokenized_words([" ".join(words) for words, _ in chunk], tokenizer)
             rows, labels = [], []
-            for parts_of_words, (_, tags_of_words) in zip(parts_of, chunk, strict=True):
+            for of_text, (words, tags_of_words) in zip(tokenized, chunk, strict=True):
                 ids, classes = [], []
-                for parts, tag in zip(parts_of_words, tags_of_words, strict=True):
-                    for i, part in enumerate(parts):
-                        classes += [tag if i == j == 0 else IGNORED for j in range(len(ids_of[part]))]
-                        ids += ids_of[part]
+                ends = itertools.accumulate(len(word) + 1 for word in words)
+                left = [*zip(ends, tags_of_words, strict=True)][::-1]
+                for word_ids, start, end in of_text:
+                    while left and left[-1][0] <= start:  # a word without tokens, or one that is labelled
+                        left.pop()
+                    tag = IGNORED
+                    if left and end > start:
+                        place, tag = left.pop()
+                        left.append((place, IGNORED))
+                    classes += [tag, *[IGNORED] * (len(word_ids) - 1)]
+                    ids += word_ids
                 spans = windows(len(ids), shapes.limit - 2)
                 owners = _owners(len(ids), spans)
                 for number, (start, end) in enumerate(spans):

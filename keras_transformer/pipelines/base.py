@@ -6,6 +6,7 @@ import inspect
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import keras
@@ -127,6 +128,8 @@ class Pipeline(tasks.Task, abc.ABC):
     classes: ClassVar[dict[str, type["Pipeline"]]] = {}
     model_classes: ClassVar[tuple[type, ...]] = ()
     _settings_file: ClassVar[str] = "settings.json"
+    # The values of settings that files of earlier versions lack, where they differ from the defaults.
+    _settings_before: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register the class by its name, for `pipelines.load`."""
@@ -320,7 +323,7 @@ class Pipeline(tasks.Task, abc.ABC):
         model = keras.saving.load_model(folder / "model.keras")
         settings = files.read_json(folder / cls._settings_file)
         try:
-            pipeline = cls(model, *tokenizers, **settings)
+            pipeline = cls(model, *tokenizers, **{**cls._settings_before, **settings})
         except TypeError as error:
             raise ValueError(
                 f"`{folder / cls._settings_file}` must hold a pipeline's settings. Received: {settings!r}"

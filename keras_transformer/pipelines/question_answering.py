@@ -8,20 +8,20 @@ from keras_transformer.models import SpanClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.texts import (
-    TextPipeline,
+    WordPipeline,
     accepted_rows,
     first_error,
     utf8_error,
     valid_utf8,
-    words_of,
 )
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
 from keras_transformer_serving.pipelines.question_answering import QuestionAnsweringTask
 from keras_transformer_serving.pipelines.question_answering import Span as Span
+from keras_transformer_serving.pipelines.texts import TOKENIZER_WORDS
 
 
-class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
+class QuestionAnswering(QuestionAnsweringTask, WordPipeline):
     """Extractive question answering with a span classifier and its tokenizer.
 
     Answers are complete words of the context.
@@ -32,6 +32,7 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
         max_answer_tokens: the maximum number of tokens of an answer.
         long_texts: "refuse" to raise a ValueError for a context that is too long, or "window" to split it into windows
             that overlap by half and return the answer with the highest sum of start and end logits.
+        words: see `TokenClassification`.
 
     Raises:
         ValueError: if model and tokenizer do not match, or `max_answer_tokens` is not positive.
@@ -46,28 +47,36 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
     model_classes: ClassVar[tuple[type, ...]] = (SpanClassifier,)
 
     def __init__(
-        self, model: Any, tokenizer: Any, max_answer_tokens: int = 30, long_texts: str = "refuse"
+        self,
+        model: Any,
+        tokenizer: Any,
+        max_answer_tokens: int = 30,
+        long_texts: str = "refuse",
+        words: str = TOKENIZER_WORDS,
     ) -> None:
-        super().__init__(model, tokenizer, long_texts)
+        super().__init__(model, tokenizer, long_texts, words)
         check_output(model, "a span classifier, such as `models.SpanClassifier`", (None, 2, LENGTH))
         check_positive_integer(max_answer_tokens=max_answer_tokens)
         self.max_answer_tokens = max_answer_tokens
 
     def preprocess(self, question: Tensor, context: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert questions and contexts, strings (B,), to the model's inputs, as TensorFlow operations."""
-        asked, words = self.tokenizer.tokenize(question), words_of(context)
-        ids_of_words = self.tokenizer.tokenize(words.text.values)
-        ids = words.text.with_values(ids_of_words).merge_dims(1, 2)
-        missing = tf.where(ids.row_lengths() > 0, "", "`context` must contain a word. Received: none")
+        asked, words = self.tokenizer.tokenize(question), self._tokenize_words(context)
+        ids = words.ids.merge_dims(1, 2)
+        sizes = words.ends - words.starts
+        has_word = tf.reduce_any(
+            sizes.with_values((sizes.values > 0) & (words.ids.values.row_lengths() > 0)), axis=1
+        )
+        missing = tf.where(has_word, "", "`context` must contain a word. Received: none")
         error = first_error(utf8_error(question=question, context=context), missing)
         windows = self._windows(ids, "context", error, truncate, question=asked)
         asked = tf.gather(accepted_rows(asked, windows.error), windows.owner)
         state = {
             "context": valid_utf8(context),
-            "starts": words.start,
-            "ends": words.end,
+            "starts": words.starts,
+            "ends": words.ends,
             "ids": ids,
-            "word_of_id": ids_of_words.value_rowids(),
+            "word_of_id": words.ids.values.value_rowids(),
             "owner": windows.owner,
             "window_start": windows.start,
             "window_length": tf.cast(windows.ids.row_lengths(), tf.int32),

@@ -10,14 +10,13 @@ import tensorflow as tf
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
-from keras_transformer.text.pretokenizers import characters
+from keras_transformer.text.tokenizers.words import TokenizedWords, white_space_words
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 from keras_transformer_serving.pipelines.errors import RowErrors
-from keras_transformer_serving.pipelines.texts import TextTask
+from keras_transformer_serving.pipelines.texts import TOKENIZER_WORDS, WHITE_SPACE_WORDS, TextTask
 
 _SIZES = ("vocabulary_size", "max_length")
-_SPACES = [code for code in range(0x110000) if chr(code).isspace()]
 
 
 class Windows(NamedTuple):
@@ -273,6 +272,35 @@ class TextPipeline(ForwardPipeline, TextTask):
         return {"token_ids": tf.stack(rows, axis=1) if model.symmetric else rows[0]}
 
 
+class WordPipeline(TextPipeline):
+    """Base class of pipelines that answer with words of a text.
+
+    Args:
+        model: see `TextPipeline`.
+        tokenizer: likewise.
+        long_texts: likewise.
+        words: "tokenizer" for the words of the tokenizer, see `text.Tokenizer.tokenize_words`; "white_space" for those
+            delimited by white space and tokenised one by one, as pipelines of earlier versions do.
+
+    Raises:
+        TypeError: if `model` or `tokenizer` is of another type.
+        ValueError: if model and tokenizer do not match, or an argument has another value.
+    """
+
+    _settings_before: ClassVar[dict[str, Any]] = {"words": WHITE_SPACE_WORDS}
+
+    def __init__(self, model: Any, tokenizer: Any, long_texts: str, words: str) -> None:
+        super().__init__(model, tokenizer, long_texts)
+        check_one_of((TOKENIZER_WORDS, WHITE_SPACE_WORDS), words=words)
+        self.words = words
+
+    def _tokenize_words(self, text: Tensor) -> TokenizedWords:
+        """Return the words of texts (B,) and their ids."""
+        if self.words == TOKENIZER_WORDS:
+            return self.tokenizer.tokenize_words(text)
+        return TokenizedWords.of(white_space_words(text), self.tokenizer.tokenize)
+
+
 def valid_utf8(text: Tensor) -> Tensor:
     """Replace invalid UTF-8 by U+FFFD."""
     return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
@@ -337,32 +365,6 @@ def accepted_texts(pipeline: Any) -> list[str]:
     chosen = pipeline.example_languages(len(texts))
     errors = pipeline.prepared(tf.constant(texts), chosen).error.numpy()
     return [text for text, error in zip(texts, errors, strict=True) if not error]
-
-
-class Words(NamedTuple):
-    """The words of texts and their start and end indices in characters, ragged (B, None)."""
-
-    text: tf.RaggedTensor
-    start: tf.RaggedTensor
-    end: tf.RaggedTensor
-
-
-def words_of(text: Tensor) -> Words:
-    """Split texts (B,) into words at white space."""
-    codes = tf.strings.unicode_decode(text, "UTF-8")  # (B, None)
-    rows = codes.value_rowids()
-    place = tf.cast(tf.range(tf.size(rows, tf.int64)) - tf.gather(codes.row_starts(), rows), tf.int32)
-    space = tf.reduce_any(codes.values[:, None] == tf.constant(_SPACES), axis=1)
-    new_row = characters.row_starts(rows)
-    starts = ~space & (new_row | characters.shifted(space, 1, True))
-    ends = ~space & (characters.shifted(new_row, -1, True) | characters.shifted(space, -1, True))
-    kept = (tf.boolean_mask(values, ~space) for values in (codes.values, rows, starts))
-    words = characters.cut(*kept, codes.nrows())
-    return Words(
-        words,
-        words.with_values(tf.boolean_mask(place, starts)),
-        words.with_values(tf.boolean_mask(place, ends) + 1),
-    )
 
 
 def _checked_rows(texts: Any, columns: int) -> list[tuple[str, ...]]:

@@ -14,19 +14,20 @@ from keras_transformer.pipelines.classification import (
     labels_of,
     labels_tensor,
 )
-from keras_transformer.pipelines.texts import TextPipeline, Words, utf8_error, words_of
+from keras_transformer.pipelines.texts import WordPipeline, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines.texts import TOKENIZER_WORDS
 from keras_transformer_serving.pipelines.token_classification import TaggedWord as TaggedWord
 from keras_transformer_serving.pipelines.token_classification import TokenClassificationTask
 
 _MODEL = "a classifier of tokens, such as `models.TokenClassifier`"
 
 
-class TokenClassification(TokenClassificationTask, TextPipeline):
+class TokenClassification(TokenClassificationTask, WordPipeline):
     """A pipeline of a token classifier, its tokenizer and the names of its classes.
 
-    Words are delimited by white space; a word's class is predicted at its first token. The answer to a text is a list
-    of `TaggedWord`; words without tokens, and with truncate=True words that are truncated, are omitted.
+    A word's class is predicted at its first token. The answer to a text is a list of `TaggedWord`; words without
+    tokens, and with truncate=True words that are truncated, are omitted.
 
     Args:
         model: such as `models.TokenClassifier`.
@@ -34,6 +35,9 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
         labels: a name for each class, by default its index.
         long_texts: "refuse" to raise an error for texts that are too long, or "window" to split them into windows and
             classify each token in the window in which it is farthest from the edges.
+        words: "tokenizer" for the words of the tokenizer, see `text.Tokenizer.tokenize_words`: with WordPiece or
+            byte-level BPE, punctuation is apart from words. "white_space" for words delimited by white space and
+            tokenised one by one, as pipelines of earlier versions do.
 
     Raises:
         ValueError: if model, tokenizer and labels do not match.
@@ -48,29 +52,35 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
     model_classes: ClassVar[tuple[type, ...]] = (TokenClassifier,)
 
     def __init__(
-        self, model: Any, tokenizer: Any, labels: Sequence[Any] | None = None, long_texts: str = "refuse"
+        self,
+        model: Any,
+        tokenizer: Any,
+        labels: Sequence[Any] | None = None,
+        long_texts: str = "refuse",
+        words: str = TOKENIZER_WORDS,
     ) -> None:
-        super().__init__(model, tokenizer, long_texts)
+        super().__init__(model, tokenizer, long_texts, words)
         check_model(model, _MODEL, "num_classes")
         check_output(model, _MODEL, (None, LENGTH, model.num_classes))
         self.labels = check_labels(labels, model.num_classes)
 
     def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
-        words = words_of(text)
-        ids = self.tokenizer.tokenize(words.text.values)  # (all words, None)
-        ids_of_texts = words.text.with_values(ids).merge_dims(1, 2)
+        words = self._tokenize_words(text)
+        ids = words.ids.values  # (all words, None)
+        ids_of_texts = words.ids.merge_dims(1, 2)
+        starts, ends = words.starts, words.ends
         if truncate:  # omit the words that are truncated
-            starts = tf.gather(ids_of_texts.row_starts(), words.text.value_rowids())
-            kept = words.text.with_values(ids.row_starts() - starts < self._max_ids(1))
-            words = Words(*(tf.ragged.boolean_mask(values, kept) for values in words))
+            first = tf.gather(ids_of_texts.row_starts(), starts.value_rowids())
+            kept = starts.with_values(ids.row_starts() - first < self._max_ids(1))
+            starts, ends = (tf.ragged.boolean_mask(values, kept) for values in (starts, ends))
             ids = tf.ragged.boolean_mask(ids, kept.values)
-            ids_of_texts = words.text.with_values(ids).merge_dims(1, 2)
+            ids_of_texts = starts.with_values(ids).merge_dims(1, 2)
         windows = self._windows(ids_of_texts, "text", utf8_error(text=text), truncate)
         state = {
-            "words": words.text,
-            "starts": words.start,
-            "ends": words.end,
+            "text": valid_utf8(text),
+            "starts": starts,
+            "ends": ends,
             "ids": ids,
             "places": windows.places,
         }
@@ -90,24 +100,24 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
         probabilities = tf.math.unsorted_segment_sum(
             tf.where(deepest[:, None], probabilities, 0.0), places, count
         )
-        has_ids = ids.row_lengths() > 0
-        word_probabilities = tf.gather(probabilities, tf.boolean_mask(ids.row_starts(), has_ids))
-        kept = batch.state["words"].with_values(has_ids)
+        places, ends = batch.state["starts"], batch.state["ends"]
+        is_kept = (ids.row_lengths() > 0) & (ends.values > places.values)
+        word_probabilities = tf.gather(probabilities, tf.boolean_mask(ids.row_starts(), is_kept))
         labels = tf.gather(labels_tensor(self.labels), tf.argmax(word_probabilities, axis=-1))
+        kept = places.with_values(is_kept)
+        places, ends = (tf.ragged.boolean_mask(values, kept) for values in (places, ends))
+        texts = tf.gather(batch.state["text"], places.value_rowids())
+        words = tf.strings.substr(texts, places.values, ends.values - places.values, unit="UTF8_CHAR")
 
-        def dense(values: tf.RaggedTensor, padding_value: Any) -> Tensor:
-            return tf.ragged.boolean_mask(values, kept).to_tensor(padding_value)
-
-        def of_kept(values: Tensor, padding_value: Any) -> Tensor:
-            rows = tf.ragged.boolean_mask(batch.state["starts"], kept)
-            return rows.with_values(values).to_tensor(padding_value)
+        def dense(values: Tensor, padding_value: Any) -> Tensor:
+            return places.with_values(values).to_tensor(padding_value)
 
         return {
-            "words": dense(batch.state["words"], ""),
-            "labels": of_kept(labels, "" if labels.dtype == tf.string else -1),
-            "probabilities": of_kept(tf.reduce_max(word_probabilities, axis=-1), 0.0),
-            "starts": dense(batch.state["starts"], -1),
-            "ends": dense(batch.state["ends"], -1),
+            "words": dense(words, ""),
+            "labels": dense(labels, "" if labels.dtype == tf.string else -1),
+            "probabilities": dense(tf.reduce_max(word_probabilities, axis=-1), 0.0),
+            "starts": dense(places.values, -1),
+            "ends": dense(ends.values, -1),
         }
 
     def hugging_face_config(self) -> dict[str, Any]:

@@ -65,25 +65,48 @@ class BertWords:
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Split strings (B,) of valid UTF-8 into words, strings (B, None)."""
-        ragged, codes, rows, isolated, classes = self._normalized(texts)
+        return self.with_places(texts)[0]
+
+    def with_places(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Return the words, and the index of the first character and after the last of each in its text, (B, None)."""
+        ragged, codes, rows, isolated, classes, places = self._normalized(texts)
         space = classes & _SPACE > 0
         isolated |= classes & _PUNCTUATION > 0
         starts = isolated | row_starts(rows) | shifted(isolated | space, 1, False)
-        codes, rows, starts = (tf.boolean_mask(values, ~space) for values in (codes, rows, starts))
-        return cut(codes, rows, starts, ragged.nrows())
+        codes, rows, starts, places = (
+            tf.boolean_mask(values, ~space) for values in (codes, rows, starts, places)
+        )
+        words = cut(codes, rows, starts, ragged.nrows())
+        ends = shifted(starts, -1, True)
+        return (
+            words,
+            words.with_values(tf.boolean_mask(places, starts)),
+            words.with_values(tf.boolean_mask(places, ends) + 1),
+        )
 
     def normalize(self, texts: tf.Tensor) -> tf.Tensor:
         """Normalise strings (B,) of valid UTF-8, with spaces around Chinese characters that are words."""
-        ragged, codes, rows, isolated, _ = self._normalized(texts)
+        return self.normalize_with_sources(texts)[0]
+
+    def normalize_with_sources(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
+        """Return normalised strings (B,), and the index in its text of each of their characters, ragged (B, None)."""
+        ragged, codes, rows, isolated, _, places = self._normalized(texts)
+        counts = tf.where(isolated, 3, 1)
+        sources = tf.RaggedTensor.from_value_rowids(
+            tf.repeat(places, counts), tf.repeat(rows, counts), ragged.nrows(), validate=False
+        )
         characters = tf.strings.unicode_encode(codes[:, None], "UTF-8")
         characters = tf.where(isolated, tf.strings.join([" ", characters, " "]), characters)
         rows_of_characters = tf.RaggedTensor.from_value_rowids(
             characters, rows, ragged.nrows(), validate=False
         )
-        return tf.strings.reduce_join(rows_of_characters, axis=-1)
+        return tf.strings.reduce_join(rows_of_characters, axis=-1), sources
 
     def _normalized(self, texts: tf.Tensor) -> tuple[Any, ...]:
-        """Return the code points of texts, those of normalised texts, their rows, words of their own, and classes."""
+        """Return the code points of texts and of normalised texts, and of each of the latter values (N,).
+
+        These are the row, whether it is a word of its own, the class, and the index of its original in the text.
+        """
         ragged = tf.strings.unicode_decode(texts, "UTF-8")
         codes, source = self._replaced(ragged.values)
         rows = tf.gather(ragged.value_rowids(), source)
@@ -93,8 +116,9 @@ class BertWords:
         if self._strip_accents:
             codes = self._ordered(codes, rows)
         classes = self._classes(codes)
+        places = source - tf.cast(tf.gather(ragged.row_starts(), rows), tf.int32)
         kept = classes & _ACCENT == 0
-        return ragged, *(tf.boolean_mask(values, kept) for values in (codes, rows, isolated, classes))
+        return ragged, *(tf.boolean_mask(values, kept) for values in (codes, rows, isolated, classes, places))
 
     def _replaced(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the code points after replacement, and for each the index of its original code point."""

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
+from keras_transformer.text.tokenizers.words import TokenizedWords, white_space_words
 from keras_transformer_options.arguments import check_fraction
 from keras_transformer_serving.text.base import tokens_in_text
 
@@ -169,6 +170,29 @@ class Tokenizer(tf.Module, abc.ABC):
             flat = tf.reshape(strings, [-1])
             ids = self._tokenize_with_specials(flat) if special_tokens else self._tokenize(flat)
             return ids.values if strings.shape.rank == 0 else ids
+
+    def tokenize_words(self, texts: Any) -> TokenizedWords:
+        """Convert the words of texts to ids, and find the words in the text.
+
+        Byte-level BPE and WordPiece have the words of their pre-tokenizer, in which punctuation and, for WordPiece,
+        Chinese characters are words of their own, and the ids are those of `tokenize`. Words of other tokenizers are
+        delimited by white space and tokenised one by one.
+
+        Args:
+            texts: a list of B str, or a string tensor (B,).
+
+        Returns:
+            The ids of each word, int32 (B, W, None), and its start and end in its text, int32 (B, W), all ragged.
+
+        Example:
+            >>> tokenizer.tokenize_words(["said Ada"]).ends.to_list()  # doctest: +SKIP
+            [[4, 8]]
+        """
+        with tf.device("CPU"):
+            return self._tokenize_words(to_string_tensor(texts))
+
+    def _tokenize_words(self, texts: tf.Tensor) -> TokenizedWords:
+        return TokenizedWords.of(white_space_words(texts), self._tokenize)
 
     def sample(self, texts: Any, rate: float, seed: Any) -> tf.RaggedTensor:
         """Convert texts to the ids of random segmentations, which decode to the same texts.

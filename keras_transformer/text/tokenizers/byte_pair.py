@@ -6,6 +6,7 @@ from typing import Self
 import tensorflow as tf
 import tensorflow_text
 
+from keras_transformer.text.pretokenizers.characters import row_starts, shifted
 from keras_transformer.text.pretokenizers.patterns import DIGIT, GPT_2, Words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
@@ -15,9 +16,11 @@ from keras_transformer.text.tokenizers.vocabulary import (
     text_settings,
     without_defaults,
 )
+from keras_transformer.text.tokenizers.words import PlacedWords
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 from keras_transformer_options.arguments import check, check_not_negative, check_one_of
+from keras_transformer_serving.text.base import WHITE_SPACE
 from keras_transformer_serving.text.subword import BYTE_CHARACTERS, byte_level_content
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
@@ -195,6 +198,54 @@ class BytePairTokenizer(PairTokenizer):
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
         form = self._settings.get("normalization")
         return texts if form is None else tensorflow_text.normalize_utf8(texts, form)
+
+    def _normalize_with_sources(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor | None]:
+        if self._settings.get("normalization") is None:
+            return texts, None
+        normal = self._normalize(texts)
+
+        def decomposed(texts: tf.Tensor) -> tf.RaggedTensor:
+            """Return the index of the character of each character that it decomposes to, int32, ragged (P, None)."""
+            characters = tf.strings.unicode_split(texts, "UTF-8")
+            lengths = tf.strings.length(tensorflow_text.normalize_utf8(characters.values, "NFD"), "UTF8_CHAR")
+            places = tf.ragged.range(tf.cast(characters.row_lengths(), tf.int32))
+            counts = characters.with_values(lengths)
+            rows = tf.repeat(characters.value_rowids(), lengths)
+            return tf.RaggedTensor.from_value_rowids(
+                tf.repeat(places.values, counts.values), rows, characters.nrows(), validate=False
+            )
+
+        # The first of the characters to which each normalised character decomposes; texts decompose equally.
+        original, normalized = decomposed(texts), decomposed(normal)
+        is_first = row_starts(normalized.value_rowids()) | (
+            normalized.values != shifted(normalized.values, 1, -1)
+        )
+        first = tf.boolean_mask(original.values, is_first)
+        return normal, tf.RaggedTensor.from_value_rowids(
+            first,
+            tf.boolean_mask(normalized.value_rowids(), is_first),
+            original.nrows(),
+            validate=False,
+        )
+
+    def _places_of(self, texts: tf.Tensor, starts: tf.Tensor) -> PlacedWords:
+        words = self._words_of(texts, starts)
+        strings, rows = words.values, words.value_rowids()
+        ends = tf.cumsum(tf.strings.length(strings, "UTF8_CHAR"))
+        first = tf.gather(shifted(ends, 1, 0), tf.gather(words.row_starts(), rows))
+        if self._settings["add_prefix_space"]:  # which is no character of the text
+            first += tf.gather(tf.cast(~tf.strings.regex_full_match(texts, r"(?s) .*"), tf.int32), rows)
+
+        def length_without(pattern: str) -> tf.Tensor:
+            return tf.strings.length(tf.strings.regex_replace(strings, pattern, ""), "UTF8_CHAR")
+
+        ends -= first
+        starts_of_words = ends - length_without(rf"\A{WHITE_SPACE}+")
+        ends = tf.maximum(
+            starts_of_words,
+            ends - tf.strings.length(strings, "UTF8_CHAR") + length_without(rf"{WHITE_SPACE}+\z"),
+        )
+        return PlacedWords(words, words.with_values(starts_of_words), words.with_values(ends))
 
     def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         if dropout is not None or not self._settings.get("ignore_merges"):

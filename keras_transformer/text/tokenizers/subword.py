@@ -19,6 +19,7 @@ from keras_transformer.text.tokenizers.vocabulary import (
     unused_ids,
     with_roles,
 )
+from keras_transformer.text.tokenizers.words import PlacedWords, TokenizedWords, words_around
 
 
 class Compiled:
@@ -55,6 +56,7 @@ class WordTokenizer(VocabularyTokenizer):
         super().__init__(pieces, settings, needs_unknown=needs_unknown)
         self._compiled = Compiled(super()._tokenize)
         self._compiled_with_specials = Compiled(super()._tokenize_with_specials)
+        self._compiled_words = Compiled(self._words_of_texts)
 
     @abc.abstractmethod
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
@@ -81,6 +83,26 @@ class WordTokenizer(VocabularyTokenizer):
 
     def _tokenize_with_specials(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._compiled_with_specials(texts)
+
+    def _tokenize_words(self, texts: tf.Tensor) -> TokenizedWords:
+        return self._compiled_words(texts)
+
+    def _words_of_texts(self, texts: tf.Tensor) -> TokenizedWords:
+        stages = self._tokens_in_text(special_tokens=False)
+        return words_around(
+            texts,
+            stages,
+            self._normalize_with_sources,
+            lambda texts, starts: TokenizedWords.of(self._places_of(texts, starts), self._split),
+        )
+
+    def _normalize_with_sources(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor | None]:
+        """Normalise strings (P,), and return the index of the original of each character (P, N) if any changes."""
+        return texts, None
+
+    def _places_of(self, texts: tf.Tensor, starts: tf.Tensor) -> PlacedWords:
+        """Split normalised parts of texts (P,), of which some start a text (P,), into words with their places."""
+        return PlacedWords(*self._words.with_places(texts))  # type: ignore[attr-defined]
 
     def _tokenize_parts(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
         return tokenize_once(self._words_of(texts, starts), self._split)

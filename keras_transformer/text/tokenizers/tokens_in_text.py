@@ -19,10 +19,14 @@ class Parts(NamedTuple):
     Attributes:
         texts: the parts of each text, strings (B, None), with "" in place of a token.
         token_ids: the id of each token, int32 (P,), -1 for the text between them.
+        starts: the index of the first character of each part in its text, int32 (P,).
+        ends: the index after its last character, likewise.
     """
 
     texts: tf.RaggedTensor
     token_ids: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
 
     def join(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
         """Return the ids of the texts, int32 (B, None), from those of the parts, int32 (P, None)."""
@@ -47,16 +51,31 @@ def split_around(texts: tf.Tensor, tokens: TokensInText) -> Parts:
     parts = tf.strings.split(tf.strings.regex_replace(texts, pattern, b"\xff\\1\xff"), b"\xff")
     if tokens.single_word:
         parts = _join_parts_of_words(parts, tokens.single_word)
-    strings = parts.values
+    strings, starts, ends = parts.values, *_places(parts)
     ids = _ids_of(strings, tokens.ids)
+    # Of white space at the start of a token, only its ids are of interest.
+    without_space = tf.strings.length(
+        tf.strings.regex_replace(strings, rf"\A{WHITE_SPACE}+", ""), "UTF8_CHAR"
+    )
+    starts = tf.where(ids >= 0, ends - without_space, starts)
     # Text is before, between and after tokens, so the neighbours of a token are of the same row.
     if tokens.lstrip:
         before = shifted(_is_one_of(strings, tokens.lstrip), -1, False)
         strings = tf.where(before, tf.strings.regex_replace(strings, rf"{WHITE_SPACE}+\z", ""), strings)
     if tokens.rstrip:
         after = shifted(_is_one_of(parts.values, tokens.rstrip), 1, False)
-        strings = tf.where(after, tf.strings.regex_replace(strings, rf"\A{WHITE_SPACE}+", ""), strings)
-    return Parts(parts.with_values(tf.where(ids >= 0, "", strings)), ids)
+        stripped = tf.where(after, tf.strings.regex_replace(strings, rf"\A{WHITE_SPACE}+", ""), strings)
+        starts += tf.strings.length(strings, "UTF8_CHAR") - tf.strings.length(stripped, "UTF8_CHAR")
+        strings = stripped
+    return Parts(parts.with_values(tf.where(ids >= 0, "", strings)), ids, starts, ends)
+
+
+def _places(parts: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return where each part (B, None) starts and ends in its text, in characters, int32 (P,)."""
+    ends = tf.cumsum(tf.strings.length(parts.values, "UTF8_CHAR"))
+    starts = shifted(ends, 1, 0)
+    first = tf.gather(starts, tf.gather(parts.row_starts(), parts.value_rowids()))
+    return starts - first, ends - first
 
 
 def _join_parts_of_words(parts: tf.RaggedTensor, single_word: Collection[str]) -> tf.RaggedTensor:

@@ -281,6 +281,11 @@ class WordPieceTokenizer(WordTokenizer):
         # Words are split from the text as it is, unless tokens are recognised in what is normalised.
         return self._words.normalize(texts) if self._settings.get("normalized_tokens") else texts
 
+    def _normalize_with_sources(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor | None]:
+        if not self._settings.get("normalized_tokens"):
+            return texts, None
+        return self._words.normalize_with_sources(texts)
+
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
         too_long = tf.strings.length(words, unit="UTF8_CHAR") > _MAX_WORD_LENGTH
         known = self._fast.tokenize(tf.where(too_long, "", words))

@@ -2,7 +2,6 @@
 
 import { InvalidInputError, range } from "../errors.js";
 import { TextPipeline, asList, type CallOptions, type Outputs, type Windows } from "./texts.js";
-import { WORD } from "./token-classification.js";
 
 /** An answer: a span of the context, `context.slice(start, end)`, and its probability among all of its window. */
 export interface Span {
@@ -37,14 +36,14 @@ export class QuestionAnswering extends TextPipeline<Span, Context> {
   protected preprocess([question, text]: readonly string[], truncate: boolean): [Windows, Context] {
     const context: Context = { text, starts: [], ends: [] };
     const ids: number[] = [];
-    for (const match of text.matchAll(WORD)) {
-      for (const id of this.tokenizer.tokenize(match[0])) {
+    for (const word of this.tokenizeWords(text)) {
+      for (const id of word.ids) {
         ids.push(id);
-        context.starts.push(match.index);
-        context.ends.push(match.index + match[0].length);
+        context.starts.push(word.start);
+        context.ends.push(word.end);
       }
     }
-    if (ids.length === 0) throw new InvalidInputError("context", "`context` must contain a word. Received: none");
+    if (!context.starts.some((start, token) => context.ends[token] > start)) throw new InvalidInputError("context", "`context` must contain a word. Received: none");
     const first = { name: "question", ids: this.tokenizer.tokenize(question) };
     return [this.windows(ids, "context", truncate, first), context];
   }

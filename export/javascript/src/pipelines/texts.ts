@@ -6,6 +6,7 @@ import type { Config } from "../bundle.js";
 import { InvalidInputError, RowErrors, checkPositiveInteger, checkString, range, shown, type Errors } from "../errors.js";
 import { floatValues, type Feeds, type Sessions } from "../onnx.js";
 import type { Tokenizer } from "../text/index.js";
+import type { Word } from "../text/tokenizer.js";
 
 /** The options of a call. */
 export interface CallOptions {
@@ -181,6 +182,13 @@ export abstract class TextPipeline<Answer, State = undefined> {
       first = first.slice(0, firstLength(first.length, second.length, this.maxIds(2)));
     }
     return this.windows(second, names[1], truncate, { name: names[0], ids: first });
+  }
+
+  /** Return the words of a text; white space delimits those of exports of earlier versions. */
+  protected tokenizeWords(text: string): Word[] {
+    return this.config.words === "tokenizer"
+      ? this.tokenizer.tokenizeWords(text)
+      : this.tokenizer.tokenizeWhiteSpaceWords(text);
   }
 
   /** Return the maximum number of ids of one or two texts, without special ids. */

@@ -4,10 +4,6 @@ import { range } from "../errors.js";
 import type { Label } from "./classification.js";
 import { TextPipeline, argmax, at, softmax, type CallOptions, type Outputs, type Windows } from "./texts.js";
 
-/** What is not white space, in which Python counts separators of files and records. */
-export const WORD =
-  /[^\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/gu;
-
 /** A word and its most probable label; `text.slice(start, end)` is the word. */
 export interface TaggedWord {
   word: string;
@@ -17,7 +13,7 @@ export interface TaggedWord {
   end: number;
 }
 
-interface Word {
+interface TextWord {
   word: string;
   start: number;
   /** The index of its first token. */
@@ -25,18 +21,17 @@ interface Word {
 }
 
 /** An exported token classifier. */
-export class TokenClassification extends TextPipeline<TaggedWord[], Word[]> {
+export class TokenClassification extends TextPipeline<TaggedWord[], TextWord[]> {
   /** Return the words of each text that have tokens, with their labels. */
   call(text: string | readonly string[], options: CallOptions = {}): Promise<any> {
     return this.answers({ text }, options);
   }
 
-  protected preprocess([text]: readonly string[], truncate: boolean): [Windows, Word[]] {
-    const words: Word[] = [];
+  protected preprocess([text]: readonly string[], truncate: boolean): [Windows, TextWord[]] {
+    const words: TextWord[] = [];
     const ids: number[] = [];
-    for (const match of text.matchAll(WORD)) {
-      const wordIds = this.tokenizer.tokenize(match[0]);
-      if (wordIds.length > 0) words.push({ word: match[0], start: match.index, token: ids.length });
+    for (const { ids: wordIds, start, end } of this.tokenizeWords(text)) {
+      if (wordIds.length > 0 && end > start) words.push({ word: text.slice(start, end), start, token: ids.length });
       ids.push(...wordIds);
     }
     const windows = this.windows(ids, "text", truncate);
@@ -44,7 +39,7 @@ export class TokenClassification extends TextPipeline<TaggedWord[], Word[]> {
     return [windows, words.filter(({ token }) => token < read)];
   }
 
-  protected postprocess(outputs: Outputs, windows: Windows, words: Word[]): TaggedWord[] {
+  protected postprocess(outputs: Outputs, windows: Windows, words: TextWord[]): TaggedWord[] {
     return words.map(({ word, start, token }) => {
       const probabilities = softmax(at(outputs.logits, ...deepest(windows, token)));
       const best = argmax(probabilities);

@@ -10,7 +10,10 @@ import {
   decodeUtf8,
   encodeUtf8,
   removePrefix,
+  spansOf,
   type Settings,
+  type Span,
+  type Word,
 } from "./tokenizer.js";
 
 const META_SPACE = "\u2581";
@@ -78,12 +81,35 @@ export class BytePairTokenizer extends PairTokenizer {
   }
 
   protected cut(text: string): number[] {
-    // The library adds a space before the words of GPT-2's pattern, and before each word of the others.
-    const space = (part: string): string => (this.settings.add_prefix_space && !part.startsWith(" ") ? ` ${part}` : part);
+    return this.cutWords(text).flatMap(({ ids }) => ids);
+  }
+
+  protected override sources(text: string, normal: string): Span[] {
+    // Both decompose to the same characters, up to the order of marks.
+    const decomposed = (character: string): string[] => Array.from(character.normalize("NFD"));
+    const spans = spansOf(text).flatMap((span) => decomposed(text.slice(...span)).map(() => span));
+    let place = 0;
+    return Array.from(normal).flatMap((character) => {
+      const span = spans[place];
+      place += decomposed(character).length;
+      return Array<Span>(character.length).fill(span);
+    });
+  }
+
+  protected override cutWords(text: string): Word[] {
     const split = (words: string[], pattern: RegExp): string[] => words.flatMap((word) => isolated(word, pattern));
-    const parts = this.patterns.reduce(split, [text]).map(space);
-    const words = this.settings.pattern === undefined ? split(parts, GPT_2_WORDS) : parts;
-    return words.flatMap((word) => this.cutWord(word));
+    let end = 0;
+    return this.patterns.reduce(split, [text]).flatMap((part) => {
+      // The library adds a space before the words of GPT-2's pattern, and before each word of the others.
+      const prefix = this.settings.add_prefix_space && !part.startsWith(" ") ? " " : "";
+      const words = this.settings.pattern === undefined ? isolated(prefix + part, GPT_2_WORDS) : [prefix + part];
+      const first = end;
+      end -= prefix.length;
+      return words.map((word) => {
+        const start = Math.max(first, end);
+        return { ids: this.cutWord(word), start, end: (end += word.length) };
+      });
+    });
   }
 
   private cutWord(word: string): number[] {

@@ -10,6 +10,16 @@ export interface Settings {
   [name: string]: any;
 }
 
+/** A word of a text, its ids, and where it starts and ends there; of white space, both are equal. */
+export interface Word {
+  ids: number[];
+  start: number;
+  end: number;
+}
+
+/** The start and the end of a character in a text. */
+export type Span = readonly [number, number];
+
 /** Convert text to ids and back; a subclass sets the fields and implements `cut` and `join`. */
 export abstract class Tokenizer {
   /** The padding id; null if there is none. */
@@ -56,6 +66,14 @@ export abstract class Tokenizer {
     return part;
   }
 
+  /** Return the words of a normalised text without special tokens; undefined if white space delimits words. */
+  protected cutWords?(text: string): Word[];
+
+  /** Return for each unit of a normalised text the character of the text from which it is. */
+  protected sources(text: string, _normal: string): Span[] {
+    return spansOf(text).flatMap((span) => Array<Span>(this.normalize(text.slice(...span)).length).fill(span));
+  }
+
   /** Convert ids to text. */
   protected abstract join(ids: readonly number[]): string;
 
@@ -67,6 +85,28 @@ export abstract class Tokenizer {
   /** Convert a text to ids, without special ids around them, and with those of special tokens in it if they are to be. */
   tokenize(text: string, specialTokens = false): number[] {
     return this.tokenizePart(text, true, this.tokensInText(specialTokens));
+  }
+
+  /**
+   * Return the words of a text, which have its ids.
+   *
+   * Byte-level BPE and WordPiece have the words of their pre-tokenizer; white space delimits those of other tokenizers.
+   */
+  tokenizeWords(text: string): Word[] {
+    if (!this.cutWords) return this.tokenizeWhiteSpaceWords(text);
+    return this.wordsOf(text, this.tokensInText(false)).map(({ ids, start, end }) => {
+      const word = text.slice(start, end);
+      const trimmed = word.replace(LEADING_SPACE, "");
+      const first = end - trimmed.length;
+      return { ids, start: first, end: first + trimmed.replace(TRAILING, "").length };
+    });
+  }
+
+  /** Return the words of a text that white space delimits, tokenised one by one. */
+  tokenizeWhiteSpaceWords(text: string): Word[] {
+    return Array.from(text.matchAll(WHITE_SPACE_WORD), ({ 0: word, index }) => {
+      return { ids: this.tokenize(word), start: index, end: index + word.length };
+    });
   }
 
   /**
@@ -88,6 +128,18 @@ export abstract class Tokenizer {
       const here = starts && place === 0;
       const normal = rest.length === STAGES - 1 ? this.normalize(part) : part;
       return rest.length > 0 ? this.tokenizePart(normal, here, rest) : this.cut(this.prepare(normal, here));
+    });
+  }
+
+  /** Return the words of a part of a text, by the tokens that remain to be recognised. */
+  private wordsOf(text: string, [tokens, ...rest]: readonly TokensInText[]): Word[] {
+    return tokens.places(text).flatMap(({ part, start, end }): Word[] => {
+      if (typeof part === "number") return [{ ids: [part], start, end }];
+      if (!part) return [];
+      const normal = rest.length === STAGES - 1 ? this.normalize(part) : part;
+      let words = rest.length > 0 ? this.wordsOf(normal, rest) : this.cutWords!(normal);
+      if (normal !== part) words = atSources(words, [...this.sources(part, normal), [part.length, part.length]]);
+      return words.map((word) => ({ ids: word.ids, start: start + word.start, end: start + word.end }));
     });
   }
 
@@ -171,7 +223,11 @@ interface Flags {
 /** The number of times that tokens are recognised in a text. */
 const STAGES = 3;
 const LEADING = new RegExp(`${WHITE_SPACE}*`, "uy");
+const LEADING_SPACE = new RegExp(`^${WHITE_SPACE}+`, "u");
 const TRAILING = new RegExp(`${WHITE_SPACE}+$`, "u");
+/** What is not white space, in which Python counts separators of files and records. */
+const WHITE_SPACE_WORD =
+  /[^\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/gu;
 const WORD = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
 const STARTS_WITH_WORD = new RegExp(`^${WORD}`, "u");
 const ENDS_WITH_WORD = new RegExp(`${WORD}$`, "u");
@@ -191,9 +247,14 @@ export class TokensInText {
 
   /** Split a text into the ids of tokens, and the text before, between and after them, which may be empty. */
   split(text: string): (string | number)[] {
-    if (this.ids.size === 0) return [text];
+    return this.places(text).map(({ part }) => part);
+  }
+
+  /** Return the parts of `split`, and where each starts and ends in the text. */
+  places(text: string): Place[] {
+    if (this.ids.size === 0) return [{ part: text, start: 0, end: text.length }];
     const { lstrip, rstrip, singleWord } = this.flags;
-    const parts: (string | number)[] = [];
+    const parts: Place[] = [];
     let end = 0;
     for (const match of text.matchAll(this.pattern)) {
       const token = match[0];
@@ -202,14 +263,38 @@ export class TokensInText {
         const before = text.slice(Math.max(0, match.index - 2), match.index);
         if (ENDS_WITH_WORD.test(before) || STARTS_WITH_WORD.test(text.slice(stop, stop + 2))) continue;
       }
-      const between = text.slice(end, match.index);
-      parts.push(lstrip?.has(token) ? between.replace(TRAILING, "") : between, this.ids.get(token)!);
+      let between = text.slice(end, match.index);
+      if (lstrip?.has(token)) between = between.replace(TRAILING, "");
+      parts.push({ part: between, start: end, end: end + between.length });
+      parts.push({ part: this.ids.get(token)!, start: match.index, end: stop });
       LEADING.lastIndex = stop;
       end = rstrip?.has(token) ? stop + LEADING.exec(text)![0].length : stop;
     }
     const rest = text.slice(end); // after a token at the start, it may be one itself
-    return [...parts, this.anywhere ? rest : (this.ids.get(rest) ?? rest)];
+    const part = this.anywhere ? rest : (this.ids.get(rest) ?? rest);
+    return [...parts, { part, start: end, end: text.length }];
   }
+}
+
+/** A token or the text between tokens, and where it starts and ends. */
+interface Place {
+  part: string | number;
+  start: number;
+  end: number;
+}
+
+/** Return the start and the end of each character of a text. */
+export function spansOf(text: string): Span[] {
+  let end = 0;
+  return Array.from(text, (character): Span => [end, (end += character.length)]);
+}
+
+/** Return the words of a normalised text at their places in the text, by the characters from which its units are. */
+export function atSources(words: readonly Word[], sources: readonly Span[]): Word[] {
+  return words.map(({ ids, start, end }) => {
+    const first = sources[start][0];
+    return { ids, start: first, end: end > start ? sources[end - 1][1] : first };
+  });
 }
 
 /** Return a string as a pattern that matches it. */

@@ -2,7 +2,17 @@
 
 import { Merges, type PairFile } from "./pairs.js";
 import { isolated } from "./patterns.js";
-import { VocabularyTokenizer, WHITE_SPACE, decodeUtf8, removePrefix, type Settings } from "./tokenizer.js";
+import {
+  VocabularyTokenizer,
+  WHITE_SPACE,
+  atSources,
+  decodeUtf8,
+  removePrefix,
+  spansOf,
+  type Settings,
+  type Span,
+  type Word,
+} from "./tokenizer.js";
 
 const CONTINUES = "##";
 const END = "</w>";
@@ -61,6 +71,22 @@ function bertWords(text: string, settings: WordSettings): string[] {
     .flatMap((word) => isolated(word, PUNCTUATION));
 }
 
+/** Return the words of a text with their places. */
+function placedBertWords(text: string, settings: WordSettings, cut: (word: string) => number[]): Word[] {
+  const sources = spansOf(text).flatMap((span) => {
+    return Array<Span>(bertNormalized(text.slice(...span), settings).length).fill(span);
+  });
+  let end = 0;
+  const words = bertNormalized(text, settings)
+    .split(SPACE)
+    .flatMap((run) => {
+      const ofRun = isolated(run, PUNCTUATION).map((word) => ({ ids: cut(word), start: end, end: (end += word.length) }));
+      end += 1; // the space
+      return ofRun;
+    });
+  return atSources(words, sources);
+}
+
 /** Convert text to ids and back with BERT's WordPiece. */
 export class WordPieceTokenizer extends VocabularyTokenizer {
   private readonly words: WordSettings;
@@ -95,6 +121,10 @@ export class WordPieceTokenizer extends VocabularyTokenizer {
 
   protected cut(text: string): number[] {
     return bertWords(text, this.words).flatMap((word) => this.cutWord(word));
+  }
+
+  protected override cutWords(text: string): Word[] {
+    return placedBertWords(text, this.words, (word) => this.cutWord(word));
   }
 
   /** Return the longest pieces of a word, from its beginning; the unknown id if there are none. */
@@ -136,11 +166,17 @@ export class OpenAIGPTTokenizer extends VocabularyTokenizer {
   }
 
   protected cut(text: string): number[] {
-    return bertWords(text, this.words).flatMap((word) => {
-      const characters = Array.from(word);
-      characters[characters.length - 1] += END;
-      return this.merges.apply(characters.map((character) => this.ids.get(character) ?? this.unknownId));
-    });
+    return bertWords(text, this.words).flatMap((word) => this.cutWord(word));
+  }
+
+  protected override cutWords(text: string): Word[] {
+    return placedBertWords(text, this.words, (word) => this.cutWord(word));
+  }
+
+  private cutWord(word: string): number[] {
+    const characters = Array.from(word);
+    characters[characters.length - 1] += END;
+    return this.merges.apply(characters.map((character) => this.ids.get(character) ?? this.unknownId));
   }
 
   protected join(ids: readonly number[]): string {

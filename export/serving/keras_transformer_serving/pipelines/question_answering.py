@@ -8,7 +8,6 @@ import numpy as np
 from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows
-from keras_transformer_serving.pipelines.token_classification import WORD
 from keras_transformer_serving.tasks import DEFAULT, Row, Tensor
 
 
@@ -114,14 +113,12 @@ class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
     def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, Context]:
         """Convert a question and its context to windows of ids, and the places of the context's tokens."""
         question, context = texts
-        ids: list[int] = []
-        tokens = Context(context, [], [])
-        for word in WORD.finditer(context):
-            word_ids = self.tokenizer.tokenize(word.group())
-            ids += word_ids
-            tokens.starts.extend([word.start()] * len(word_ids))
-            tokens.ends.extend([word.end()] * len(word_ids))
-        if not ids:
+        words = self._tokenize_words(context)
+        ids = [id_ for word in words for id_ in word.ids]
+        starts = [word.start for word in words for _ in word.ids]
+        ends = [word.end for word in words for _ in word.ids]
+        tokens = Context(context, starts, ends)
+        if not any(end > start for start, end in zip(starts, ends, strict=True)):
             raise InvalidInputError("context", "`context` must contain a word. Received: none")
         return self._windows(ids, "context", truncate, question=self.tokenizer.tokenize(question)), tokens
 

@@ -20,8 +20,11 @@ from keras_transformer_serving.pipelines.errors import (
 from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.tasks import Row, Task, Tensor
 from keras_transformer_serving.text import Tokenizer
+from keras_transformer_serving.text.base import Word
 
 Arrays = dict[str, np.ndarray]
+# The words with which pipelines answer; exports of earlier versions, without this setting, have those of white space.
+TOKENIZER_WORDS, WHITE_SPACE_WORDS = "tokenizer", "white_space"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,6 +287,12 @@ class TextPipeline(TextTask, Model):
         if truncate or self.config.get("long_texts") == "truncate":
             first = first[: first_length(len(first), len(second), self._max_ids(2))]
         return self._windows(second, name, truncate, **{first_name: first})
+
+    def _tokenize_words(self, text: str) -> list[Word]:
+        """Return the words of a text and their ids."""
+        if self.config.get("words", WHITE_SPACE_WORDS) == TOKENIZER_WORDS:
+            return self.tokenizer.tokenize_words(text)
+        return self.tokenizer.tokenize_white_space_words(text)
 
     def _max_ids(self, num_texts: int) -> int:
         """Return the maximum number of ids of a text or pair, without special ids."""

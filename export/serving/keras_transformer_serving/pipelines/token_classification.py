@@ -1,6 +1,5 @@
 """Classification of the words of a text."""
 
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,8 +9,7 @@ from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.classification import label_dtype, label_output
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, softmax
 from keras_transformer_serving.tasks import Row, Tensor
-
-WORD = re.compile(r"\S+")
+from keras_transformer_serving.text.base import Word
 
 
 class TaggedWord(NamedTuple):
@@ -73,32 +71,38 @@ class TokenClassificationTask(TextTask):
         return " ".join(f"{word.word}/{word.label}" for word in answer)
 
 
+class _TextWithWords(NamedTuple):
+    """A text, its words with tokens, and the index of the first token of each."""
+
+    text: str
+    words: list[tuple[Word, int]]
+
+
 class TokenClassification(TokenClassificationTask, TextPipeline):
     """An exported token classifier; `load` creates it."""
 
-    def preprocess(
-        self, *texts: str, truncate: bool = False
-    ) -> tuple[Windows, list[tuple[re.Match[str], int]]]:
-        """Convert a text to windows of ids, its words with tokens, and the index of the first token of each."""
-        words, ids = [], list[int]()
-        for word in WORD.finditer(texts[0]):
-            if of_word := self.tokenizer.tokenize(word.group()):
+    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, "_TextWithWords"]:
+        """Convert a text to windows of ids, and the text and its words."""
+        words, ids = list[tuple[Word, int]](), list[int]()
+        for word in self._tokenize_words(texts[0]):
+            if word.ids and word.end > word.start:
                 words.append((word, len(ids)))
-                ids += of_word
+            ids += word.ids
         windows = self._windows(ids, "text", truncate)
         read = windows.starts[-1] + len(windows.ids[-1])
-        return windows, [(word, token) for word, token in words if token < read]
+        return windows, _TextWithWords(texts[0], [(word, token) for word, token in words if token < read])
 
-    def postprocess(self, outputs: Arrays, windows: Windows, state: list[tuple[re.Match[str], int]]) -> Row:
+    def postprocess(self, outputs: Arrays, windows: Windows, state: "_TextWithWords") -> Row:
         """Return the words and their classes."""
-        probabilities = [softmax(outputs["logits"][_deepest(windows, token)]) for _, token in state]
+        text, words = state
+        probabilities = [softmax(outputs["logits"][_deepest(windows, token)]) for _, token in words]
         labels = [self.config["labels"][int(np.argmax(row))] for row in probabilities]
         return {
-            "words": [word.group() for word, _ in state],
+            "words": [text[word.start : word.end] for word, _ in words],
             "labels": [label_output(label, self.config) for label in labels],
             "probabilities": [row.max() for row in probabilities],
-            "starts": [word.start() for word, _ in state],
-            "ends": [word.end() for word, _ in state],
+            "starts": [word.start for word, _ in words],
+            "ends": [word.end for word, _ in words],
         }
 
 

@@ -6,7 +6,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 # Unicode's white space, as a class of a regular expression.
 WHITE_SPACE = "[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
@@ -18,7 +18,7 @@ ALPHABETIC_SYMBOLS = (
     (0x1F170, 0x1F189),
 )
 _JOINERS = "\u200c\u200d"
-_NUM_STAGES = 3  # of `tokens_in_text`
+NUM_STAGES = 3  # of `tokens_in_text`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,23 +57,29 @@ class TokensInText:
         Returns:
             The parts in order: the id of each token, and the text between them, which may be empty.
         """
+        return [part for part, _, _ in self.places(text)]
+
+    def places(self, text: str) -> list[tuple[str | int, int, int]]:
+        """Return the parts of `split`, and the start and the end of each in the text."""
         if not self.ids:
-            return [text]
-        parts: list[str | int] = []
+            return [(text, 0, len(text))]
+        parts: list[tuple[str | int, int, int]] = []
         end = 0
         for match in self._compiled.finditer(text):
             token, start, stop = match[0], match.start(), match.end()
             if token in self.single_word and (_is_word(text[:start][-1:]) or _is_word(text[stop : stop + 1])):
                 continue
             between = text[end:start]
-            parts += [_TRAILING.sub("", between) if token in self.lstrip else between, self.ids[token]]
+            between = _TRAILING.sub("", between) if token in self.lstrip else between
+            parts += [(between, end, end + len(between)), (self.ids[token], start, stop)]
             end = _LEADING.match(text, stop).end() if token in self.rstrip else stop  # type: ignore[union-attr]
         rest = text[end:]  # after a token at the start, it may be one itself
-        return [*parts, rest if self.anywhere else self.ids.get(rest, rest)]
+        return [*parts, (rest if self.anywhere else self.ids.get(rest, rest), end, len(text))]
 
 
 _LEADING = re.compile(f"{WHITE_SPACE}*")
 _TRAILING = re.compile(rf"{WHITE_SPACE}+\Z")
+_WHITE_SPACE_WORD = re.compile(r"\S+")
 
 
 def tokens_in_text(
@@ -128,6 +134,25 @@ def _is_word(character: str) -> bool:
         or character in _JOINERS
         or any(first <= ord(character) <= last for first, last in ALPHABETIC_SYMBOLS)
     )
+
+
+class Word(NamedTuple):
+    """A word of a text.
+
+    Attributes:
+        ids: its ids.
+        start: the index of its first character in the text.
+        end: the index after its last character; equal to the start for white space.
+    """
+
+    ids: list[int]
+    start: int
+    end: int
+
+    def trimmed(self, text: str) -> "Word":
+        """Return the word of a text without white space around it."""
+        start = min(_LEADING.match(text, self.start).end(), self.end)  # type: ignore[union-attr]
+        return self._replace(start=start, end=start + len(_TRAILING.sub("", text[start : self.end])))
 
 
 class Tokenizer(abc.ABC):
@@ -201,6 +226,21 @@ class Tokenizer(abc.ABC):
         """
         return self._tokenize(text, True, self._tokens_in_text[special_tokens])
 
+    def tokenize_words(self, text: str) -> list[Word]:
+        """Return the words of a text, which have its ids.
+
+        Byte-level BPE and WordPiece have the words of their pre-tokenizer; those of other tokenizers are delimited by
+        white space and tokenised one by one.
+
+        Args:
+            text: the text, without lone surrogates.
+        """
+        return self.tokenize_white_space_words(text)
+
+    def tokenize_white_space_words(self, text: str) -> list[Word]:
+        """Return the words of a text that white space delimits, tokenised one by one."""
+        return [Word(self.tokenize(match[0]), *match.span()) for match in _WHITE_SPACE_WORD.finditer(text)]
+
     def detokenize(self, ids: Sequence[int]) -> str:
         """Convert ids to text, up to the first end id and without padding and start ids.
 
@@ -239,7 +279,7 @@ class Tokenizer(abc.ABC):
                 ids.append(part)
             elif part:
                 here = starts and place == 0
-                part = self._normalize(part) if len(stages) == _NUM_STAGES else part
+                part = self._normalize(part) if len(stages) == NUM_STAGES else part
                 rest = stages[1:]
                 ids += self._tokenize(part, here, rest) if rest else self._cut(self._prepare(part, here))
         return ids

@@ -1,10 +1,13 @@
 """Tokenizers that split texts into words, and words into pieces, by the `tokenizers` library."""
 
+import functools
+import itertools
 import json
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from keras_transformer_serving.text.base import VocabularyTokenizer
+from keras_transformer_serving.text.base import NUM_STAGES, TokensInText, VocabularyTokenizer, Word
 
 # What the decoder of the `tokenizers` library replaces in each piece.
 _CLEANED = (
@@ -47,7 +50,46 @@ class _LibraryTokenizer(VocabularyTokenizer):
         return ids
 
 
-class BytePairTokenizer(_LibraryTokenizer):
+class _WordTokenizer(_LibraryTokenizer):
+    """Base class of tokenizers whose library splits texts into words."""
+
+    def tokenize_words(self, text: str) -> list[Word]:
+        """Return the words of a text; see `Tokenizer`."""
+        return [word.trimmed(text) for word in self._words(text, self._tokens_in_text[False])]
+
+    def _words(self, text: str, stages: Sequence[TokensInText]) -> Iterator[Word]:
+        """Yield the words of a part of a text, by the tokens that remain to be recognised."""
+        for part, start, end in stages[0].places(text):
+            if isinstance(part, int):
+                yield Word([part], start, end)
+            elif part:
+                normal = self._normalize(part) if len(stages) == NUM_STAGES else part
+                words = self._words(normal, stages[1:]) if stages[1:] else self._cut_words(normal)
+                if normal != part:
+                    words = self._at_sources(words, part, normal)
+                yield from (Word(ids, start + first, start + last) for ids, first, last in words)
+
+    def _cut_words(self, text: str) -> Iterator[Word]:
+        """Yield the words of a normalised text without tokens to recognise."""
+        encoding = self._library.encode(text, add_special_tokens=False)
+        tokens = zip(encoding.word_ids, encoding.ids, encoding.offsets, strict=True)
+        for _, group in itertools.groupby(tokens, key=lambda token: token[0]):
+            _, ids, places = zip(*group, strict=True)
+            yield Word([*ids], min(start for start, _ in places), max(end for _, end in places))
+
+    def _at_sources(self, words: Iterable[Word], text: str, normal: str) -> Iterator[Word]:
+        """Yield the words of a normalised text at their places in the text."""
+        sources = [*self._sources(text, normal), len(text)]
+        for ids, start, end in words:
+            first = sources[start]
+            yield Word(ids, first, sources[end - 1] + 1 if end > start else first)
+
+    def _sources(self, text: str, normal: str) -> Iterator[int]:
+        """Yield for each character of a normalised text the index of its original."""
+        return (place for place, character in enumerate(text) for _ in self._normalize(character))
+
+
+class BytePairTokenizer(_WordTokenizer):
     """Convert text to ids and back with byte-level BPE."""
 
     def _build(self, library: Any, content: dict[str, Any]) -> Any:
@@ -68,6 +110,20 @@ class BytePairTokenizer(_LibraryTokenizer):
 
     def _normalize(self, text: str) -> str:
         return text if self._normalizer is None else self._normalizer.normalize_str(text)
+
+    def _cut_words(self, text: str) -> Iterator[Word]:
+        # The places of words, not of tokens: bytes without a piece belong to no token.
+        encoding = self._library.encode(text, add_special_tokens=False)
+        words = self._library.pre_tokenizer.pre_tokenize_str(text)
+        tokens = zip(encoding.word_ids, encoding.ids, strict=True)
+        for word, group in itertools.groupby(tokens, key=lambda token: token[0]):
+            yield Word([id_ for _, id_ in group], *words[word][1])
+
+    def _sources(self, text: str, normal: str) -> Iterator[int]:
+        # Both decompose to the same characters, up to the order of marks.
+        decomposed = [place for place, character in enumerate(text) for _ in _decomposed(character)]
+        ends = itertools.accumulate((len(_decomposed(character)) for character in normal), initial=0)
+        return (decomposed[end] for end in itertools.islice(ends, len(normal)))
 
     def _join(self, ids: list[int]) -> str:
         return b"".join(self._contents[id_] for id_ in ids).decode(errors="replace")
@@ -98,7 +154,7 @@ class LlamaTokenizer(_LibraryTokenizer):
         return text if self._scheme == "never" else text.removeprefix(" ")
 
 
-class OpenAIGPTTokenizer(_LibraryTokenizer):
+class OpenAIGPTTokenizer(_WordTokenizer):
     """Convert text to ids and back with GPT-1's BPE."""
 
     def _build(self, library: Any, content: dict[str, Any]) -> Any:
@@ -112,7 +168,7 @@ class OpenAIGPTTokenizer(_LibraryTokenizer):
         return "".join(self.pieces[id_].replace(_END, " ") for id_ in ids).removesuffix(" ")
 
 
-class WordPieceTokenizer(_LibraryTokenizer):
+class WordPieceTokenizer(_WordTokenizer):
     """Convert text to ids and back with BERT's WordPiece."""
 
     def _build(self, library: Any, content: dict[str, Any]) -> Any:
@@ -140,6 +196,9 @@ class WordPieceTokenizer(_LibraryTokenizer):
 
     def _join(self, ids: list[int]) -> str:
         return "".join([*(self._initial[id_] for id_ in ids[:1]), *(self._following[id_] for id_ in ids[1:])])
+
+
+_decomposed = functools.partial(unicodedata.normalize, "NFD")
 
 
 def _byte_characters() -> tuple[str, ...]:

@@ -1,0 +1,139 @@
+"""The words of texts, their ids and their places in the text, inside the TensorFlow graph."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.text.pretokenizers.characters import cut, row_starts, shifted
+from keras_transformer.text.tokenizers.tokens_in_text import Parts, split_around
+from keras_transformer_serving.text.base import TokensInText
+
+_SPACES = [code for code in range(0x110000) if chr(code).isspace()]
+
+
+class PlacedWords(NamedTuple):
+    """The words of texts.
+
+    Attributes:
+        words: strings, ragged (B, W).
+        starts: the index of the first character of each word in its text, int32, ragged (B, W).
+        ends: the index after its last character, likewise.
+    """
+
+    words: tf.RaggedTensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+
+
+class TokenizedWords(NamedTuple):
+    """The ids of the words of texts; the ids of all words of a text are those of the text.
+
+    Attributes:
+        ids: int32, ragged (B, W, None).
+        starts: the index of the first character of each word in its text, int32, ragged (B, W).
+        ends: the index after its last character, likewise; equal to the start for words of white space.
+    """
+
+    ids: tf.RaggedTensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+
+    @classmethod
+    def of(cls, words: PlacedWords, tokenize: Callable[[tf.Tensor], tf.RaggedTensor]) -> "TokenizedWords":
+        """Tokenise each distinct word once, by a function of strings (W,) to int32 ids (W, None)."""
+        distinct, places = tf.unique(words.words.values)
+        return cls(words.words.with_values(tf.gather(tokenize(distinct), places)), words.starts, words.ends)
+
+    def of_sources(self, sources: tf.RaggedTensor) -> "TokenizedWords":
+        """Return the words at their places in the texts before normalisation.
+
+        Args:
+            sources: the index in these texts of each normalised character, int32, ragged (B, N).
+        """
+        size = tf.cast(sources.row_lengths(), tf.int32)
+        # After the last character; words of no characters may be there.
+        sources = tf.concat([sources, tf.reduce_max(sources, axis=1, keepdims=True) + 1], axis=1)
+        sources = tf.RaggedTensor.from_row_splits(sources.values, sources.row_splits)
+        first = tf.cast(tf.gather(sources.row_starts(), self.starts.value_rowids()), tf.int32)
+        limit = tf.gather(size, self.starts.value_rowids())
+
+        def source(places: tf.Tensor) -> tf.Tensor:
+            return tf.gather(sources.values, first + tf.clip_by_value(places, 0, limit))
+
+        starts, ends = self.starts.values, self.ends.values
+        moved = source(starts)
+        ends = tf.where(ends > starts, source(ends - 1) + 1, moved)
+        return self._replace(starts=self.starts.with_values(moved), ends=self.ends.with_values(ends))
+
+    def between(self, parts: Parts) -> "TokenizedWords":
+        """Return the words of texts (B,) from those of their parts (P,); each token in a text is a word."""
+        is_token = parts.token_ids >= 0
+        count = tf.cast(is_token, tf.int64)
+
+        def joined(tokens: tf.Tensor | tf.RaggedTensor, words: tf.RaggedTensor) -> tf.RaggedTensor:
+            of_tokens = tf.gather(tokens, tf.where(is_token)[:, 0])
+            of_tokens = tf.RaggedTensor.from_row_lengths(of_tokens, count)
+            return parts.texts.with_values(tf.concat([of_tokens, words], axis=1)).merge_dims(1, 2)
+
+        rows = self.starts.value_rowids()
+        starts, ends = (
+            values.with_values(values.values + tf.gather(parts.starts, rows))
+            for values in (self.starts, self.ends)
+        )
+        token_ids = tf.RaggedTensor.from_row_lengths(parts.token_ids, tf.ones_like(count))
+        return TokenizedWords(
+            joined(token_ids, self.ids), joined(parts.starts, starts), joined(parts.ends, ends)
+        )
+
+
+def white_space_words(texts: tf.Tensor) -> PlacedWords:
+    """Split texts (B,) into words at white space."""
+    codes = tf.strings.unicode_decode(texts, "UTF-8")  # (B, None)
+    rows = codes.value_rowids()
+    place = tf.cast(tf.range(tf.size(rows, tf.int64)) - tf.gather(codes.row_starts(), rows), tf.int32)
+    space = tf.reduce_any(codes.values[:, None] == tf.constant(_SPACES), axis=1)
+    new_row = row_starts(rows)
+    starts = ~space & (new_row | shifted(space, 1, True))
+    ends = ~space & (shifted(new_row, -1, True) | shifted(space, -1, True))
+    kept = (tf.boolean_mask(values, ~space) for values in (codes.values, rows, starts))
+    words = cut(*kept, codes.nrows())
+    return PlacedWords(
+        words,
+        words.with_values(tf.boolean_mask(place, starts)),
+        words.with_values(tf.boolean_mask(place, ends) + 1),
+    )
+
+
+def words_around(
+    texts: tf.Tensor,
+    stages: Sequence[TokensInText],
+    normalize: Callable[[tf.Tensor], tuple[tf.Tensor, tf.RaggedTensor | None]],
+    tokenize: Callable[[tf.Tensor, tf.Tensor], TokenizedWords],
+) -> TokenizedWords:
+    """Split texts into words as `tokens_in_text.tokenize_around` tokenises them.
+
+    Args:
+        texts: strings (B,).
+        stages: the tokens to recognise, likewise.
+        normalize: a function of strings (P,) to normalised strings and the index in the original of each of their
+            characters, ragged (P, N); None if the strings are unchanged.
+        tokenize: a function of normalised strings (P,), and a mask (P,) of those that start a text, to their words.
+    """
+
+    def around(texts: tf.Tensor, starts: tf.Tensor, place: int) -> TokenizedWords:
+        if place == len(stages):
+            return tokenize(texts, starts)
+        tokens = stages[place]
+        if tokens.ids:
+            parts = split_around(texts, tokens)
+            rows = parts.texts.value_rowids()
+            strings, starts = parts.texts.values, row_starts(rows) & tf.gather(starts, rows)
+        else:
+            parts, strings = None, texts
+        normal, sources = normalize(strings) if place == 0 else (strings, None)
+        words = around(normal, starts, place + 1)
+        words = words if sources is None else words.of_sources(sources)
+        return words if parts is None else words.between(parts)
+
+    return around(texts, tf.ones_like(texts, tf.bool), 0)

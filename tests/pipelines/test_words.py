@@ -1,0 +1,126 @@
+"""Words and answers equal those of `transformers`, from folders that `benchmarks/parity/words.py` writes."""
+
+import json
+import pathlib
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer_serving as serving
+from keras_transformer import data, pipelines
+from keras_transformer.export.bundle_writer import config_of
+
+FOLDERS = sorted((pathlib.Path(__file__).parent / "words").iterdir())
+TAGGERS, ANSWERERS = (
+    [folder for folder in FOLDERS if folder.name.endswith(task)]
+    for task in ("TokenClassification", "QuestionAnswering")
+)
+HARD = [
+    "",
+    "   ",
+    "a\u2260b \r\n c\u200bd",
+    "e\u0301\u0323 x\u0301 \u1112\u1161\u11ab",
+    "[MASK] x</s>y  <s> ",
+    "İſ ﬁ ½",
+]
+
+
+def served_by(pipeline):
+    """Return the pipeline of the library without TensorFlow, with the same model."""
+    config = config_of(pipeline)
+    tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
+    sessions = types.SimpleNamespace(map=lambda function, batches: map(function, batches))
+
+    class Served(getattr(serving, type(pipeline).__name__)):
+        inputs = ("input_ids", *(["token_type_ids"] if config.get("num_segments", 1) > 1 else []))
+
+        def __init__(self):
+            self._sessions, self.config, self.tokenizer = sessions, config, tokenizer
+
+        def run(self, input_ids, token_type_ids=None):
+            inputs = {"token_ids": input_ids}
+            inputs |= {} if token_type_ids is None else {"segment_ids": token_type_ids}
+            return {name: values.numpy() for name, values in pipeline.forward(inputs).items()}
+
+    return Served()
+
+
+def read(folder):
+    return pipelines.from_hugging_face(folder), json.loads((folder / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("folder", TAGGERS, ids=lambda folder: folder.name)
+def test_labels_of_words_equal_transformers(folder):
+    pipeline, expected = read(folder)
+    texts = [row["text"] for row in expected["rows"]]
+    batch = pipeline.preprocess(tf.constant(texts))
+    for ids, row in zip(batch.inputs["token_ids"].numpy().tolist(), expected["rows"], strict=True):
+        assert ids[: len(row["ids"])] == row["ids"]
+    for answers in (pipeline(texts), served_by(pipeline)(texts)):
+        for row, answer in zip(expected["rows"], answers, strict=True):
+            found = [(word.start, word.end, word.label) for word in answer]
+            assert found == [tuple(word[:3]) for word in row["words"]]
+            assert [word.word for word in answer] == [row["text"][start:end] for start, end, _ in found]
+            scores = [word.probability for word in answer]
+            np.testing.assert_allclose(scores, [word[3] for word in row["words"]], rtol=1e-4)
+
+
+@pytest.mark.parametrize("folder", ANSWERERS, ids=lambda folder: folder.name)
+def test_answers_equal_transformers(folder):
+    pipeline, expected = read(folder)
+    questions, contexts = zip(*((row["question"], row["text"]) for row in expected["rows"]), strict=True)
+    batch = pipeline.preprocess(tf.constant(questions), tf.constant(contexts))
+    for ids, row in zip(batch.inputs["token_ids"].numpy().tolist(), expected["rows"], strict=True):
+        assert ids[: len(row["ids"])] == row["ids"]
+    places = [(row["start"], row["end"]) for row in expected["rows"]]
+    for answers in (pipeline(questions, contexts), served_by(pipeline)(questions, contexts)):
+        assert [(answer.start, answer.end) for answer in answers] == places
+        texts = [context[start:end] for context, (start, end) in zip(contexts, places, strict=True)]
+        assert [answer.text for answer in answers] == texts
+
+
+@pytest.mark.parametrize("folder", TAGGERS, ids=lambda folder: folder.name)
+def test_training_data_has_the_ids_of_words_that_are_split(folder):
+    pipeline, expected = read(folder)
+    if "sentences" not in expected:
+        pytest.skip("transformers needs add_prefix_space for words that are split")
+    sentences = expected["sentences"]
+    tags = [list(range(len(words))) for words in sentences]
+    batches = data.tagging(sentences, tags, pipeline.tokenizer, 1, max_length=80, shuffle=False)
+    rows = {}
+    for inputs, labels in batches:
+        ids, classes = inputs["token_ids"].numpy()[0], labels.numpy()[0]
+        assert classes[classes >= 0].tolist() in tags
+        rows[int(classes.max())] = ids[ids != pipeline.tokenizer.pad_id].tolist()
+    assert [rows[len(words) - 1] for words in sentences] == expected["ids_of_sentences"]
+
+
+@pytest.mark.parametrize("folder", TAGGERS, ids=lambda folder: folder.name)
+def test_words_have_the_ids_of_the_text_in_both_runtimes(folder):
+    pipeline, expected = read(folder)
+    texts = [*(row["text"] for row in expected["rows"]), *HARD]
+    tokenizer, served = pipeline.tokenizer, served_by(pipeline).tokenizer
+    words = tokenizer.tokenize_words(texts)
+    assert words.ids.merge_dims(1, 2).to_list() == tokenizer.tokenize(texts).to_list()
+    columns = zip(*(values.to_list() for values in words), strict=True)
+    found = [[word for word in zip(*of_text, strict=True) if word[0]] for of_text in columns]
+    assert found == [[tuple(word) for word in served.tokenize_words(text)] for text in texts]
+
+
+def test_pipelines_of_before_have_words_of_white_space(tmp_path):
+    pipeline, _ = read(TAGGERS[0])
+    pipeline.save(tmp_path / "saved")
+    assert pipelines.load(tmp_path / "saved").words == "tokenizer"
+    path = tmp_path / "saved" / "settings.json"
+    settings = json.loads(path.read_text())
+    del settings["words"]
+    path.write_text(json.dumps(settings))
+    before = pipelines.load(tmp_path / "saved")
+    text = "中文句子。Ada住在北京, (ok)"
+    expected = ["中文句子。Ada住在北京,", "(ok)"]
+    assert [word.word for word in before(text)] == expected
+    old = served_by(before)
+    del old.config["words"]
+    assert [word.word for word in old(text)] == expected
