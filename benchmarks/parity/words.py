@@ -47,6 +47,7 @@ SIZES = {
 }
 COMMON = ("max_position_embeddings", "num_labels", "initializer_range")
 DISTIL = {"dim": 12, "n_layers": 1, "n_heads": 2, "hidden_dim": 14}
+OTHERS = {"ModernBert": {"initializer_cutoff_factor": 3.0}, "Roberta": {"type_vocab_size": 1}}
 BERT_ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_ROLES = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 MAX_ANSWER_TOKENS = 30
@@ -219,7 +220,7 @@ def main() -> None:
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
             sizes = {**{name: SIZES[name] for name in COMMON}, **DISTIL} if prefix == "DistilBert" else SIZES
             ids = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None, "eos_token_id": None}
-            sizes = {**sizes, **({"initializer_cutoff_factor": 3.0} if prefix == "ModernBert" else {})}
+            sizes = {**sizes, **OTHERS.get(prefix, {})}
             torch.manual_seed(0)
             model_config = getattr(transformers, f"{prefix}Config")(vocab_size=len(tokenizer), **ids, **sizes)
             if task == "QuestionAnswering":

@@ -117,7 +117,10 @@ class BytePairTokenizer(_WordTokenizer):
         words = self._library.pre_tokenizer.pre_tokenize_str(text)
         tokens = zip(encoding.word_ids, encoding.ids, strict=True)
         for word, group in itertools.groupby(tokens, key=lambda token: token[0]):
-            yield Word([id_ for _, id_ in group], *words[word][1])
+            string, (start, end) = words[word]
+            # A prefix space before other white space is a word without characters of the text.
+            is_prefix = start == 0 and string == BYTE_CHARACTERS[ord(" ")] and not text.startswith(" ")
+            yield Word([id_ for _, id_ in group], start, start if is_prefix else end)
 
     def _sources(self, text: str, normal: str) -> Iterator[int]:
         # Both decompose to the same characters, up to the order of marks.
