@@ -85,7 +85,7 @@ def test_answers_equal_transformers(folder):
 def test_training_data_has_the_ids_of_words_that_are_split(folder):
     pipeline, expected = read(folder)
     if "sentences" not in expected:
-        pytest.skip("transformers needs add_prefix_space for words that are split")
+        pytest.skip("words that are split need add_prefix_space")
     sentences = expected["sentences"]
     tags = [list(range(len(words))) for words in sentences]
     batches = data.tagging(sentences, tags, pipeline.tokenizer, 1, max_length=80, shuffle=False)
