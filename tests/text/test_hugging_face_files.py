@@ -14,10 +14,10 @@ def test_bert_files_are_loaded(tmp_path):
     config = {"do_lower_case": True, "strip_accents": False, "cls_token": {"content": "[CLS]"}}
     old = write(tmp_path / "old", vocab_txt="\n".join(PIECES) + "\n", tokenizer_config_json=config)
     new = write(tmp_path / "new", tokenizer_json=BERT_JSON)
-    expected = WordPieceTokenizer(PIECES, strip_accents=False)
-    for folder in (old, new):
+    options = {"skip_special_tokens": True, "strip_accents": False}
+    for folder, decoder in ((old, {"clean_up": True}), (new, {"separate_pieces": True})):
         loaded = WordPieceTokenizer.from_files(folder)
-        assert loaded.model_bytes == expected.model_bytes
+        assert loaded.model_bytes == WordPieceTokenizer(PIECES, **options, **decoder).model_bytes
         assert loaded.mask_id not in loaded.tokenize(TEXTS).values.numpy()
         special = WordPieceTokenizer.from_files(folder, special_tokens_in_text=True)
         assert special.mask_id in special.tokenize(TEXTS).values.numpy()
@@ -26,7 +26,8 @@ def test_bert_files_are_loaded(tmp_path):
     )
     assert WordPieceTokenizer.from_files(cased).pieces("T t") == ["T", "[UNK]"]
     bare = write(tmp_path / "bare", vocab_txt="\n".join(PIECES))
-    assert WordPieceTokenizer.from_files(bare).model_bytes == WordPieceTokenizer(PIECES).model_bytes
+    expected = WordPieceTokenizer(PIECES, skip_special_tokens=True, clean_up=True)
+    assert WordPieceTokenizer.from_files(bare).model_bytes == expected.model_bytes
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text import MarianT5Tokenizer
 from keras_transformer.text.tokenizers.character_map import character_map
-from keras_transformer.text.tokenizers.hugging_face import sentence_piece_model
+from keras_transformer.text.tokenizers.unigram_files import sentence_piece_model
 
 TEXTS = ["to be or not to be", "la casa azul", "the blue house", "¿dónde está el perro?", "one two"] * 3
 SENTINELS = [f"<extra_id_{number}>" for number in range(3)]
@@ -124,7 +124,21 @@ class TestT5:
         scores = [[piece, processor.get_score(id_)] for id_, piece in enumerate(pieces_of(t5_model))]
         added = [{"id": id_, "content": expected.vocabulary[id_]} for id_ in (0, 1, 2)]
         added += [{"id": expected.piece_to_id(sentinel), "content": sentinel} for sentinel in SENTINELS]
-        content = {"model": {"type": "Unigram", "unk_id": 2, "vocab": scores}, "added_tokens": added}
+        spec = sentencepiece_model_pb2.ModelProto.FromString(t5_model).normalizer_spec
+        charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+        content = {
+            "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap},
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "WhitespaceSplit"},
+                    {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True},
+                ],
+            },
+            "model": {"type": "Unigram", "unk_id": 2, "vocab": scores},
+            "decoder": {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True},
+            "added_tokens": added,
+        }
         folder = tmp_path / "new"
         folder.mkdir()
         (folder / "tokenizer.json").write_text(json.dumps(content))

@@ -35,7 +35,8 @@ def character_map(steps: Sequence[Mapping[str, Any]], split_at_white_space: bool
     """Return normalisers in SentencePiece's format.
 
     A SentencePiece model replaces the longest known string at each place, and then merges spaces. So do the normalisers
-    of ALBERT: as they drop all marks, what a character becomes does not depend on its neighbours.
+    of ALBERT: as they drop all marks, what a character becomes does not depend on its neighbours. Nor does it in
+    lower-casing, or in dropping marks, alone.
 
     Args:
         steps: the normalisers, in the order of their application.
@@ -54,9 +55,12 @@ def character_map(steps: Sequence[Mapping[str, Any]], split_at_white_space: bool
     if is_own(steps):
         return precompiled[0] if precompiled else _compiled({chr(code): " " for code in spaces})
     replacements = list(itertools.takewhile(lambda step: step["type"] == "Replace", steps))
-    if {"NFKD", "StripAccents"} - {step["type"] for step in steps} or any(
-        "String" not in step["pattern"] for step in replacements
+    types = {step["type"] for step in steps}
+    if ("NFKD" in types and "StripAccents" not in types) or (
+        precompiled and {"NFKD", "StripAccents"} - types
     ):
+        return None
+    if any("String" not in step["pattern"] for step in replacements):
         return None
     characters = list(map(chr, _CODES))
     sources = [*characters, *(step["pattern"]["String"] for step in replacements)]
@@ -69,7 +73,8 @@ def character_map(steps: Sequence[Mapping[str, Any]], split_at_white_space: bool
             case "StripAccents":
                 text = text.translate(dict.fromkeys(_codes(unicode_tables.STRIPPED)))
             case "Lowercase":
-                text = text.translate(small_letters())
+                # The only upper-case letter whose lower case has two characters.
+                text = text.translate({**small_letters(), 0x130: "i\u0307"})
             case "Precompiled":
                 # Characters one by one: those of a decomposed syllable of Hangul are not composed again.
                 characters = sorted({*text} - {_BORDER})

@@ -216,20 +216,13 @@ class Components:
         )
 
     def text_settings(self, roles: Mapping[str, str]) -> dict[str, Any]:
-        """Return the settings "special_tokens" and those of tokens in texts of byte-pair tokenizers.
+        """Return the settings "special_tokens" and those of tokens that are recognised in texts.
 
         Args:
             roles: the special tokens with a role.
-
-        Raises:
-            ValueError: if a token is recognised only as a whole word.
         """
-        tokens = self.added_tokens
-        if words := [token["content"] for token in tokens if token.get("single_word")]:
-            raise ValueError(
-                f"{self.path} must have added_tokens with single_word=False. "
-                f"Received: single_word=True for {words[0]!r}"
-            )
+        # A token of a role is special unless the file says that it is not.
+        tokens = [{"special": token["content"] in roles.values(), **token} for token in self.added_tokens]
 
         def named(flag: str) -> list[str]:
             return [token["content"] for token in tokens if token.get(flag)]
@@ -240,6 +233,7 @@ class Components:
             "tokens_in_text": [token["content"] for token in tokens if not token.get("special")],
             "lstrip_tokens": named("lstrip"),
             "rstrip_tokens": named("rstrip"),
+            "single_word_tokens": named("single_word"),
             "normalized_tokens": named("normalized") if self.steps("normalizer") else [],
         }
         return {"special_tokens": specials, **{name: value for name, value in settings.items() if value}}

@@ -4,18 +4,16 @@ The functions `read_*` return the arguments of a tokenizer's constructor. They r
 lacks the files, and a ValueError if a file is damaged or of a different type of tokenizer.
 """
 
-import base64
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text.pretokenizers.patterns import QWEN_2
-from keras_transformer.text.tokenizers import component_settings
-from keras_transformer.text.tokenizers.character_map import character_map, is_own
+from keras_transformer.text.tokenizers import component_settings, configuration
 from keras_transformer.text.tokenizers.components import (
     TOKENIZER_JSON,
     Components,
@@ -30,7 +28,6 @@ from keras_transformer_serving.text.subword import BYTE_CHARACTERS
 
 Folder = str | os.PathLike[str]
 Pairs = tuple[list[str], list[tuple[str, ...]], dict[str, Any]]
-PairReader = Callable[[Folder], Pairs]  # of the vocabulary, the merges and the settings
 
 _NAMES = {
     "unknown": "unk_token",
@@ -47,6 +44,7 @@ _CLASSES_OF_FILES = {
     ("vocab.txt",): "WordPieceTokenizer",
     ("source.spm", "vocab.json"): "MarianT5Tokenizer",
     ("spiece.model",): "MarianT5Tokenizer",
+    (_FAIRSEQ_FILE,): "MarianT5Tokenizer",
     (_LLAMA_FILE,): "LlamaTokenizer",
 }
 _BYT5 = "ByT5Tokenizer"
@@ -90,10 +88,12 @@ def tokenizer_class(folder: Folder) -> str:
     if all((path / name).is_file() for name in ("vocab.json", "merges.txt")):
         ends = (piece.endswith("</w>") for piece in read_object(path / "vocab.json"))
         return "OpenAIGPTTokenizer" if any(ends) else "BytePairTokenizer"
-    if _config(path).get("tokenizer_class") == _BYT5:
+    if configuration.read(path).get("tokenizer_class") == _BYT5:
         return "ByteTokenizer"
     others = "vocab.json and source.spm, vocab.json and merges.txt, or tokenizer_config.json of a ByT5"
-    raise _missing(path, f"{TOKENIZER_JSON}, vocab.txt, spiece.model, {_LLAMA_FILE}, {others}")
+    raise _missing(
+        path, f"{TOKENIZER_JSON}, vocab.txt, spiece.model, {_FAIRSEQ_FILE}, {_LLAMA_FILE}, {others}"
+    )
 
 
 def adds_start(folder: Folder) -> bool:
@@ -105,50 +105,81 @@ def adds_start(folder: Folder) -> bool:
     path = pathlib.Path(folder)
     if components := _components(path):
         return components.template.start is not None
-    return (path / _LLAMA_FILE).is_file() and bool(_config(path).get("add_bos_token", True))
+    return (path / _LLAMA_FILE).is_file() and bool(configuration.read(path).get("add_bos_token", True))
 
 
 def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """Read a BERT tokenizer: `tokenizer.json`, or `vocab.txt` and `tokenizer_config.json`.
+    """Read a BERT tokenizer: `tokenizer.json` or `vocab.txt`, and `tokenizer_config.json`.
 
     Args:
         folder: the folder.
         special_tokens: a mapping from roles to tokens, for roles that the files do not define.
     """
     path = pathlib.Path(folder)
-    config = _config(path)
-    if components := _components(path):
-        model = components.model(component_settings.WORD_PIECE)
-        pieces = components.pieces(model.get("vocab"))
-        normalizer = components.only("normalizer", "BertNormalizer")
-        components.only("pre_tokenizer", "BertPreTokenizer")
-        settings = {
-            "lowercase": normalizer.get("lowercase", True),
-            "strip_accents": normalizer.get("strip_accents"),
-            "clean_text": normalizer.get("clean_text", True),
-            "isolate_ideographs": normalizer.get("handle_chinese_chars", True),
-        }
-    elif (path / "vocab.txt").is_file():
-        # Not `splitlines`, which also splits at other characters, and these may be pieces.
-        pieces = [line.rstrip("\r") for line in _text(path / "vocab.txt").removesuffix("\n").split("\n")]
-        settings = {
-            "lowercase": config.get("do_lower_case", True),
-            "strip_accents": config.get("strip_accents"),
-            "isolate_ideographs": config.get("tokenize_chinese_chars", True),
-        }
-    else:
-        raise _missing(path, "tokenizer.json or vocab.txt")
+    config = configuration.checked(path)
+    name = configuration.class_name(path, config)
+    if name == "BertJapaneseTokenizer":
+        configuration.check_class(path, name, configuration.BERT_CLASSES)
+    components = _components(path)
+    if components is None:
+        components, name = _word_pieces_of_text(path, name, config)
+    components = configuration.with_components_of_class(components, name, config)
+    components = configuration.with_added_tokens(
+        components, path, config, components.content["model"].get("vocab") or {}
+    )
+    model = components.model(component_settings.WORD_PIECE)
+    pieces = components.pieces(model.get("vocab"))
+    normalizer = components.only("normalizer", "BertNormalizer")
+    components.only("pre_tokenizer", "BertPreTokenizer")
+    lowercase, strip_accents = normalizer.get("lowercase", True), normalizer.get("strip_accents")
+    decoder = components.steps("decoder")
     roles = {
         **{role: token for role, token in special_tokens.items() if token in pieces},
         **_roles(config, _BERT_NAMES),
+        **components.template.roles,
+        "unknown": model.get("unk_token", special_tokens["unknown"]),
     }
-    return pieces, {**settings, "special_tokens": roles}
+    settings = {
+        "lowercase": lowercase,
+        "strip_accents": lowercase if strip_accents is None else strip_accents,
+        "clean_text": normalizer.get("clean_text", True),
+        "isolate_ideographs": normalizer.get("handle_chinese_chars", True),
+        "clean_up": bool(decoder) and decoder[0].get("cleanup", True),
+        "clean_up_texts": bool(config.get("clean_up_tokenization_spaces")),
+        "separate_pieces": not decoder,
+        "skip_special_tokens": True,
+        "added_tokens": [
+            token["content"] for token in components.added_tokens if token["content"] not in model["vocab"]
+        ],
+        "pair_separators": 1,
+        "lstrip_mask": False,
+        **_row_settings(components, roles),
+        **components.text_settings(roles),
+    }
+    return pieces, settings
+
+
+def _word_pieces_of_text(
+    path: pathlib.Path, name: str | None, config: Mapping[str, Any]
+) -> tuple[Components, str]:
+    """Return components with the pieces of `vocab.txt`, and their class."""
+    file = path / "vocab.txt"
+    if not file.is_file():
+        raise _missing(path, f"{TOKENIZER_JSON} or {file.name}")
+    configuration.check_class(file, name, configuration.BERT_CLASSES)
+    # Not `splitlines`, which also splits at other characters, and these may be pieces.
+    lines = [line.rstrip("\r") for line in _text(file).removesuffix("\n").split("\n")]
+    unknown = _roles(config, _BERT_NAMES).get("unknown", "[UNK]")
+    vocabulary = {piece: id_ for id_, piece in enumerate(lines)}
+    content = {"model": {"type": "WordPiece", "vocab": vocabulary, "unk_token": unknown}}
+    content["model"] |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    return Components(file, content), name if name in configuration.BERT_CLASSES else "BertTokenizer"
 
 
 def read_byte_pair(folder: Folder) -> Pairs:
     """Read a byte-level BPE tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`."""
     path = pathlib.Path(folder)
-    config = _config(path)
+    config = configuration.checked(path)
     components = _components(path)
     settings: dict[str, Any] = {"add_prefix_space": config.get("add_prefix_space", False)}
     if components:
@@ -180,7 +211,7 @@ def read_byte_pair(folder: Folder) -> Pairs:
 def read_byte_fallback(folder: Folder) -> Pairs:
     """Read a tokenizer of Llama 2 or Gemma: `tokenizer.json`, or `tokenizer.model` and `tokenizer_config.json`."""
     path = pathlib.Path(folder)
-    config = _config(path)
+    config = configuration.checked(path)
     roles = _roles(config, _NAMES)
     if components := _components(path):
         pieces, merges, _ = _pairs_of_json(components, component_settings.BYTE_FALLBACK)
@@ -212,7 +243,7 @@ def read_character_pair(folder: Folder) -> Pairs:
         lowercase = normalizer.get("lowercase", True)
     else:
         pieces, merges = _pairs_of_text(path)
-    unknown = _roles(_config(path), _NAMES).get("unknown", "<unk>")
+    unknown = _roles(configuration.checked(path), _NAMES).get("unknown", "<unk>")
     # The only special token is also the end token.
     special_tokens = dict.fromkeys(("unknown", "end"), unknown)
     return pieces, merges, {"lowercase": lowercase, "special_tokens": special_tokens}
@@ -279,92 +310,6 @@ def _pairs_of_text(path: pathlib.Path) -> tuple[list[str], list[tuple[str, ...]]
     return in_order(path / "vocab.json", read_object(path / "vocab.json")), merges
 
 
-def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] | None, dict[str, Any]]:
-    """Read a tokenizer of T5, `spiece.model` or `tokenizer.json`, of XLM-RoBERTa or of Marian.
-
-    XLM-RoBERTa's file is `tokenizer.json` or `sentencepiece.bpe.model`, Marian's are `vocab.json`, `source.spm` and
-    `target.spm`.
-
-    Args:
-        folder: the folder.
-        target: whether to read Marian's tokenizer of the target language.
-
-    Returns:
-        The SentencePiece model, the vocabulary or None if it is the model's, and the settings of `MarianT5Tokenizer`.
-    """
-    path = pathlib.Path(folder)
-    config = _config(path)
-    roles = _roles(config, _NAMES)
-    specials = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", **roles}
-    specials.setdefault("start", specials["pad"])
-    if (file := path / "spiece.model").is_file() and str(config.get("tokenizer_class")).startswith("Pegasus"):
-        pieces = _pegasus_pieces(file, config)
-        unused = {token: token for token in pieces[2 : config.get("offset", 103) + 2]}
-        return file.read_bytes(), pieces, {"special_tokens": {**unused, **specials}}
-    components = None if (path / "vocab.json").is_file() else _components(path)
-    file = path / "spiece.model"
-    if file.is_file() and components is None and str(config.get("tokenizer_class")).startswith("Albert"):
-        components = _albert(file, config)
-    if file.is_file() and (components is None or is_own(components.steps("normalizer"))):
-        sentinels = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 100))]
-        return file.read_bytes(), None, {"special_tokens": specials, "tokens_in_text": sentinels}
-    if components:
-        model, pieces = _unigram(components)
-        specials |= components.template.roles
-        sentinels = [piece for piece in pieces if piece.startswith("<extra_id_")]
-        settings = {"special_tokens": specials, "tokens_in_text": sentinels}
-        return model, pieces, {**settings, **_row_settings(components, specials)}
-    if (file := path / _FAIRSEQ_FILE).is_file():
-        return _fairseq(file, specials)
-    file = path / ("target.spm" if target else "source.spm")
-    if not file.is_file() or not (path / "vocab.json").is_file():
-        raise _missing(path, f"spiece.model, or vocab.json and {file.name}")
-    _check(path / "tokenizer_config.json", {"separate_vocabs": False, **config}, {"separate_vocabs": False})
-    pieces = in_order(path / "vocab.json", read_object(path / "vocab.json"))
-    codes = [piece for piece in pieces if piece.startswith(">>") and piece.endswith("<<")]
-    settings = {"special_tokens": specials, "tokens_in_text": codes, "place_in_text": "start"}
-    return file.read_bytes(), pieces, settings
-
-
-def _fairseq(file: pathlib.Path, specials: dict[str, str]) -> tuple[bytes, list[str], dict[str, Any]]:
-    """Read XLM-RoBERTa's tokenizer, whose first four ids are fairseq's; its SentencePiece model begins with three."""
-    pieces = [piece.piece for piece in _sentence_piece(file).pieces[3:]]
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *pieces, "<mask>"]
-    return file.read_bytes(), pieces, {"special_tokens": {**specials, "start": "<s>", "mask": "<mask>"}}
-
-
-def _albert(file: pathlib.Path, config: Mapping[str, Any]) -> Components:
-    """Return the components of ALBERT's `tokenizer.json`, from its SentencePiece model and configuration."""
-    proto, types = _sentence_piece(file), sentencepiece_model_pb2.ModelProto.SentencePiece
-    _check(file.parent / "tokenizer_config.json", {"keep_accents": False, **config}, {"keep_accents": False})
-    precompiled = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
-    normalizers: list[dict[str, Any]] = [
-        *({"type": "Replace", "pattern": {"String": quotes}, "content": '"'} for quotes in ("``", "''")),
-        {"type": "NFKD"},
-        {"type": "StripAccents"},
-        *([{"type": "Lowercase"}] if config.get("do_lower_case", True) else []),
-        {"type": "Precompiled", "precompiled_charsmap": precompiled},
-    ]
-    controls = {piece.piece: id_ for id_, piece in enumerate(proto.pieces) if piece.type == types.CONTROL}
-    template = [
-        {"SpecialToken": {"id": "[CLS]"}},
-        {"Sequence": {"id": "A"}},
-        {"SpecialToken": {"id": "[SEP]"}},
-    ]
-    content = {
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": {"type": "TemplateProcessing", "single": template, "pair": []},
-        "model": {
-            "type": "Unigram",
-            "unk_id": next(id_ for id_, piece in enumerate(proto.pieces) if piece.type == types.UNKNOWN),
-            "vocab": [(piece.piece, piece.score) for piece in proto.pieces],
-        },
-        "added_tokens": [{"content": piece, "id": id_} for piece, id_ in controls.items()],
-    }
-    return Components(file, content)
-
-
 def _row_settings(components: Components, roles: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of `tokenizer.json` for pairs of texts and for mask tokens, where it has them."""
     separators, settings = components.template.pair_separators, {}
@@ -376,13 +321,6 @@ def _row_settings(components: Components, roles: Mapping[str, str]) -> dict[str,
     return settings
 
 
-def _pegasus_pieces(file: pathlib.Path, config: Mapping[str, Any]) -> list[str]:
-    """Return Pegasus's vocabulary: special tokens of pre-training, then the model's pieces without the first two."""
-    pieces = [piece.piece for piece in _sentence_piece(file).pieces]
-    unused = [f"<unk_{number}>" for number in range(2, config.get("offset", 103))]
-    return ["<pad>", "</s>", "<mask_1>", "<mask_2>", *unused, *pieces[2:]]
-
-
 def _sentence_piece(file: pathlib.Path) -> Any:
     model = sentencepiece_model_pb2.ModelProto()
     try:
@@ -392,21 +330,6 @@ def _sentence_piece(file: pathlib.Path) -> Any:
             f"{file} must be a SentencePiece model. Received: a file that is not ({error})"
         ) from error
     return model
-
-
-def _unigram(components: Components) -> tuple[bytes, list[str]]:
-    """Return an equivalent SentencePiece model, and all pieces, including added tokens."""
-    model = components.model(component_settings.UNIGRAM)
-    scores = dict(model.get("vocab") or ())
-    pieces = components.pieces({piece: id_ for id_, piece in enumerate(scores)})
-    special = [token["content"] for token in components.added_tokens]
-    splits = [step["type"] for step in components.steps("pre_tokenizer")]
-    normalization = character_map(components.steps("normalizer"), "WhitespaceSplit" in splits)
-    if normalization is None:
-        components.unsupported("normalizer")
-    if splits not in ([], ["Metaspace"], ["WhitespaceSplit"], ["WhitespaceSplit", "Metaspace"]):
-        components.unsupported("pre_tokenizer")
-    return sentence_piece_model(list(scores.items()), model["unk_id"], special, normalization), pieces
 
 
 def read_bytes(folder: Folder) -> dict[str, Any]:
@@ -426,12 +349,6 @@ def read_bytes(folder: Folder) -> dict[str, Any]:
 def _components(path: pathlib.Path) -> Components | None:
     """Return the components of the folder's `tokenizer.json`, if it has one."""
     return Components.read(path / TOKENIZER_JSON) if (path / TOKENIZER_JSON).is_file() else None
-
-
-def _config(path: pathlib.Path) -> dict[str, Any]:
-    """Return the entries of the optional configuration files next to a vocabulary."""
-    files = (path / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
-    return {key: value for file in files if file.is_file() for key, value in read_object(file).items()}
 
 
 def _roles(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
@@ -461,31 +378,3 @@ def _missing(path: pathlib.Path, names: str) -> FileNotFoundError:
     files = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
     message = f"{{folder}} must hold {names}. Received: {{folder=}}, with {{files!s}}"
     return FileNotFoundError(Message(message, folder=str(path), files=files))
-
-
-def sentence_piece_model(
-    vocabulary: Sequence[Sequence[Any]],
-    unknown_id: int,
-    special: Iterable[str],
-    precompiled_charsmap: bytes,
-) -> bytes:
-    """Create a SentencePiece model.
-
-    Args:
-        vocabulary: pieces and their scores, in the order of their ids.
-        unknown_id: the id of the unknown piece.
-        special: the control pieces, which encoding never produces.
-        precompiled_charsmap: the normalisation, in SentencePiece's format.
-
-    Returns:
-        The serialised model, which adds a prefix space to a text and merges consecutive spaces, as T5's does.
-    """
-    special = set(special)
-    model = sentencepiece_model_pb2.ModelProto()
-    model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
-    model.normalizer_spec.precompiled_charsmap = precompiled_charsmap
-    types = sentencepiece_model_pb2.ModelProto.SentencePiece
-    for id_, (piece, score) in enumerate(vocabulary):
-        type_ = types.UNKNOWN if id_ == unknown_id else types.CONTROL if piece in special else types.NORMAL
-        model.pieces.add(piece=piece, score=score, type=type_)
-    return model.SerializeToString()

@@ -9,13 +9,15 @@ from typing import Any, Self
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.text.tokenizers import hugging_face, multilingual
+from keras_transformer.text.pretokenizers.characters import row_starts
+from keras_transformer.text.tokenizers import multilingual, unigram_files
 from keras_transformer.text.tokenizers.sentence_piece_model import (
-    Normalizer,
     SharedModel,
     read_model,
     sampler,
 )
+from keras_transformer.text.tokenizers.steps import Normalizers, check_pre_tokenizers, split_into_words
+from keras_transformer.text.tokenizers.strings import cleaned_texts
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,
@@ -28,6 +30,7 @@ from keras_transformer.text.tokenizers.vocabulary import (
 )
 from keras_transformer_options.arguments import check_not_negative, check_one_of
 from keras_transformer_serving.text.sentence_piece import keeps_spaces, precompiled_charsmap
+from keras_transformer_serving.text.steps import decoded_pieces
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<pad>", "end": "</s>"}
 _SPACE = "\u2581"
@@ -56,6 +59,11 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         single_word_tokens: the tokens that are recognised only where no character of a word is next to them.
         normalized_tokens: the tokens that are recognised in normalised texts.
         start_tokens: the tokens that are recognised only at the start of a text.
+        normalizers: normalisers before the model, as in `tokenizer.json`: "Replace", "Strip" and "Precompiled".
+        pre_tokenizers: pre-tokenizers as in `tokenizer.json`, "WhitespaceSplit" and "Metaspace"; by default the model
+            normalises and splits texts.
+        decoders: with `pre_tokenizers`, the decoder "Metaspace"; without, pieces are separated by spaces.
+        clean_up_texts: whether decoded texts are without spaces before punctuation.
         unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
             pieces.
         pair_separators: the number of end tokens between the texts of a pair, such as 2 for XLM-RoBERTa.
@@ -106,6 +114,10 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         single_word_tokens: Sequence[str] = (),
         normalized_tokens: Sequence[str] = (),
         start_tokens: Sequence[str] = (),
+        normalizers: Sequence[Mapping[str, Any]] = (),
+        pre_tokenizers: Sequence[Mapping[str, Any]] | None = None,
+        decoders: Sequence[Mapping[str, Any]] = (),
+        clean_up_texts: bool = False,
         unused: int = 0,
         pair_separators: int = 1,
         lstrip_mask: bool = False,
@@ -121,7 +133,16 @@ class MarianT5Tokenizer(VocabularyTokenizer):
             "tokens_in_text": list(tokens_in_text),
             "place_in_text": place_in_text,
             "unused": unused,
-            **without_defaults(special_tokens_in_text=special_tokens_in_text),
+            **without_defaults(
+                special_tokens_in_text=special_tokens_in_text,
+                normalizers=list(normalizers),
+                clean_up_texts=clean_up_texts,
+            ),
+            **(
+                {}
+                if pre_tokenizers is None
+                else {"pre_tokenizers": list(pre_tokenizers), "decoders": list(decoders)}
+            ),
             **row_settings(pair_separators, lstrip_mask, source_prefix),
             **text_settings(
                 (), lstrip_tokens, rstrip_tokens, single_word_tokens, normalized_tokens, start_tokens
@@ -134,22 +155,33 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         whitespace = {id_ for id_, piece in enumerate(known.pieces) if not piece.strip(_SPACE)}
         after_pieces = range(len(known.pieces), self.vocabulary_size)
         self.empty_ids = tuple(sorted({*whitespace, *after_pieces, self.unknown_id}))
-        if normalized_tokens:
-            self._normalizer = Normalizer(precompiled_charsmap(model))
+        self._normalizers = Normalizers(normalizers, lambda: precompiled_charsmap(model))
+        self._pre_tokenizers = pre_tokenizers
         self._set_tables()
+        if pre_tokenizers is not None:
+            check_pre_tokenizers(pre_tokenizers)
+            special = {*known.special_ids.values(), *self.languages.values()}
+            self._skipped_ids = tuple(sorted(special - {self.unknown_id}))
 
     def _set_tables(self) -> None:
         pieces, languages = self._vocabulary.pieces, self.languages.values()
         special = {**self._vocabulary.special_ids, **{pieces[id_]: id_ for id_ in languages}}
-        contents = {id_: piece.replace(_SPACE, " ") for id_, piece in enumerate(pieces)}
-        contents |= dict.fromkeys(special.values(), "") | {self.unknown_id: _UNKNOWN}
-        contents |= dict.fromkeys(range(len(pieces), self.vocabulary_size), "")
         # The prefix space that the model adds, or the leading spaces that it ignores.
         self._added = r"\A " if keeps_spaces(self._processor) else r"\A +"
+        texts = [piece.replace(_SPACE, " ") for piece in pieces]
+        initial, following = texts, texts
+        if self._pre_tokenizers is not None:
+            self._added = None
+            initial, following = decoded_pieces(pieces, self._settings["decoders"])
+        tables = []
+        for texts in (initial, following):
+            contents = dict(enumerate(texts)) | dict.fromkeys(special.values(), "")
+            contents |= {self.unknown_id: _UNKNOWN}
+            tables.append([*contents.values(), *[""] * (self.vocabulary_size - len(pieces))])
         ids = {piece: id_ for piece, id_ in self._vocabulary.ids.items() if piece not in special}
         with tf.init_scope():
             with tf.device("CPU"):
-                self._contents = tf.constant(list(contents.values()))
+                self._initial, self._following = map(tf.constant, tables)
                 # Look pieces up by text: a piece that is not in this model may be one of the other language.
                 entries = tf.lookup.KeyValueTensorInitializer(
                     list(ids), list(ids.values()), tf.string, tf.int32
@@ -194,11 +226,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         if multilingual.is_multilingual(folder):
             model, pieces, settings = multilingual.read_multilingual(folder)
         else:
-            model, pieces, settings = hugging_face.read_sentence_piece(folder, target)
-        if pieces is None:  # T5's are the model's pieces, in its order, followed by the sentinels
-            processor = read_model(model, with_padding=False)
-            pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
-            pieces += settings["tokens_in_text"][::-1]
+            model, pieces, settings = unigram_files.read_sentence_piece(folder, target)
         unused = unused_ids(pieces, vocabulary_size)
         return cls(model, pieces, unused=unused, **{"special_tokens": SPECIAL_TOKENS, **options, **settings})
 
@@ -215,10 +243,16 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         return content | {"model": base64.b64decode(content["model"])} | settings
 
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
-        return self._normalizer(texts) if self._settings.get("normalized_tokens") else texts
+        return self._normalizers(texts)
 
     def _tokenize_parts(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
-        return self._ids_of_pieces(texts, self._tokenizer)
+        return self._ids_of_parts(texts, starts, self._tokenizer)
+
+    def _ids_of_parts(self, texts: tf.Tensor, starts: tf.Tensor, tokenizer: Any) -> tf.RaggedTensor:
+        if self._pre_tokenizers is None:
+            return self._ids_of_pieces(texts, tokenizer)
+        words = split_into_words(texts, starts, self._pre_tokenizers)
+        return words.with_values(self._ids_of_pieces(words.values, tokenizer)).merge_dims(1, 2)
 
     def _ids_of_pieces(self, texts: tf.Tensor, tokenizer: Any) -> tf.RaggedTensor:
         pieces = tokenizer.tokenize(texts)
@@ -226,8 +260,14 @@ class MarianT5Tokenizer(VocabularyTokenizer):
 
     def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
         tokenizer = sampler(self._tokenizer, self._model, rate)
-        return self._around_tokens(texts, lambda texts, _: self._ids_of_pieces(texts, tokenizer))
+        return self._around_tokens(texts, lambda texts, starts: self._ids_of_parts(texts, starts, tokenizer))
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
-        return tf.strings.regex_replace(texts, self._added, "", replace_global=False)
+        first = row_starts(ids.value_rowids())
+        contents = tf.where(
+            first, tf.gather(self._initial, ids.values), tf.gather(self._following, ids.values)
+        )
+        texts = tf.strings.reduce_join(ids.with_values(contents), axis=-1)
+        if self._added is not None:
+            texts = tf.strings.regex_replace(texts, self._added, "", replace_global=False)
+        return cleaned_texts(texts) if self._settings.get("clean_up_texts") else texts

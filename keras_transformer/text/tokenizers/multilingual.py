@@ -2,13 +2,12 @@
 
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.text.tokenizers import component_settings, hugging_face
-from keras_transformer.text.tokenizers.character_map import character_map
+from keras_transformer.text.tokenizers import component_settings, configuration, hugging_face, unigram_files
 from keras_transformer.text.tokenizers.components import Components, in_order, read_object
 from keras_transformer.text.tokenizers.hugging_face import Folder
 
@@ -53,13 +52,15 @@ def read_multilingual(folder: Folder) -> tuple[bytes, list[str], dict[str, Any]]
         ValueError: if a file is damaged, of a different type of tokenizer, or has no languages.
     """
     path = pathlib.Path(folder)
-    kind, config = _kind(path), hugging_face._config(path)
+    kind, config = _kind(path), configuration.checked(path)
     if kind == "M2M100":
         return _read_m2m100(path, config)
     if (file := path / "tokenizer.json").is_file():
-        model, pieces = _of_json(file)
+        components = Components.read(file)
+        model, pieces, settings = _of_json(components)
         codes = [piece for piece in pieces if _CODE.fullmatch(piece)]
     elif (file := path / _FILE).is_file():
+        components, settings = Components(file, {}), unigram_files.normalization_of_model()
         model = file.read_bytes()
         codes = _CODES[str(kind)].split() or _listed_codes(config)
         pieces = [
@@ -76,8 +77,10 @@ def read_multilingual(folder: Folder) -> tuple[bytes, list[str], dict[str, Any]]
             "tokenizer_config.json. Received: none"
         )
     mask = {"mask": _MASK} if _MASK in pieces else {}
-    settings: dict[str, Any] = {
-        "special_tokens": {**_SPECIAL, **mask},
+    pieces, settings = _with_added_tokens(
+        components, path, config, pieces, settings, {**_SPECIAL, **mask}, codes
+    )
+    settings |= {
         "languages": {code: code for code in codes},
         "lstrip_mask": bool(mask),
         "language_after_source": kind == "MBart" or config.get("legacy_behaviour", False),
@@ -86,11 +89,29 @@ def read_multilingual(folder: Folder) -> tuple[bytes, list[str], dict[str, Any]]
     return model, pieces, settings
 
 
+def _with_added_tokens(
+    components: Components,
+    path: pathlib.Path,
+    config: Mapping[str, Any],
+    pieces: list[str],
+    settings: dict[str, Any],
+    specials: Mapping[str, str],
+    codes: Collection[str],
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the pieces, and the settings, with the added tokens other than those of languages."""
+    vocabulary = {piece: id_ for id_, piece in enumerate(pieces)}
+    components = configuration.with_added_tokens(components, path, config, vocabulary)
+    pieces = components.pieces(vocabulary)
+    others = [token for token in components.added_tokens if token["content"] not in codes]
+    components = Components(components.path, {**components.content, "added_tokens": others})
+    return pieces, unigram_files.text_settings(components, specials, settings, config)
+
+
 def _kind(path: pathlib.Path) -> str | None:
     """Return the name of the class of the tokenizer without "Tokenizer", None for another than those of this module."""
     config = path / "config.json"
     model = read_object(config) if config.is_file() else {}
-    name = hugging_face._config(path).get("tokenizer_class") or model.get("tokenizer_class")
+    name = configuration.read(path).get("tokenizer_class") or model.get("tokenizer_class")
     kind = (
         re.sub("Tokenizer(Fast)?$", "", str(name)) if name else _MODEL_TYPES.get(model.get("model_type", ""))
     )
@@ -112,20 +133,29 @@ def _read_m2m100(path: pathlib.Path, config: Mapping[str, Any]) -> tuple[bytes, 
     codes = _WMT21 if config.get("language_codes") == "wmt21" else _M2M100
     languages = {code: f"__{code}__" for code in codes.split()}
     hugging_face._sentence_piece(file)  # check it
-    settings = {"special_tokens": _SPECIAL, "languages": languages}
-    return file.read_bytes(), [*pieces, *languages.values()], settings
+    pieces, settings = _with_added_tokens(
+        Components(file, {}),
+        path,
+        config,
+        [*pieces, *languages.values()],
+        unigram_files.normalization_of_model(),
+        _SPECIAL,
+        languages.values(),
+    )
+    return file.read_bytes(), pieces, {**settings, "languages": languages}
 
 
-def _of_json(file: pathlib.Path) -> tuple[bytes, list[str]]:
-    """Return an equivalent SentencePiece model, and all pieces, of a `tokenizer.json` of unigrams or of merges."""
-    components = Components.read(file)
+def _of_json(components: Components) -> tuple[bytes, list[str], dict[str, Any]]:
+    """Return an equivalent SentencePiece model, all pieces and settings, of a file of unigrams or of merges."""
     if components.model_type == "BPE":
         return _of_pairs(components)
-    return hugging_face._unigram(components)
+    model, settings = unigram_files.unigram_model(components)
+    scores = components.content["model"]["vocab"]
+    return model, components.pieces({piece: id_ for id_, (piece, _) in enumerate(scores)}), settings
 
 
-def _of_pairs(components: Components) -> tuple[bytes, list[str]]:
-    """Return a SentencePiece model that merges in the order of the merges of `tokenizer.json`, and all pieces."""
+def _of_pairs(components: Components) -> tuple[bytes, list[str], dict[str, Any]]:
+    """Return a SentencePiece model that merges in the order of the merges of `tokenizer.json`, pieces and settings."""
     model = components.model(component_settings.MULTILINGUAL_PAIR)
     pieces = components.pieces(model.get("vocab"))
     merges = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", []))
@@ -135,11 +165,8 @@ def _of_pairs(components: Components) -> tuple[bytes, list[str]]:
     special = [token["content"] for token in components.added_tokens]
     scores = [(piece, -float(ranks.get(piece, len(ranks) + id_))) for id_, piece in enumerate(pieces)]
     unknown_id = pieces.index(model.get("unk_token") or "<unk>")
-    splits = [step["type"] for step in components.steps("pre_tokenizer")]
-    normalization = character_map(components.steps("normalizer"), "WhitespaceSplit" in splits)
-    if normalization is None:
-        components.unsupported("normalizer")
-    made = hugging_face.sentence_piece_model(scores, unknown_id, special, normalization)
+    charsmap, settings = unigram_files.normalization(components)
+    made = unigram_files.sentence_piece_model(scores, unknown_id, special, charsmap)
     proto = sentencepiece_model_pb2.ModelProto.FromString(made)
     proto.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.BPE
-    return proto.SerializeToString(), pieces
+    return proto.SerializeToString(), pieces, settings

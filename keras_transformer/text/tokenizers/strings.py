@@ -1,8 +1,11 @@
 """Validation of texts and their conversion to a string tensor."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from keras_transformer_serving.text.steps import CLEANED_IN_TEXTS
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -85,3 +88,12 @@ def to_string_tensor(texts: Any, argument: str = "texts") -> "tf.Tensor":
         rows = [to_utf8(text, argument, row) for row, text in enumerate(texts)]
         return tf.constant(rows, dtype=tf.string, shape=(len(rows),))
     return tf.constant(to_utf8(texts, argument), dtype=tf.string)
+
+
+def cleaned_texts(texts: "tf.Tensor") -> "tf.Tensor":
+    """Return decoded strings (B,) without the spaces before punctuation; see `cleaned_text`."""
+    import tensorflow as tf
+
+    for old, new in CLEANED_IN_TEXTS:
+        texts = tf.strings.regex_replace(texts, re.escape(old), new)
+    return texts

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import tokenize_once
-from keras_transformer.text.tokenizers.hugging_face import PairReader
+from keras_transformer.text.tokenizers.hugging_face import Folder
 from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
@@ -43,11 +43,12 @@ class Compiled:
 class WordTokenizer(VocabularyTokenizer):
     """Base class of tokenizers that split texts into words, and words into pieces.
 
-    A subclass implements `_split` and `_join`, and sets `_words`, a function that splits strings (B,) into words,
-    strings (B, None). Its settings include "special_tokens_in_text".
+    A subclass implements `_split` and `_join`, and sets `_read`, the function that reads its files, and `_words`, a
+    function that splits strings (B,) into words, strings (B, None). Its settings include "special_tokens_in_text".
     """
 
     _words: Callable[[tf.Tensor], tf.RaggedTensor]
+    _read: ClassVar[Callable[[Folder], Any]]
     _keys = frozenset({"vocabulary", "settings"})
 
     def __init__(
@@ -77,6 +78,51 @@ class WordTokenizer(VocabularyTokenizer):
     def _other_arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments other than vocabulary and settings."""
         return {}
+
+    @classmethod
+    def from_files(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        special_tokens_in_text: bool = False,
+        vocabulary_size: int | None = None,
+        roles: Mapping[str, int] = MappingProxyType({}),
+        start: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Read the tokenizer of a folder written by Hugging Face's libraries.
+
+        If the files have no padding token, as GPT-2's, `pad_id` is None.
+
+        Args:
+            folder: the folder with `tokenizer.json`, or the older files of the tokenizer, `vocab.txt`, `vocab.json` and
+                `merges.txt` or, for Llama, `tokenizer.model`; and, optionally, `tokenizer_config.json`.
+            special_tokens_in_text: whether to recognise special tokens in texts.
+            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
+            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
+            start: the token that starts a row, by default that of the files. Targets of BART start with "</s>".
+            **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
+                `vocabulary_size`, or lacks a piece of `roles`.
+
+        Example:
+            >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
+            50257
+        """
+        vocabulary, *merges, settings = cls._read(folder)
+        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
+        if start is not None:
+            settings["special_tokens"]["start"] = start
+        options["unused"] = unused_ids(vocabulary, vocabulary_size)
+        return cls(
+            vocabulary, *merges, **{"special_tokens_in_text": special_tokens_in_text, **options, **settings}
+        )
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._compiled(texts)
@@ -118,8 +164,6 @@ class WordTokenizer(VocabularyTokenizer):
 class PairTokenizer(WordTokenizer):
     """Base class of byte-pair encoding, which merges adjacent pieces of words.
 
-    A subclass sets `_read`, the function that reads its files.
-
     Args:
         vocabulary: the pieces in the order of their ids.
         merges: the pairs of pieces to merge, in order of priority.
@@ -132,7 +176,6 @@ class PairTokenizer(WordTokenizer):
     """
 
     sampling = "seeded"
-    _read: ClassVar[PairReader]
     _keys = frozenset({"vocabulary", "merges", "settings"})
 
     def __init__(
@@ -147,51 +190,6 @@ class PairTokenizer(WordTokenizer):
         self._merger = PairMerger(self._vocabulary.ids, [tuple(pair) for pair in merges])
         scalar, seed = tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.int64)
         self._sampler = Compiled(self._sample_texts, scalar, seed)
-
-    @classmethod
-    def from_files(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        special_tokens_in_text: bool = False,
-        vocabulary_size: int | None = None,
-        roles: Mapping[str, int] = MappingProxyType({}),
-        start: str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Read the tokenizer of a folder written by Hugging Face's libraries.
-
-        If the files have no padding token, as GPT-2's, `pad_id` is None.
-
-        Args:
-            folder: the folder with `tokenizer.json`, or the older files of the tokenizer, `vocab.json` and
-                `merges.txt` or, for Llama, `tokenizer.model`; and, optionally, `tokenizer_config.json`.
-            special_tokens_in_text: whether to recognise special tokens in texts.
-            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
-            roles: the ids of special tokens by role, such as "end", where a model's differ from those of the files.
-            start: the token that starts a row, by default that of the files. Targets of BART start with "</s>".
-            **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
-                `vocabulary_size`, or lacks a piece of `roles`.
-
-        Example:
-            >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
-            50257
-        """
-        vocabulary, merges, settings = cls._read(folder)
-        settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
-        if start is not None:
-            settings["special_tokens"]["start"] = start
-        options["unused"] = unused_ids(vocabulary, vocabulary_size)
-        return cls(
-            vocabulary, merges, **{"special_tokens_in_text": special_tokens_in_text, **options, **settings}
-        )
 
     @property
     def merges(self) -> Sequence[Sequence[str]]:

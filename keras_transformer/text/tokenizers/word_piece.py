@@ -1,6 +1,6 @@
 """A WordPiece tokenizer, as in BERT, that runs inside the TensorFlow graph."""
 
-import os
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -9,17 +9,17 @@ import tensorflow_text
 
 from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers.strings import cleaned_texts
 from keras_transformer.text.tokenizers.subword import WordTokenizer
 from keras_transformer.text.tokenizers.vocabulary import (
     row_settings,
     text_settings,
-    unused_ids,
     without_defaults,
 )
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 from keras_transformer_options.arguments import check_not_negative
-from keras_transformer_serving.text.subword import following_text, initial_text
+from keras_transformer_serving.text.subword import word_piece_texts
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
 _CONTINUES = "##"
@@ -50,7 +50,9 @@ class WordPieceTokenizer(WordTokenizer):
         single_word_tokens: the tokens that are recognised only where no character of a word is next to them.
         normalized_tokens: the tokens that are recognised in normalised texts.
         added_tokens: the tokens of `vocabulary` that words do not have as pieces.
-        clean_up: whether `detokenize` removes the spaces before punctuation.
+        clean_up: whether `detokenize` removes the spaces before pieces of punctuation.
+        clean_up_texts: whether `detokenize` removes the spaces before punctuation and contractions in the text.
+        separate_pieces: whether `detokenize` separates all pieces by spaces, as without a decoder in `tokenizer.json`.
         skip_special_tokens: whether decoded texts are without special tokens, except the unknown token.
         pair_separators: the number of end tokens between the texts of a pair.
         lstrip_mask: whether a mask token takes the white space before it.
@@ -76,6 +78,7 @@ class WordPieceTokenizer(WordTokenizer):
     """
 
     file_name = "wordpiece.json"
+    _read = staticmethod(functools.partial(hugging_face.read_word_piece, special_tokens=SPECIAL_TOKENS))
 
     def __init__(
         self,
@@ -94,6 +97,8 @@ class WordPieceTokenizer(WordTokenizer):
         normalized_tokens: Sequence[str] = (),
         added_tokens: Sequence[str] = (),
         clean_up: bool = False,
+        clean_up_texts: bool = False,
+        separate_pieces: bool = False,
         skip_special_tokens: bool = False,
         pair_separators: int = 1,
         lstrip_mask: bool = False,
@@ -115,7 +120,11 @@ class WordPieceTokenizer(WordTokenizer):
                 tokens_in_text, lstrip_tokens, rstrip_tokens, single_word_tokens, normalized_tokens
             ),
             **without_defaults(
-                added_tokens=list(added_tokens), skip_special_tokens=skip_special_tokens, unused=unused
+                added_tokens=list(added_tokens),
+                clean_up_texts=clean_up_texts,
+                separate_pieces=separate_pieces,
+                skip_special_tokens=skip_special_tokens,
+                unused=unused,
             ),
         }
         super().__init__(vocabulary, settings)
@@ -130,8 +139,8 @@ class WordPieceTokenizer(WordTokenizer):
         added = {*added_tokens}
         with tf.init_scope(), tf.device("CPU"):
             pieces = [*known.pieces, *[""] * unused]
-            self._initial_texts = tf.constant([initial_text(piece, clean_up) for piece in pieces])
-            self._following_texts = tf.constant([following_text(piece, clean_up) for piece in pieces])
+            texts = word_piece_texts(pieces, clean_up, separate_pieces)
+            self._initial_texts, self._following_texts = map(tf.constant, texts)
             self._fast = tensorflow_text.FastWordpieceTokenizer(
                 # No word has a space, as those of ids without a piece, and of tokens that are no pieces, have.
                 [
@@ -203,39 +212,6 @@ class WordPieceTokenizer(WordTokenizer):
             pair_merges.pieces([*tokens, *alphabet], merges), special_tokens=special_tokens, **settings
         )
 
-    @classmethod
-    def from_files(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        special_tokens_in_text: bool = False,
-        vocabulary_size: int | None = None,
-    ) -> Self:
-        """Read the tokenizer of a folder written by Hugging Face's libraries.
-
-        Args:
-            folder: the folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
-            special_tokens_in_text: whether to recognise special tokens in texts.
-            vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
-                `vocabulary_size`.
-
-        Example:
-            >>> WordPieceTokenizer.from_files("bert-base-uncased").vocabulary_size  # doctest: +SKIP
-            30522
-        """
-        vocabulary, settings = hugging_face.read_word_piece(folder, SPECIAL_TOKENS)
-        if settings["strip_accents"] is None:
-            settings["strip_accents"] = settings["lowercase"]
-        unused = unused_ids(vocabulary, vocabulary_size)
-        return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, unused=unused, **settings)
-
     def encode_pairs(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
         """Encode pairs of texts as rows "[CLS] first [SEP] second [SEP]", padded to the longest.
 
@@ -299,4 +275,5 @@ class WordPieceTokenizer(WordTokenizer):
         texts = tf.where(
             first, tf.gather(self._initial_texts, ids.values), tf.gather(self._following_texts, ids.values)
         )
-        return tf.strings.reduce_join(ids.with_values(texts), axis=-1)
+        joined = tf.strings.reduce_join(ids.with_values(texts), axis=-1)
+        return cleaned_texts(joined) if self._settings.get("clean_up_texts") else joined

@@ -18,6 +18,8 @@ const ESCAPE_WHITESPACES = 5;
 export class Normalizer {
   readonly addDummyPrefix: boolean;
   readonly removeExtraWhitespaces: boolean;
+  /** The character map as the model has it, empty if it has none. */
+  readonly charsmap: Uint8Array;
   private readonly space: Uint8Array;
   private readonly characterMap: CharacterMap | undefined;
 
@@ -36,8 +38,8 @@ export class Normalizer {
     this.addDummyPrefix = isSet(ADD_DUMMY_PREFIX);
     this.removeExtraWhitespaces = isSet(REMOVE_EXTRA_WHITESPACES);
     this.space = isSet(ESCAPE_WHITESPACES) ? META_SPACE : Uint8Array.of(SPACE);
-    const charsmap = asBytes(fields.get(PRECOMPILED_CHARSMAP));
-    this.characterMap = charsmap.length > 0 ? new CharacterMap(charsmap) : undefined;
+    this.charsmap = asBytes(fields.get(PRECOMPILED_CHARSMAP));
+    this.characterMap = this.charsmap.length > 0 ? new CharacterMap(this.charsmap) : undefined;
   }
 
   /** Return a text in normal form. */
@@ -64,18 +66,6 @@ export class Normalizer {
     }
     while (this.removeExtraWhitespaces && this.endsWithSpace(output)) output.length -= this.space.length;
     if (this.addDummyPrefix && this.suffix) output.push(...this.space);
-    return decodeUtf8(Uint8Array.from(output));
-  }
-
-  /** Return a text in which the character map is applied, without changes of spaces. */
-  mapped(text: string): string {
-    const input = encodeUtf8(text);
-    const output: number[] = [];
-    for (let begin = 0; begin < input.length; ) {
-      const [replaced, length] = this.prefix(input, begin);
-      output.push(...replaced);
-      begin += length;
-    }
     return decodeUtf8(Uint8Array.from(output));
   }
 
@@ -120,7 +110,7 @@ export function characterLength(first: number): number {
  *
  * @see Yata, Darts-clone, `darts.h`.
  */
-class CharacterMap {
+export class CharacterMap {
   private readonly units: Uint32Array;
   private readonly strings: Uint8Array;
 
@@ -129,6 +119,19 @@ class CharacterMap {
     const size = view.getUint32(0, true);
     this.units = Uint32Array.from({ length: size / 4 }, (_, index) => view.getUint32(4 + 4 * index, true));
     this.strings = blob.subarray(4 + size);
+  }
+
+  /** Return a text, as UTF-8, in which the longest known string at each place is replaced. */
+  apply(text: string): Uint8Array {
+    const input = encodeUtf8(text);
+    const output: number[] = [];
+    for (let begin = 0; begin < input.length; ) {
+      const size = characterLength(input[begin]);
+      const [replaced, length] = this.longest(input, begin) ?? [input.subarray(begin, begin + size), size];
+      for (const byte of replaced) output.push(byte);
+      begin += length;
+    }
+    return Uint8Array.from(output);
   }
 
   /** Return what replaces the longest string at a place, and its number of bytes; undefined if there is none. */

@@ -139,10 +139,10 @@ export class LlamaTokenizer extends PairTokenizer {
     return (this.scheme === "legacy" ? META_SPACE : "") + text.replaceAll(" ", META_SPACE);
   }
 
-  protected override prepare(part: string, starts: boolean): string {
+  protected override cutPart(part: string, starts: boolean): number[] {
     const escaped = part.replaceAll(" ", META_SPACE);
     const prepended = this.scheme === "always" || (this.scheme === "first" && starts);
-    return prepended && !escaped.startsWith(META_SPACE) ? META_SPACE + escaped : escaped;
+    return this.cut(prepended && !escaped.startsWith(META_SPACE) ? META_SPACE + escaped : escaped);
   }
 
   protected cut(text: string): number[] {

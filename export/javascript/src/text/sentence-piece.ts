@@ -3,6 +3,7 @@
 import { asBytes, asNumber, asText, fields, message } from "../protobuf.js";
 import { mergePairs } from "./merging.js";
 import { Normalizer, characterLength, longestSymbol } from "./normalizer.js";
+import { cleanedText, decodedPieces, normalizer, preTokenizer } from "./steps.js";
 import {
   Tokenizer,
   VocabularyTokenizer,
@@ -225,7 +226,11 @@ export class MarianT5Tokenizer extends VocabularyTokenizer {
   private readonly model: SentencePieceModel;
   private readonly keepsSpaces: boolean;
   private readonly idsOfPieces: ReadonlyMap<string, number>;
-  private readonly contents: readonly string[];
+  private readonly normalizer: (text: string) => string;
+  /** Splits a part of a text into words; undefined if the model does. */
+  private readonly words: ((part: string, starts: boolean) => string[]) | undefined;
+  private readonly initial: readonly string[];
+  private readonly following: readonly string[];
 
   constructor(content: Uint8Array) {
     const file: { model: string; vocabulary: string[]; settings: Settings } = JSON.parse(decodeUtf8(content));
@@ -235,14 +240,26 @@ export class MarianT5Tokenizer extends VocabularyTokenizer {
     const special = new Set([...this.specialTokenIds.values(), ...this.languages.values()]);
     const entries = file.vocabulary.map((piece, id): [string, number] => [piece, id]);
     this.idsOfPieces = new Map(entries.filter(([, id]) => !special.has(id)));
-    this.contents = this.pieces.map((piece, id) => {
-      if (id === this.unknownId) return UNKNOWN_SURFACE;
-      return special.has(id) ? "" : piece.replaceAll(META_SPACE, " ");
-    });
+    const { normalizers, pre_tokenizers, decoders } = file.settings;
+    this.normalizer = normalizer(normalizers ?? [], this.model.normalizer.charsmap);
+    this.words = pre_tokenizers && preTokenizer(pre_tokenizers);
+    const whole = this.pieces.map((piece) => piece.replaceAll(META_SPACE, " "));
+    const texts = this.words ? decodedPieces(this.pieces, decoders) : [whole, whole];
+    if (this.words) this.skippedIds = [...special].filter((id) => id !== this.unknownId);
+    [this.initial, this.following] = texts.map((contents) =>
+      contents.map((content, id) => {
+        if (id === this.unknownId) return UNKNOWN_SURFACE;
+        return special.has(id) || id >= file.vocabulary.length ? "" : content;
+      }),
+    );
   }
 
   protected override normalize(text: string): string {
-    return this.settings.normalized_tokens ? this.model.normalizer.mapped(text) : text; // `cut` normalises it
+    return this.normalizer(text);
+  }
+
+  protected override cutPart(part: string, starts: boolean): number[] {
+    return this.words ? this.words(part, starts).flatMap((word) => this.cut(word)) : this.cut(part);
   }
 
   protected cut(text: string): number[] {
@@ -250,9 +267,10 @@ export class MarianT5Tokenizer extends VocabularyTokenizer {
   }
 
   protected join(ids: readonly number[]): string {
-    const text = ids.map((id) => this.contents[id]).join("");
+    let text = ids.map((id, place) => (place === 0 ? this.initial : this.following)[id]).join("");
     // The prefix space that the model adds, or the leading spaces that it ignores.
-    return this.keepsSpaces ? removePrefix(text, " ") : text.replace(/^ +/, "");
+    if (!this.words) text = this.keepsSpaces ? removePrefix(text, " ") : text.replace(/^ +/, "");
+    return this.settings.clean_up_texts ? cleanedText(text) : text;
   }
 }
 

@@ -53,7 +53,7 @@ export abstract class Tokenizer {
   protected skippedIds: readonly number[] = [];
   private readonly stages = new Map<boolean, TokensInText[]>();
 
-  /** Convert a normalised and prepared text without special tokens to ids. */
+  /** Convert a text without special tokens to ids. */
   protected abstract cut(text: string): number[];
 
   /** Normalise a text. */
@@ -61,9 +61,9 @@ export abstract class Tokenizer {
     return text;
   }
 
-  /** Return a normalised part of a text, which may start it, as `cut` takes it. */
-  protected prepare(part: string, _starts: boolean): string {
-    return part;
+  /** Convert a normalised part of a text, which may start it, to ids. */
+  protected cutPart(part: string, _starts: boolean): number[] {
+    return this.cut(part);
   }
 
   /** Return the words of a normalised text without special tokens; undefined if white space delimits words. */
@@ -127,7 +127,7 @@ export abstract class Tokenizer {
       if (!part) return [];
       const here = starts && place === 0;
       const normal = rest.length === STAGES - 1 ? this.normalize(part) : part;
-      return rest.length > 0 ? this.tokenizePart(normal, here, rest) : this.cut(this.prepare(normal, here));
+      return rest.length > 0 ? this.tokenizePart(normal, here, rest) : this.cutPart(normal, here);
     });
   }
 

@@ -2,6 +2,7 @@
 
 import { Merges, type PairFile } from "./pairs.js";
 import { isolated } from "./patterns.js";
+import { cleanedText, decodedPieces } from "./steps.js";
 import {
   VocabularyTokenizer,
   WHITE_SPACE,
@@ -103,12 +104,7 @@ export class WordPieceTokenizer extends VocabularyTokenizer {
       stripAccents: settings.strip_accents ?? settings.lowercase,
       lowercase: settings.lowercase,
     };
-    const cleaned = (text: string): string =>
-      (settings.clean_up ? CLEANED : []).reduce((whole, [old, now]) => whole.replaceAll(old, now), text);
-    this.initial = this.pieces.map(cleaned);
-    this.following = this.pieces.map((piece) =>
-      cleaned(piece.startsWith(CONTINUES) ? removePrefix(piece, CONTINUES) : ` ${piece}`),
-    );
+    [this.initial, this.following] = wordPieceTexts(this.pieces, settings);
     this.added = new Set(settings.added_tokens ?? []);
     if (settings.skip_special_tokens) {
       this.skippedIds = [...this.specialTokenIds.values()].filter((id) => id !== this.unknownId);
@@ -148,8 +144,20 @@ export class WordPieceTokenizer extends VocabularyTokenizer {
   }
 
   protected join(ids: readonly number[]): string {
-    return ids.map((id, place) => (place === 0 ? this.initial : this.following)[id]).join("");
+    const text = ids.map((id, place) => (place === 0 ? this.initial : this.following)[id]).join("");
+    return this.settings.clean_up_texts ? cleanedText(text) : text;
   }
+}
+
+/** Return the texts of pieces that are the first of their row, and of others. */
+function wordPieceTexts(pieces: readonly string[], settings: Settings): [string[], string[]] {
+  if (settings.separate_pieces) return decodedPieces(pieces, []);
+  const cleaned = (text: string): string =>
+    (settings.clean_up ? CLEANED : []).reduce((whole, [old, now]) => whole.replaceAll(old, now), text);
+  const following = pieces.map((piece) =>
+    piece.startsWith(CONTINUES) ? removePrefix(piece, CONTINUES) : ` ${piece}`,
+  );
+  return [pieces.map(cleaned), following.map(cleaned)];
 }
 
 /** Convert text to ids and back with GPT-1's BPE. */

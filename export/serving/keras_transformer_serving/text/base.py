@@ -158,7 +158,7 @@ class Word(NamedTuple):
 class Tokenizer(abc.ABC):
     """Convert text to ids and back.
 
-    A subclass sets the attributes and implements `_cut` and `_join`, and optionally `_normalize` and `_prepare`.
+    A subclass sets the attributes and implements `_cut` and `_join`, and optionally `_normalize` and `_cut_part`.
 
     Attributes:
         pad_id: the padding id; None if there is none.
@@ -198,15 +198,15 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _cut(self, text: str) -> list[int]:
-        """Convert a normalised and prepared text without special tokens to ids."""
+        """Convert a text without special tokens to ids."""
 
     def _normalize(self, text: str) -> str:
         """Normalise a text."""
         return text
 
-    def _prepare(self, part: str, starts: bool) -> str:
-        """Return a normalised part of a text, which may start it, as `_cut` takes it."""
-        return part
+    def _cut_part(self, part: str, starts: bool) -> list[int]:
+        """Convert a normalised part of a text, which may start it, to ids."""
+        return self._cut(part)
 
     @abc.abstractmethod
     def _join(self, ids: list[int]) -> str:
@@ -281,7 +281,7 @@ class Tokenizer(abc.ABC):
                 here = starts and place == 0
                 part = self._normalize(part) if len(stages) == NUM_STAGES else part
                 rest = stages[1:]
-                ids += self._tokenize(part, here, rest) if rest else self._cut(self._prepare(part, here))
+                ids += self._tokenize(part, here, rest) if rest else self._cut_part(part, here)
         return ids
 
 

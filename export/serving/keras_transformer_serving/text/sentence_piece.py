@@ -5,12 +5,14 @@ does what differs. (The operators of onnxruntime-extensions crash where TensorFl
 """
 
 import base64
+import functools
 import json
 
 import sentencepiece
 
 from keras_transformer_serving import protobuf
 from keras_transformer_serving.text.base import Tokenizer, VocabularyTokenizer
+from keras_transformer_serving.text.steps import cleaned_text, decoded_pieces, normalizer, pre_tokenizer
 from keras_transformer_serving.text.unigram import Unigram
 
 _SPACE = "\u2581"
@@ -72,23 +74,32 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         sentence_piece_model = base64.b64decode(content["model"])
         processor = sentencepiece.SentencePieceProcessor(model_proto=sentence_piece_model)
         self._processor = processor
-        if settings.get("normalized_tokens"):
-            content_of_map = character_normalizer(precompiled_charsmap(sentence_piece_model))
-            self._normalizer = sentencepiece.SentencePieceProcessor(model_proto=content_of_map)
+        own_map = functools.partial(precompiled_charsmap, sentence_piece_model)
+        self._normalizer = normalizer(settings.get("normalizers", ()), own_map)
+        pre_tokenizers = settings.get("pre_tokenizers")
+        self._words = None if pre_tokenizers is None else pre_tokenizer(pre_tokenizers)
         self._unigram = Unigram.of(sentence_piece_model)
         self._keeps_spaces = keeps_spaces(processor)
         special_ids = {*self.special_token_ids.values(), *self.languages.values()}
         self._ids_of_pieces = {piece: id_ for id_, piece in enumerate(vocabulary) if id_ not in special_ids}
-        self._contents = [piece.replace(_SPACE, " ") for piece in self.pieces]
-        for id_ in special_ids:
-            self._contents[id_] = ""
-        self._contents[self.unknown_id] = _UNKNOWN
+        if self._words is None:
+            self._initial = self._following = [piece.replace(_SPACE, " ") for piece in self.pieces]
+        else:
+            self._initial, self._following = decoded_pieces(self.pieces, settings["decoders"])
+            self._skipped_ids = special_ids - {self.unknown_id}
+            for id_ in range(len(vocabulary), len(self.pieces)):
+                self._initial[id_] = self._following[id_] = ""
+        for contents in (self._initial, self._following):
+            for id_ in special_ids:
+                contents[id_] = ""
+            contents[self.unknown_id] = _UNKNOWN
 
     def _normalize(self, text: str) -> str:
-        if not self._settings.get("normalized_tokens"):
-            return text  # the model normalises it
-        normalized: str = self._normalizer.normalize(text)
-        return normalized
+        return self._normalizer(text)
+
+    def _cut_part(self, part: str, starts: bool) -> list[int]:
+        words = [part] if self._words is None else self._words(part, starts)
+        return [id_ for word in words for id_ in self._cut(word)]
 
     def _cut(self, text: str) -> list[int]:
         if self._unigram is None:
@@ -98,9 +109,12 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         return [self._ids_of_pieces.get(piece, self.unknown_id) for piece in pieces]
 
     def _join(self, ids: list[int]) -> str:
-        text = "".join(self._contents[id_] for id_ in ids)
-        # The prefix space that the model adds, or the leading spaces that it ignores.
-        return text.removeprefix(" ") if self._keeps_spaces else text.lstrip(" ")
+        first, others = ids[:1], ids[1:]
+        text = "".join([*(self._initial[id_] for id_ in first), *(self._following[id_] for id_ in others)])
+        if self._words is None:
+            # The prefix space that the model adds, or the leading spaces that it ignores.
+            text = text.removeprefix(" ") if self._keeps_spaces else text.lstrip(" ")
+        return cleaned_text(text) if self._settings.get("clean_up_texts") else text
 
 
 def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:

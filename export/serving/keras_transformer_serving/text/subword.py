@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_transformer_serving.text.base import NUM_STAGES, TokensInText, VocabularyTokenizer, Word
+from keras_transformer_serving.text.steps import cleaned_text, decoded_pieces
 
 # What the decoder of the `tokenizers` library replaces in each piece.
 _CLEANED = (
@@ -147,10 +148,10 @@ class LlamaTokenizer(_LibraryTokenizer):
             return text
         return (_SPACE if self._scheme == "legacy" else "") + text.replace(" ", _SPACE)
 
-    def _prepare(self, part: str, starts: bool) -> str:
+    def _cut_part(self, part: str, starts: bool) -> list[int]:
         part = part.replace(" ", _SPACE)
         prepended = self._scheme == "always" or (self._scheme == "first" and starts)
-        return _SPACE + part if prepended and not part.startswith(_SPACE) else part
+        return self._cut(_SPACE + part if prepended and not part.startswith(_SPACE) else part)
 
     def _join(self, ids: list[int]) -> str:
         text: str = self._decoder.decode([self.pieces[id_] for id_ in ids])
@@ -176,8 +177,9 @@ class WordPieceTokenizer(_WordTokenizer):
 
     def _build(self, library: Any, content: dict[str, Any]) -> Any:
         settings = content["settings"]
-        self._initial = [initial_text(piece, settings["clean_up"]) for piece in self.pieces]
-        self._following = [following_text(piece, settings["clean_up"]) for piece in self.pieces]
+        self._initial, self._following = word_piece_texts(
+            self.pieces, settings["clean_up"], settings.get("separate_pieces", False)
+        )
         if settings.get("skip_special_tokens"):
             self._skipped_ids = {*self.special_token_ids.values()} - {self.unknown_id}
         added = {*settings.get("added_tokens", ())}
@@ -198,7 +200,9 @@ class WordPieceTokenizer(_WordTokenizer):
         return normalized
 
     def _join(self, ids: list[int]) -> str:
-        return "".join([*(self._initial[id_] for id_ in ids[:1]), *(self._following[id_] for id_ in ids[1:])])
+        first, others = ids[:1], ids[1:]
+        text = "".join([*(self._initial[id_] for id_ in first), *(self._following[id_] for id_ in others)])
+        return cleaned_text(text) if self._settings.get("clean_up_texts") else text
 
 
 _decomposed = functools.partial(unicodedata.normalize, "NFD")
@@ -228,22 +232,28 @@ def byte_fallback_ids(ids: Mapping[str, int]) -> dict[int, int]:
     return {byte: ids[name] for byte, name in names.items() if name in ids}
 
 
-def initial_text(piece: str, clean_up: bool) -> str:
-    """Return the text of a WordPiece that is the first of its row.
+def word_piece_texts(
+    pieces: Sequence[str], clean_up: bool, separate_pieces: bool
+) -> tuple[list[str], list[str]]:
+    """Return the texts of WordPieces that are the first of their row, and of others.
 
     Args:
-        piece: the piece.
+        pieces: the pieces.
         clean_up: whether there are no spaces before punctuation.
+        separate_pieces: whether there is a space before each piece that is not the first.
     """
-    for old, new in _CLEANED if clean_up else ():
-        piece = piece.replace(old, new)
-    return piece
+    if separate_pieces:
+        return decoded_pieces(pieces, ())
 
+    def cleaned(text: str) -> str:
+        for old, new in _CLEANED if clean_up else ():
+            text = text.replace(old, new)
+        return text
 
-def following_text(piece: str, clean_up: bool) -> str:
-    """Return the text of a WordPiece that is not the first of its row; see `initial_text`."""
-    continues = piece.startswith(_CONTINUES)
-    return initial_text(piece.removeprefix(_CONTINUES) if continues else f" {piece}", clean_up)
+    following = (
+        piece.removeprefix(_CONTINUES) if piece.startswith(_CONTINUES) else f" {piece}" for piece in pieces
+    )
+    return [cleaned(piece) for piece in pieces], [cleaned(text) for text in following]
 
 
 def _merges(content: dict[str, Any]) -> list[tuple[str, ...]]:
