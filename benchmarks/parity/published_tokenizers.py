@@ -13,6 +13,7 @@ import os
 import pathlib
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -397,6 +398,181 @@ def write_albert(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
     (folder / "spiece.model").write_bytes(model)
 
 
+ADDED = [  # tokens with each flag, of which one is not recognised within words
+    *special("[E1]", "<left>", "<word>", lstrip=False),
+    *ordinary("<hl>", normalized=True),
+    *ordinary("<l>", lstrip=True),
+    *ordinary("<r>", rstrip=True, normalized=True),
+    *ordinary("covid", single_word=True, normalized=True),
+    *ordinary("été", single_word=True),
+]
+BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BERT_ROLES = {
+    f"{role}_token": token
+    for role, token in zip(("pad", "unk", "cls", "sep", "mask"), BERT_TOKENS, strict=True)
+}
+
+
+def word_pieces(lines: Sequence[str], size: int, **normalizer: Any) -> tokenizers.Tokenizer:
+    """Return a trained tokenizer of BERT's, whose ids are those of sorted pieces: the trainer's order is random."""
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=list(BERT_TOKENS), show_progress=False
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    pieces = [*BERT_TOKENS, *sorted({*tokenizer.get_vocab()} - {*BERT_TOKENS})]
+    tokenizer.model = models.WordPiece({piece: id_ for id_, piece in enumerate(pieces)}, unk_token="[UNK]")
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(special(*BERT_TOKENS))
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ids
+    )
+    return tokenizer
+
+
+def write_bert(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
+    """Write the files of BERT with added tokens, whose configuration differs from `tokenizer.json` and is applied."""
+    tokenizer = word_pieces(lines, size)
+    tokenizer.add_tokens(ADDED)
+    config = {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False}
+    write(folder, tokenizer, tokenizer_class="BertTokenizer", **config, **BERT_ROLES)
+
+
+def write_bert_backend(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
+    """Write the files of BERT with added tokens, of which `tokenizer.json` is applied; texts are cleaned up."""
+    tokenizer = word_pieces(lines, size, strip_accents=False)
+    tokenizer.add_tokens(ADDED)
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    config = {"do_lower_case": False, "clean_up_tokenization_spaces": True}
+    write(folder, tokenizer, **config, **BERT_ROLES)
+
+
+def write_bert_text(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
+    """Write the older files of a cased BERT: `vocab.txt`, `added_tokens.json` and `special_tokens_map.json`."""
+    vocabulary = word_pieces(lines, size, lowercase=False).get_vocab(with_added_tokens=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    added = {token: len(pieces) + place for place, token in enumerate(("<hl>", "[E1]", "entity"))}
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 512}
+    config["additional_special_tokens"] = ["[E1]", "entity"]
+    for name, content in (
+        ("added_tokens", added),
+        ("special_tokens_map", BERT_ROLES),
+        ("tokenizer_config", config),
+    ):
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def unigrams(lines: Sequence[str], size: int, space: str = SPACE) -> tuple[Any, bytes]:
+    """Return a model of unigrams, and the character map with which it was trained.
+
+    Args:
+        lines: the lines.
+        size: the number of pieces.
+        space: what stands for a space.
+    """
+    folder = pathlib.Path(tempfile.mkdtemp())
+    table = folder / "normalization.tsv"
+    table.write_text("".join(f"{code:X}\t20\n" for code in (9, 10, 13, 0x2581, 0xFEFF)) + "AD\t\nFF21\t41\n")
+    options = {"model_type": "unigram", "byte_fallback": False, "remove_extra_whitespaces": True}
+    options |= {"allow_whitespace_only_pieces": False, "split_digits": False}
+    options |= (
+        {"normalization_rule_name": "nmt_nfkc"} if size >= SMALL else {"normalization_rule_tsv": str(table)}
+    )
+    ids = {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3}
+    proto = sentencepiece_model_pb2.ModelProto.FromString(sentence_piece(lines, size, **options, **ids))
+    shutil.rmtree(folder)
+    pieces: dict[str, float] = {}
+    for piece in proto.pieces:
+        if text := piece.piece.replace(SPACE, space):
+            pieces.setdefault(text, piece.score)
+    return models.Unigram(
+        list(pieces.items()), unk_id=3, byte_fallback=False
+    ), proto.normalizer_spec.precompiled_charsmap
+
+
+def write_unigrams(
+    folder: pathlib.Path,
+    model: Any,
+    steps: Sequence[Any] = (),
+    splits: Sequence[Any] = (),
+    decoder: Any = None,
+    **config: Any,
+) -> None:
+    """Write the files of a tokenizer of unigrams with added tokens."""
+    tokenizer = tokenizers.Tokenizer(model)
+    if steps:
+        tokenizer.normalizer = normalizers.Sequence(list(steps))
+    if splits:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(splits))
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    tokenizer.add_special_tokens(special("<s>", "<pad>", "</s>", "<unk>"))
+    tokenizer.add_special_tokens(special("<mask>", lstrip=True))
+    tokenizer.add_tokens(ADDED)
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ids
+    )
+    roles = {
+        "bos": "<s>",
+        "cls": "<s>",
+        "eos": "</s>",
+        "sep": "</s>",
+        "unk": "<unk>",
+        "pad": "<pad>",
+        "mask": "<mask>",
+    }
+    write(folder, tokenizer, **{f"{name}_token": token for name, token in roles.items()}, **config)
+
+
+def write_xlm_roberta(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
+    """Write the files of XLM-RoBERTa with added tokens."""
+    model, charsmap = unigrams(lines, size)
+    splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, "always")]
+    decoder = decoders.Metaspace(SPACE, "always")
+    steps = [normalizers.Precompiled(charsmap)]
+    write_unigrams(folder, model, steps, splits, decoder, tokenizer_class="XLMRobertaTokenizer")
+
+
+def write_unigram_first(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
+    """Write a file with another character for spaces, which begins texts but does not split them."""
+    model, charsmap = unigrams(lines, size, "_")
+    steps = [normalizers.Precompiled(charsmap)]
+    splits, decoder = [pre_tokenizers.Metaspace("_", "first", split=False)], decoders.Metaspace("_", "first")
+    write_unigrams(folder, model, steps, splits, decoder)
+
+
+def write_unigram_words(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
+    """Write a file whose words have no spaces, with steps of text alone and without a decoder."""
+    model, _ = unigrams(lines, size, "")
+    steps = [
+        normalizers.Strip(),
+        normalizers.Replace("\\", "/"),
+        normalizers.Replace(Regex(r"[0-9]{3,}"), "0"),
+        normalizers.Lowercase(),
+    ]
+    write_unigrams(folder, model, steps, [pre_tokenizers.WhitespaceSplit()])
+
+
+def write_unigram_always(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
+    """Write a file without normaliser, in which every space counts."""
+    model, _ = unigrams(lines, size)
+    splits = [pre_tokenizers.Metaspace(SPACE, "always")]
+    write_unigrams(folder, model, (), splits, decoders.Metaspace(SPACE, "always"))
+
+
+def write_unigram_plain(folder: pathlib.Path, lines: Sequence[str], size: int) -> None:
+    """Write a file without pre-tokenizer, whose pieces have spaces."""
+    model, _ = unigrams(lines, size, " ")
+    steps = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=False, right=True)]
+    write_unigrams(folder, model, steps, (), decoders.Metaspace(SPACE, "never"))
+
+
 WRITERS: dict[str, Callable[[pathlib.Path, Sequence[str], int], None]] = {
     "Llama 3": write_llama_3,
     "Qwen 2.5": write_qwen,
@@ -408,19 +584,35 @@ WRITERS: dict[str, Callable[[pathlib.Path, Sequence[str], int], None]] = {
     "Phi-3": write_phi_3,
     "Gemma": write_gemma,
     "ALBERT": write_albert,
+    "BERT": write_bert,
+    "BERT, tokenizer.json": write_bert_backend,
+    "BERT, vocab.txt": write_bert_text,
+    "XLM-RoBERTa": write_xlm_roberta,
+    "Unigram, first": write_unigram_first,
+    "Unigram, words": write_unigram_words,
+    "Unigram, always": write_unigram_always,
+    "Unigram, plain": write_unigram_plain,
 }
 
 
 def tokens_of(folder: pathlib.Path) -> list[str]:
     """Return the added tokens of a folder."""
+    if not (folder / "tokenizer.json").is_file():
+        return [*json.loads((folder / "added_tokens.json").read_text()), *BERT_TOKENS]
     return [token["content"] for token in json.loads((folder / "tokenizer.json").read_text())["added_tokens"]]
+
+
+def reference_of(folder: pathlib.Path) -> Any:
+    """Return the tokenizer of `transformers`, of the class that a folder names."""
+    import transformers
+
+    name = json.loads((folder / "tokenizer_config.json").read_text())["tokenizer_class"]
+    return getattr(transformers, name).from_pretrained(folder)
 
 
 def expected(folder: pathlib.Path, texts: Sequence[str]) -> dict[str, Any]:
     """Return what `transformers` computes: ids, those with special tokens in texts, and their texts."""
-    import transformers
-
-    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer = reference_of(folder)
     options = {"add_special_tokens": False, "split_special_tokens": True}
     ids = tokenizer(list(texts), **options)["input_ids"]
     with_special = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=False)["input_ids"]
@@ -439,13 +631,17 @@ def main() -> None:
     parser.add_argument(
         "folder", type=pathlib.Path, help="the folder of the folders; those in it are replaced"
     )
-    base = parser.parse_args().folder
+    parser.add_argument("names", nargs="*", help="the types of tokenizers, by default all")
+    arguments = parser.parse_args()
+    base = arguments.folder
     lines = UNICODE.split("\n") * 3 + __doc__.split("\n") * 3
-    for name, writer in WRITERS.items():
-        folder = base / name.replace(" ", "_")
+    for name in arguments.names or WRITERS:
+        writer = WRITERS[name]
+        folder = base / name.replace(", ", "_").replace(" ", "_")
         shutil.rmtree(folder, ignore_errors=True)
         writer(folder, lines, 700)
-        tokens = [token for token in tokens_of(folder) if token.strip()][:5]
+        tokens = [token for token in tokens_of(folder) if token.strip()]
+        tokens = [*tokens[:5], *(token for token in tokens[5:] if token in {each.content for each in ADDED})]
         texts = [line for line in hard_lines(110, tokens, 2) if len(line) < 200][::3]
         content = json.dumps(expected(folder, texts), ensure_ascii=False, separators=(",", ":"))
         (folder / "expected.json").write_text(content + "\n")

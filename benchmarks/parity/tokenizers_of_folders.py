@@ -295,12 +295,12 @@ def compare_published(name: str, count: int) -> dict[str, Any]:
         folder = pathlib.Path(base)
         published_tokenizers.WRITERS[name](folder, training, VOCABULARY)
         tokenizer = text.from_hugging_face(folder)
-        reference = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+        reference = published_tokenizers.reference_of(folder)
         tokens = [token for token in published_tokenizers.tokens_of(folder) if token.strip()]
         model = folder / "tokenizer.model"
         processor = sentencepiece.SentencePieceProcessor(str(model)) if model.is_file() else None
     served = serving.tokenizer_of(tokenizer.model_bytes, {"tokenizer_class": type(tokenizer).__name__})
-    hard = published_tokenizers.hard_lines(HARD_LINES, tokens[:12])
+    hard = published_tokenizers.hard_lines(HARD_LINES, tokens[:20])
     figures: dict[str, Any] = {"hard_lines": len(hard), "real_lines": len(real), "examples": []}
     figures |= dict.fromkeys(DIFFERENCES, 0)
     special_ids = {*tokenizer.special_token_ids.values()}

@@ -103,7 +103,11 @@ def adds_start(folder: Folder) -> bool:
         ValueError: if `tokenizer.json` is damaged or has an unsupported `post_processor`.
     """
     path = pathlib.Path(folder)
-    if components := _components(path):
+    components = _components(path)
+    name = configuration.class_name(path, configuration.read(path))
+    if name in configuration.BERT_CLASSES or (components is None and (path / "vocab.txt").is_file()):
+        return True
+    if components:
         return components.template.start is not None
     return (path / _LLAMA_FILE).is_file() and bool(configuration.read(path).get("add_bos_token", True))
 

@@ -12,19 +12,22 @@ from keras_transformer.text.tokenizers import component_settings, configuration,
 from keras_transformer.text.tokenizers.character_map import character_map, is_own
 from keras_transformer.text.tokenizers.components import Components, in_order, read_object
 from keras_transformer.text.tokenizers.hugging_face import Folder
+from keras_transformer.text.tokenizers.sentence_piece_model import read_model
 from keras_transformer_serving.text.base import WHITE_SPACE
+from keras_transformer_serving.text.sentence_piece import character_normalizer
 
 _TYPES = sentencepiece_model_pb2.ModelProto.SentencePiece
 _T5_FILE = "spiece.model"
 _T5_CLASSES = ("AlbertTokenizer", "MT5Tokenizer", "PegasusTokenizer", "T5Tokenizer")
 _SENTINEL = "<extra_id_"
 _SPACE = "\u2581"
+_NO_SPACES = (*range(0x1C, 0x20), 0x85)  # white space in Python, but not in Unicode or in SentencePiece
+# Regular expressions with one meaning in all libraries: sequences of characters and sets of characters, some repeated.
 _ORDINARY = r"[^\\\[\](){}.*+?^$|]"
 _ESCAPED = r"\\[nrts.\\()\[\]{}*+?|^$]"
-# Regular expressions with one meaning in all libraries: sequences of characters and sets of characters, some repeated.
-_SIMPLE_REGEX = re.compile(
-    rf"(?:(?:{_ORDINARY}|{_ESCAPED}|\[(?:[^\\\[\]^&-]|\\[nrt\\\[\]])+\])(?:\{{\d+(?:,\d*)?\}}|\+)?)+"
-)
+_MEMBER = r"(?:[^\\\[\]^&-]|\\[nrt\\\[\]])"
+_SET = rf"\[(?:{_MEMBER}(?:-{_MEMBER})?)+\]"
+_SIMPLE_REGEX = re.compile(rf"(?:(?:{_ORDINARY}|{_ESCAPED}|{_SET})(?:\{{\d+(?:,\d*)?\}}|\+)?)+")
 
 
 def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str], dict[str, Any]]:
@@ -213,7 +216,15 @@ def _charsmap(components: Components) -> bytes | None:
             return None
     if _metaspace(components, split[-1]) != {"replacement": _SPACE, "prepend_scheme": "always"}:
         return None
-    return character_map(steps, len(split) == 2)
+    charsmap = character_map(steps, len(split) == 2)
+    return charsmap if charsmap is not None and _maps_white_space(charsmap) else None
+
+
+def _maps_white_space(charsmap: bytes) -> bool:
+    """Return whether a map replaces all white space by spaces, except U+0085, which is none in SentencePiece."""
+    processor = read_model(character_normalizer(charsmap), with_padding=False)
+    characters = [chr(code) for code in range(0x3001) if chr(code).isspace() and code not in _NO_SPACES]
+    return {*processor.normalize("".join(characters))} == {" "}
 
 
 def _collapses_spaces(step: Mapping[str, Any]) -> bool:
@@ -303,6 +314,10 @@ def _pre_tokenizers(components: Components) -> list[dict[str, Any]]:
         ["Metaspace"],
         ["WhitespaceSplit", "Metaspace"],
     ):
+        components.unsupported("pre_tokenizer")
+    # `tokenizers` does not begin a text with a space where these change its beginning.
+    changes_start = {"Replace", "Strip"} & {step["type"] for step in components.steps("normalizer")}
+    if changes_start and any(step.get("prepend_scheme") == "first" for step in steps):
         components.unsupported("pre_tokenizer")
     return [
         {"type": "Metaspace", **_metaspace(components, step), "split": step.get("split", True)}

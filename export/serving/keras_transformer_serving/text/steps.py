@@ -55,7 +55,7 @@ def _normalizer_step(step: Step, own_map: Callable[[], bytes]) -> Callable[[str]
             charsmap = step.get("precompiled_charsmap")
             content = own_map() if charsmap is None else base64.b64decode(charsmap)
             processor = sentencepiece.SentencePieceProcessor(model_proto=character_normalizer(content))
-            return processor.normalize  # type: ignore[no-any-return]
+            return processor.normalize
         case other:
             raise ValueError(f"`normalizers` must be Replace, Strip or Precompiled. Received: {other}")
 
@@ -98,7 +98,8 @@ def pre_tokenizer(steps: Sequence[Step]) -> Callable[[str, bool], list[str]]:
         words = [word for word in words if word]
         if metaspace is None:
             return words
-        scheme, parts = metaspace["prepend_scheme"], []
+        scheme = metaspace["prepend_scheme"]
+        parts: list[str] = []
         for place, word in enumerate(words):
             word = word.replace(" ", space)
             needs_space = scheme == "always" or (scheme == "first" and first and place == 0)
