@@ -149,6 +149,7 @@ BERT_CLASSES = frozenset(
         "SqueezeBert",
     ]
 )
+_BYTE_LEVEL_CLASSES = frozenset(["BartTokenizer", "GPT2Tokenizer", "RobertaTokenizer"])
 _METASPACE_CLASSES = frozenset(
     f"{name}Tokenizer" for name in ["Albert", "Camembert", "MT5", "T5", "XLMRoberta"]
 )
@@ -156,7 +157,9 @@ _METASPACE_CLASSES = frozenset(
 _ANY_CLASS = (None, "PreTrainedTokenizer", "TokenizersBackend")
 _CLASSES_OF_MODELS = {
     **dict.fromkeys(["bert", "convbert", "distilbert", "electra", "mobilebert"], "BertTokenizer"),
+    **dict.fromkeys(["bart", "roberta"], "RobertaTokenizer"),
     "albert": "AlbertTokenizer",
+    "gpt2": "GPT2Tokenizer",
     "bert-japanese": "BertJapaneseTokenizer",
     "camembert": "CamembertTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
@@ -250,6 +253,13 @@ def with_components_of_class(
             },
             "pre_tokenizer": {"type": "BertPreTokenizer"},
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        }
+    elif name in _BYTE_LEVEL_CLASSES and components.model_type == "BPE":
+        add_prefix_space = config.get("add_prefix_space") or False
+        changed = {
+            "normalizer": None,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "use_regex": True},
+            "decoder": {"type": "ByteLevel"},
         }
     elif name in _METASPACE_CLASSES:
         has_prefix = name in ("T5Tokenizer", "MT5Tokenizer") or config.get("add_prefix_space", True)

@@ -184,7 +184,7 @@ def read_byte_pair(folder: Folder) -> Pairs:
     """Read a byte-level BPE tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`."""
     path = pathlib.Path(folder)
     config = configuration.checked(path)
-    components = _components(path)
+    components = _pairs_with_configuration(path, config)
     settings: dict[str, Any] = {"add_prefix_space": config.get("add_prefix_space", False)}
     if components:
         pieces, merges, model = _pairs_of_json(components, component_settings.BYTE_PAIR)
@@ -217,7 +217,7 @@ def read_byte_fallback(folder: Folder) -> Pairs:
     path = pathlib.Path(folder)
     config = configuration.checked(path)
     roles = _roles(config, _NAMES)
-    if components := _components(path):
+    if components := _pairs_with_configuration(path, config):
         pieces, merges, _ = _pairs_of_json(components, component_settings.BYTE_FALLBACK)
         scheme = prepend_scheme(components)
         roles |= components.template.roles
@@ -251,6 +251,17 @@ def read_character_pair(folder: Folder) -> Pairs:
     # The only special token is also the end token.
     special_tokens = dict.fromkeys(("unknown", "end"), unknown)
     return pieces, merges, {"lowercase": lowercase, "special_tokens": special_tokens}
+
+
+def _pairs_with_configuration(path: pathlib.Path, config: Mapping[str, Any]) -> Components | None:
+    """Return the components of `tokenizer.json`, if a folder has it, as its class and its configuration change them."""
+    components = _components(path)
+    if components is None:
+        return None
+    name = configuration.class_name(path, config)
+    components = configuration.with_components_of_class(components, name, config)
+    vocabulary = (components.content.get("model") or {}).get("vocab") or {}
+    return configuration.with_added_tokens(components, path, config, vocabulary)
 
 
 def _pairs_of_json(components: Components, table: component_settings.Table) -> Pairs:
