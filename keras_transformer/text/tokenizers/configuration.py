@@ -301,7 +301,7 @@ def with_added_tokens(
 ) -> Components:
     """Return components with the added tokens of all files of a folder, as in `tokenizer.json`.
 
-    Tokens that no file numbers follow the others.
+    Tokens that no file numbers follow the others, in the order of the files: their ids depend on it.
 
     Args:
         components: those of the tokenizer.
@@ -312,19 +312,20 @@ def with_added_tokens(
     tokens = {token["content"]: dict(token) for token in components.added_tokens}
     special = [content for content in _contents(config) if content]
     if (file := path / ADDED_TOKENS).is_file() and "added_tokens_decoder" not in config:
-        for content, id_ in read_object(file).items():
+        for content, id_ in sorted(read_object(file).items(), key=lambda item: item[1]):
             is_special = content in special
             token = {"content": content, "id": id_, "special": is_special, "normalized": not is_special}
             tokens.setdefault(content, token)
-    for id_, token in (config.get("added_tokens_decoder") or {}).items():
+    for id_, token in sorted(
+        (config.get("added_tokens_decoder") or {}).items(), key=lambda item: int(item[0])
+    ):
         tokens[token["content"]] = {**token, "id": int(id_)}
     ids = {**vocabulary, **{content: token["id"] for content, token in tokens.items()}}
     for content, flags in _contents(config).items():
         if content and content not in tokens:
             id_ = ids.setdefault(content, max(ids.values(), default=-1) + 1)
             tokens[content] = {"normalized": False, **flags, "content": content, "id": id_, "special": True}
-    ordered = sorted(tokens.values(), key=lambda token: token["id"])
-    return dataclasses.replace(components, content={**components.content, "added_tokens": ordered})
+    return dataclasses.replace(components, content={**components.content, "added_tokens": [*tokens.values()]})
 
 
 def _contents(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
