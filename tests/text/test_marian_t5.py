@@ -124,6 +124,7 @@ class TestT5:
         scores = [[piece, processor.get_score(id_)] for id_, piece in enumerate(pieces_of(t5_model))]
         added = [{"id": id_, "content": expected.vocabulary[id_]} for id_ in (0, 1, 2)]
         added += [{"id": expected.piece_to_id(sentinel), "content": sentinel} for sentinel in SENTINELS]
+        added.sort(key=lambda token: token["id"])  # their ids follow their order
         spec = sentencepiece_model_pb2.ModelProto.FromString(t5_model).normalizer_spec
         charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
         content = {

@@ -96,6 +96,7 @@ WITHOUT_EFFECT = frozenset(
         "trim_offsets",
         "truncation",
         "truncation_strategy",
+        "unk_id",
         "use_default_system_prompt",
         "use_fast",
         "verbose",
