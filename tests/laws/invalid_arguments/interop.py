@@ -279,9 +279,9 @@ invalid(
         {"head": models.SequenceClassifier, "num_classes": 3, "pooling": "mean"},
         "`model` must be supported by …pooling='mean'",
     ),
-    (
-        {"head": models.MaskedLanguageModel, "head_activation": "relu", "head_epsilon": 1e-3},
-        "`model` must be supported by …head_activation=",
-    ),
+    *[
+        ({"head": models.MaskedLanguageModel, name: value}, f"`model` must be supported by …{name}=")
+        for name, value in (("head_activation", "relu"), ("head_epsilon", 1e-3))
+    ],
     name="to_hugging_face of a BERT",
 )

@@ -423,8 +423,8 @@ for model in (SpeechEncoder(**SPEECH), CTC(SpeechEncoder(**SPEECH), 5)):
             "`lengths` must be integers of shape (B), B = 2. Received: …shape=(1,)",
         ),
         (
-            {"lengths": np.ones(2, "float32")},
-            "`lengths` must be integers of shape (B), B = 2. Received: …dtype=float32",
+            {"lengths": np.full(2, 1.5, "float32")},
+            "`lengths` must be integers. Received: 1.5 at row 0",
         ),
         ({"lengths": np.array([-1, 2])}, "`lengths` must be at least 0. Received: -1 at row 0"),
         name=f"{type(model).__name__} call",
