@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -32,6 +33,12 @@ each_generating = pytest.mark.parametrize(
 )
 
 
+@functools.cache
+def model_of(folder):
+    """Return the model of a folder, which the tests share and do not change."""
+    return interop.from_hugging_face(folder)
+
+
 def inputs_of(expected):
     """Return the inputs of a call."""
     if "frames" in expected:
@@ -55,7 +62,7 @@ def assert_equal_until_the_end(model, found, expected):
 
 @each_folder
 def test_outputs_equal_transformers(folder):
-    model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
+    model, expected = model_of(folder), np.load(folder / "expected.npz")
     found = ops.convert_to_numpy(model(inputs_of(expected)))
     if (
         "target" not in expected and found.shape[:2] == expected["ids"].shape
@@ -73,7 +80,7 @@ def test_outputs_equal_transformers(folder):
 @pytest.mark.parametrize("search", SEARCHES)
 @each_generating
 def test_generated_ids_equal_transformers(folder, search):
-    model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
+    model, expected = model_of(folder), np.load(folder / "expected.npz")
     source = expected["frames" if "frames" in expected else "ids"]
     mask = None if "target" in expected else source != pad_id_of(folder)
     found = generation.generate(model, source, SEARCHES[search], max_new_tokens=8, padding_mask=mask).best
@@ -93,7 +100,7 @@ def test_a_padding_token_within_a_text_is_read():
 
 def test_texts_longer_than_the_original_length_need_long_factors():
     folder = FOLDERS[0].with_name("Phi3ForCausalLM")
-    short, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
+    short, expected = model_of(folder), np.load(folder / "expected.npz")
     scaling = dataclasses.replace(short.scaling, use_long_factors=True)
     model = interop.from_hugging_face(folder, scaling=scaling, max_length=None)
     assert (short.max_length, model.max_length) == (32, 64)
@@ -110,7 +117,7 @@ def test_texts_longer_than_the_original_length_need_long_factors():
 @pytest.mark.slow_variants
 @each_decoder
 def test_prompts_padded_on_the_left_are_continued_alike(folder):
-    model, expected = interop.from_hugging_face(folder), np.load(folder / "expected.npz")
+    model, expected = model_of(folder), np.load(folder / "expected.npz")
     pad_id = pad_id_of(folder)
     ids = np.stack([np.roll(row, (row == pad_id).sum()) for row in expected["ids"]])
     found = generation.generate(model, ids, max_new_tokens=8, padding_mask=ids != pad_id).best
@@ -120,7 +127,7 @@ def test_prompts_padded_on_the_left_are_continued_alike(folder):
 @pytest.mark.slow_variants
 @each_decoder
 def test_cached_decoding_beyond_the_window_equals_uncached(folder):
-    model = interop.from_hugging_face(folder)
+    model = model_of(folder)
     ids = np.random.default_rng(0).integers(3, 40, (2, 13))
     expected = ops.convert_to_numpy(model(ids))
     cache, found = model.empty_cache(2, 13), []
@@ -133,7 +140,7 @@ def test_cached_decoding_beyond_the_window_equals_uncached(folder):
 
 @each_folder
 def test_weights_are_written_as_they_were_read(folder, tmp_path):
-    model, config = interop.from_hugging_face(folder), json.loads((folder / "config.json").read_text())
+    model, config = model_of(folder), json.loads((folder / "config.json").read_text())
     # mT5 is a T5 v1.1.
     model_type = {"mt5": "t5"}.get(config["model_type"], config["model_type"])
     written = interop.to_hugging_face(model, tmp_path / "model", model_type)
