@@ -5,6 +5,8 @@ BIN := .venv/bin
 PROJECTS := pyproject.toml export/serving/pyproject.toml
 # TensorFlow reads its log level when Keras imports it, before a command could set it.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Each worker and each program that tests start would compile every module again if files of bytecode were off.
+export PYTHONDONTWRITEBYTECODE :=
 # A stamp for each Python: an environment of another one is made anew.
 INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_ALL := .venv/.installed-all-$(VERSION)
