@@ -129,7 +129,7 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
         components, name = _word_pieces_of_text(path, name, config)
     components = configuration.with_components_of_class(components, name, config)
     components = configuration.with_added_tokens(
-        components, path, config, components.content["model"].get("vocab") or {}
+        components, path, config, (components.content.get("model") or {}).get("vocab") or {}
     )
     model = components.model(component_settings.WORD_PIECE)
     pieces = components.pieces(model.get("vocab"))

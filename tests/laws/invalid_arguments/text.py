@@ -355,10 +355,6 @@ for class_, content, changes_of_model, changes in (
             ({"decoder": {"type": "WordPiece"}}, "… Received: decoder `WordPiece`"),
             ({"decoder": None}, "… Received: decoder null"),
             ({"post_processor": {"type": "Foo"}}, "… Received: post_processor `Foo`"),
-            (
-                {"added_tokens": [{"id": len(GPT2), "content": "<x>", "single_word": True}]},
-                "… Received: single_word=True for '<x>'",
-            ),
         ],
     ),
     (
@@ -405,8 +401,11 @@ for class_, rows in {
     ],
     WordPieceTokenizer: [
         ({"vocab_txt": b"[PAD]\n\xff"}, "…vocab.txt must be UTF-8"),
-        ({"vocab_txt": "[PAD]\na\nb"}, "…token for 'unknown'"),
-        ({"vocab_txt": "a\nb"}, "…token for 'pad' or 'end'"),
+        (
+            {"vocab_txt": "[PAD]\na\nb"},
+            "`vocabulary` must hold every special token… without {'unknown': '[UNK]'}",
+        ),
+        ({"vocab_txt": "a\nb"}, "`vocabulary` must hold every special token… without {'unknown': '[UNK]'}"),
     ],
     ByteTokenizer: [
         (
@@ -433,7 +432,7 @@ for class_, rows in {
             "…must have separate_vocabs=False. Received: separate_vocabs=True",
         ),
         ({"vocab_json": {}, "source_spm": b""}, NO_PIECES),
-        ({"spiece_model": b"damaged"}, "`model` must be a SentencePiece model… Received: "),
+        ({"spiece_model": b"damaged"}, "…spiece.model must be a SentencePiece model… Received: "),
     ],
 }.items():
     invalid(loaded, {"class_": class_}, *rows, name=f"{class_.__name__}.from_files")
@@ -475,7 +474,6 @@ for folder, keys, content, message in (
     ("Llama_3", ("model",), {"type": "WordLevel"}, "model type `WordLevel`"),
     ("Llama_3", ("model",), {"dropout": 0.1}, "dropout=0.1"),
     ("Llama_2", ("model",), {"ignore_merges": True}, "ignore_merges=True"),
-    ("Phi-3", ("added_tokens", 0), {"single_word": True}, "single_word=True for '<unk>'"),
 ):
     invalid(
         lambda name, keys, content: published(name, *keys, **content),
