@@ -140,7 +140,6 @@ def read_model(
         )
     config = _read_config(folder)
     architecture = _architecture(folder, config, model_classes)
-    warn_of_unknown(folder / CONFIG, config, architecture.keys)
     if architecture.encoder is not None and "pad_id" in architecture.settings:
         pad_id = _pad_id_of_tokenizer(folder)
         config = config if pad_id is None else {**config, "pad_token_id": pad_id}
@@ -169,6 +168,7 @@ def read_model(
         }
         tensors = {**{name: tensors[other] for name, other in copies.items()}, **tensors}
     _check(folder, architecture, parameters, tensors)
+    warn_of_unknown(folder / CONFIG, config, architecture.keys)  # of a folder without errors
     memory.trim()  # initializers leave free memory in parts
     scales = scales_of(model)
     for name, parameter in parameters.items():

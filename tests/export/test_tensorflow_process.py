@@ -85,8 +85,8 @@ def test_invalid_values_are_rejected_without_starting_a_process(monkeypatch, tmp
     for function, name in ((export.saved_model_of, "new"), (export.onnx_model, "new.onnx")):
         with pytest.raises(ValueError, match=r"`model` must be a keras\.Model"):
             function(None, tmp_path / name)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'say'"):
-        export.onnx(None, tmp_path / "new", say=print)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'progress'"):
+        export.onnx(None, tmp_path / "new", progress=print)
 
 
 @pytest.mark.backend_neutral
