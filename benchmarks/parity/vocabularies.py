@@ -340,9 +340,11 @@ def write_bert(name: str, vocabulary: Vocabulary, folder: pathlib.Path) -> None:
         for id_, (piece, type_) in enumerate(zip(vocabulary.pieces, vocabulary.types, strict=True))
     }
     flags = dict.fromkeys(("clean_text", "handle_chinese_chars", "lowercase"), True)
+    # GGUF has a default for the end token, which BERT's tokenizer does not have.
+    config = {name: token for name, token in vocabulary.config.items() if name != "eos_token"}
     write_json(
         folder,
-        {**vocabulary.config, "tokenizer_class": "BertTokenizer", "do_lower_case": True},
+        {**config, "tokenizer_class": "BertTokenizer", "do_lower_case": True},
         added_tokens=vocabulary.added_tokens(),
         normalizer={"type": "BertNormalizer", **flags, "strip_accents": None},
         pre_tokenizer={"type": "BertPreTokenizer"},
