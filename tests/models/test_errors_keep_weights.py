@@ -57,6 +57,14 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.fixture(autouse=True)
+def interrupts_are_handled():
+    """Handle SIGINT as in a terminal; a program in the background may ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 @pytest.mark.parametrize("event", [fail, interrupt], ids=lambda event: event.__name__)
 @pytest.mark.parametrize("at", [0, 2])
