@@ -201,13 +201,14 @@ class SpeechToText(SpeechTask, ForwardPipeline):
     def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
         """Return noise as inputs of an export's signatures; see `Pipeline`."""
         check_no_texts(self, texts)
-        random, rate = np.random.default_rng(0), self.model.sample_rate
+        random = np.random.default_rng(0)
+        duration = int(min(self.max_seconds, 1) * self.model.sample_rate)
         audio = [
             {
                 "audio": 0.1 * random.normal(size=(len(lengths), max(lengths))).astype("float32"),
                 "lengths": np.array(lengths, "int64"),
             }
-            for lengths in ([rate, rate // 2, rate - 77], [rate // 2])
+            for lengths in ([duration, duration // 2, duration - 77], [duration // 2])
         ]
         return {FORWARD: audio, DEFAULT: audio}
 

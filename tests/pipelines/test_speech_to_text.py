@@ -103,6 +103,12 @@ def test_bad_audio_has_one_clear_error_and_does_not_change_other_texts(recognize
         recognize("missing.wav")
 
 
+def test_audio_of_examples_is_not_too_long(recognize):
+    short = pipelines.SpeechToText(recognize.model, BYTES, max_seconds=0.25)
+    for audio, lengths in (example.values() for example in short.example_inputs()["serving_default"]):
+        assert not any(short.preprocess(audio, lengths).error.numpy())
+
+
 def test_models_and_tokenizers_that_do_not_fit_raise_errors():
     frames = models.CTC(models.SpeechEncoder(**SIZES, num_features=5), BYTES.vocabulary_size)
     audio = models.CTC(models.SpeechEncoder(**SIZES), 7)

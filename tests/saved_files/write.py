@@ -178,21 +178,54 @@ def encoder(tokenizer=BYTES):
     return tiny(models.BERT, tokenizer, max_length=24)
 
 
-# Functions that create each pipeline.
+def translate(generation="greedy", tokenizer=BYTES, **options):
+    ids = {name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")}
+    model = tiny(models.Transformer, tokenizer, **ids)
+    return pipelines.TextToText(
+        model, tokenizer, generation, max_new_tokens=6, max_source_tokens=24, **options
+    )
+
+
+def write_text(generation="greedy", **options):
+    model = tiny(models.GPT, max_length=32, pad_id=BYTES.pad_id, end_id=BYTES.end_id)
+    return pipelines.TextGeneration(
+        model, BYTES, generation, max_new_tokens=6, max_source_tokens=24, **options
+    )
+
+
+def features():
+    return layers.LogMelSpectrogram(num_mels=8, sample_rate=1000, window_length=50, hop_length=20)
+
+
+# Functions that create each pipeline, by the name of its class, with a suffix for others of one class.
 PIPELINE_CASES = {
-    "TextToText": lambda: pipelines.TextToText(
-        tiny(models.Transformer, pad_id=BYTES.pad_id, start_id=BYTES.start_id, end_id=BYTES.end_id),
-        BYTES,
-        kt.generation.Beam(2, num_return=2),
-        constraints=[kt.generation.NoRepeatNGram(2)],
-        max_new_tokens=6,
-        max_source_tokens=24,
+    "TextToText": lambda: translate(
+        kt.generation.Beam(2, num_return=2), constraints=[kt.generation.NoRepeatNGram(2)]
     ),
-    "TextGeneration": lambda: pipelines.TextGeneration(
-        tiny(models.GPT, max_length=32, pad_id=BYTES.pad_id, end_id=BYTES.end_id),
+    "TextToText_int8": lambda: translate(long_texts="split"),
+    "TextToText_languages": lambda: translate(
+        tokenizer=kt.text.MarianT5Tokenizer.from_files(FOLDER.parent / "interop" / "folders" / "NLLB"),
+        source_language="spa_Latn",
+        target_language="eng_Latn",
+    ),
+    "TextGeneration": write_text,
+    "TextGeneration_sampling": lambda: write_text(
+        kt.generation.Sample(temperature=0.8, top_k=20, num_return=2, seed=3),
+        constraints=[kt.generation.MinNewTokens(2)],
+    ),
+    "SpeechToText": lambda: pipelines.SpeechToText(
+        randomised(models.CTC(models.SpeechEncoder(**SIZES, features=features()), BYTES.vocabulary_size)),
+        BYTES,
+        max_seconds=0.5,
+    ),
+    "SpeechToText_generating": lambda: pipelines.SpeechToText(
+        tiny(models.Whisper, max_source_length=20, max_length=8, pad_id=0, start_id=2, end_id=3),
         BYTES,
         max_new_tokens=6,
-        max_source_tokens=24,
+        max_seconds=0.4,
+    ),
+    "Reranking": lambda: pipelines.Reranking(
+        randomised(models.SequenceClassifier(encoder(PIECES), 1)), PIECES, long_texts="window"
     ),
     "TextClassification": lambda: pipelines.TextClassification(
         randomised(models.SequenceClassifier(encoder(), 3)),
@@ -210,6 +243,11 @@ PIPELINE_CASES = {
     "Embedding": lambda: pipelines.Embedding(encoder(PIECES), PIECES),
     "ImageClassification": lambda: pipelines.ImageClassification(randomised(CASES["vit"][0]())),
     "NodeClassification": lambda: pipelines.NodeClassification(randomised(CASES["gat"][0]())),
+}
+# Precisions of exports that are not of float32 alone.
+PRECISIONS = {
+    "TextClassification": ("float32", "int8"),
+    "TextToText_int8": ("float32", "float16", "int8"),
 }
 
 
@@ -250,7 +288,7 @@ def write_pipeline(name, folder):
     """Write the saved pipeline and the export of a case."""
     pipeline = PIPELINE_CASES[name]()
     pipeline.save(folder / "pipeline")
-    precisions = ("float32", "int8") if name == "TextClassification" else ("float32",)
+    precisions = PRECISIONS.get(name, ("float32",))
     kt.export.bundle(pipeline, folder / "export", precisions=precisions, name="m")
 
 
