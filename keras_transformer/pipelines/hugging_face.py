@@ -20,6 +20,7 @@ from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TE
 from keras_transformer.pipelines.reranking import Reranking
 from keras_transformer.pipelines.speech_to_text import SpeechToText
 from keras_transformer.pipelines.text_generation import TextGeneration
+from keras_transformer.text.tokenizers.hugging_face import tokenizer_class
 from keras_transformer_options.arguments import check
 from keras_transformer_serving import files
 from keras_transformer_serving.text import chat
@@ -264,10 +265,19 @@ def _camembert(folder: pathlib.Path, **options: Any) -> text.MarianT5Tokenizer:
     return text.MarianT5Tokenizer.from_files(folder, **options)
 
 
+def _bart(folder: pathlib.Path, **options: Any) -> text.Tokenizer:
+    """Read BART's tokenizer: its sources begin with the start token, its targets with the end token."""
+    start, end = "<s>", "</s>"
+    if tokenizer_class(folder) == "WordPieceTokenizer":
+        tokenizer = text.from_hugging_face(folder)
+        start, end = (tokenizer.id_to_piece(id_) for id_ in (tokenizer.start_id, tokenizer.end_id))
+    return text.from_hugging_face(folder, start=end, source_prefix=[start], **options)
+
+
 _ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
 # The function that reads the tokenizer, and its options, of model types whose files leave something open.
 _READERS: dict[str, tuple[Callable[..., text.Tokenizer], dict[str, Any]]] = {
-    "bart": (text.from_hugging_face, {"start": "</s>", "source_prefix": ["<s>"]}),
+    "bart": (_bart, {}),
     **dict.fromkeys(("mbart", "m2m_100"), (text.MarianT5Tokenizer.from_files, {})),
     "roberta": (text.from_hugging_face, _ROBERTA),
     "xlm-roberta": (text.MarianT5Tokenizer.from_files, _ROBERTA),

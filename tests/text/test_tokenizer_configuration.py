@@ -1,0 +1,87 @@
+"""The configuration files beside a vocabulary are applied, known to have no effect, refused or reported.
+
+The ids are those of `transformers` 5, by the classes that the files name.
+"""
+
+import warnings
+
+import pytest
+
+from keras_transformer import text
+from tests.text.tokenizer_files import BERT_JSON, PIECES, write
+
+VOCABULARY = "\n".join(PIECES) + "\n"
+CASED = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+
+
+def test_the_class_decides_whether_the_configuration_is_applied(tmp_path):
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}
+    write(tmp_path, tokenizer_json=BERT_JSON, tokenizer_config_json=config)
+    by_file = text.from_hugging_face(tmp_path)
+    write(tmp_path, tokenizer_json=BERT_JSON, tokenizer_config_json=CASED)
+    by_class = text.from_hugging_face(tmp_path)
+    assert by_file.pieces("T H") == ["[UNK]", "h"]  # lower-cased, and there is no "t"
+    assert by_class.pieces("T H") == ["T", "[UNK]"]
+
+
+def test_a_vocabulary_of_another_class_is_refused_by_name(tmp_path):
+    for name in ("BertJapaneseTokenizer", "PhobertTokenizer"):
+        write(tmp_path, vocab_txt=VOCABULARY, tokenizer_config_json={"tokenizer_class": name})
+        with pytest.raises(
+            ValueError, match=f"must have a tokenizer_class .* Received: tokenizer_class='{name}'"
+        ):
+            text.from_hugging_face(tmp_path)
+    write(tmp_path, vocab_txt=VOCABULARY, tokenizer_config_json={"tokenizer_class": "ElectraTokenizerFast"})
+    assert text.from_hugging_face(tmp_path).pieces("Hello") == ["hel", "##lo"]
+
+
+def test_unknown_keys_are_reported_once_and_unsupported_values_refused(tmp_path):
+    known = {"model_max_length": 512, "padding_side": "left", "never_split": None, "image_token": "[MASK]"}
+    write(tmp_path, vocab_txt=VOCABULARY, tokenizer_config_json={**CASED, **known})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text.from_hugging_face(tmp_path)
+    write(tmp_path, vocab_txt=VOCABULARY, tokenizer_config_json={**CASED, "jumanpp_kwargs": 3, "sudachi": 4})
+    with pytest.warns(UserWarning, match="not known, and not applied: jumanpp_kwargs=3, sudachi=4") as found:
+        text.from_hugging_face(tmp_path)
+    assert len(found) == 1
+    write(tmp_path, vocab_txt=VOCABULARY, tokenizer_config_json={**CASED, "never_split": ["hel"]})
+    with pytest.raises(ValueError, match=r"must have never_split=\[\]. Received: never_split=\['hel'\]"):
+        text.from_hugging_face(tmp_path)
+
+
+def test_decoded_word_pieces_are_cleaned_up_and_without_special_tokens(tmp_path):
+    write(tmp_path, vocab_txt=VOCABULARY, tokenizer_config_json=CASED)
+    tokenizer = text.from_hugging_face(tmp_path)
+    ids = [
+        tokenizer.piece_to_id(piece) for piece in ("[CLS]", "hel", "##lo", ",", "[UNK]", "[MASK]", "o", "?")
+    ]
+    assert (
+        tokenizer.detokenize(ids).numpy() == b"hello, [UNK] o?"
+    )  # as `tokenizers` writes them, but for [UNK]
+
+
+def test_a_file_of_unigrams_keeps_spaces_without_a_normalizer(tmp_path):
+    metaspace = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True}
+    scores = [["<unk>", 0.0], ["</s>", 0.0], ["_", -1.0], ["a", -2.0], ["_a", -2.5], ["▁", -3.0]]
+    file = {
+        "pre_tokenizer": metaspace,
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": scores},
+        "decoder": {name: value for name, value in metaspace.items() if name != "split"},
+        "added_tokens": [{"id": 1, "content": "</s>", "special": True}],
+    }
+    write(tmp_path, tokenizer_json=file, tokenizer_config_json={"eos_token": "</s>", "pad_token": "</s>"})
+    tokenizer = text.from_hugging_face(tmp_path)
+    assert tokenizer.pieces("a  a ▁_a ") == ["_a", "_", "_a", "_", "▁", "_a", "_"]
+    assert tokenizer.detokenize(tokenizer.tokenize("a  a")).numpy() == b"a  a"
+    first = {
+        **file,
+        "pre_tokenizer": {**metaspace, "prepend_scheme": "first"},
+        "normalizer": {"type": "Strip"},
+    }
+    first["normalizer"] |= {"strip_left": True, "strip_right": True}
+    write(tmp_path, tokenizer_json=first)
+    with pytest.raises(
+        ValueError, match="must have a pre_tokenizer that is supported .* prepend_scheme='first'"
+    ):
+        text.from_hugging_face(tmp_path)
