@@ -3,6 +3,7 @@
 import inspect
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from keras_transformer.pipelines.reranking import Reranking
 from keras_transformer.pipelines.speech_to_text import SpeechToText
 from keras_transformer.pipelines.text_generation import TextGeneration
 from keras_transformer.text.tokenizers.hugging_face import tokenizer_class
-from keras_transformer_options.arguments import check
+from keras_transformer_options.arguments import check, is_integer
 from keras_transformer_serving import files
 from keras_transformer_serving.text import chat
 
@@ -167,6 +168,7 @@ def _pipeline(
         arguments["tokenizer"] = _tokenizer(
             folder, pipeline, model, special_tokens_in_text=pipeline is Reranking
         )
+        _warn_of_truncation(folder, pipeline, model)
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
     if getattr(arguments.get("tokenizer"), "languages", {}):
         arguments |= _languages(folder, **arguments)
@@ -234,6 +236,28 @@ def _tokenizer(folder: pathlib.Path, pipeline: Any, model: Any, **arguments: boo
     return tokenizer.with_arguments(**changed) if changed else tokenizer
 
 
+def _warn_of_truncation(folder: pathlib.Path, pipeline: Any, model: Any) -> None:
+    """Warn of settings of truncation that differ from those of calls with truncate=True, which keep first tokens."""
+    file = folder / "tokenizer_config.json"
+    config = files.read_json(file) if file.is_file() else {}
+    if pipeline in (SpeechToText, TextGeneration):  # prompts keep their last tokens
+        return
+    positions = getattr(getattr(model, "encoder", model), "max_length", None) or _SOURCE_TOKENS
+    length, side = config.get("model_max_length"), config.get("truncation_side")
+    differing: dict[str, Any] = {}
+    if is_integer(length) and length < positions:
+        differing["model_max_length"] = length
+    if side == "left":
+        differing["truncation_side"] = side
+    if differing:
+        shown = ", ".join(f"{name}={value!r}" for name, value in differing.items())
+        warnings.warn(
+            f"`{file}` has settings of truncation that are not applied: {shown}. A call with truncate=True keeps the "
+            f"first tokens, as many as the model reads",
+            stacklevel=6,
+        )
+
+
 def _languages(
     folder: pathlib.Path, model: Any, tokenizer: text.Tokenizer, constraints: Sequence[Any], **_: Any
 ) -> dict[str, Any]:
@@ -274,6 +298,7 @@ def _bart(folder: pathlib.Path, **options: Any) -> text.Tokenizer:
     return text.from_hugging_face(folder, start=end, source_prefix=[start], **options)
 
 
+_SOURCE_TOKENS = 512  # of a model without a maximum length
 _ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
 # The function that reads the tokenizer, and its options, of model types whose files leave something open.
 _READERS: dict[str, tuple[Callable[..., text.Tokenizer], dict[str, Any]]] = {

@@ -195,6 +195,19 @@ def write_bert(folder, make=lambda encoder: encoder, pieces=PIECES):
     return model
 
 
+@pytest.mark.parametrize(
+    "settings", [{"model_max_length": 8}, {"truncation_side": "left"}, {"model_max_length": 16}]
+)
+def test_settings_of_truncation_that_are_not_applied_are_named(tmp_path, settings, recwarn):
+    write_bert(tmp_path / "bert")
+    (tmp_path / "bert" / "tokenizer_config.json").write_text(json.dumps(settings))
+    pipelines.from_hugging_face(tmp_path / "bert")
+    named = [str(warning.message) for warning in recwarn if "settings of truncation" in str(warning.message)]
+    ((name, value),) = settings.items()
+    expected = [] if value == 16 else [f"{name}={value!r}"]  # the model has 16 positions
+    assert [each in message for each, message in zip(expected, named, strict=True)] == [True] * len(expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_the_head_of_bert_determines_the_pipeline(name, tmp_path):

@@ -79,6 +79,18 @@ def test_files_written_by_the_tokenizers_library_are_loaded(tmp_path):
     assert tokenizer.tokenize(TEXTS).to_list() == [each.ids for each in reference.encode_batch(TEXTS)]
 
 
+def test_a_start_token_without_its_role_stays_special(tmp_path):
+    """Targets of BART start with "</s>"."""
+    added = [
+        {"id": len(GPT2) + i, "content": token, "special": True} for i, token in enumerate(("<s>", "</s>"))
+    ]
+    config = {"bos_token": "<s>", "eos_token": "</s>"}
+    write(tmp_path, tokenizer_json=GPT2_JSON | {"added_tokens": added}, tokenizer_config_json=config)
+    tokenizer = BytePairTokenizer.from_files(tmp_path, start="</s>")
+    assert tokenizer.start_id == tokenizer.end_id == len(GPT2) + 1
+    assert tokenizer.tokenize("t<s>", special_tokens=True).numpy().tolist() == [GPT2["t"], len(GPT2)]
+
+
 # The ids of `ByT5Tokenizer` of transformers 5.23: its three special tokens take white space, its sentinels do not.
 BYT5_IDS = {
     "a <pad> b": [100, 0, 101],

@@ -118,7 +118,10 @@ class WordTokenizer(VocabularyTokenizer):
         vocabulary, *merges, settings = cls._read(folder)
         settings["special_tokens"] = with_roles(settings["special_tokens"], vocabulary, roles)
         if start is not None:
-            settings["special_tokens"]["start"] = start
+            specials = settings["special_tokens"]
+            replaced, specials["start"] = specials.get("start"), start
+            if replaced not in (None, *specials.values()):
+                specials[replaced] = replaced  # special still, without the role
         options["unused"] = unused_ids(vocabulary, vocabulary_size)
         return cls(
             vocabulary, *merges, **{"special_tokens_in_text": special_tokens_in_text, **options, **settings}
