@@ -101,6 +101,7 @@ def test_outputs_follow_the_generation_config_of_the_folder(tmp_path):
         generation.Beam(3, 1.0, "length", "heuristic"),
         constraints=[generation.NoRepeatNGram(2), generation.ForcedLastToken([1])],
         max_new_tokens=6,
+        skip_special_tokens=True,
     )
     assert found.generation_config() == expected.generation_config()
     answers = found(TEXTS[:5])

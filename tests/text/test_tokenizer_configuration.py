@@ -1,4 +1,4 @@
-"""The configuration files beside a vocabulary are applied, known to have no effect, refused or reported.
+"""The configuration files beside a vocabulary are applied, known to have no effect, an error or reported.
 
 The ids are those of `transformers` 5, by the classes that the files name.
 """
@@ -24,7 +24,7 @@ def test_the_class_decides_whether_the_configuration_is_applied(tmp_path):
     assert by_class.pieces("T H") == ["T", "[UNK]"]
 
 
-def test_a_vocabulary_of_another_class_is_refused_by_name(tmp_path):
+def test_a_vocabulary_of_another_class_is_an_error_that_names_it(tmp_path):
     for name in ("BertJapaneseTokenizer", "PhobertTokenizer"):
         write(tmp_path, vocab_txt=VOCABULARY, tokenizer_config_json={"tokenizer_class": name})
         with pytest.raises(
@@ -35,7 +35,7 @@ def test_a_vocabulary_of_another_class_is_refused_by_name(tmp_path):
     assert text.from_hugging_face(tmp_path).pieces("Hello") == ["hel", "##lo"]
 
 
-def test_unknown_keys_are_reported_once_and_unsupported_values_refused(tmp_path):
+def test_unknown_keys_are_reported_once_and_unsupported_values_raise_errors(tmp_path):
     known = {"model_max_length": 512, "padding_side": "left", "never_split": None, "image_token": "[MASK]"}
     write(tmp_path, vocab_txt=VOCABULARY, tokenizer_config_json={**CASED, **known})
     with warnings.catch_warnings():
