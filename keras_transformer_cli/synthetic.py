@@ -75,7 +75,7 @@ def _distill(options: argparse.Namespace) -> int:
     pairs = folder / "pairs.tsv"
     values = {name: value for name, value in training.values_of(options).items() if name not in _DETERMINED}
     values |= {"data": [pairs], "header": False}
-    if not values.keys() & {"tokenizer", "vocabulary_size"}:
+    if not values.keys() & {"tokenizer", "vocabulary_size", "normalization"}:
         teacher = pathlib.Path(options.teacher)
         for tokenizer in (teacher / "tokenizer", teacher / "pipeline" / "tokenizer"):
             if tokenizer.is_dir():

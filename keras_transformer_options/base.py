@@ -28,6 +28,14 @@ from keras_transformer_options.malformed import Malformed
 _FILES: dict[str, Any] = {"nargs": "+", "metavar": "FILE", "type": pathlib.Path}
 _MAX_CHECKED = 20  # files whose first rows are read
 _DELIMITERS = "|\t;"
+_SENTENCE_PIECE = (
+    "unigram",
+    "bpe",
+    "character",
+)  # the types of tokenizers that normalize texts as they are told
+
+Normalization = Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
+"""The normalization rules of SentencePiece."""
 
 TASKS: dict[str, type["TaskOptions"]] = {}
 """The options of each task, by its name; recipes, which extend options, replace them when they are imported."""
@@ -96,6 +104,11 @@ class TaskOptions:
         metavar="FOLDER|TYPE",
     )
     vocabulary_size: int | None = option(None, "The maximum size of a trained vocabulary, by default 8000.")
+    normalization: Normalization | None = option(
+        None,
+        "How a trained SentencePiece tokenizer normalizes texts, by default nmt_nfkc: spaces, line breaks and letters "
+        "that look the same have the same ids. Language models have identity, which keeps every character.",
+    )
     model_size: str | None = option(None, "The size of a new model, by default tiny.")
     layers: int | None = option(None, "The number of blocks, which overrides the size's.")
     heads: int | None = option(None, "The number of attention heads, which overrides the size's.")
@@ -146,6 +159,7 @@ class TaskOptions:
     examples_are_texts: ClassVar[bool] = False
     datasets: ClassVar[tuple[str, ...]] = ()
     tokenizers: ClassVar[tuple[str, ...]] = ()
+    default_normalization: ClassVar[Normalization] = "nmt_nfkc"
     model_sizes: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -168,7 +182,7 @@ class TaskOptions:
         check_seed(seed=self.seed)
         for name, hints in types_of(type(self)).items():
             value = getattr(self, name)
-            if typing.get_origin(hints[0]) is Literal:
+            if typing.get_origin(hints[0]) is Literal and value is not None:
                 check_one_of(typing.get_args(hints[0]), **{name: value})
             elif hints == (int,) and name != "seed" and value is not None:
                 check_positive_integer(**{name: value})
@@ -184,9 +198,15 @@ class TaskOptions:
         if self.from_ is None:
             check(self.revision is None, "be None without {from_}", revision=self.revision)
             check_one_of(sorted(self.model_sizes), model_size=self.model_size or "tiny")
+            tokenizer = self.tokenizer or (*self.tokenizers, None)[0]
+            check(
+                self.normalization is None or tokenizer in _SENTENCE_PIECE,
+                f"be None for a {{tokenizer}} that is not one of {_SENTENCE_PIECE}",
+                normalization=self.normalization,
+            )
         else:
             names = ("model_size", "layers", "heads", "model_dim", "hidden_dim", "dropout")
-            for name in (*names, "tokenizer", "vocabulary_size"):
+            for name in (*names, "tokenizer", "vocabulary_size", "normalization"):
                 value = getattr(self, name)
                 check(value is None, "be None with {from_}, whose model determines it", **{name: value})
 

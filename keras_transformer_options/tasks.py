@@ -15,7 +15,7 @@ from keras_transformer_options.arguments import (
     check_positive_finite,
 )
 from keras_transformer_options.base import TASKS as TASKS
-from keras_transformer_options.base import TableOptions, TaskOptions, option
+from keras_transformer_options.base import Normalization, TableOptions, TaskOptions, option
 from keras_transformer_options.examples import FileFormat
 from keras_transformer_options.files import checked_paths
 from keras_transformer_options.summaries import SUMMARY_COLUMNS
@@ -164,6 +164,7 @@ class LanguageModelOptions(TextsOptions):
     task: ClassVar[str] = "language-model"
     summary: ClassVar[str] = "train a GPT on texts: plain text, TSV, CSV or JSONL"
     tokenizers: ClassVar[tuple[str, ...]] = (*BYTE_PAIR, *SENTENCE_PIECE, *CHARACTERS, *BYTES)
+    default_normalization: ClassVar[Normalization] = "identity"
     model_sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base", *GPT_SIZES)
 
     @property

@@ -63,6 +63,10 @@ def files(tmp_path_factory):
         (["translate", "--data", "good.tsv", "--tokenizer", "empty"], ["`--tokenizer` must hold"]),
         (["translate", "--data", "good.tsv", "--from", "empty"], ["`--from` must hold"]),
         (
+            ["language-model", "--data", "good.tsv", "--normalization", "nfkc"],
+            ["`--normalization` must be None for a `--tokenizer`", "Received: --normalization nfkc"],
+        ),
+        (
             ["translate", "--data", "two.tsv", "--batch-tokens", "0"],
             ["`--batch-tokens` must be a positive integer"],
         ),

@@ -342,6 +342,31 @@ def test_a_plain_text_file_is_one_text_or_one_per_line(tmp_path):
     assert train + validation == ["One.\n\n", "Two.\nThree.\n"]
 
 
+def test_recipes_train_tokenizers_that_normalize_except_language_models(tmp_path):
+    pairs = [("uno é dos", "one"), ("tres", "three")]
+    same = ["é dos", "e\u0301\u00a0dos"]
+
+    def is_equal(recipe, **options):
+        options = {"tokenizer": "unigram", "vocabulary_size": 300, **options}
+        tokenizer = recipe(pairs, **options).new_tokenizer(["uno é dos", "tres"])
+        first, second = tokenizer.tokenize(same).to_list()
+        return first == second
+
+    assert is_equal(recipes.Translate, tokenizer=None)
+    assert all(map(is_equal, (recipes.Summarize, recipes.Classify, recipes.Rerank, recipes.Translate)))
+    assert is_equal(recipes.Classify, tokenizer=None)  # WordPiece
+    assert not is_equal(recipes.LanguageModel)
+    assert is_equal(recipes.LanguageModel, normalization="nfkc")
+    assert not is_equal(recipes.Translate, normalization="identity")
+    for options in ({"tokenizer": "wordpiece"}, {"tokenizer": str(tmp_path)}):
+        with pytest.raises(
+            ValueError, match="`normalization` must be None for a `tokenizer` that is not one"
+        ):
+            recipes.Classify(pairs, normalization="nfkc", **options)
+    with pytest.raises(ValueError, match="`normalization` must be None with `from_`"):
+        recipes.Translate(pairs, normalization="nfkc", from_="x")
+
+
 def test_two_column_files_for_a_language_model_are_prompts_and_completions(tmp_path):
     path = tmp_path / "chat.jsonl"
     path.write_text('{"id": 1, "prompt": "2+3=", "completion": "5"}\n', encoding="utf-8")

@@ -233,8 +233,9 @@ class Recipe(TaskOptions, abc.ABC):
     def new_tokenizer(self, texts: Iterable[str]) -> Any:
         """Train a tokenizer of the type `tokenizer`, or load it from that folder."""
         trainer, size = self.tokenizer_kind(), self.vocabulary_size or 8000
+        normalization = self.normalization or self.default_normalization
         if trainer is not None:
-            return distributed.trained_once(lambda: TRAINERS[trainer](list(texts), size))
+            return distributed.trained_once(lambda: TRAINERS[trainer](list(texts), size, normalization))
         with renamed(folder="tokenizer"):
             return text.load(self.tokenizer)
 

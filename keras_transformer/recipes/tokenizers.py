@@ -1,14 +1,22 @@
-"""Functions that train a tokenizer on texts with a vocabulary size, by the tokenizer's name on the command line."""
+"""Functions that train a tokenizer, by its name on the command line."""
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from keras_transformer import text
 
-TRAINERS: dict[str, Callable[[Sequence[str], int], text.Tokenizer]] = {
-    "unigram": lambda texts, size: text.SentencePieceTokenizer.train(texts, size),
-    "bpe": lambda texts, size: text.SentencePieceTokenizer.train(texts, size, "bpe"),
-    "character": lambda texts, size: text.SentencePieceTokenizer.train(texts, size, "char"),
-    "byte-bpe": lambda texts, size: text.BytePairTokenizer.train(texts, size),
-    "byte": lambda texts, size: text.ByteTokenizer(),
-    "wordpiece": lambda texts, size: text.WordPieceTokenizer.train(texts, size),
+
+def _sentence_piece(texts: Sequence[str], size: int, normalization: str, model: Any) -> text.Tokenizer:
+    return text.SentencePieceTokenizer.train(texts, size, model, normalization=normalization)
+
+
+TRAINERS: dict[str, Callable[[Sequence[str], int, str], text.Tokenizer]] = {
+    "unigram": functools.partial(_sentence_piece, model="unigram"),
+    "bpe": functools.partial(_sentence_piece, model="bpe"),
+    "character": functools.partial(_sentence_piece, model="char"),
+    "byte-bpe": lambda texts, size, _: text.BytePairTokenizer.train(texts, size),
+    "byte": lambda texts, size, _: text.ByteTokenizer(),
+    "wordpiece": lambda texts, size, _: text.WordPieceTokenizer.train(texts, size),
 }
+"""Functions from texts, a vocabulary size and the normalization of SentencePiece tokenizers to the tokenizer."""

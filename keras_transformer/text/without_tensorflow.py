@@ -245,7 +245,10 @@ class SentencePieceTokenizer(Tokenizer, text.SentencePieceTokenizer):
             vocabulary_size: the maximum number of pieces.
             model: "unigram", "bpe", "char" or "word".
             character_coverage: the fraction of the characters in `texts` that get a piece, from 0.98 to 1.
-            normalization: "identity", which is lossless, or "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf".
+            normalization: "identity", which is lossless, or a rule of SentencePiece: "nfkc" for Unicode's NFKC,
+                "nmt_nfkc" also for one space in place of any white space, invisible characters and line ends; "nfkc_cf"
+                and "nmt_nfkc_cf" also fold case. Models that read texts, such as translators, need "nmt_nfkc"; those
+                that write them with all their characters, such as language models, "identity".
             byte_fallback: whether a character without a piece becomes its UTF-8 bytes instead of `unknown_id`.
         """
         return cls(

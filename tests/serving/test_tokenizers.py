@@ -49,6 +49,7 @@ QUICK = {
     ),
     "bytes": lambda: text.ByteTokenizer(extra_tokens=TOKENS, special_tokens_in_text=True),
     "unigram": sentence_piece,
+    "unigram, nmt_nfkc": lambda: sentence_piece(normalization="nmt_nfkc", byte_fallback=True),
     "T5": lambda: marian("anywhere"),
 }
 SLOW = {
@@ -68,7 +69,9 @@ SLOW = {
     "unigram, bytes": lambda: sentence_piece(byte_fallback=True),
     "unigram, nmt_nfkc_cf": lambda: sentence_piece(normalization="nmt_nfkc_cf"),
     "bpe": lambda: sentence_piece("bpe", byte_fallback=True),
+    "bpe, nmt_nfkc": lambda: sentence_piece("bpe", "nmt_nfkc"),
     "char": lambda: sentence_piece("char"),
+    "char, nmt_nfkc": lambda: sentence_piece("char", "nmt_nfkc"),
     "word": lambda: sentence_piece("word", byte_fallback=True),
     "Marian": lambda: marian("start"),
     "Marian, nmt_nfkc": lambda: marian("start", "nmt_nfkc"),

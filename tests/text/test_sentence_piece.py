@@ -1,5 +1,6 @@
 import hashlib
 import json
+import unicodedata
 
 import keras
 import numpy as np
@@ -271,6 +272,29 @@ def test_training_reads_files_line_by_line(tmp_path):
 def test_training_uses_long_texts_and_reserved_characters():
     tokenizer = SentencePieceTokenizer.train(["a" * 50_000 + "b", "c\u2585d"], 300, "char")
     assert decoded(tokenizer.detokenize(tokenizer.tokenize(["abcd"]))) == ["abcd"]
+
+
+SAME = (
+    lambda line: unicodedata.normalize("NFD", line),
+    lambda line: line.replace(" ", "\u00a0"),
+    lambda line: line.replace(" ", "\t"),
+    lambda line: line.replace(" ", "\n", 1),
+    lambda line: line.replace(" ", " \r\n", 1),
+    lambda line: "\ufeff" + line,
+    lambda line: f" {line}  ",
+    lambda line: line.replace(" ", "\u3000\u200b "),
+)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_texts_that_look_the_same_have_the_same_ids_with_nmt_nfkc(model):
+    line = "¿Dónde está la estación?"
+    variants = [line, *(variant(line) for variant in SAME)]
+    tokenizer = SentencePieceTokenizer.train([line, "uno dos"], 400, model, normalization="nmt_nfkc")
+    rows = tf.function(tokenizer.tokenize)(tf.constant(variants)).to_list()
+    served = serving_tokenizer(tokenizer)
+    assert rows == rows[:1] * len(rows) == [served.tokenize(variant) for variant in variants]
+    assert decoded(tokenizer.detokenize(rows)) == [line] * len(rows)
 
 
 def test_normalization_is_applied_on_request():

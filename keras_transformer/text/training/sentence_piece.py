@@ -3,18 +3,19 @@
 import io
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import sentencepiece
 
 from keras_transformer.text.training.texts import Texts, read_texts
 from keras_transformer_options.arguments import ArgumentError, check_one_of, is_integer
+from keras_transformer_options.base import Normalization
 
 Model = Literal["unigram", "bpe", "char", "word"]
 
 PAD_ID, UNKNOWN_ID, START_ID, END_ID = 0, 1, 2, 3
 _MODELS = ("unigram", "bpe", "char", "word")
-_NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+_NORMALIZATIONS = get_args(Normalization)
 _SMALLEST_VOCABULARY = 5
 _NUM_BYTES = 256
 _SMALLEST_COVERAGE = 0.98
@@ -69,7 +70,8 @@ def train_sentence_piece(
             bos_id=START_ID,
             eos_id=END_ID,
             hard_vocab_limit=False,
-            remove_extra_whitespaces=False,
+            # The "nmt" rules turn line ends, byte order marks and others into spaces.
+            remove_extra_whitespaces=normalization.startswith("nmt"),
             max_sentence_length=_NO_LENGTH_LIMIT,
             num_threads=_NUM_THREADS,
             minloglevel=2,
