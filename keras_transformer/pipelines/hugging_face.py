@@ -168,8 +168,9 @@ def _pipeline(
         arguments["tokenizer"] = _tokenizer(
             folder, pipeline, model, special_tokens_in_text=pipeline is Reranking
         )
-        _warn_of_truncation(folder, pipeline, model)
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
+    if "tokenizer" in arguments:
+        _warn_of_truncation(folder, pipeline, model, arguments.get("max_length"))
     if getattr(arguments.get("tokenizer"), "languages", {}):
         arguments |= _languages(folder, **arguments)
     if precision == INT8:
@@ -236,13 +237,22 @@ def _tokenizer(folder: pathlib.Path, pipeline: Any, model: Any, **arguments: boo
     return tokenizer.with_arguments(**changed) if changed else tokenizer
 
 
-def _warn_of_truncation(folder: pathlib.Path, pipeline: Any, model: Any) -> None:
-    """Warn of settings of truncation that differ from those of calls with truncate=True, which keep first tokens."""
+def _warn_of_truncation(
+    folder: pathlib.Path, pipeline: Any, model: Any, max_length: int | None = None
+) -> None:
+    """Warn of settings of truncation that differ from those of calls with truncate=True, which keep first tokens.
+
+    Args:
+        folder: the folder.
+        pipeline: the class of the pipeline.
+        model: its model.
+        max_length: the maximum number of tokens of the pipeline; by default that of the model.
+    """
     file = folder / "tokenizer_config.json"
     config = files.read_json(file) if file.is_file() else {}
     if pipeline in (SpeechToText, TextGeneration):  # prompts keep their last tokens
         return
-    positions = getattr(getattr(model, "encoder", model), "max_length", None) or _SOURCE_TOKENS
+    positions = max_length or getattr(getattr(model, "encoder", model), "max_length", None) or _SOURCE_TOKENS
     length, side = config.get("model_max_length"), config.get("truncation_side")
     differing: dict[str, Any] = {}
     if is_integer(length) and length < positions:
