@@ -164,17 +164,16 @@ ORDER = {"La casa azul de Juan": "John's blue house"}
 
 def score(sources, target):
     """Score the words of a target by the number of source words that are translations of them."""
-    words = target.split(" ")
-    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    words = [*re.finditer(r"\w+|[^\w\s]", target)]
     rows = []
     for source in sources:
         present = {
             translation
-            for word in source.split()
-            for translation in DICTIONARY.get(word.casefold().strip(".,!?"), "").split()
+            for word in re.findall(r"\w+", source)
+            for translation in DICTIONARY.get(word.casefold(), "").split()
         }
-        rows.append([0.0 if word.casefold().strip(".,!?'s") in present else -9.0 for word in words])
-    return np.array(rows), ends.tolist()
+        rows.append([0.0 if word[0].casefold() in present else -9.0 for word in words])
+    return np.array(rows), [word.end() for word in words]
 
 
 def translate(text, output, tag_handling=None, entries=None, mode="hard"):
@@ -222,6 +221,31 @@ def test_tags_enclose_the_translations_of_their_words(text, output, expected):
 )
 def test_terms_of_a_glossary_replace_the_words_that_translate_them(text, output, entries, expected):
     assert translate(text, output, None, entries) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "terms", "found"),
+    [
+        ("On boit l'eau", {"eau": "water"}, ["eau"]),
+        ("On boit l’Eau", {"EAU": "water"}, ["Eau"]),
+        ("On boit l’eau", {"l'eau": "the water"}, ["l’eau"]),
+        ("una casa-azul", {"azul": "blue"}, ["azul"]),
+        ("una casa-azul", {"casa": "home", "casa-azul": "Blue House"}, ["casa-azul"]),
+        ("una re\u0301union", {"réunion": "meeting"}, ["re\u0301union"]),
+        ("una réunion", {"RE\u0301UNION": "meeting"}, ["réunion"]),
+        ("\uff21\uff23\uff2d\uff25 ﬁn", {"acme": "Acme", "fin": "end"}, ["\uff21\uff23\uff2d\uff25", "ﬁn"]),
+        ("I can't, he isn't", {"can": "tin", "is": "x"}, []),
+        ("1,000 U.S.A", {"000": "x", "S": "x"}, []),
+    ],
+)
+def test_terms_match_after_elisions_and_hyphens_in_every_form_of_unicode(text, terms, found):
+    assert [text[term.start : term.end] for term in Glossary(terms).terms(text)] == found
+
+
+def test_a_term_replaces_only_its_part_of_a_word():
+    assert translate("la casa-azul", "the blue-house", None, {"casa": "home"}) == "the blue-home"
+    assert translate("l'azul de Juan", "l'blue of john", None, {"azul": "ocean"}) == "l'ocean of john"
+    assert translate("la casa", "the cafe\u0301", None, {"casa": "café"}) == "the cafe\u0301"
 
 
 def test_a_term_is_not_placed_in_a_soft_glossary_if_it_is_improbable():

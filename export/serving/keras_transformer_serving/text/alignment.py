@@ -24,8 +24,9 @@ _PUNCTUATION = (
 # Of scripts without spaces, each character is a word, with its marks.
 _IDEOGRAPHS = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"[^\s{_PUNCTUATION}{_IDEOGRAPHS}]"
+# A word ends after the apostrophe of an elision (l'eau) and before a hyphen.
 _WORD = re.compile(
-    rf"[{_IDEOGRAPHS}][\u3099\u309a\ufe00-\ufe0f]*|{_LETTER}+(?:['’.,-]{_LETTER}+)*|[{_PUNCTUATION}]"
+    rf"[{_IDEOGRAPHS}][\u3099\u309a\ufe00-\ufe0f]*|{_LETTER}+(?:[.,]{_LETTER}+)*(?:['’](?={_LETTER}))?|[{_PUNCTUATION}]"
 )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ class Glossary:
         self.is_soft = mode == "soft"
         self._by_first_word: dict[str, list[tuple[tuple[str, ...], str, str]]] = {}
         for term, translation in entries.items():
-            words = tuple(map(str.casefold, _words(term)))
+            words = tuple(map(_folded, _words(term)))
             if not words or not translation.strip() or max(len(term), len(translation)) > _MAX_CHARACTERS:
                 raise ValueError(
                     f"`glossary` must have terms and translations of 1 to {_MAX_CHARACTERS} characters. "
@@ -74,7 +75,7 @@ class Glossary:
     def terms(self, text: str) -> list[Term]:
         """Return the terms in a text, the longest at each word, without overlaps."""
         words = list(words_of(text))
-        folded = [text[word.start : word.end].casefold() for word in words]
+        folded = [_folded(text[word.start : word.end]) for word in words]
         found = []
         index = 0
         while index < len(words):
@@ -113,12 +114,12 @@ def missing(text: str, terms: Sequence[Term]) -> list[Term]:
 
     A translation may have a capital in the text, such as at its beginning.
     """
-    words = _words(text)
+    words = [*map(_normalized, _words(text))]
     small = [word[0].lower() + word[1:] for word in words]
     counts: dict[str, int] = {}
     found = []
     for term in terms:
-        expected = _words(term.translation)
+        expected = [*map(_normalized, _words(term.translation))]
         if term.translation not in counts:
             counts[term.translation] = sum(
                 expected[0] in (words[place], small[place])
@@ -188,12 +189,22 @@ def _words(text: str) -> list[str]:
     return [text[word.start : word.end] for word in words_of(text)]
 
 
+def _normalized(word: str) -> str:
+    """Return a word in one of the forms that look the same."""
+    return unicodedata.normalize("NFKC", word).replace("’", "'")
+
+
+def _folded(word: str) -> str:
+    """Return a word in lower case, in the same form for all words that match."""
+    return _normalized(_normalized(word).casefold())
+
+
 def _with_case(translation: str, term: str, found: str, is_first: bool) -> str:
     """Return a translation with the case of a term in a text.
 
     The capital of the first word of a text is not carried over.
     """
-    if found == term:
+    if _normalized(found) == _normalized(term):
         return translation
     if found.isupper() and sum(map(str.isalpha, found)) > 1 and not term.isupper():
         return translation.upper()
