@@ -4,13 +4,13 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer_cli import folders, languages
+from keras_transformer_cli.documents import read_lines
 from keras_transformer_cli.output import flag_of, in_chunks, one_line, say
-from keras_transformer_cli.prediction import generating_export, read_lines
+from keras_transformer_cli.prediction import generating_export
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
 # The settings of samplers.
@@ -180,18 +180,19 @@ def _conversation(text: str) -> Any:
 
 def _score(options: argparse.Namespace) -> None:
     if options.source is None:
-        pairs = [line.rstrip("\n").split("\t") for line in sys.stdin]
+        lines = enumerate(read_lines(), start=1)
+        pairs = {number: line.split("\t") for number, line in lines if line.strip()}
     elif options.target is None:
         raise ValueError("`target` is required with `source`. Received: only the source")
     else:
-        pairs = [[options.source, options.target]]
-    for number, pair in enumerate(pairs, start=1):
+        pairs = {1: [options.source, options.target]}
+    for number, pair in pairs.items():
         if len(pair) != 2:
             raise ValueError(
                 "Standard input must be lines of a text, one tab and an output. "
                 f"Received: {len(pair) - 1} tabs in line {number}"
             )
-    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    sources, targets = map(list, zip(*pairs.values(), strict=True)) if pairs else ([], [])
     pipeline = _load_pipeline("path", options.path)
     for answer in pipeline.score(sources, targets, **languages.of(pipeline, options)):
         say(_number(answer.score) + one_line(answer.text))

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import re
 import sys
 import time
 import warnings
@@ -14,6 +15,7 @@ from keras_transformer_options.arguments import Message
 _CHUNK = 1000
 _EXPORTS = "keras_transformer.export"  # the logger of the steps of exports
 _WIDTH = 79
+_PLACE = re.compile(r"(?<= in )\w+\[(\d+)\]$|(?<=Received: )\w+\[(\d+)\]")  # of a row in an error
 
 
 def say(line: str, end: str = "\n") -> None:
@@ -95,7 +97,12 @@ def progress_of_exports() -> Iterator[None]:
 
 
 def in_chunks(
-    answer: Callable[..., Sequence[Any]], rows: Sequence[Any], chunk: int = _CHUNK, unit: str = "lines"
+    answer: Callable[..., Sequence[Any]],
+    rows: Sequence[Any],
+    chunk: int = _CHUNK,
+    unit: str = "lines",
+    place: Callable[[int], str] = lambda row: f"line {row + 1}",
+    returns_errors: bool = False,
 ) -> Iterator[Any]:
     """Answer rows in chunks, with progress on standard error if there are several chunks.
 
@@ -104,23 +111,51 @@ def in_chunks(
         rows: the rows.
         chunk: the number of rows in a chunk.
         unit: the name of rows in the progress.
+        place: a function from the index of a row to its name in errors.
+        returns_errors: whether an error of a row takes the place of its answer.
 
     Yields:
-        The answer of each row.
+        The answer of each row, or its error.
 
     Raises:
-        ValueError: as `answer`; for a later chunk, the message says from which row its indices count.
+        OSError, TypeError, ValueError: as `answer`, with the place of the row.
     """
     began = time.monotonic()
     for start in range(0, len(rows), chunk):
-        try:
-            yield from answer(rows[start : start + chunk])
-        except ValueError as error:
-            if not start:
-                raise
-            raise ValueError(f"{error}, counted from line {start + 1}") from error
+        yield from _answers(answer, rows[start : start + chunk], start, place, returns_errors)
         if len(rows) > chunk:
             _show_progress(min(start + chunk, len(rows)), len(rows), unit, time.monotonic() - began)
+
+
+def _answers(
+    answer: Callable[..., Sequence[Any]],
+    rows: Sequence[Any],
+    start: int,
+    place: Callable[[int], str],
+    returns_errors: bool,
+) -> Sequence[Any]:
+    """Answer rows, the first of which has the index `start`; halve them until only those with errors are left."""
+    try:
+        return answer(rows)
+    except (OSError, TypeError, ValueError) as error:
+        shown = located(error, lambda row: place(start + row))
+        if not returns_errors:
+            raise shown from error
+        if len(rows) == 1:
+            return [shown.with_traceback(None)]
+        middle = len(rows) // 2
+        halves = ((rows[:middle], start), (rows[middle:], start + middle))
+        return [one for half in halves for one in _answers(answer, *half, place, returns_errors)]
+
+
+def located(error: Exception, place: Callable[[int], str]) -> Exception:
+    """Return an error that names the place of a row instead of an index of an argument, if its message has one."""
+    message = str(error)
+    if (match := _PLACE.search(message)) is None:
+        return error
+    name = place(int(match[1] or match[2]))
+    type_ = TypeError if isinstance(error, TypeError) else ValueError
+    return type_(message[: match.start()] + name + message[match.end() :])
 
 
 def _show_progress(done: int, total: int, unit: str, seconds: float) -> None:

@@ -5,14 +5,19 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import pathlib
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
-from keras_transformer_cli import documents, folders, languages
+from keras_transformer_cli import documents, folders, languages, subtitles
 from keras_transformer_cli.output import in_chunks, one_line
 from keras_transformer_cli.quiet import load_libraries, quiet_start
+
+_LOGGER = logging.getLogger("keras_transformer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +45,12 @@ class Predictor:
         if self.image_size is not None:
             return [self.answer(self._image(line)) for line in lines]
         rows = [line.split("\t") if max(self.columns) > 1 else [line] for line in lines]
-        for row, line in zip(rows, lines, strict=True):
+        for index, (row, line) in enumerate(zip(rows, lines, strict=True)):
             if len(row) not in self.columns or len(row) != len(rows[0]):
                 counts = " or ".join(map(str, self.columns))
                 raise ValueError(
                     f"Each line must have {counts} texts, separated by tabs, the same number as the first. "
-                    f"Received: {line!r}"
+                    f"Received: lines[{index}]={line!r}"
                 )
         return list(self.answer(*map(list, zip(*rows, strict=True))))
 
@@ -74,6 +79,13 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     predict.add_argument("--input", metavar="FILE", help="a file of lines, instead of `inputs`")
     predict.add_argument("--output", metavar="FILE", help="a file for the answers; default: standard output")
     predict.add_argument("--format", choices=["text", "jsonl"], default="text", help="default: %(default)s")
+    predict.add_argument(
+        "--on-error",
+        choices=["raise", "skip", "return"],
+        default="raise",
+        help="for an invalid line: end with its error, write no answer, or the error in place of the answer; "
+        "default: %(default)s",
+    )
     add_long_texts(predict)
     predict.add_argument(
         "--tag-handling",
@@ -117,7 +129,8 @@ def _predict(options: argparse.Namespace) -> None:
     if options.inputs and options.input:
         raise ValueError("`inputs` must not be combined with --input. Received: both")
     folders.check_new_file("--output", options.output)
-    is_subtitles = documents.is_subtitles(options.input)
+    documents.check_suffix(options.input, options.tag_handling)
+    is_subtitles = subtitles.suffix_of(options.input) is not None
     if is_subtitles and options.format != "text":
         raise ValueError(f"`--format` must be text for subtitles. Received: {options.format}")
     if is_subtitles and options.tag_handling is not None:
@@ -127,9 +140,13 @@ def _predict(options: argparse.Namespace) -> None:
         )
     is_document = options.long_texts == "split" or options.tag_handling == "html"
     if is_subtitles or (is_document and options.format == "text" and not options.inputs):
+        if options.on_error != "raise":
+            raise ValueError(
+                f"`--on-error` must be raise for a file that is one document. Received: {options.on_error}"
+            )
         _translate_file(options)
         return
-    lines = options.inputs or read_lines(options.input)
+    lines = options.inputs or documents.read_lines(options.input)
     chosen = _of_documents(options)
     predictor = load(options.folder)
     answer = predictor.answer
@@ -137,21 +154,40 @@ def _predict(options: argparse.Namespace) -> None:
         answer = _translator(predictor, options)
     chosen |= languages.of(predictor.answer, options)
     predictor = dataclasses.replace(predictor, answer=functools.partial(answer, **chosen))
-    with open_output(options.output) as output:
-        for line, answer in zip(lines, in_chunks(predictor, lines), strict=True):
+    unit = "input" if options.inputs else "line"
+    errors = []
+    answers = in_chunks(
+        predictor, lines, place=lambda row: f"{unit} {row + 1}", returns_errors=options.on_error != "raise"
+    )
+    with output_file(options.output) as write:
+        for line, answer in zip(lines, answers, strict=True):
+            is_error = isinstance(answer, Exception)
+            if is_error:
+                errors.append(answer)
+                if options.on_error == "skip":
+                    continue
             if options.format == "jsonl":
-                row = {"input": line, "answer": as_json(answer)}
+                row = {"input": line} | ({"error": str(answer)} if is_error else {"answer": as_json(answer)})
                 shown = json.dumps(row, ensure_ascii=False)
             else:
-                shown = one_line(predictor.text(answer))
-            output.write(shown + "\n")
-        output.flush()
+                shown = one_line(f"error: {answer}" if is_error else predictor.text(answer))
+            write(shown + "\n")
+    if errors:
+        done = "skips" if options.on_error == "skip" else "returns errors for"
+        percentage = f"{len(errors) / len(lines):.1%}".replace("%", " %")
+        _LOGGER.warning(
+            "predict %s %d of %d %ss (%s). The first: %s",
+            done,
+            len(errors),
+            len(lines),
+            unit,
+            percentage,
+            errors[0],
+        )
 
 
 def _translate_file(options: argparse.Namespace) -> None:
-    """Translate subtitles, or a file or standard input as one text; write the output when it is complete."""
-    from keras_transformer_serving import files
-
+    """Translate subtitles, or a file or standard input as one text."""
     content = documents.read(options.input)
     chosen = _of_documents(options)
     predictor = load(options.folder)
@@ -159,15 +195,12 @@ def _translate_file(options: argparse.Namespace) -> None:
     pipeline = functools.partial(_translator(predictor, options), **chosen)
     if options.tag_handling == "html":
         translation = documents.translate_document(content, pipeline)
-    elif documents.is_subtitles(options.input):
-        translation = documents.translate_subtitles(content, pipeline, options.input)
+    elif subtitles.suffix_of(options.input) is not None:
+        translation = subtitles.translate(content, pipeline, options.input)
     else:
         translation = documents.translate_text(content, predictor.answer, **chosen)
-    if options.output is None:
-        sys.stdout.write(translation)
-        sys.stdout.flush()
-    else:
-        files.write_bytes(options.output, translation.encode())
+    with output_file(options.output) as write:
+        write(translation)
 
 
 def _translator(predictor: Predictor, options: argparse.Namespace) -> Callable[..., Any]:
@@ -188,26 +221,34 @@ def _of_documents(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def read_lines(path: str | None = None) -> list[str]:
-    """Return the lines of a file, or of standard input.
+@contextlib.contextmanager
+def output_file(path: str | None) -> Iterator[Callable[[str], Any]]:
+    """Give a function that writes to standard output, or to a file that has its name when it is complete."""
+    if path is None:
+        yield sys.stdout.write
+        sys.stdout.flush()
+        return
+    from keras_transformer_serving import files
 
-    Raises:
-        ValueError: if they are not UTF-8.
-    """
+    with _terminable(), files.new_file(path) as file:
+        yield lambda text: file.write(text.encode())
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM raise a SystemExit, so that incomplete files are removed."""
+
+    def end(number: int, frame: Any) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        if path is None:
-            return [line.removesuffix("\n") for line in sys.stdin]
-        with open(path, encoding="utf-8-sig") as file:
-            return [line.removesuffix("\n") for line in file]
-    except UnicodeDecodeError as error:
-        raise documents.not_utf8(path, error) from None
-
-
-def open_output(path: str | None) -> Any:
-    """Open a file to write, or standard output, which stays open."""
-    if path is not None:
-        return open(path, "x", encoding="utf-8")
-    return contextlib.nullcontext(sys.stdout)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def load(folder: str) -> Predictor:

@@ -1,7 +1,9 @@
 import functools
 import gc
+import io
 import os
 import pathlib
+import sys
 
 import hypothesis
 import pytest
@@ -39,6 +41,16 @@ def no_waiting_for_the_disk():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture
+def standard_input(monkeypatch):
+    """Return a function that gives a text to standard input."""
+
+    def give(text):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    return give
 
 
 @pytest.fixture

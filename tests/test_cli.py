@@ -1,5 +1,4 @@
 import dataclasses
-import io
 import json
 import os
 import pathlib
@@ -81,17 +80,17 @@ def test_generate_runs_a_saved_model_only_export(damaged, pipeline, texts, capsy
 
 
 @pytest.mark.slow
-def test_generate_reads_lines_from_standard_input(exported, pipeline, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("uno dos\n\nla casa azul\nhoy llueve"))
+def test_generate_reads_lines_from_standard_input(exported, pipeline, capsys, standard_input):
+    standard_input("\ufeffuno dos\r\n\nla casa azul\nhoy llueve")
     assert commands.main(["generate", str(exported)]) == 0
     expected = pipeline(["uno dos", "la casa azul", "hoy llueve"])
     assert lines(capsys) == [expected[0], "", *expected[1:]]
 
 
-def test_empty_texts_give_empty_lines_and_empty_input_gives_none(exported, capsys, monkeypatch):
+def test_empty_texts_give_empty_lines_and_empty_input_gives_none(exported, capsys, standard_input):
     assert commands.main(["generate", str(exported), ""]) == 0
     assert capsys.readouterr().out == "\n"
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    standard_input("")
     assert commands.main(["generate", str(exported)]) == 0
     assert capsys.readouterr().out == ""
 
@@ -594,7 +593,7 @@ def test_long_inputs_show_progress_and_errors_their_line_number(capsys):
         list(output.in_chunks(upper, [*["a"] * 1001, "bad"]))
 
 
-def test_predict_reads_arguments_files_and_standard_input(monkeypatch, tmp_path, capsys):
+def test_predict_reads_arguments_files_and_standard_input(monkeypatch, tmp_path, capsys, standard_input):
     def answer(question, context):
         return [Span(one[:3], 0, 3, 0.5) for one in context]
 
@@ -628,9 +627,9 @@ def test_predict_reads_arguments_files_and_standard_input(monkeypatch, tmp_path,
     check_error(capsys, utf16, "`--input` must name files in UTF-8", "in UTF-16: convert it: iconv -f UTF-16")
     in_no_folder = ["predict", "x", "who\tAda", "--output", tmp_path / "none" / "out"]
     check_error(capsys, in_no_folder, "`--output` must be in an existing folder")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("who\tAda\n"))
+    standard_input("\ufeffwho\tAda\r\nwho\tBob")
     assert commands.main(["predict", "x"]) == 0
-    assert capsys.readouterr().out == "Ada\n"
+    assert capsys.readouterr().out == "Ada\nBob\n"
 
 
 def test_outputs_of_every_task_are_printed_on_one_line():

@@ -1,15 +1,21 @@
 """Documents that `predict` translates: texts and subtitles."""
 
-import io
+import errno
 import itertools
+import json
+import os
+import re
+import signal
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer_cli import commands, documents, prediction
+from keras_transformer_cli import commands, prediction, subtitles
 from keras_transformer_serving.text import splitting
+from keras_transformer_serving.text.alignment import copied
+from keras_transformer_serving.text.documents import Document
 
 TEXT = "\ufeffUna casa. Dos casas!\r\n\r\n\r\n  * * *\r\n\tTres  casas.\r\nUna casa tan larga que no cabe, y otra.\r\n"
 SUBTITLES = (
@@ -18,8 +24,11 @@ SUBTITLES = (
     "3\r\n0:00:05,0 --> 00:00:06,000\r\n{\\an8}♪ la <u>la</u> la ♪\r\n\r\n4\n00:00:05,000 --> 00:00:06,000\n...\n\n"
     "5\n00:00:05,000 --> 00:00:06,000\n\n6\n00:00:05,000 --> 00:00:06,000\n-5 degrees\nat night"
 )
-# A copy drops only inner tags.
-COPIED = SUBTITLES.replace("<b>Hi,</b> you", "<b>Hi, you</b>").replace("<u>la</u>", "la")
+VTT = (
+    "\ufeffWEBVTT - a film\r\nKind: captions\r\n\r\nNOTE\r\nnot read\r\n\r\nSTYLE\r\n::cue { color: red }\r\n\r\n"
+    "intro\r\n00:01.000 --> 00:02.500 line:0%\r\n<v Ada>Salt &amp; pepper,\r\n<c.red>ready</c> to go\r\n\r\n"
+    "01:00:03.000 --> 01:00:04.000\r\n- Hello <00:00:03.500>you\r\n- 1 &lt; 2 and &gt;\r\n\r\nNOTE the end"
+)
 
 
 class Translator:
@@ -29,8 +38,8 @@ class Translator:
         self.translate = translate
         self.calls = []
 
-    def __call__(self, texts, long_texts=None):
-        self.calls.append((list(texts), long_texts))
+    def __call__(self, texts, long_texts=None, tag_handling=None):
+        self.calls.append((list(texts), long_texts if tag_handling is None else tag_handling))
         return [self.translate(text) for text in texts]
 
     def split_texts(self, texts):
@@ -72,11 +81,21 @@ def test_translated_texts_keep_lines_paragraphs_and_spaces(predict):
 def test_translated_subtitles_keep_everything_except_the_text(predict):
     translator = Translator()
     output, _ = predict(translator, SUBTITLES, suffix="SRT")
-    assert output == COPIED
-    texts = ["I think that we should go.", "Hello!", "Hi, you and you.", "la la la", "-5 degrees at night"]
-    assert translator.calls == [(texts, None)]
+    assert output == SUBTITLES
+    texts = ["I think that we should go.", "Hello!", "-5 degrees at night"]
+    marked = ["<x0>Hi,</x0> you and you.", "la <x0>la</x0> la"]
+    assert translator.calls == [(texts, None), (marked, "html")]
     predict(translator, SUBTITLES, "--long-texts", "split", suffix="srt")
-    assert translator.calls[-1] == (texts, "split")
+    assert translator.calls[-2] == (texts, "split")
+
+
+def test_webvtt_is_read_as_subtitles(predict):
+    translator = Translator()
+    assert predict(translator, VTT, suffix="vtt")[0] == VTT
+    assert translator.calls == [
+        (["1 < 2 and >"], None),
+        (["Salt &amp; pepper, <x0>ready</x0> to go", "Hello <x0/>you"], "html"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +111,8 @@ def test_translated_subtitles_have_the_same_number_of_lines(translation, lines):
     def translate(texts):
         return [translation for _ in texts]
 
-    output = documents.translate_subtitles(SUBTITLES, translate, "x.srt")
+    plain = re.sub("</?[bu]>", "", SUBTITLES)
+    output = subtitles.translate(plain, translate, "x.srt")
     assert f"X2:2\r\n{lines}\r\n\r\n\r\n2\r\n" in output
     assert [line for line in output.splitlines() if "-->" in line] == [
         line for line in SUBTITLES.splitlines() if "-->" in line
@@ -104,7 +124,7 @@ def test_copying_subtitles_reproduces_the_original(lines):
     content = (
         "1\n00:00:01,000 --> 00:00:02,000\n" + "\n".join(line for line in lines if line.strip()) + "\n\n"
     )
-    assert documents.translate_subtitles(content, list, "x.srt") == content
+    assert subtitles.translate(content, list, "x.srt") == content
 
 
 @pytest.mark.parametrize(
@@ -141,6 +161,143 @@ def test_invalid_options_and_pipelines_are_rejected(predict, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("1\n00:00:01,000 --> 00:00:02,000\na\n", "must have WEBVTT in line 1. Received: '1'"),
+        ("WEBVTT\n\nHello\n\n", "must have times such as 00:01.000 --> 00:02.000 in line 4. Received: ''"),
+    ],
+)
+def test_malformed_webvtt_is_rejected(predict, content, message):
+    assert message in predict(Translator(), content, suffix="vtt")[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "marked"),
+    [
+        ("a <b>c d</b> e", "a <x0>c d</x0> e"),
+        ("<b>c</b> e", "<x0>c</x0> e"),
+        ("a <b>c</b>", "a <x0>c</x0>"),
+        ("<i>a <b>c</b> e</i>", "a <x0>c</x0> e"),
+        ("<i><b>a</b> e <u>f</u></i>", "<x0>a</x0> e <x2>f</x2>"),
+        ("a <i>b & <c>d</i> e", "a <x0>b &amp; <x1/>d</x0> e"),
+        ("a {\\i1}b", "a <x0/>b"),
+        ("<i>a & b</i>", "a & b"),
+    ],
+)
+def test_tags_between_words_are_kept_around_their_translations(line, marked):
+    texts = []
+
+    def translate(given, tag_handling=None):
+        texts.extend(given)
+        if tag_handling == "html":
+            return [Document(text, "html").join([copied(text_of(text))]) for text in given]
+        return given
+
+    def text_of(text):
+        (part,) = Document(text, "html").parts
+        return part
+
+    content = f"1\n00:00:01,000 --> 00:00:02,000\n{line}\n"
+    assert subtitles.translate(content, translate, "x.srt") == content
+    assert texts == [marked]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "advice"),
+    [
+        ("html", "pass --tag-handling html"),
+        ("MD", "convert it to HTML"),
+        ("po", "--tag-handling placeholders"),
+        ("docx", "convert it to HTML or plain text"),
+        ("csv", "one text in each line"),
+        ("ass", "convert it to .srt"),
+    ],
+)
+def test_files_whose_lines_are_not_texts_are_rejected(predict, suffix, advice):
+    status, error = predict(Translator(), "a", suffix=suffix)
+    assert status == 2
+    assert f"`--input` must be a file of texts, not .{suffix.lower()}: " in error
+    assert advice in error
+    assert predict(Translator(), "a", "--tag-handling", "html", suffix="html")[0] == "a"
+
+
+class Strict(Translator):
+    """A translator that rejects texts with a question mark, as pipelines do."""
+
+    def __call__(self, texts, **options):
+        for row, text in enumerate(texts):
+            if "?" in text:
+                raise ValueError(f"`texts` must be short. Received: 3 tokens in texts[{row}]")
+        return super().__call__([text.upper() for text in texts], **options)
+
+
+LINES = "".join(f"{row}{'?' if row in (3, 1999) else ''}a\n" for row in range(2050))
+
+
+def test_errors_name_the_line_of_the_file(predict):
+    message = "Received: 3 tokens in line {}\n"
+    assert predict(Strict(), LINES)[1].endswith(message.format(4))
+    assert predict(Strict(), LINES.replace("3?", "3"))[1].endswith(message.format(2000))
+    assert predict(Strict(), "a.\n\nb. c?\n", "--long-texts", "split")[1].endswith(message.format(3))
+    assert predict(Strict(), SUBTITLES.replace("Hello!", "Hello?"), suffix="srt")[1].endswith(
+        message.format(9)
+    )
+    assert predict(Strict(), SUBTITLES.replace("Hi,", "Hi?"), suffix="srt")[1].endswith(message.format(10))
+
+
+def test_invalid_lines_are_skipped_or_returned(predict):
+    output, error = predict(Strict(), LINES, "--on-error", "skip")
+    assert output == "".join(line.upper() for line in LINES.splitlines(True) if "?" not in line)
+    warning = (
+        "predict {} 2 of 2050 lines (0.1 %). The first: `texts` must be short. Received: 3 tokens in line 4\n"
+    )
+    assert error.endswith(warning.format("skips"))
+    output, error = predict(Strict(), LINES, "--on-error", "return")
+    assert output.splitlines()[3] == "error: `texts` must be short. Received: 3 tokens in line 4"
+    assert [output.splitlines()[row] for row in (2, 4, 1998, 2049)] == ["2A", "4A", "1998A", "2049A"]
+    assert error.endswith(warning.format("returns errors for"))
+    output, _ = predict(Strict(), "a\nb?\n", "--on-error", "return", "--format", "jsonl")
+    assert [*map(json.loads, output.splitlines())] == [
+        {"input": "a", "answer": "A"},
+        {"input": "b?", "error": "`texts` must be short. Received: 3 tokens in line 2"},
+    ]
+    _, error = predict(Strict(), SUBTITLES, "--on-error", "skip", suffix="srt")
+    assert "`--on-error` must be raise for a file that is one document. Received: skip" in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_command_leaves_no_output(monkeypatch, tmp_path, number):
+    def interrupt(texts):
+        if "2000" in texts:
+            signal.raise_signal(number)
+        return texts
+
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("\n".join(map(str, range(3000))))
+    monkeypatch.setattr(prediction, "load", lambda _: prediction.Predictor("x", interrupt, (1,)))
+    arguments = ["predict", "x", "--input", str(source), "--output", str(target)]
+    before = signal.getsignal(signal.SIGTERM)
+    if number == signal.SIGINT:
+        assert commands.main(arguments) == 130
+    else:
+        with pytest.raises(SystemExit, match="143"):
+            commands.main(arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_full_disk_names_the_output_and_leaves_none(predict, monkeypatch):
+    def fill(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fill)
+    status, error = predict(Translator(), "a\n")
+    assert status == 2
+    assert "No space left on device" in error
+    assert "out0.txt" in error
+
+
 def test_an_error_leaves_no_file(predict):
     def fail(text):
         raise ValueError("`texts` must be short")
@@ -148,7 +305,7 @@ def test_an_error_leaves_no_file(predict):
     assert predict(Translator(fail), TEXT, "--long-texts", "split")[0] == 2
 
 
-def test_lines_and_standard_input_are_split_on_request(predict, monkeypatch, capsys):
+def test_lines_and_standard_input_are_split_on_request(predict, standard_input, capsys):
     translator = Translator(str.upper)
     output, _ = predict(translator, "una\n\ndos", "--long-texts", "refuse")
     assert output == "UNA\n\nDOS\n"
@@ -157,9 +314,9 @@ def test_lines_and_standard_input_are_split_on_request(predict, monkeypatch, cap
         '"answer": "UNA"' in predict(translator, "una\ndos", "--long-texts", "split", "--format", "jsonl")[0]
     )
     assert translator.calls[-1] == (["una", "dos"], "split")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("  una\n\n\ndos"))
+    standard_input("\ufeff  una\r\n\n\rdos")
     assert commands.main(["predict", "x", "--long-texts", "split"]) == 0
-    assert capsys.readouterr().out == "  UNA\n\n\nDOS"
+    assert capsys.readouterr().out == "\ufeff  UNA\r\n\n\rDOS"
 
 
 def test_long_files_show_progress(predict, monkeypatch):

@@ -1,9 +1,7 @@
 """The command line of generating pipelines."""
 
 import functools
-import io
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -220,17 +218,17 @@ def test_a_pipeline_that_does_not_generate_is_rejected(embedding, capsys, argume
 
 
 @pytest.mark.slow
-def test_score_prints_the_score_of_each_pair(greedy, translator, capsys, monkeypatch):
+def test_score_prints_the_score_of_each_pair(greedy, translator, capsys, standard_input):
     sources, targets = TEXTS, ["the blue house", "one two"]
     expected = [f"{one.score:.4f}\t{one.text}" for one in translator.score(sources, targets)]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("la casa azul\tthe blue house\nuno dos\tone two\n"))
+    standard_input("\ufeffla casa azul\tthe blue house\r\n\r\nuno dos\tone two\n")
     assert command(capsys, "score", greedy) == expected
     assert command(capsys, "score", greedy, sources[0], targets[0])[0].split("\t")[1] == targets[0]
 
 
-@pytest.mark.parametrize("given", ["uno", "uno\tone\tdos", "uno\tone\n\n"])
-def test_malformed_lines_of_pairs_are_named(greedy, capsys, monkeypatch, given):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+@pytest.mark.parametrize("given", ["uno", "uno\tone\tdos", "uno\tone\n\nuno"])
+def test_malformed_lines_of_pairs_are_named(greedy, capsys, standard_input, given):
+    standard_input(given)
     assert commands.main(["score", str(greedy)]) == 2
     assert "one tab and an output. Received: " in capsys.readouterr().err
     assert commands.main(["score", str(greedy), "uno"]) == 2

@@ -104,19 +104,33 @@ def _replace(path: pathlib.Path, new: pathlib.Path, parent: pathlib.Path) -> Non
         shutil.rmtree(backup, ignore_errors=True)
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file atomically and durably: a reader sees the old content or the new one, never an incomplete one."""
+@contextlib.contextmanager
+def new_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Write a file atomically and durably: a reader sees the old content or the new one, never an incomplete one.
+
+    Yields:
+        A temporary file to write into, which replaces `path` when the block ends. After an error it is removed.
+
+    Raises:
+        OSError: if the disk is full; the error names `path`.
+    """
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with full_disk_named(path):
             with open(temporary, "wb") as file:
-                file.write(content)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file as `new_file` does."""
+    with new_file(path) as file:
+        file.write(content)
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
