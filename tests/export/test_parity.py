@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.export import ParityError
-from keras_transformer.export.parity import generation
+from keras_transformer.export.parity import generation, near_ties
 from keras_transformer.pipelines import TextToText
 from keras_transformer_serving import parity
 
@@ -15,8 +15,8 @@ OTHER = np.array([[5, 9, 3, 0], [7, 3, 0, 0], [8, 8, 8, 8]])
 OTHERS = ["five nine", "seven", "eight"]
 
 
-def reference(gap=None):
-    return generation.Reference(TEXTS, IDS, ANSWERS, gap)
+def reference(near_ties=None):
+    return generation.Reference(TEXTS, IDS, ANSWERS, near_ties)
 
 
 def answering(ids=IDS, answers=ANSWERS, name="graph"):
@@ -33,28 +33,29 @@ def test_equal_answers_are_counted_as_identical():
 def test_a_difference_at_a_near_tie_is_counted():
     asked = []
 
-    def gap(*place):
+    def near_ties(*place):
         asked.append(place)
-        return 5e-5
+        return [9]
 
-    report = parity.compare_generated(reference(gap), answering(OTHER, OTHERS))
+    report = parity.compare_generated(reference(near_ties), answering(OTHER, OTHERS))
     assert report["graphs"] == {"graph": {"identical": 2, "near_ties": 1}}
-    assert asked == [(0, 1, 6, 9)]
+    assert asked == [(0, 0, 1)]
 
 
-PLACE = r"`graph` must have the outputs of the model.*input 0, 'a'.*'five six' \[5, 6, 3, 0\].*'five nine'"
+PLACE = r"`graph` must have the outputs of the model.*Input 0, 'a': expected 'five six', \[6, 3, 0\].*'five nine', \[9"
 DIFFERENT = {
-    **{
-        f"logits {gap} apart": (reference(lambda *_, gap=gap: gap), answering(OTHER, OTHERS), PLACE)
-        for gap in (1e-2, 2e-4, float("nan"), float("inf"))
-    },
-    "without the model": (reference(), answering(OTHER, OTHERS), "input 0"),
+    "not near": (reference(lambda *_: [8]), answering(OTHER, OTHERS), PLACE),
+    "without the model": (reference(), answering(OTHER, OTHERS), "Input 0"),
     "another text at a tie": (
-        reference(lambda *_: 0.0),
+        reference(lambda *_: range(10)),
         answering(IDS, ["five six", "seven", "EIGHT"]),
-        "input 2",
+        r"Input 2, 'c': expected 'eight'. Received: 'EIGHT'",
     ),
-    "ids of another width": (reference(lambda *_: 0.0), answering(IDS[:, :3]), "input 0"),
+    "ids of another width": (
+        reference(lambda *_: range(10)),
+        answering(IDS[:, :3]),
+        r"Input 0.*shape \(4,\). Received: \(3,\)",
+    ),
     "second graph": (
         reference(),
         lambda texts: {**answering(name="first")(texts), **answering(OTHER, name="second")(texts)},
@@ -82,35 +83,37 @@ def test_an_export_with_a_near_tie_passes_verification_without_the_model():
         ids, answers = zip(*(others[text] for text in texts), strict=True)
         return {"graph": (np.array(ids), list(answers))}
 
-    report = parity.compare_generated(reference(lambda *_: 5e-5), exported)
+    report = parity.compare_generated(reference(lambda *_: [9]), exported)
     stored = generation.Reference.stored(json.loads(json.dumps(report)))
     parity.compare_generated(stored, exported)
 
 
 def test_stored_references_round_trip():
-    report = parity.compare_generated(reference(lambda *_: 0.0), answering())
+    report = parity.compare_generated(reference(lambda *_: range(10)), answering())
     stored = generation.Reference.stored(json.loads(json.dumps(report)))
-    assert (stored.texts, stored.answers, stored.gap) == (TEXTS, ANSWERS, None)
+    assert (stored.texts, stored.answers, stored.near_ties) == (TEXTS, ANSWERS, None)
     np.testing.assert_array_equal(stored.ids, IDS)
 
 
 @pytest.mark.slow
-def test_a_reference_has_outputs_and_logit_distances(pipeline, texts):
+def test_a_reference_has_outputs_and_near_ties(pipeline, texts, monkeypatch):
     made = generation.Reference.of(pipeline, texts)
     assert made.texts == texts
     assert made.answers == pipeline(texts)
     np.testing.assert_array_equal(made.ids, pipeline.generate(texts).best)
-    # The chosen id has the largest logit; only pad and start may exceed it.
     row, column = 3, 1
     target = np.array([[2, made.ids[row, 0]]])
-    logits = np.asarray(pipeline.model({"source_ids": pipeline.encode([texts[row]]), "target_ids": target}))[
-        0, -1
-    ]
-    chosen = int(made.ids[row, column])
-    for other in (9, 20):
-        assert made.gap(row, column, chosen, other) == pytest.approx(
-            float(logits[chosen] - logits[other]), abs=1e-4
+    logits = np.asarray(pipeline.model({"source_ids": pipeline.encode([texts[row]]), "target_ids": target}))
+    # Only pad and start, which are never generated, may have larger logits than the chosen id.
+    logits = np.where(np.isin(np.arange(logits.shape[-1]), [0, 2]), -np.inf, logits[0, -1])
+    chosen, second = np.argsort(-logits)[:2]
+    assert chosen == made.ids[row, column]
+    assert made.near_ties(row, 0, column) == []
+    for margin, expected in ((0.99, []), (1.01, [second])):
+        monkeypatch.setattr(
+            near_ties.greedy_choices, "__defaults__", (margin * (logits[chosen] - logits[second]),)
         )
+        assert generation.Reference.of(pipeline, texts).near_ties(row, 0, column) == expected
 
 
 @pytest.mark.slow

@@ -273,6 +273,33 @@ def test_float16_keeps_sizes_that_are_computed_in_floats():
     np.testing.assert_array_equal(found, x)
 
 
+DRAW = """
+<ir_version: 10, opset_import: ["" : 18]>
+draw (float[n] logits, float[n] noise, float[n] temperature) => (bool[n] passed, bool[n] large)
+<float two = {2.0}, float one = {1.0}, float limit = {1e18}>
+{
+  doubled = Mul(logits, two)
+  scaled = Div(doubled, temperature)
+  large = Greater(scaled, limit)
+  threshold = Mul(noise, two)
+  passed = Greater(threshold, one)
+}
+"""
+
+
+def test_float16_draws_in_float32():
+    """Between 1/2 and 1 float16 has 1,024 numbers, so that noise would not draw rare tokens."""
+    model = precisions.to_float16(onnx.parser.parse_model(DRAW))
+    inputs = {
+        "logits": np.array([-1, 0, 2], "float32"),
+        "noise": np.array([0.49999, 0.5, 0.50001], "float32"),
+        "temperature": np.full(3, 1e-20, "float32"),
+    }
+    passed, large = onnxruntime.InferenceSession(model.SerializeToString()).run(["passed", "large"], inputs)
+    np.testing.assert_array_equal(passed, [False, False, True])
+    np.testing.assert_array_equal(large, [False, False, True])
+
+
 LOOP_THAT_READS_A_GATHER = """
 <ir_version: 10, opset_import: ["" : 18]>
 loop (int64[n] ids, float[n, 16] start) => (float[n, 16] sum)

@@ -4,7 +4,7 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -24,10 +24,20 @@ NEAR_TIE = 1e-4  # float32 sums in another order may swap two candidates whose l
 SEED = 0  # of the noise with which an export that draws new seeds is compared
 _STORED = 64
 _BATCH = 64
+_OTHERS = ("greedy", "constrained")  # the attributes of a reference with other outputs
+_EXCERPT = 80  # characters of a text that an error shows
 
 Arrays = dict[str, np.ndarray]
 Answers = dict[str, tuple[np.ndarray, list[Any]]]
 """The ids (B, M) and texts of each graph for B input texts, or (B, N, M) and N texts for each."""
+
+
+NearTies = Callable[[int, int, int], Collection[int]]
+"""A function of (row, hypothesis, step) that returns the other ids that a search may choose when it rounds otherwise.
+
+Differences of logits may change by `NEAR_TIE`: in greedy search, ids whose logit is that close to the highest; in
+sampling, ids that the noise draws from such a distribution.
+"""
 
 
 class ParityError(ValueError):
@@ -45,37 +55,51 @@ class Reference:
         texts: the inputs; rows of ids for graphs without text inputs.
         ids: (B, M), or (B, R, M) for R hypotheses, the outputs.
         answers: the outputs as texts, or the ids for graphs without texts.
-        gap: a function of (row, step, id, other id) that returns the absolute difference between the model's logits of
-            two candidates; None without the model, or if its search is not greedy.
+        near_ties: the near ties; None if the search has none, or without the model.
         rank: a function of (row, ids) that returns the length-normalised log-probabilities of hypotheses (R, M); None
             without the model, or if its search is not a beam.
         greedy: the greedy outputs, if the sampler or constraints give others: the reference of single-step graphs.
         scores: (B,), the score of the first hypothesis of each text.
         languages: the languages of each text and of its output, by option; empty for a model without languages.
+        draws: whether ids are drawn. A draw is a near tie much more often than a greedy choice, so that the near ties
+            are stored.
+        constrained: the greedy outputs with the constraints, if ids are drawn with constraints.
     """
 
     texts: list[Any]
     ids: np.ndarray
     answers: list[Any]
-    gap: Callable[[int, int, int, int], float] | None = None
+    near_ties: NearTies | None = None
     rank: Callable[[int, np.ndarray], np.ndarray] | None = None
     greedy: "Reference | None" = None
     scores: np.ndarray | None = None
     languages: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    draws: bool = False
+    constrained: "Reference | None" = None
+
+    @property
+    def choices(self) -> "Reference":
+        """The outputs of greedy search in place of drawn ones; draws at the lowest temperature are equal to them."""
+        return (self.constrained or self.greedy or self) if self.draws else self
 
     @classmethod
     def stored(cls, report: dict[str, Any]) -> "Reference":
         """Restore the reference outputs that were stored in `parity.json` at export."""
         examples = report["examples"]
-        greedy = cls.stored({"examples": examples["greedy"]}) if "greedy" in examples else None
+        greedy, constrained = (
+            cls.stored({"examples": examples[name]}) if name in examples else None for name in _OTHERS
+        )
         scores = np.asarray(examples["scores"], "float32") if "scores" in examples else None
         return cls(
             examples["texts"],
             np.asarray(examples["ids"]),
             examples["answers"],
+            _stored_near_ties(examples["near_ties"]) if "near_ties" in examples else None,
             greedy=greedy,
             scores=scores,
             languages=examples.get("languages", {}),
+            draws="near_ties" in examples,
+            constrained=constrained,
         )
 
 
@@ -152,16 +176,18 @@ def compare_generated(reference: Reference, exported: Callable[..., Answers]) ->
     Raises:
         ParityError: if any other output differs.
     """
-    near_ties = {
-        name: _near_ties((name == ONNX_STEPS and reference.greedy) or reference, name, ids, answers)
-        for name, (ids, answers) in exported(reference.texts, **reference.languages).items()
-    }
+    near_ties, unclear = {}, set()
+    for name, (ids, answers) in exported(reference.texts, **reference.languages).items():
+        expected = (name == ONNX_STEPS and reference.greedy) or reference
+        near_ties[name] = _near_ties(expected, name, ids, answers)
+        # Without stored near ties, these rows could not be distinguished from errors without the model.
+        unclear |= set() if expected.draws else {*near_ties[name]}
     count = len(reference.texts)
-    # Near ties are not stored, as they could not be distinguished from errors without the model.
-    clear = [row for row in range(count) if not any(row in rows for rows in near_ties.values())][:_STORED]
-    examples = _examples(reference, clear)
-    if reference.greedy is not None:
-        examples["greedy"] = _examples(reference.greedy, clear)
+    stored = [row for row in range(count) if row not in unclear][:_STORED]
+    examples = _examples(reference, stored)
+    for name in _OTHERS:
+        if (other := getattr(reference, name)) is not None:
+            examples[name] = _examples(other, stored)
     return {
         "texts": count,
         "graphs": {
@@ -174,19 +200,42 @@ def compare_generated(reference: Reference, exported: Callable[..., Answers]) ->
 def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
     scores = {} if reference.scores is None else {"scores": reference.scores[rows].tolist()}
     chosen = {name: [values[row] for row in rows] for name, values in reference.languages.items()}
+    near_ties = {"near_ties": [_near_ties_of(reference, row) for row in rows]} if reference.draws else {}
     return {
         **({"languages": chosen} if chosen else {}),
         "texts": [reference.texts[row] for row in rows],
         "ids": reference.ids[rows].tolist(),
         "answers": [reference.answers[row] for row in rows],
         **scores,
+        **near_ties,
     }
 
 
-def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[str]) -> list[int]:
+def _near_ties_of(reference: Reference, row: int) -> list[tuple[int, int, int]]:
+    """Return the near ties of the hypotheses of a row: (hypothesis, step, id)."""
+    assert reference.near_ties is not None
+    hypotheses = reference.ids[row].reshape(-1, reference.ids.shape[-1])
+    return [
+        (hypothesis, step, int(id_))
+        for hypothesis, ids in enumerate(hypotheses)
+        for step in range(len(ids))
+        for id_ in reference.near_ties(row, hypothesis, step)
+    ]
+
+
+def _stored_near_ties(rows: list[list[list[int]]]) -> NearTies:
+    """Return the near ties (hypothesis, step, id) of each row as a function."""
+
+    def near_ties(row: int, hypothesis: int, step: int) -> list[int]:
+        return [id_ for *place, id_ in rows[row] if place == [hypothesis, step]]
+
+    return near_ties
+
+
+def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[Any]) -> list[int]:
     """Return the indices of the outputs whose ids differ from the reference after a near tie.
 
-    In a near tie the model's logits of the two candidates, or the scores of two hypotheses, are closer than `NEAR_TIE`.
+    Near ties are those of `NearTies`; in beam search, hypotheses whose scores are closer than `NEAR_TIE`.
 
     Raises:
         ParityError: if any other output differs.
@@ -198,23 +247,59 @@ def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[s
             continue
         if same_ids or not _is_near_tie(reference, row, received):
             raise ParityError(
-                f"`{name}` must have the outputs of the model. It differs at input {row}, "
-                f"{reference.texts[row]!r}: expected {reference.answers[row]!r} {expected.tolist()}. "
-                f"Received: {answers[row]!r} {received.tolist()}"
+                f"`{name}` must have the outputs of the model, except after near ties. Please report the error; an "
+                "export with other `formats` can be written without these files. "
+                f"Input {row}, {reference.texts[row]!r}: {_mismatch(reference, row, received, answers[row])}"
             )
         rows.append(row)
     return rows
 
 
+def _mismatch(reference: Reference, row: int, received: np.ndarray, answer: Any) -> str:
+    """Return the first difference between an output and the reference as a text."""
+    expected, expected_answer = reference.ids[row], reference.answers[row]
+    if expected.shape != received.shape:
+        return f"expected ids of shape {expected.shape}. Received: {received.shape}"
+    if np.array_equal(expected, received):
+        return f"expected {_excerpt(expected_answer, answer)}. Received: {_excerpt(answer, expected_answer)}"
+    *hypothesis, step = np.argwhere(expected != received)[0].tolist()
+    for index in hypothesis:
+        expected_answer, answer = expected_answer[index], answer[index]
+    shown = (*hypothesis, slice(step, step + 8))
+    return (
+        f"expected {_excerpt(expected_answer, answer)}, {expected[shown].tolist()} from token {step} on. "
+        f"Received: {_excerpt(answer, expected_answer)}, {received[shown].tolist()}"
+    )
+
+
+def _excerpt(answer: Any, other: Any) -> str:
+    """Return the part of an answer around its first difference from another."""
+    if not isinstance(answer, str):
+        return f"{len(answer)} ids"
+    pairs = zip(answer, other, strict=False)
+    same = next(
+        (i for i, (first, second) in enumerate(pairs) if first != second), min(len(answer), len(other))
+    )
+    begin = max(0, same - _EXCERPT // 4)
+    return f"{'…' if begin else ''}{answer[begin : begin + _EXCERPT]!r}"
+
+
 def _is_near_tie(reference: Reference, row: int, received: np.ndarray) -> bool:
     expected = reference.ids[row]
-    if reference.rank is not None and expected.shape == received.shape:
-        ranks = [reference.rank(row, np.reshape(ids, [-1, ids.shape[-1]])) for ids in (expected, received)]
-        return bool(np.abs(ranks[0] - ranks[1]).max() <= NEAR_TIE)
-    if reference.gap is None or expected.shape != received.shape:
+    if expected.shape != received.shape:
         return False
-    column = int(np.argmax(expected != received))
-    return reference.gap(row, column, int(expected[column]), int(received[column])) <= NEAR_TIE
+    hypotheses = [np.reshape(ids, [-1, ids.shape[-1]]) for ids in (expected, received)]
+    if reference.rank is not None:
+        ranks = [reference.rank(row, ids) for ids in hypotheses]
+        return bool(np.abs(ranks[0] - ranks[1]).max() <= NEAR_TIE)
+    if reference.near_ties is None:
+        return False
+    differ = hypotheses[0] != hypotheses[1]
+    return all(
+        hypotheses[1][hypothesis, step] in reference.near_ties(row, hypothesis, step)
+        for hypothesis, step in enumerate(differ.argmax(axis=-1))
+        if differ[hypothesis, step]
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
 import keras_transformer_serving as serving
 from keras_transformer import generation
-from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer.export.parity.near_ties import near_ties_of
 from keras_transformer.pipelines.texts import accepted_texts
 from keras_transformer_serving import parity
 from keras_transformer_serving.parity import Answers
@@ -41,26 +41,10 @@ class Reference(parity.Reference):
         scores = out.scores[:, 0]
         model = pipeline.model
         sampler = pipeline.sampler
-        greedy = sampler.hypotheses == 1 and not isinstance(
-            sampler, generation.Sample | generation.Contrastive
-        )
 
         def inputs_of(row: int) -> dict[str, np.ndarray]:
             row_languages = {name: values[row : row + 1] for name, values in chosen.items()}
             return pipeline.prepared(tf.constant([texts[row]]), row_languages).arrays()
-
-        def gap(row: int, column: int, id_: int, other: int) -> float:
-            row_inputs, before = inputs_of(row), ids[row : row + 1, :column]
-            source = row_inputs["source_ids"]
-            if is_encoder_decoder(model):
-                start = row_inputs.get("start_ids", np.full(1, model.start_id))[:, None]
-                prefix = row_inputs.get("prefix_ids", before[:, :0])
-                target = np.concatenate([start, prefix, before], axis=1)
-                inputs = {"source_ids": source, "target_ids": target}
-            else:
-                inputs = np.concatenate([source, before], axis=1)
-            logits = np.asarray(model(inputs))[0, -1]
-            return float(abs(logits[id_] - logits[other]))
 
         def rank(row: int, hypotheses: np.ndarray) -> np.ndarray:
             repeated = {
@@ -77,19 +61,23 @@ class Reference(parity.Reference):
             model_inputs = texts
             decoded = pipeline.decode(ids.reshape(-1, ids.shape[-1])).numpy()
             answers = _strings(decoded.reshape(ids.shape[:-1]))
-        if greedy and not pipeline.constraints:
-            return cls(model_inputs, ids, answers, gap, scores=scores, languages=chosen)
-        greedy_reference = cls.of(pipeline.with_settings("greedy", constraints=()), texts, as_ids)
-        ranked = rank if isinstance(sampler, generation.Beam) and not greedy else None
+        near_ties = near_ties_of(pipeline, out, inputs_of)
+        draws = isinstance(sampler, generation.Sample)
+        is_greedy = near_ties is not None and not draws
+        if is_greedy and not pipeline.constraints:
+            return cls(model_inputs, ids, answers, near_ties, scores=scores, languages=chosen)
+        greedy = cls.of(pipeline.with_settings("greedy", constraints=None if draws else ()), texts, as_ids)
         return cls(
             model_inputs,
             ids,
             answers,
-            gap if greedy else None,
-            ranked,
-            greedy_reference,
+            near_ties,
+            rank if isinstance(sampler, generation.Beam) and not is_greedy else None,
+            greedy.greedy or greedy,
             scores,
             chosen,
+            draws,
+            greedy if greedy.greedy else None,
         )
 
 

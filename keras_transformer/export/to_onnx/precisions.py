@@ -56,14 +56,16 @@ def to_float16(model: Any, readers: Readers | None = None) -> Any:
             constant.data_type = TensorProto.FLOAT16
             readers[constant.name] = functools.partial(_float16, readers[constant.name])
     copy = float16.convert_float_to_float16(copy, keep_io_types=True, op_block_list=[])
+    inputs = [node for node in copy.graph.node if node.name.startswith("graph_input_cast")]
+    rounded = {node.output[0]: node.input[0] for node in inputs}
     for node in graph_traversal.nodes(copy.graph):
         if node.name in widened:
             node.attribute[0].i = TensorProto.FLOAT
+            node.input[0] = rounded.get(node.input[0], node.input[0])  # an input before it is cast to float16
     for constant in copy.graph.initializer:
         if constant.name in widened:
             values = numpy_helper.to_array(constant).astype("float32")
             constant.CopyFrom(numpy_helper.from_array(values, constant.name))
-    inputs = [node for node in copy.graph.node if node.name.startswith("graph_input_cast")]
     for node in reversed(inputs):  # the converter adds them at the end
         copy.graph.node.remove(node)
         copy.graph.node.insert(0, node)
@@ -179,8 +181,9 @@ def _cast(source: str, target: str, to: int) -> Any:
 def _sensitive(model: Any, types: dict[str, int]) -> set[str]:
     """Return the outputs of nodes that stay in float32.
 
-    They are `_FLOAT32`, squares, the computation of angles, casts from float64, such as of the energies of audio, and
-    what computes integers from integers, such as sizes, whose numbers float16 does not hold.
+    They are `_FLOAT32`, squares, the computation of angles, casts from float64, such as of the energies of audio, what
+    computes integers from integers, such as sizes, whose numbers float16 does not hold, and the draws of sampling: of
+    the noise, float16 holds 1,024 values between 1/2 and 1, and of low temperatures none.
     """
     from onnx import TensorProto
 
@@ -201,7 +204,18 @@ def _sensitive(model: Any, types: dict[str, int]) -> set[str]:
                 sensitive.update(producers[name].output)
                 remaining.append(producers[name])
     constants = {item.name for graph in graph_traversal.graphs(model.graph) for item in graph.initializer}
-    return sensitive | _sizes(nodes, types, constants)
+    return sensitive | _sizes(nodes, types, constants) | _draws(nodes, types)
+
+
+def _draws(nodes: Sequence[Any], types: Mapping[str, int]) -> set[str]:
+    """Return the outputs of nodes that compute floats from the noise and the temperature of sampling."""
+    from onnx import TensorProto
+
+    computed = {"noise", "temperature"}
+    for node in nodes:
+        if not graph_traversal.inner(node) and not computed.isdisjoint(node.input):
+            computed.update(name for name in node.output if types.get(name) == TensorProto.FLOAT)
+    return computed - {"noise", "temperature"}
 
 
 def _sizes(nodes: Sequence[Any], types: Mapping[str, int], constants: Collection[str]) -> set[str]:

@@ -1,0 +1,158 @@
+"""Near ties: the tokens that a search would also choose if float32 rounded the logits differently.
+
+Axes: T steps, V vocabulary size.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_transformer import generation
+from keras_transformer.generation.constraints import FORBIDDEN, History
+from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer.generation.logits_processors import LogitsProcessors
+from keras_transformer.generation.samplers import Sample
+from keras_transformer_serving import parity
+from keras_transformer_serving.graphs import uniform_noise
+from keras_transformer_serving.parity import NEAR_TIE
+
+_COLDEST = (
+    NEAR_TIE / 500
+)  # at lower temperatures the weights of near ties underflow, and a draw is a greedy choice
+
+
+def near_ties_of(
+    pipeline: Any, out: generation.Generation, inputs_of: Callable[[int], dict[str, np.ndarray]]
+) -> parity.NearTies | None:
+    """Return the near ties of a pipeline's outputs; None if its sampler is neither greedy search nor sampling.
+
+    Args:
+        pipeline: the pipeline, with a seed if it samples.
+        out: its outputs for a batch.
+        inputs_of: a function from a row to the model's inputs for it.
+    """
+    sampler = pipeline.sampler
+    draws = isinstance(sampler, Sample)
+    if not draws and (sampler.hypotheses > 1 or isinstance(sampler, generation.Contrastive)):
+        return None
+
+    @functools.lru_cache(maxsize=1)  # the steps of a row are asked for one after the other
+    def of_hypothesis(row: int, hypothesis: int) -> np.ndarray:
+        length = out.lengths[row, hypothesis]
+        logits = _logits(pipeline, inputs_of(row), out.ids[row, hypothesis], length)
+        if not draws:
+            return greedy_choices(logits)
+        noise = uniform_noise(sampler.seed, np.array([row]), hypothesis + 1, len(logits))[0, hypothesis]
+        return draws_of(logits, sampler, noise)
+
+    def of_step(row: int, hypothesis: int, step: int) -> list[int]:
+        if step >= out.lengths[row, hypothesis]:  # it has ended
+            return []
+        choices: list[int] = np.flatnonzero(of_hypothesis(row, hypothesis)[step]).tolist()
+        return [id_ for id_ in choices if id_ != out.ids[row, hypothesis, step]]
+
+    return of_step
+
+
+def _logits(pipeline: Any, inputs: dict[str, np.ndarray], ids: np.ndarray, length: int) -> np.ndarray:
+    """Return the logits (T, V) of the T steps of an output (M,), with constraints, `FORBIDDEN` for forbidden tokens.
+
+    They are computed in one pass over prompt and output, without a key/value cache.
+    """
+    model, before = pipeline.model, ids[None, : length - 1]
+    source = inputs["source_ids"]
+    if is_encoder_decoder(model):
+        start = inputs.get("start_ids", np.full(1, model.start_id))[:, None]
+        target = np.concatenate([start, inputs.get("prefix_ids", before[:, :0]), before], axis=1)
+        logits = model({"source_ids": source, "target_ids": target})
+    else:
+        logits = model(np.concatenate([source, before], axis=1))
+    processors = LogitsProcessors.of(model, pipeline.max_new_tokens, constraints=pipeline.constraints)
+    history = History(
+        ops.convert_to_tensor(np.tile(ids, [1, length, 1])), ops.arange(length)[None], processors.end_ids
+    )
+    processed = processors(ops.cast(logits[:, -length:], "float32"), history)  # (1, T, V)
+    array: np.ndarray = ops.convert_to_numpy(processed)[0].astype("float64")
+    if processors.shortlist is not None:
+        listed = np.isin(np.arange(array.shape[-1]), processors.shortlist.token_ids)
+        array = np.where(listed, array, FORBIDDEN)
+    return array
+
+
+def greedy_choices(logits: np.ndarray, margin: float = NEAR_TIE) -> np.ndarray:
+    """Return a mask (T, V) of the tokens whose logits are at most `margin` below the highest of logits (T, V)."""
+    return logits >= logits.max(axis=-1, keepdims=True) - margin
+
+
+def draws_of(logits: np.ndarray, sampler: Sample, noise: np.ndarray, margin: float = NEAR_TIE) -> np.ndarray:
+    r"""Return a mask (T, V) of the tokens that noise may draw if differences of logits change by at most a margin.
+
+    A token v is drawn if the noise u is between F(v − 1) and F(v), where F is the cumulative distribution. Its odds are
+    a ratio of sums of weights, so that the change multiplies them by at most $e^{\pm m/\tau}$:
+
+    $$\mathrm{logit}\, F(v-1) - m/\tau \;\le\; \mathrm{logit}\, u \;\le\; \mathrm{logit}\, F(v) + m/\tau$$
+
+    If a filter is close to keeping or removing a token, both are possible. Sums of float32 weights are rounded besides.
+
+    Args:
+        logits: (T, V), `FORBIDDEN` for forbidden tokens.
+        sampler: the temperature τ and the filters.
+        noise: (T,), uniform numbers u in [0, 1].
+        margin: m.
+    """
+    logits = np.where(logits > FORBIDDEN / 2, logits, -np.inf)
+    if sampler.temperature < _COLDEST:
+        return greedy_choices(logits, margin)
+    change, rounding = margin / sampler.temperature, 2 * math.sqrt(logits.shape[-1]) * 2.0**-24
+    least, dropped = _filtered(logits, sampler, change, rounding)
+    kept, possible = logits > dropped + margin, (logits >= least - margin) & (logits > -np.inf)
+    weights = np.exp((logits - logits.max(axis=-1, keepdims=True)) / sampler.temperature)
+    of_kept, of_possible = weights * kept, weights * possible
+    with np.errstate(divide="ignore", invalid="ignore"):  # NaN for tokens that are not possible
+        # The least F(v − 1): doubtful tokens are removed before v, and kept from v on.
+        low = np.log(_cumulated(of_kept) - of_kept) - np.log(_cumulated(of_possible[:, ::-1])[:, ::-1])
+        # The largest F(v): doubtful tokens are kept up to v, and removed after it.
+        high = np.log(_cumulated(of_possible)) - np.log(_cumulated(of_kept[:, ::-1])[:, ::-1] - of_kept)
+    reached = low - change <= _log_odds(noise + rounding)[:, None]
+    return possible & reached & (_log_odds(noise - rounding)[:, None] <= high + change)
+
+
+def _filtered(
+    logits: np.ndarray, sampler: Sample, change: float, rounding: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lowest logit (T, 1) that the filters may keep, and the highest that they may drop."""
+    vocabulary = logits.shape[-1]
+    highest = logits.max(axis=-1, keepdims=True)
+    least = dropped = np.full_like(highest, -np.inf)
+    limit = min(sampler.top_k or vocabulary, vocabulary)
+    if limit < vocabulary or sampler.top_p < 1:
+        ordered, others = np.split(-np.sort(-logits), [limit], axis=-1)
+        least, dropped = ordered[:, -1:], others.max(axis=-1, keepdims=True, initial=-np.inf)
+        if sampler.top_p < 1:
+            weights = np.exp((ordered - highest) / sampler.temperature)
+            before = (_cumulated(weights) - weights) / weights.sum(axis=-1, keepdims=True)
+            limit_odds = _log_odds(np.array(sampler.top_p))
+            is_kept = (_log_odds(before + rounding) + change < limit_odds) | (ordered == highest)
+            may_be_kept = (_log_odds(before - rounding) - change < limit_odds) | (ordered == highest)
+            least = np.where(may_be_kept, ordered, highest).min(axis=-1, keepdims=True)
+            dropped = np.maximum(dropped, np.where(is_kept, -np.inf, ordered).max(axis=-1, keepdims=True))
+    if sampler.min_p > 0:
+        lowest = highest + sampler.temperature * math.log(sampler.min_p)
+        least, dropped = np.maximum(least, lowest), np.maximum(dropped, lowest)
+    return least, dropped
+
+
+def _cumulated(weights: np.ndarray) -> np.ndarray:
+    return np.cumsum(weights, axis=-1)
+
+
+def _log_odds(probabilities: np.ndarray) -> np.ndarray:
+    """Return ln(p / (1 − p)), infinite for numbers outside of (0, 1)."""
+    clipped = np.clip(probabilities, 0, 1)
+    with np.errstate(divide="ignore"):
+        odds: np.ndarray = np.log(clipped) - np.log1p(-clipped)
+    return odds

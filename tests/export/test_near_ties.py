@@ -1,0 +1,211 @@
+import dataclasses
+import json
+import types
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import export, generation, pipelines, recipes, text
+from keras_transformer.export import ParityError
+from keras_transformer.export.parity import near_ties
+from keras_transformer.export.parity.generation import Reference
+from keras_transformer.generation import (
+    MinNewTokens,
+    NoRepeatNGram,
+    RepetitionPenalty,
+    Sample,
+    VocabularyShortlist,
+)
+from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.search import categorical
+from keras_transformer.models import GPT
+from keras_transformer_serving import parity, precisions
+from keras_transformer_serving.graphs import TEMPERATURES
+
+SAMPLERS = {
+    "plain": Sample(),
+    "cold": Sample(0.3),
+    "hot": Sample(3.0),
+    "coldest": Sample(TEMPERATURES[0]),
+    "top_k": Sample(top_k=8),
+    "top_k of one": Sample(top_k=1),
+    "top_p": Sample(top_p=0.8),
+    "min_p": Sample(min_p=0.1),
+    "all": Sample(0.7, top_k=40, top_p=0.9, min_p=0.02),
+}
+DRAWS, VOCABULARY = 200, 300
+
+
+def logits_of(kind):
+    """Logits of few probable and many rare tokens, as of text, or of nearly equal ones, as of a new model."""
+    random = np.random.default_rng(7)
+    logits = -np.log(1.0 + random.permuted(np.tile(np.arange(VOCABULARY), (DRAWS, 1)), axis=1)) * 1.2
+    logits = 0.1 * random.normal(size=logits.shape) + (logits if kind == "text" else 0)
+    logits[:, :2] = FORBIDDEN
+    return logits, random.random(DRAWS).astype("float32"), random
+
+
+def drawn(logits, sampler, noise):
+    """The tokens that the search draws in float32."""
+    tensors = [
+        ops.convert_to_tensor(values.astype("float32")) for values in (logits[:, None], noise[:, None])
+    ]
+    return ops.convert_to_numpy(categorical.draw(tensors[0], sampler, sampler.temperature, tensors[1]))[:, 0]
+
+
+@pytest.mark.parametrize("kind", ["text", "flat"])
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_draws_from_logits_within_the_margin_are_near_ties(sampler, kind):
+    logits, noise, random = logits_of(kind)
+    margin = 0.02
+    mask = near_ties.draws_of(logits, sampler, noise, margin)
+    changed = 0
+    for _ in range(5):
+        moved = logits + np.where(
+            logits > FORBIDDEN / 2, random.choice([-0.5, 0.5], logits.shape) * margin, 0
+        )
+        tokens = drawn(moved, sampler, noise)
+        assert mask[np.arange(DRAWS), tokens].all()
+        changed += np.count_nonzero(tokens != drawn(logits, sampler, noise))
+    assert changed or sampler.temperature < 1e-6 or sampler.top_k == 1
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_most_draws_from_the_distribution_of_text_have_no_near_tie(sampler):
+    logits, noise, _ = logits_of("text")
+    mask = near_ties.draws_of(logits, sampler, noise)
+    assert mask[np.arange(DRAWS), drawn(logits, sampler, noise)].all()
+    assert np.mean(mask.sum(axis=-1) == 1) > 0.97
+
+
+@pytest.mark.parametrize("distance", [0.5, 2.0])
+def test_noise_near_a_boundary_is_a_near_tie_within_the_margin_only(distance):
+    """The odds of the cumulative distribution at a boundary move by the margin."""
+    logits = np.log(np.array([[0.2, 0.3, 0.5]]))
+    odds = 1.0 * np.exp(-distance * parity.NEAR_TIE)  # the boundary of the last two tokens is at one half
+    mask = near_ties.draws_of(logits, Sample(), np.array([odds / (1 + odds)]))
+    np.testing.assert_array_equal(mask, [[False, True, distance < 1]])
+
+
+@pytest.fixture(scope="module")
+def hesitant():
+    """A language model that has hardly learnt: all words have similar probabilities."""
+    words = [f"{first}{second}{third}" for first in "bdfgklmnprst" for second in "aeiou" for third in "lnrsz"]
+    tokenizer = text.BytePairTokenizer.train(words * 3, 700)
+    keras.utils.set_random_seed(0)
+    model = GPT(
+        tokenizer.vocabulary_size,
+        num_layers=1,
+        num_heads=2,
+        model_dim=16,
+        max_length=64,
+        pad_id=tokenizer.pad_id,
+        end_id=tokenizer.end_id,
+    )
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(np.asarray(weight) + 0.02 * random.normal(size=weight.shape))
+    return pipelines.TextGeneration(model, tokenizer, Sample(seed=3), max_new_tokens=24, max_source_tokens=8)
+
+
+TEXTS = [first + rest for first in "bdfgkl" for rest in ("al", "in")]
+CASES = {
+    "all": (Sample(1.3, top_k=480, top_p=0.99, num_return=2), (NoRepeatNGram(2), MinNewTokens(9))),
+    "seed": (Sample(seed=3), ()),
+    "shortlist": (Sample(seed=5), (VocabularyShortlist(tuple(range(500))), RepetitionPenalty(1.3))),
+}
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize(("sampler", "constraints"), CASES.values(), ids=CASES)
+def test_a_draw_at_a_near_tie_passes_with_and_without_the_model(hesitant, sampler, constraints):
+    pipeline = hesitant.with_settings(sampler, constraints=constraints)
+    made = Reference.of(pipeline, TEXTS)
+    stored = parity.Reference.stored(
+        json.loads(
+            json.dumps(parity.compare_generated(made, lambda texts: {"graph": (made.ids, made.answers)}))
+        )
+    )
+    rows = made.ids.reshape(len(TEXTS), -1, made.ids.shape[-1])
+    ties = [
+        (row, hypothesis, step, id_)
+        for row, hypotheses in enumerate(rows)
+        for hypothesis, ids in enumerate(hypotheses)
+        for step in range(len(ids))
+        for id_ in made.near_ties(row, hypothesis, step)
+    ]
+    assert 0 < len(ties) < rows.size / 5
+    row, hypothesis, step, near = ties[0]
+    greedy = pipeline.with_settings("greedy").generate(TEXTS).best
+    np.testing.assert_array_equal(made.choices.ids, greedy)
+
+    def exported(id_):
+        ids = rows.copy()
+        ids[row, hypothesis, step:] = id_
+        answers = [[f"{answer}…"] if at == row else answer for at, answer in enumerate(made.answers)]
+        answers = made.answers if not id_ else answers
+        return lambda texts: {"graph": (ids.reshape(made.ids.shape), answers)}
+
+    for reference in (made, stored):
+        report = parity.compare_generated(reference, exported(near))
+        assert report["graphs"] == {"graph": {"identical": len(TEXTS) - 1, "near_ties": 1}}
+        assert report["examples"]["texts"] == TEXTS  # also those with near ties, which are stored
+        np.testing.assert_array_equal(reference.choices.ids, greedy)
+        with pytest.raises(
+            ParityError, match=rf"Please report the error.*`formats`.*from token {step} on"
+        ) as error:
+            parity.compare_generated(reference, exported((near + 50) % 500))
+        assert len(str(error.value)) < 700
+
+
+def test_other_precisions_are_compared_by_the_most_probable_tokens():
+    """Where tokens have similar probabilities, draws of a graph in float16 differ from the model's."""
+    greedy = parity.Reference(["a"], np.array([[5, 6]]), ["five six"], scores=np.array([-1.0]))
+    drawn = dataclasses.replace(greedy, ids=np.array([[[7, 8], [9, 5]]]), greedy=greedy, draws=True)
+    graphs = types.SimpleNamespace()
+
+    def generate(texts, **options):
+        graphs.options = options
+        return {
+            "ids": np.array([[[5, 6], [5, 6]]]),
+            "lengths": np.array([[2, 2]]),
+            "scores": np.array([[-1.0, -1.0]]),
+        }
+
+    graphs.generate = generate
+    row = precisions.compare("float16", drawn, graphs, {})
+    assert graphs.options == {"temperature": TEMPERATURES[0]}
+    assert (row["identical"], row["identical_ids"], row["score_difference"]) == (1, 1, 0)
+
+
+def zipf_text(count, words=4000):
+    """Sentences of words whose frequencies are those of natural text, each word preferring some successors."""
+    random = np.random.default_rng(0)
+    syllables = [a + b for a in "bcdfglmnprstv" for b in "aeiou"]
+    vocabulary = ["".join(random.choice(syllables, random.integers(1, 5))) for _ in range(words)]
+    ranks = np.minimum(random.zipf(1.2, count), words) - 1
+    chosen = [vocabulary[(rank * (1 + i % 7)) % words] for i, rank in enumerate(ranks)]
+    return "\n".join(" ".join(chosen[begin : begin + 12]) + "." for begin in range(0, count, 12))
+
+
+@pytest.mark.slow
+def test_a_language_model_after_a_short_training_is_exported(tmp_path):
+    """Its distribution is flat, so that many draws are near boundaries."""
+    (tmp_path / "novel.txt").write_text(zipf_text(12_000))
+    recipe = recipes.LanguageModel(
+        str(tmp_path / "novel.txt"),
+        vocabulary_size=4000,
+        epochs=1,
+        layers=1,
+        model_dim=64,
+        heads=2,
+        max_length=64,
+    )
+    pipeline, _ = recipe.train(verbose=0)
+    assert isinstance(pipeline.sampler, generation.Sample)
+    folder = export.bundle(pipeline, tmp_path / "export", precisions=("float32", "float16", "int8"))
+    report = export.verify(folder)
+    assert set(report["onnx"]["precisions"]) == {"float16", "int8"}
+    assert export.verify(folder, pipeline)["onnx"]["graphs"]["onnx_loop"]["identical"] > 0
