@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
@@ -36,19 +36,20 @@ def _with_arguments_of_keras(method: Callable[..., Any]) -> Callable[..., Any]:
 class Model(Configured, keras.Model):
     """Base class of the models: `keras.Model` with what all models of this package share.
 
-    It compiles with XLA only where XLA is enabled (see `xla`). `fit`, `evaluate` and `predict` have an argument
-    `check_inputs`, by default True: they raise a `ValueError` that names the argument, row and column of an id outside
-    the vocabulary or a label outside the classes, for which XLA would read another entry. Arrays are checked at the
-    start, batches of a dataset when they are read. Callbacks that write logs (`writes_logs`) are called before the
-    others. A callback with a method `fit_context(model, arguments)` can change the arguments of `fit`, a dictionary by
-    name, and wrap the call: the method returns a context manager in which `fit` runs.
+    It compiles with XLA only where XLA is enabled (see `xla`). `fit`, `evaluate`, `predict`, `train_on_batch`,
+    `test_on_batch` and `predict_on_batch` have an argument `check_inputs`, by default True: they raise a `ValueError`
+    that names the argument, row and column of an id outside the vocabulary or a label outside the classes, for which
+    XLA would read another entry. Arrays are checked at the start, batches of a dataset when they are read. Callbacks
+    that write logs (`writes_logs`) are called before the others. A callback with a method `fit_context(model,
+    arguments)` can change the arguments of `fit`, a dictionary by name, and wrap the call: the method returns a context
+    manager in which `fit` runs.
 
     The constructor of a subclass creates all weights, and `input_specs` describes the inputs, so that a model can be
     summarized, quantized and exported before its first call.
     """
 
-    returns_logits = True
-    """Whether the outputs are logits or predicted numbers, not hidden states."""
+    returns_logits = False
+    """Whether the outputs are logits or predicted numbers, which losses of probabilities do not accept."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Compare the arguments in all processes before JAX distributes weights, which must have equal shapes."""
@@ -64,6 +65,19 @@ class Model(Configured, keras.Model):
         super().__init__(*args, **kwargs)
         self.supports_jit = xla.is_enabled()
         self.supports_masking = True
+
+    @property
+    def built(self) -> bool:
+        """True if the weights exist; those of a model that was created with `trainable=False` are then frozen."""
+        return self._built
+
+    @built.setter
+    def built(self, built: bool) -> None:
+        self._built = built
+        if built and not self._trainable:
+            # Keras freezes the layers that exist when `trainable` is set, and ignores a value that it already has.
+            self.trainable = True
+            self.trainable = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model as a layer, with integers in place of the floats with which Keras builds enclosing models."""
@@ -133,6 +147,31 @@ class Model(Configured, keras.Model):
         """Predict as `keras.Model.predict`, with a check of ids unless `check_inputs` is False."""
         with jax_state.restored(self), InputCheck(self).raised() as check:
             return super().predict(check.data(x) if check_inputs else x, *args, **kwargs)
+
+    @_with_arguments_of_keras
+    def train_on_batch(
+        self, x: Any, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
+    ) -> Any:
+        """Train as `keras.Model.train_on_batch`, with a check of ids and labels unless `check_inputs` is False."""
+        check_losses(self)
+        bound = inspect.signature(super().train_on_batch).bind(x, y, *args, **kwargs)
+        check_class_weight(self, bound.arguments.get("class_weight"))
+        with _checked_batch(self, x, y, check_inputs):
+            return super().train_on_batch(x, y, *args, **kwargs)
+
+    @_with_arguments_of_keras
+    def test_on_batch(
+        self, x: Any, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
+    ) -> Any:
+        """Evaluate as `keras.Model.test_on_batch`, with a check of ids and labels unless `check_inputs` is False."""
+        with _checked_batch(self, x, y, check_inputs):
+            return super().test_on_batch(x, y, *args, **kwargs)
+
+    @_with_arguments_of_keras
+    def predict_on_batch(self, x: Any, check_inputs: bool = True) -> Any:
+        """Predict as `keras.Model.predict_on_batch`, with a check of ids unless `check_inputs` is False."""
+        with _checked_batch(self, x, None, check_inputs):
+            return super().predict_on_batch(x)
 
     def _make_function(self, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the function of a step of `fit`, `evaluate` or `predict`, whose state is kept on JAX."""
@@ -231,9 +270,6 @@ class Model(Configured, keras.Model):
         config = dict(config)
         quantization, frozen = config.pop("quantization", {}), config.pop("frozen", None)
         model = super().from_config(config, custom_objects)
-        if not model.trainable:
-            model.trainable = True  # on TensorFlow, Keras ignores a value that is set already
-            model.trainable = False
         layers = flatten_layers(model)
         for layer in layers:
             if layer.path in quantization and layer.quantization_mode is None:
@@ -242,6 +278,15 @@ class Model(Configured, keras.Model):
         if frozen is not None:
             _set_frozen(layers, {*frozen})
         return model
+
+
+@contextlib.contextmanager
+def _checked_batch(model: Model, x: Any, y: Any, check_inputs: bool) -> Iterator[None]:
+    """Check a batch, and keep the weights on JAX if an exception is raised."""
+    if check_inputs:
+        InputCheck(model).batch(x, y)
+    with jax_state.restored(model):
+        yield
 
 
 def flatten_layers(model: keras.Model) -> list[Any]:

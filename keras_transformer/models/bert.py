@@ -28,8 +28,6 @@ from keras_transformer_options.arguments import check_ids, check_not_negative, c
 class Encoder(Model):
     """Base class of bidirectional encoders of token ids, with an optional pooler."""
 
-    returns_logits = False
-
     vocabulary_size: int
     max_length: int
     num_segments: int
@@ -47,7 +45,7 @@ class Encoder(Model):
         # Batches of `data` have segments for every encoder; one without segments ignores them.
         segments = InputSpec(self.num_segments or None, required=False, exported=self.num_segments > 1)
         return {
-            "token_ids": InputSpec(self.vocabulary_size),
+            "token_ids": InputSpec(self.vocabulary_size, max_length=self.max_length),
             "segment_ids": segments,
             "masked_positions": InputSpec(self.max_length, ("B", "M"), required=False),
             "lengths": InputSpec(None, ("B",), required=False),

@@ -28,6 +28,8 @@ def _set_pooler_trainable(encoder: Any, trainable: bool) -> None:
 class HeadedEncoder(Model):
     """Base class of encoders with a head; the encoder's pooler is trainable only if the head uses it."""
 
+    returns_logits = True
+
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
         if not hasattr(encoder, "pooler"):
             raise TypeError(

@@ -18,6 +18,8 @@ class CachedDecoding(Model):
     A subclass creates `embedding`, and implements `cached_blocks`, `hidden_step` and `logits`.
     """
 
+    returns_logits = True
+
     embedding: Any
 
     @abc.abstractmethod

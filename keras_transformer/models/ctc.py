@@ -50,6 +50,8 @@ class CTC(Model):
         best path decoding.
     """
 
+    returns_logits = True
+
     pad_id = 0
 
     def __init__(self, encoder: SpeechEncoder, vocabulary_size: int, **kwargs: Any) -> None:

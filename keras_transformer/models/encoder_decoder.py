@@ -72,6 +72,7 @@ class EncoderDecoder(CachedDecoding):
     decoder_blocks: list[Any]
     final_norms: dict[str, Any]
     model_dim: int
+    max_length: int | None = None
 
     def __init__(
         self,
@@ -133,8 +134,8 @@ class EncoderDecoder(CachedDecoding):
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name."""
         return {
-            "source_ids": InputSpec(self.vocabulary_size, ("B", "S")),
-            "target_ids": InputSpec(self.vocabulary_size),
+            "source_ids": InputSpec(self.vocabulary_size, ("B", "S"), max_length=self.max_length),
+            "target_ids": InputSpec(self.vocabulary_size, max_length=self.max_length),
             "source_lengths": InputSpec(None, ("B",), required=False),
             "target_lengths": InputSpec(None, ("B",), required=False),
             **PACKED_INPUTS,

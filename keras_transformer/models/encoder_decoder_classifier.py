@@ -9,7 +9,7 @@ from keras_transformer.layers import Dropout
 from keras_transformer.models.base import Model
 from keras_transformer.models.bert import weight_initializer
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.models.input_checks import InputSpecs
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.models.unlimiformer import Unlimiformer
 from keras_transformer.ops.random import check_rate
@@ -57,6 +57,8 @@ class EncoderDecoderClassifier(Model):
         Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language Generation, Translation,
         and Comprehension" (2019), section 3.1. Bertsch et al., "Unlimiformer" (2023), generate texts only.
     """
+
+    returns_logits = True
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class EncoderDecoderClassifier(Model):
 
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name."""
-        return {"token_ids": InputSpec(self.encoder.vocabulary_size)}
+        return {"token_ids": self.encoder.input_specs()["source_ids"]._replace(axes=("B", "T"))}
 
     def count_tokens(self, inputs: Any) -> int:
         """Return the number of tokens in a batch without padding."""

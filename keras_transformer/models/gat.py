@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
 from keras_transformer.models.base import Model
+from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import Score
 from keras_transformer.typing import Tensor
@@ -45,14 +46,14 @@ class GAT(Model):
 
     Call arguments:
         inputs: {"nodes": (B, T, D), "edges": integers (B, E, 2) of [source, target], padded with −1}, or a boolean
-            "adjacency" (B, T, T), True at [target, source], in place of edges. Edges with invalid node indices are
-            ignored.
+            "adjacency" (B, T, T), True at [target, source], in place of edges.
 
     Shapes:
         output: (B, T, C), float32 logits
 
     Raises:
-        ValueError: if a size is not positive or `num_heads` is empty.
+        ValueError: if a size is not positive or `num_heads` is empty; in a call, if the features have another size, or
+            known features are not finite or known edges have nodes that are not in the graph.
 
     Example:
         >>> model = GAT(num_features=5, num_classes=3)
@@ -63,6 +64,8 @@ class GAT(Model):
         Veličković et al., "Graph Attention Networks" (2018), sections 2.1 and 3.3. The authors' code also applies
         dropout to projected features before the sum, which neither the paper nor this model does.
     """
+
+    returns_logits = True
 
     def __init__(
         self,
@@ -115,10 +118,14 @@ class GAT(Model):
             hidden = self._layer(i, hidden, graph, training)
         return ops.cast(hidden, "float32")
 
-    def input_signature(self) -> dict[str, Any]:
-        """Return the specs of nodes and edges."""
-        nodes = keras.InputSpec("float32", (None, None, self.num_features), name="nodes")
-        return {"nodes": nodes, "edges": keras.InputSpec("int32", (None, None, 2), name="edges")}
+    def input_specs(self) -> InputSpecs:
+        """Return the inputs of a call, by name."""
+        axes = ("B", "T", str(self.num_features))
+        return {
+            "nodes": InputSpec(None, axes, dtype="float32", any_number=True),
+            "edges": InputSpec("T", ("B", "E", "2"), required=False, exported=True, minimum=-1),
+            "adjacency": InputSpec(2, ("B", "T", "T"), required=False, dtype="bool"),
+        }
 
     def attention_weights(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         """Return the attention weights of every layer, float32 (B, N, T, T), targets in rows, sources in columns."""
@@ -177,13 +184,9 @@ class GAT(Model):
         return type(score).from_config({**score.get_config(), "kernel_regularizer": self.regularizer})
 
     def _nodes_and_graph(self, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor | None]]:
-        nodes = ops.cast(inputs["nodes"], self.compute_dtype)
-        if len(nodes.shape) != 3 or nodes.shape[-1] != self.num_features:
-            raise ValueError(
-                f"`nodes` must be (B, T, num_features={self.num_features}). "
-                f"Received: nodes.shape={tuple(nodes.shape)}"
-            )
-        return nodes, {name: inputs.get(name) for name in ("edges", "adjacency")}
+        named = self.named_inputs(inputs)
+        graph = {name: named.get(name) for name in ("edges", "adjacency")}
+        return ops.cast(named["nodes"], self.compute_dtype), graph
 
     def _layer(
         self, i: int, inputs: Tensor, graph: dict[str, Tensor | None], training: bool | None

@@ -7,19 +7,21 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import Dropout
-from keras_transformer.layers.positions.absolute import known_values
 from keras_transformer.models.base import Model
 from keras_transformer.models.gat import GAT
+from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check, check_one_of
+from keras_transformer_options.arguments import check_one_of
 
 POOLINGS = ("mean", "sum", "max")
 
 
 class HeadedGAT(Model):
     """Base class of models on the node embeddings of a `GAT`, whose `num_classes` is their size."""
+
+    returns_logits = True
 
     def __init__(self, encoder: GAT, **kwargs: Any) -> None:
         if not isinstance(encoder, GAT):
@@ -33,6 +35,10 @@ class HeadedGAT(Model):
         """Create the model from its config."""
         encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
         return super().from_config({**config, "encoder": encoder}, custom_objects)
+
+    def input_specs(self) -> InputSpecs:
+        """Return the inputs of a call, by name."""
+        return self.encoder.input_specs()
 
     def _embeddings(self, inputs: dict[str, Tensor], training: bool | None) -> Tensor:
         return self.encoder(
@@ -99,14 +105,15 @@ class GraphClassifier(HeadedGAT):
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits (B, C)."""
-        hidden = self.encoder.activation(self._embeddings(inputs, training))
-        pooled = self._pool(hidden, inputs.get("padding_mask"))
+        named = self.named_inputs(inputs)
+        hidden = self.encoder.activation(self._embeddings(named, training))
+        pooled = self._pool(hidden, named.get("padding_mask"))
         return self.head(self.drop(pooled, training=training))
 
-    def input_signature(self) -> dict[str, Any]:
-        """Return the specs of nodes, edges and padding mask."""
-        mask = keras.InputSpec("bool", (None, None), name="padding_mask")
-        return {**self.encoder.input_signature(), "padding_mask": mask}
+    def input_specs(self) -> InputSpecs:
+        """Return the inputs of a call, by name."""
+        mask = InputSpec(2, required=False, exported=True, dtype="bool")
+        return {**super().input_specs(), "padding_mask": mask}
 
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
         """Return the output shape (B, C)."""
@@ -169,30 +176,18 @@ class LinkPredictor(HeadedGAT):
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits (B, P) of the pairs."""
-        embeddings = self._embeddings(inputs, training)
-        pairs = self._checked_pairs(inputs, embeddings)
+        named = self.named_inputs(inputs)
+        embeddings, pairs = self._embeddings(named, training), ops.cast(named["pairs"], "int32")
         first, second = (
             ops.take_along_axis(embeddings, pairs[..., side, None], axis=1)  # (B, P, D)
             for side in range(2)
         )
         return ops.sum(first * second, axis=-1) + self.bias
 
-    def input_signature(self) -> dict[str, Any]:
-        """Return the specs of nodes, edges and pairs."""
-        pairs = keras.InputSpec("int32", (None, None, 2), name="pairs")
-        return {**self.encoder.input_signature(), "pairs": pairs}
+    def input_specs(self) -> InputSpecs:
+        """Return the inputs of a call, by name."""
+        return {**super().input_specs(), "pairs": InputSpec("T", ("B", "P", "2"))}
 
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
         """Return the output shape (B, P)."""
         return tuple(input_shape["pairs"][:-1])
-
-    def _checked_pairs(self, inputs: dict[str, Tensor], embeddings: Tensor) -> Tensor:
-        shape = tuple(inputs["pairs"].shape) if "pairs" in inputs else None
-        check(shape is not None and len(shape) == 3 and shape[-1] == 2, "be integers (B, P, 2)", pairs=shape)
-        known, num_nodes = known_values(inputs["pairs"]), embeddings.shape[1]
-        if known is not None and known.size and num_nodes is not None:
-            outside = known[(known < 0) | (known >= num_nodes)]
-            check(
-                not outside.size, f"be nodes in [0, {num_nodes})", pairs=[int(node) for node in outside[:1]]
-            )
-        return ops.cast(inputs["pairs"], "int32")

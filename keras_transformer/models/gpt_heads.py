@@ -20,6 +20,8 @@ NUM_SPECIAL_IDS = 3
 class _HeadedDecoder(Model):
     """Base class of decoders with a linear head on the hidden state of each sequence's extract token."""
 
+    returns_logits = True
+
     def __init__(
         self,
         decoder: GPT,
@@ -76,7 +78,9 @@ class _HeadedDecoder(Model):
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name."""
         return {
-            "token_ids": InputSpec(self.decoder.vocabulary_size, self._axes),
+            "token_ids": InputSpec(
+                self.decoder.vocabulary_size, self._axes, max_length=self.decoder.max_length
+            ),
             "padding_mask": InputSpec(
                 2, self._axes, required=False, exported=self.decoder.pad_id is None, dtype="bool"
             ),

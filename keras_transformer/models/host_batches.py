@@ -33,8 +33,8 @@ def observed(data: Any, observer: Observer) -> Any:
     Args:
         data: a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator. A `tf.data.Dataset` with elements that are
             not tensors, such as ragged ones, is returned unchanged.
-        observer: the function. In place of the float inputs of a `tf.data.Dataset`, such as images, it receives zeros
-            of the same shape, so that they are not copied.
+        observer: the function. In place of finite float inputs of a `tf.data.Dataset`, such as images, it receives
+            zeros of the same shape, so that they are not copied.
     """
     if isinstance(data, keras.utils.PyDataset):
         return _with_epochs_of(data, _ObservedPyDataset(data, observer))
@@ -60,27 +60,40 @@ def _dataset(dataset: Any, observer: Observer) -> Any:
         x, y, _ = keras.utils.unpack_x_y_sample_weight(element)
         structure = (x,) if y is None else (x, y)
         tensors, num_inputs = flatten(structure), len(flatten(x))
-        # For float inputs, such as images, only the shape is sent.
         sent = [
-            tensor if i >= num_inputs or not tensor.dtype.is_floating else tensorflow.shape(tensor)
+            _shape_if_finite(tensor) if i < num_inputs and tensor.dtype.is_floating else tensor
             for i, tensor in enumerate(tensors)
         ]
 
         def observe(*arrays: np.ndarray) -> Any:
+            given = iter(arrays)
             leaves = [
-                array if sent_tensor is tensor else np.broadcast_to(np.float32(0), array)
-                for array, sent_tensor, tensor in zip(arrays, sent, tensors, strict=True)
+                _zeros_if_finite(next(given), next(given)) if isinstance(item, tuple) else next(given)
+                for item in sent
             ]
             inputs, *labels = tensorflow.nest.pack_sequence_as(structure, leaves)
             observer(inputs, labels[0] if labels else None)
             return np.bool_(True)
 
-        done = tensorflow.numpy_function(observe, sent, tensorflow.bool)
+        done = tensorflow.numpy_function(observe, flatten(sent), tensorflow.bool)
         with tensorflow.control_dependencies([done]):
             return tensorflow.nest.map_structure(tensorflow.identity, element)
 
     # Observe a batch during the previous step.
     return _with_epochs_of(dataset, dataset.map(observed_batch).prefetch(1))
+
+
+def _shape_if_finite(tensor: Any) -> tuple[Any, Any]:
+    """Return the shape of a tensor, and no values if all are finite, so that images are not copied."""
+    tensorflow = sys.modules["tensorflow"]
+    flat = tensorflow.reshape(tensor, [-1])
+    is_finite = tensorflow.reduce_all(tensorflow.math.is_finite(flat))
+    return tensorflow.shape(tensor), flat[: tensorflow.where(is_finite, 0, tensorflow.size(flat))]
+
+
+def _zeros_if_finite(shape: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the values of a tensor, or zeros if they were finite and not sent."""
+    return values.reshape(shape) if values.size else np.broadcast_to(np.float32(0), shape)
 
 
 def _with_epochs_of(dataset: Any, result: Any) -> Any:

@@ -31,18 +31,25 @@ class InputSpec(NamedTuple):
     """The spec of an input of integers, or of finite floats.
 
     Attributes:
-        limit: the integers must be in [0, limit); None for any non-negative integers. With 2 the input may be boolean.
+        limit: the integers must be in [minimum, limit); None for no limit. With 2 the input may be boolean. The name of
+            an axis stands for its size.
         axes: the names of the axes.
         required: whether the model needs the input.
         exported: whether it is an input of exported models; by default, required inputs are.
         dtype: its dtype in exported models; floats for an input of floats.
+        minimum: the smallest integer.
+        max_length: the maximum size of the last axis, or None.
+        any_number: whether an input of floats may also have integers, as images of bytes.
     """
 
-    limit: int | None
+    limit: int | str | None
     axes: tuple[str, ...] = ("B", "T")
     required: bool = True
     exported: bool | None = None
     dtype: str = "int32"
+    minimum: int = 0
+    max_length: int | None = None
+    any_number: bool = False
 
     @property
     def is_exported(self) -> bool:
@@ -97,7 +104,7 @@ def _integers(name: str, values: Any, spec: InputSpec) -> Any:
     dtype = keras.backend.standardize_dtype(values.dtype)
     if dtype in _INTEGERS or not ("float" in dtype or "int" in dtype):
         return values
-    if dtype in _EXACT and (spec.limit is None or spec.limit > _EXACT[dtype] + 1):
+    if dtype in _EXACT and not (isinstance(spec.limit, int) and spec.limit <= _EXACT[dtype] + 1):
         raise ValueError(
             f"`{name}` must be integers: {dtype} rounds integers above {_EXACT[dtype]}. Begin a `keras.Sequential` in "
             f'this precision with keras.Input(shape, dtype="int32"). Received: {name}.dtype={dtype}'
@@ -139,9 +146,13 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
         if spec.is_float:
             _check_values(name, known, ~np.isfinite(known), "finite")
         else:
-            limit = spec.limit
-            wrong = (known < 0) if limit is None else (known < 0) | (known >= limit)
-            _check_values(name, known, wrong, "at least 0" if limit is None else f"in [0, {limit})")
+            limit, minimum = (
+                sizes.get(spec.limit) if isinstance(spec.limit, str) else spec.limit,
+                spec.minimum,
+            )
+            wrong = (known < minimum) if limit is None else (known < minimum) | (known >= limit)
+            expectation = f"at least {minimum}" if limit is None else f"in [{minimum}, {limit})"
+            _check_values(name, known, wrong, expectation)
     return dict(named)
 
 
@@ -158,6 +169,7 @@ def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]
         raise TypeError(f"`{name}` must be an array or a tensor. Received: {str(values)[:80]}")
     dtype = keras.backend.standardize_dtype(values.dtype)
     is_valid = ("float" if spec.is_float else "int") in dtype or (spec.limit == 2 and dtype == "bool")
+    is_valid = is_valid or spec.any_number
     unknown = getattr(values.shape, "rank", 0) is None
     shape = () if unknown else tuple(values.shape)
     if is_valid and not unknown:
@@ -167,6 +179,7 @@ def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]
         )
     if not is_valid:
         kind = "floats" if spec.is_float else "booleans" if spec.limit == 2 else "integers"
+        kind = "numbers" if spec.any_number else kind
         others = "".join(
             f", {axis} = {size}" for axis, size in sizes.items() if axis in spec.axes and axis.isalpha()
         )
@@ -174,6 +187,8 @@ def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]
             f"`{name}` must be {kind} of shape ({', '.join(spec.axes)}){others}. "
             f"Received: {name}.shape={values.shape if unknown else shape}, dtype={dtype}"
         )
+    if shape and None not in (limit := spec.max_length, shape[-1]) and shape[-1] > limit:
+        raise ValueError(f"`{name}` must be at most max_length={limit} long. Received: {name}.shape={shape}")
 
 
 class InputCheck:

@@ -68,8 +68,6 @@ class SpeechEncoder(Model):
         Dong, Xu and Xu, "Speech-Transformer" (2018); Radford et al., "Whisper" (2022), section 2.2.
     """
 
-    returns_logits = False
-
     def __init__(
         self,
         num_layers: int = 6,

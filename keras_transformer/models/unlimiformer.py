@@ -63,6 +63,8 @@ class Unlimiformer(Model):
         2.3. The paper uses an approximate index; here the search is exact.
     """
 
+    returns_logits = True
+
     def __init__(
         self, model: EncoderDecoder, top_k: int, chunk_length: int, overlap: int | None = None, **kwargs: Any
     ) -> None:
@@ -159,7 +161,8 @@ class Unlimiformer(Model):
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of the wrapped model, except the inputs for several pairs packed in a row."""
         specs = self.model.input_specs()
-        return {name: spec for name, spec in specs.items() if name not in PACKED_INPUTS}
+        specs = {name: spec for name, spec in specs.items() if name not in PACKED_INPUTS}
+        return {**specs, "source_ids": specs["source_ids"]._replace(max_length=None)}
 
     def encode(self, source_ids: Tensor, kv_cache: kt_ops.StaticCache = kt_ops.StaticCache()) -> Context:
         """Encode the source sequentially, chunk by chunk.

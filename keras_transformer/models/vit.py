@@ -1,6 +1,7 @@
 """The Vision Transformer, an encoder of image patches."""
 
 import math
+import sys
 from typing import Any, ClassVar
 
 import keras
@@ -14,6 +15,7 @@ from keras_transformer.layers.multi_head_attention import recorded_attention_wei
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes
+from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -200,9 +202,14 @@ class ViT(PublishedSizes, Model):
         pooled = hidden[:, 0] if self.pooling == "token" else ops.mean(hidden, axis=1)
         return ops.cast(pooled if self.head is None else self.head(pooled), "float32")
 
+    def input_specs(self) -> InputSpecs:
+        """Return the spec of the images, by name."""
+        axes = ("B", *map(str, (*self.image_size, self.num_channels)))
+        return {"images": InputSpec(None, axes, dtype="float32", any_number=True)}
+
     def input_signature(self) -> keras.InputSpec:
         """Return the spec of the images."""
-        return keras.InputSpec("float32", (None, *self.image_size, self.num_channels), name="images")
+        return self.input_specs()["images"].for_keras("images")
 
     def encode(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Return the last hidden states (B, T, D) of the class token, if there is one, and the patches."""
@@ -268,7 +275,7 @@ class ViT(PublishedSizes, Model):
     def _embed(self, images: Tensor, training: bool | None) -> Tensor:
         """Embed patches and class token with their positions, (B, T, D)."""
         images = ops.convert_to_tensor(images)
-        self._check(images)
+        images = self._checked(images)
         low, high = self.value_range
         images = (ops.cast(images, "float32") - low) * (2 / (high - low)) - 1
         (height, width), (rows, columns) = self.grid_shape, self.patch_size
@@ -284,7 +291,8 @@ class ViT(PublishedSizes, Model):
             hidden = ops.concatenate([token, hidden], axis=1)
         return self.drop(hidden, training=training)
 
-    def _check(self, images: Tensor) -> None:
+    def _checked(self, images: Tensor) -> Tensor:
+        """Return the images after a check of their shape; in a graph for images of any size, when it runs."""
         expected, shape = (*self.image_size, self.num_channels), tuple(images.shape)
         if len(shape) != 4 or any(
             actual not in (None, size) for actual, size in zip(shape[1:], expected, strict=True)
@@ -298,6 +306,9 @@ class ViT(PublishedSizes, Model):
             raise ValueError(
                 f"`inputs` must be floats in value_range={self.value_range}. Received: inputs.dtype={dtype}"
             )
+        if None in shape[1:] and keras.backend.backend() == "tensorflow":
+            return sys.modules["tensorflow"].ensure_shape(images, (None, *expected))
+        return images
 
     def _windows(self, window: int) -> relations.Adjacency:
         """Return the relation of patches within a window; a class token, at 0, is related to all patches."""

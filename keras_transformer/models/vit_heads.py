@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.layers import Dropout
 from keras_transformer.models.base import Model
+from keras_transformer.models.input_checks import InputSpecs
 from keras_transformer.models.vit import ViT
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -48,6 +49,8 @@ class ImageSegmenter(Model):
         Strudel et al., "Segmenter: Transformer for Semantic Segmentation" (2021), section 3.2, the linear decoder.
     """
 
+    returns_logits = True
+
     def __init__(self, encoder: ViT, num_classes: int, dropout: float | None = None, **kwargs: Any) -> None:
         if not isinstance(encoder, ViT):
             raise TypeError(f"`encoder` must be a `models.ViT`. Received: a {type(encoder).__name__}")
@@ -81,6 +84,10 @@ class ImageSegmenter(Model):
         logits = self.head(self.drop(patches, training=training))  # (B, N, C)
         grid = ops.reshape(logits, [-1, *encoder.grid_shape, self.num_classes])
         return ops.image.resize(grid, encoder.image_size, "bilinear", data_format="channels_last")
+
+    def input_specs(self) -> InputSpecs:
+        """Return the spec of the images, by name."""
+        return self.encoder.input_specs()
 
     def input_signature(self) -> keras.InputSpec:
         """Return the spec of the images."""

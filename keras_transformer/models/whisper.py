@@ -223,7 +223,7 @@ class Whisper(EncoderDecoder):
         return {
             "audio": InputSpec(None, ("B", "N"), required=False, exported=True, dtype="float32"),
             "frames": InputSpec(None, frames, required=False, dtype="float32"),
-            "target_ids": InputSpec(self.vocabulary_size),
+            "target_ids": InputSpec(self.vocabulary_size, max_length=self.max_length),
             "target_lengths": InputSpec(None, ("B",), required=False),
         }
 

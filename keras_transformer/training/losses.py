@@ -85,7 +85,7 @@ class LabelSmoothedCrossentropy(Configured, keras.losses.Loss):
         # Keras' reduction divides by the number of all elements, unless there is a Keras mask.
         valid = valid_labels(y_true, y_pred, self.pad_id, self.ignore_class)
         losses = self.call(y_true, y_pred)
-        weights = valid if sample_weight is None else valid * per_token(sample_weight)
+        weights = valid if sample_weight is None else valid * per_token(sample_weight, valid)
         divisor = ops.sum(valid) if self.normalizer == "tokens" else float(self.normalizer)
         loss = ops.reshape(ops.divide_no_nan(ops.sum(losses * weights), divisor), [1])
         return _MEAN(loss, loss)
@@ -165,7 +165,11 @@ def take_labels(values: Tensor, labels: Tensor) -> Tensor:
     return ops.reshape(ops.take(ops.reshape(values, [-1]), indices), ops.shape(labels))
 
 
-def per_token(sample_weight: Tensor) -> Tensor:
-    """Reshape weights of rows (B,) or of tokens (B, T) to broadcast to (B, T)."""
+def per_token(sample_weight: Tensor, valid: Tensor) -> Tensor:
+    """Reshape weights of rows (B,) or of tokens (B, T) to broadcast to `valid` (B, T).
+
+    TensorFlow traces a graph for both if a model is called with one after the other; their rank is then unknown.
+    """
     weight = ops.cast(sample_weight, "float32")
-    return ops.expand_dims(weight, -1) if len(weight.shape) == 1 else weight
+    unknown = getattr(weight.shape, "rank", 0) is None
+    return ops.reshape(weight, [ops.shape(valid)[0], -1]) if unknown or len(weight.shape) == 1 else weight

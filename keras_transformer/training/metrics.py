@@ -28,7 +28,7 @@ class _TokenMean(Configured, keras.metrics.Metric):
         """Accumulate a batch of labels (B, T) and logits (B, T, V)."""
         weights = valid_labels(y_true, y_pred, self.pad_id, self.ignore_class)
         if sample_weight is not None:
-            weights = weights * per_token(sample_weight)
+            weights = weights * per_token(sample_weight, weights)
         self.total.assign_add(ops.sum(self.per_token(y_true, y_pred) * weights))
         self.count.assign_add(ops.sum(weights))
 

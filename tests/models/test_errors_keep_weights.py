@@ -87,3 +87,26 @@ def test_weights_are_kept(method, event, at):
     assert signal.getsignal(signal.SIGINT) is before
     assert np.isfinite(np.asarray(model(IDS))).all()
     model.fit(IDS, IDS, verbose=0)
+
+
+@pytest.mark.parametrize("method", ["train_on_batch", "test_on_batch", "predict_on_batch"])
+def test_weights_are_kept_in_a_batch(method):
+    model = models.GPT(20, 1, 2, 8, max_length=8, dropout=0.0)
+    model.compile("adam", LabelSmoothedCrossentropy())
+    data = [IDS] if method == "predict_on_batch" else [IDS, IDS]
+    getattr(model, method)(*data)
+    step = getattr(model, method.replace("on_batch", "function"))
+
+    for event in (fail, interrupt):
+
+        def with_event(*arguments, event=event):
+            outputs = step(*arguments)
+            event()
+            return outputs
+
+        setattr(model, method.replace("on_batch", "function"), with_event)
+        with pytest.raises((RuntimeError, KeyboardInterrupt)):
+            getattr(model, method)(*data)
+        assert all(np.isfinite(each).all() for each in model.get_weights())
+    setattr(model, method.replace("on_batch", "function"), step)
+    model.train_on_batch(IDS, IDS)

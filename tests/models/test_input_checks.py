@@ -23,7 +23,9 @@ def with_value(array, value, row=9, column=2):
     return changed
 
 
-@pytest.mark.parametrize("name", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    "name", ["fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"]
+)
 def test_signatures_have_the_arguments_of_keras(name):
     found, expected = (inspect.signature(getattr(kind, name)).parameters for kind in (Model, keras.Model))
     assert found["check_inputs"].default is True
@@ -367,3 +369,108 @@ def test_class_weights_need_a_class_for_each_row():
         classifier.head.kernel.assign(np.ones_like(classifier.head.kernel) * [[1.0, 2.0, 3.0]])
         losses.append(classifier.fit(IDS, CLASSES, verbose=0, **options).history["loss"])
     np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+NODES = np.ones((1, 4, 5), "float32")
+GRAPH = {"nodes": NODES, "edges": np.array([[[0, 1], [1, 2], [-1, -1]]], "int32")}
+RETRACED = {
+    "length": (
+        lambda: models.BERT(V, 1, 1, 4, max_length=32),
+        [np.ones((2, size), "int32") for size in (8, 12)],
+        np.ones((2, 40), "int32"),
+        r"`token_ids` must be at most max_length=32 long.*\(2, 40\)",
+    ),
+    "length of a decoder": (
+        lambda: models.Transformer(V, 1, 1, 4, 4, position_encoding="learned", max_length=16),
+        [{"source_ids": np.ones((2, size), "int32"), "target_ids": IDS[:2]} for size in (8, 12)],
+        {"source_ids": IDS[:2], "target_ids": np.ones((2, 17), "int32")},
+        "`target_ids` must be at most max_length=16 long",
+    ),
+    "image size": (
+        lambda: models.ViT(8, 2, 3, 1, 2, 8, 8),
+        [np.zeros((size, 8, 8, 3), "float32") for size in (1, 2)],
+        np.zeros((2, 16, 16, 3), "float32"),
+        r"images.*\(B, 8, 8, 3\).*Received: \w+.shape=\(2, 16, 16, 3\)",
+    ),
+    "channels first": (
+        lambda: models.ImageSegmenter(models.ViT(8, 2, None, 1, 2, 8, 8), 3),
+        [np.zeros((size, 8, 8, 3), "float32") for size in (1, 2)],
+        np.zeros((2, 3, 8, 8), "float32"),
+        r"images.*\(B, 8, 8, 3\).*Received: \w+.shape=\(2, 3, 8, 8\)",
+    ),
+    "unknown nodes": (
+        lambda: models.GAT(5, 3, (1,), 4),
+        [GRAPH],
+        {"nodes": NODES, "edges": GRAPH["edges"] + 2},
+        r"`edges` must be in \[-1, 4\). Received: 4 at index \[0, 1, 1\]",
+    ),
+    "NaN": (
+        lambda: models.GraphClassifier(models.GAT(5, 3, (1,), 4), 2),
+        [GRAPH],
+        {**GRAPH, "nodes": np.where(np.arange(5) == 3, np.nan, NODES)},
+        r"`nodes` must be finite. Received: nan at index \[0, 0, 3\]",
+    ),
+    "pairs": (
+        lambda: models.LinkPredictor(models.GAT(5, 3, (1,), 4)),
+        [{**GRAPH, "pairs": np.array([[[0, 3]]])}],
+        {**GRAPH, "pairs": np.array([[[0, 4]]])},
+        r"`pairs` must be in \[0, 4\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RETRACED)
+def test_inputs_are_checked_after_retracing(case):
+    make, valid, invalid, message = RETRACED[case]
+    model = make()
+    for inputs in valid:
+        model.predict_on_batch(inputs)
+    for run in (model, model.predict_on_batch, lambda inputs: model.predict(inputs, verbose=0)):
+        with pytest.raises(ValueError, match=message):
+            run(invalid)
+
+
+def test_batches_are_checked(language_model):
+    for x, y, message in WRONG.values():
+        for method in (language_model.train_on_batch, language_model.test_on_batch):
+            with pytest.raises(ValueError, match=message.format(row=9)):
+                method(x, y)
+    model = models.GPT(V, 1, 1, 4, max_length=8)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(ValueError, match="`loss` must be of logits"):
+        model.train_on_batch(IDS, LABELS)
+
+
+def test_images_of_another_size_are_rejected_below_another_model():
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("other backends trace each shape")
+    model = keras.Sequential([models.ViT(8, 2, 3, 1, 2, 8, 8)])
+    step = tf.function(model, input_signature=[tf.TensorSpec((None, None, None, 3))])
+    assert step(np.zeros((2, 8, 8, 3), "float32")).shape == (2, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        step(np.zeros((2, 16, 16, 3), "float32"))
+
+
+def test_values_of_a_dataset_that_are_not_finite_are_rejected():
+    images = RANDOM.random((ROWS, 4, 4, 1)).astype("float32")
+    images[5, 1, 2, 0] = np.inf
+    model = models.ViT(4, 2, 3, 1, 2, 8, 8, num_channels=1)
+    check = InputCheck(model)
+    with (
+        pytest.raises(ValueError, match=r"`images` must be finite. Received: inf at index \[1, 1, 2, 0\]"),
+        check.raised(),
+    ):
+        list(check.data(dataset(images, CLASSES)))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Probabilities(Bigrams):
+    def call(self, inputs):
+        return keras.ops.softmax(super().call(inputs))
+
+
+def test_losses_of_probabilities_are_accepted_for_probabilities():
+    model = Probabilities()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.train_on_batch(IDS, LABELS)

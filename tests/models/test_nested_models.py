@@ -165,6 +165,16 @@ def test_a_frozen_encoder_stays_frozen_below_a_new_head(tmp_path):
     assert [weight.path for weight in again.trainable_weights] == names
 
 
+def test_a_model_created_frozen_is_frozen_in_another():
+    model = models.MaskedLanguageModel(bert(trainable=False))
+    own = {"masked_language_model", "transform", "norm"}
+    assert {weight.path.partition("/")[0] for weight in model.trainable_weights} == own
+    assert keras.Sequential([models.MaskedLanguageModel(bert(), trainable=False)]).trainable_weights == []
+    encoder = bert(trainable=False)
+    encoder.trainable = True
+    assert all(weight.trainable for weight in encoder.weights)
+
+
 def test_a_frozen_block_stays_frozen(tmp_path):
     block = EncoderBlock(MultiHeadAttention(2), FeedForward(16))
     inputs = keras.Input((None, 8))

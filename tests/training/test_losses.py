@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer import models
 from keras_transformer.training import LabelSmoothedCrossentropy, Perplexity, TokenAccuracy
 
 pytestmark = pytest.mark.backend_neutral
@@ -204,3 +205,14 @@ def test_ignore_class_equals_keras():
     )
     loss = LabelSmoothedCrossentropy(0.0, ignore_class=-100)
     np.testing.assert_allclose(loss(labels, LOGITS), keras_loss(labels, LOGITS) / valid, rtol=1e-5)
+
+
+def test_the_rank_of_weights_may_change():
+    model = models.GPT(20, 1, 1, 4, max_length=8, dropout=0.0)
+    model.compile(
+        keras.optimizers.SGD(0.0), LabelSmoothedCrossentropy(0.0), weighted_metrics=[TokenAccuracy()]
+    )
+    ids, weights = np.array([[2, 5, 6], [7, 8, 0]]), np.array([1.0, 3.0])
+    given = [weights, np.repeat(weights[:, None], 3, axis=1)] * 2
+    results = [model.test_on_batch(ids, ids, each) for each in given]
+    np.testing.assert_allclose(results, results[:1] * 4, rtol=1e-6)
