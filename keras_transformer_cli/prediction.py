@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import pathlib
+import re
 import signal
 import sys
 import threading
@@ -93,6 +94,19 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="for an encoder-decoder: keep HTML and XML tags and placeholders around the words that translate "
         "theirs, or placeholders such as {name} and %%s only; with html, `predict` reads a file or standard input as "
         "one text",
+    )
+    predict.add_argument(
+        "--placeholders",
+        nargs="+",
+        metavar="KIND",
+        help="with --tag-handling, the kinds of placeholders: jinja icu python rails variables printf url, by default "
+        "all of these, colon (:name) and at (@name)",
+    )
+    predict.add_argument(
+        "--placeholder-pattern",
+        action="append",
+        metavar="REGEX",
+        help="a regular expression for other placeholders, in addition to --placeholders; may be repeated",
     )
     predict.add_argument(
         "--glossary",
@@ -216,9 +230,29 @@ def _translator(predictor: Predictor, options: argparse.Namespace) -> Callable[.
 def _of_documents(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of a call for the options for tags and glossaries."""
     arguments = {"tag_handling": options.tag_handling, "glossary_mode": options.glossary_mode}
+    if options.placeholders is not None or options.placeholder_pattern is not None:
+        arguments["placeholders"] = _placeholders(options)
     if options.glossary is not None:
         arguments["glossary"] = documents.read_glossary(options.glossary)
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _placeholders(options: argparse.Namespace) -> list[Any]:
+    """Return the kinds of placeholders, names and patterns."""
+    from keras_transformer_serving.text import markup
+
+    if options.tag_handling is None:
+        raise ValueError("`--placeholders` and `--placeholder-pattern` need --tag-handling. Received: none")
+    chosen: list[Any] = [*(options.placeholders or markup.DEFAULT_PLACEHOLDERS)]
+    for pattern in options.placeholder_pattern or ():
+        try:
+            chosen.append(re.compile(pattern))
+        except re.error as error:
+            raise ValueError(
+                f"`--placeholder-pattern` must be a regular expression. Received: {pattern} ({error})"
+            ) from None
+    markup.patterns_of(chosen)
+    return chosen
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer_cli import commands, prediction, subtitles
-from keras_transformer_serving.text import splitting
+from keras_transformer_serving.text import markup, splitting
 from keras_transformer_serving.text.alignment import copied
 from keras_transformer_serving.text.documents import Document
 
@@ -352,7 +352,15 @@ def test_the_options_for_tags_and_glossaries_are_passed_to_the_translator(predic
     )
     assert output == "{x} a\n%s\n"
     assert calls.pop() == (["{x} a", "%s"], {"tag_handling": "placeholders", "glossary_mode": "soft"})
+    tags = ("--tag-handling", "placeholders")
+    predict(Recorder(), "a\n", *tags, "--placeholders", "url", "colon", "--placeholder-pattern", r"\[\w+\]")
+    assert calls.pop()[1]["placeholders"] == ["url", "colon", re.compile(r"\[\w+\]")]
+    predict(Recorder(), "a\n", *tags, "--placeholder-pattern", "a")
+    assert calls.pop()[1]["placeholders"] == [*markup.DEFAULT_PLACEHOLDERS, re.compile("a")]
     for options, message in (
+        ((*tags, "--placeholders", "xml"), "`placeholders` must be a list of names in"),
+        ((*tags, "--placeholder-pattern", "("), "`--placeholder-pattern` must be a regular expression"),
+        (("--placeholders", "url"), "need --tag-handling"),
         (("--glossary", str(wrong)), "separated by a tab, in line 2. Received: 'perro'"),
         (("--glossary", str(glossary / "missing.tsv")), "missing.tsv"),
     ):

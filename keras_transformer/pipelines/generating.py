@@ -129,6 +129,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         target_language: str | Iterable[str] | None = None,
         long_texts: str | None = None,
         tag_handling: str | None = None,
+        placeholders: Any = None,
         glossary: Any = None,
         glossary_mode: str = "hard",
         errors: Errors = "raise",
@@ -152,6 +153,9 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             tag_handling: for an encoder–decoder, "html" to keep HTML and XML tags and placeholders, or "placeholders"
                 to keep placeholders such as `{name}` and `%s` only. They are put around or beside the words that
                 translate theirs.
+            placeholders: with `tag_handling`, the kinds of placeholders: of "jinja", "icu", "python", "rails",
+                "variables", "printf" and "url", by default all of them, "colon" and "at", and patterns of
+                `re.compile`.
             glossary: for an encoder–decoder, a mapping of at most 1,000 terms to their translations, or one for each
                 text. Those whose term is in a text are in its output, in place of the words that translate the term.
             glossary_mode: "hard", or "soft" to keep other words if the model finds the translation of a term too
@@ -187,6 +191,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
                 "target_language": target_language,
                 "long_texts": long_texts,
                 "tag_handling": tag_handling,
+                "placeholders": placeholders,
                 "glossary": glossary,
                 "glossary_mode": glossary_mode,
                 "errors": errors,
@@ -195,6 +200,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens, **options)[0]
         texts = arguments.as_list("texts", texts)
         chosen = self._languages(len(texts), source_language, target_language)
+        documents.checked_placeholders(placeholders, tag_handling)
         if tag_handling is None and glossary is None:
             split_texts = self._split_function(long_texts)
             if split_texts is None:
@@ -211,6 +217,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         return documents.translate(
             arguments.decoded(texts),
             tag_handling,
+            placeholders,
             documents.glossaries_of(len(texts), glossary, glossary_mode),
             self._split_function(long_texts),
             run,

@@ -254,6 +254,89 @@ def test_a_term_is_not_placed_in_a_soft_glossary_if_it_is_improbable():
     assert translate("la casa azul", "the blue house", None, {"casa": "home"}, "soft") == "the blue home"
 
 
+def kept(text, placeholders=None, tag_handling="placeholders"):
+    """Return the placeholders of a text, in their order."""
+    segments, _ = markup.parse(f"Hola {text} casa", tag_handling, placeholders)
+    return [element.opening for segment in segments for element in segment.elements]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("%s", "%d", "%1$s", "%.2f", "%-5d", "%ld", "%@", "%%", "%s%s", "%d%%", "%dpx"),
+        *("%username%", "%user.name%", "$name", "${name}", "#{name}", "__NAME__", "__USER_ID__"),
+        *("{name}", "{0}", "{}", "{:.2f}", "{price:,.2f}", "{user.name!r:>10}", "{a[0]}", "%(name)s"),
+        *("{{name}}", "{{ user.name | upper }}", "{% if a < b %}", "{# a comment #}", "%{name}", "%<name>s"),
+        *("{n, number}", "{when, date, short}", "{n, plural, =0 {no items} one {{n} item} other {# items}}"),
+        "{g, select, male {{n, plural, one {# <b>a</b>} other {#}}} other {x}}",
+        *(
+            "https://example.com/a?b=c&d=1#e",
+            "www.example.com/a_(b)c",
+            "http://a.b/España",
+            "ada.b+c@mail.example.com",
+        ),
+    ],
+)
+@each_handling
+def test_placeholders_are_kept_whole(text, tag_handling):
+    (*found,) = kept(text, None, tag_handling)
+    assert "".join(found) == re.sub("(?<=%d)px", "", text)
+    assert len(found) == 1 + (text in ("%s%s", "%d%%"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "100 % de",
+            "20%de",
+            "20 %ige",
+            "50 %disponible",
+            "$5",
+            "US$",
+            "{una casa}",
+            "{a, b}",
+            "{nota: sí}",
+        ),
+        *(":name", "12:30", "@name", "__negrita__", "a_b__c", "http:", "a@b", "<3", "{", "}", "%"),
+    ],
+)
+def test_other_texts_are_not_placeholders(text):
+    assert kept(text) == []
+
+
+def test_placeholders_are_chosen_by_name():
+    text = "%s {n} :name @name https://a.b/:c?d=e me@a.b [[x]]"
+    assert kept(text, ["printf"]) == ["%s"]
+    assert kept("%username%, %sword", ["printf"]) == ["%s"]
+    assert kept(text, ["colon", "at"]) == [":name", "@name"]
+    assert kept(text, ["at", "url", re.compile(r"\[\[\w+\]\]")]) == [
+        "@name",
+        "https://a.b/:c?d=e",
+        "me@a.b",
+        "[[x]]",
+    ]
+    assert kept(text, [re.compile("n|z*")]) == ["n", "n", "n"]
+    assert kept(text, []) == []
+    own = re.compile(r"\{n\} :\w+")  # before a name that matches at the same place
+    assert kept(text, ["icu", own]) == ["{n} :name"]
+    for wrong in (["xml"], "url", [3], 3, [re.compile(b"a")]):
+        with pytest.raises(ValueError, match=r"`placeholders` must be a list of names in \('jinja', "):
+            kept(text, wrong)
+
+
+def test_trailing_punctuation_is_not_part_of_an_address():
+    assert kept("(https://a.b/c), ada@a.b. www.a.b!") == ["https://a.b/c", "ada@a.b", "www.a.b"]
+
+
+def test_preformatted_text_keeps_its_lines():
+    text = "<pre>Una  casa\n\n    <b>casa azul</b>\r\n  dos {x}\n<i>tres\ncuatro</i></pre>\n<p>una\ncasa</p>"
+    document = Document(text, "html")
+    assert document.parts == ("Una casa", "casa azul", "dos", "tres", "cuatro", "una casa")
+    copied = document.join([alignment.copied(part) for part in document.parts])
+    assert copied == text.replace("Una  casa", "Una casa").replace("una\ncasa", "una casa")
+
+
 def test_tags_and_terms_together():
     output = translate("La <b>casa</b> {x} azul", "the blue house", "html", {"casa": "nice home"})
     assert output == "the blue <b>nice home</b> {x}"
@@ -303,6 +386,11 @@ def test_invalid_glossaries_name_the_error():
         "{x} a" * 20_000,
         "<" * 100_000,
         "&" * 100_000,
+        "{n, plural, " * 9_000,
+        "{n, plural, one {{" + "x" * 400 + "} " * 200,
+        "<b title='{n}'>{n}</b>" * 5_000,
+        "https://a.b " * 9_000 + "a." * 9_000 + "@",
+        "<pre>" + "a\n" * 5_000 + "</pre>",
     ],
 )
 def test_large_documents_take_time_in_proportion_to_their_size(text):

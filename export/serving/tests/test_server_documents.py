@@ -26,6 +26,8 @@ def test_calls_keep_the_tags_of_copied_texts(exports):
     assert copier(["ab {x}", "%s c"], tag_handling="placeholders") == ["ab {x}", "%s c"]
     assert copier([PAGE, PAGE], tag_handling="html", max_new_tokens=[12, 3])[0] == output
     assert copier([], tag_handling="html") == []
+    output = copier("a :b %s", tag_handling="placeholders", placeholders=["colon"])
+    assert sorted(output.split()) == ["%s", ":b", "a"]
 
 
 def test_calls_place_the_terms_of_a_glossary(exports):
@@ -51,6 +53,8 @@ def test_an_error_names_the_text_or_the_argument(exports):
     assert str(outputs[3]).endswith("or truncate=True. Received: 100 tokens in texts[3]")
     for options, message in (
         ({"tag_handling": "xml"}, "`tag_handling` must be one of"),
+        ({"placeholders": ["url"]}, "`placeholders` must be None without `tag_handling`"),
+        ({"tag_handling": "html", "placeholders": ["xml"]}, "`placeholders` must be a list of names in"),
         ({"tag_handling": "html", "truncate": True}, "`truncate` must be False with `tag_handling`"),
         ({"glossary": {"a": "b"}, "glossary_mode": "x"}, "`glossary_mode` must be one of"),
         ({"glossary": [None]}, "`glossary` must be a mapping, or one for each of 2 texts. Received: 1 items"),
@@ -86,6 +90,10 @@ def test_requests_keep_tags_and_place_terms(exports):
         for value in ({"ab": "xyz"}, '{"ab": "xyz"}'):
             _, found = await predict(app, "copier", [{**row, "glossary": value}])
             assert found["predictions"] == [{"text": "<b>xyz</b>", "error": ""}]
+        row = {"text": "ab :c", "tag_handling": "placeholders"}
+        for value in (["colon"], "colon at", []):
+            status, found = await predict(app, "copier", [{**row, "placeholders": value}])
+            assert (status, found["predictions"]) == (200, [{"text": "ab :c", "error": ""}])
         _, found = await predict(app, "copier", ["ab", "ab c"], glossary={"ab": "xyz"})
         assert ["xyz" in row["text"] for row in found["predictions"]] == [True, True]
         body = {"inputs": [tensor("text", ["ab"])], "parameters": {"glossary": {"ab": "xyz"}}}
@@ -108,6 +116,12 @@ def test_invalid_rows_have_errors_that_name_the_remedy(exports):
             ({"text": "ab", "glossary": "ab"}, "`glossary` must be a JSON object. Received: Expecting"),
             ({"text": "ab", "glossary": "[1]"}, "`glossary` must be a mapping from strings to strings"),
             ({"text": "ab", "glossary": ["ab"]}, "`glossary` must be a string"),
+            ({"text": "ab", "placeholders": ["url"]}, "`placeholders` must be None without"),
+            (
+                {"text": "ab", "tag_handling": "html", "placeholders": "xml"},
+                "`placeholders` must be a list of names",
+            ),
+            ({"text": "ab", "tag_handling": "html", "placeholders": [3]}, "`placeholders` must be a string"),
             ({"text": "ab", "tag_handling": "xml"}, "`tag_handling` must be one of"),
             ({"text": "ab", "tag_handling": 3}, "`tag_handling` must be a string"),
         ):

@@ -40,6 +40,7 @@ MARKED = st.lists(
     st.one_of(st.sampled_from(["<b>", "</b>", "<p>", "<!--", "{x}", "%s", "&lt;", "a b", "<"]), TEXT)
 )
 TAG_HANDLING = st.one_of(st.sampled_from(["html", "placeholders"]), INPUT)
+PLACEHOLDERS = st.one_of(st.lists(st.sampled_from(["url", "printf", "colon"])), INPUT)
 GLOSSARY = st.one_of(st.dictionaries(TEXT, TEXT, max_size=3), INPUT)
 INPUTS = st.fixed_dictionaries(
     {},
@@ -49,12 +50,14 @@ INPUTS = st.fixed_dictionaries(
         ),
         "text": st.one_of(MARKED.map("".join), INPUT),
         "tag_handling": TAG_HANDLING,
+        "placeholders": PLACEHOLDERS,
         "glossary": GLOSSARY,
         "glossary_mode": st.one_of(st.sampled_from(["hard", "soft"]), INPUT),
     },
 )
 DOCUMENTS = st.fixed_dictionaries(
-    {"text": MARKED.map("".join)}, optional={"tag_handling": TAG_HANDLING, "glossary": GLOSSARY}
+    {"text": MARKED.map("".join)},
+    optional={"tag_handling": TAG_HANDLING, "placeholders": PLACEHOLDERS, "glossary": GLOSSARY},
 )
 NAMED = [
     "serving_default",

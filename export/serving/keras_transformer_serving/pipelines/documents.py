@@ -4,16 +4,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError, RowErrors
-from keras_transformer_serving.text import glossary
+from keras_transformer_serving.text import glossary, markup
 from keras_transformer_serving.text.alignment import Score
 from keras_transformer_serving.text.documents import Document, SplitText
 from keras_transformer_serving.text.glossary import Glossary
+from keras_transformer_serving.text.markup import Placeholders
 from keras_transformer_serving.text.splitting import Split, SplitTexts, is_valid_text
 
 
 def translate(
     texts: Sequence[Any],
     tag_handling: str | None,
+    placeholders: Placeholders | None,
     glossaries: Sequence[Glossary | None],
     split_texts: SplitText | None,
     run: Callable[[SplitTexts], Sequence[Any]],
@@ -25,19 +27,24 @@ def translate(
     Args:
         texts: the texts.
         tag_handling: "html", "placeholders" or None.
+        placeholders: the kinds of placeholders; see `markup.parse`.
         glossaries: the glossary of each text, or None.
         split_texts: a function that splits texts that are too long; None if they are errors.
         run: a function from the parts of all texts to their outputs or errors.
         score_of: a function from the index of a text to the function that scores targets of its parts.
         errors: "raise" the error of a text, or "return" it in place of the output.
+
+    Raises:
+        ValueError: if a kind of placeholders is unknown, or there are kinds without `tag_handling`.
     """
+    placeholders = checked_placeholders(placeholders, tag_handling)
     row_errors = RowErrors(errors)
     documents: list[Split | Document] = []
     for row, text in enumerate(texts):
         documents.append(Split.whole(text))
         if is_valid_text(text):
             with row_errors.of(row):
-                documents[row] = document(text, tag_handling, glossaries[row], split_texts)
+                documents[row] = document(text, tag_handling, placeholders, glossaries[row], split_texts)
         if row in row_errors:
             documents[row] = Split.whole("")
     split = SplitTexts(documents)
@@ -56,8 +63,28 @@ def translate(
     )
 
 
+def checked_placeholders(placeholders: Placeholders | None, tag_handling: str | None) -> Placeholders | None:
+    """Return kinds of placeholders as a tuple; None for the default.
+
+    Raises:
+        ValueError: if one is unknown, or there are kinds without `tag_handling`.
+    """
+    if placeholders is None:
+        return None
+    if tag_handling is None:
+        raise ValueError(
+            f"`placeholders` must be None without `tag_handling`. Received: placeholders={placeholders!r}"
+        )
+    markup.patterns_of(placeholders)
+    return (*placeholders,)
+
+
 def document(
-    text: str, tag_handling: str | None, terms: Glossary | None, split_texts: SplitText | None
+    text: str,
+    tag_handling: str | None,
+    placeholders: Placeholders | None,
+    terms: Glossary | None,
+    split_texts: SplitText | None,
 ) -> Document:
     """Return a text as a `Document`.
 
@@ -65,7 +92,7 @@ def document(
         InvalidInputError: if its tags are not closed, or not nested.
     """
     try:
-        return Document(text, tag_handling, terms, split_texts)
+        return Document(text, tag_handling, terms, split_texts, placeholders)
     except ValueError as error:
         raise InvalidInputError("texts", str(error)) from None
 

@@ -14,9 +14,9 @@ from keras_transformer_serving.tasks import Row, Tensor
 from keras_transformer_serving.text.alignment import Score
 from keras_transformer_serving.text.documents import Document, Part
 from keras_transformer_serving.text.glossary import GLOSSARY_MODES, Glossary, of_json
-from keras_transformer_serving.text.markup import TAG_HANDLING
+from keras_transformer_serving.text.markup import PLACEHOLDERS, TAG_HANDLING
 
-_TAGS, _GLOSSARY, _MODE = "tag_handling", "glossary", "glossary_mode"
+_TAGS, _PLACEHOLDERS, _GLOSSARY, _MODE = "tag_handling", "placeholders", "glossary", "glossary_mode"
 
 
 class _GlossaryTensor(Tensor):
@@ -32,12 +32,27 @@ class _GlossaryTensor(Tensor):
         return super().convert(json.dumps(value) if isinstance(value, dict) else value, place)
 
 
+class _PlaceholdersTensor(Tensor):
+    """Kinds of placeholders: a list of names, or a string of names and spaces."""
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the names."""
+        return {"type": "array", "items": {"type": "string", "enum": [*PLACEHOLDERS]}}
+
+    def convert(self, value: Any, place: str) -> Any:
+        """Return a list of names as a string."""
+        is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        return super().convert(" ".join(value) if is_list else value, place)
+
+
 def options(pipeline: Generating) -> tuple[Tensor, ...]:
     """Return the options, inputs of signatures, if the pipeline has them."""
     if not isinstance(pipeline, TextToText) or pipeline.tokenizer is None:
         return ()
     return (
         Tensor(_TAGS, "string", optional=True, choices=TAG_HANDLING),
+        _PlaceholdersTensor(_PLACEHOLDERS, "string", optional=True),
         _GlossaryTensor(_GLOSSARY, "string", optional=True),
         Tensor(_MODE, "string", optional=True, choices=GLOSSARY_MODES),
     )
@@ -49,7 +64,7 @@ def document(pipeline: Generating, row: Row, text: str, long_texts: str | None) 
     Raises:
         InvalidInputError: if an option is invalid, or tags are not closed.
     """
-    if _TAGS not in row and _GLOSSARY not in row:
+    if not {_TAGS, _PLACEHOLDERS, _GLOSSARY} & row.keys():
         return None
     try:
         pipeline.check_documents(TRUNCATE in row)
@@ -58,7 +73,9 @@ def document(pipeline: Generating, row: Row, text: str, long_texts: str | None) 
             mode = text_of(row, _MODE) if _MODE in row else GLOSSARY_MODES[0]
             glossary = Glossary(of_json(text_of(row, _GLOSSARY)), mode)
         tags = text_of(row, _TAGS) if _TAGS in row else None
-        return documents.document(text, tags, glossary, pipeline.split_function(long_texts))
+        names = text_of(row, _PLACEHOLDERS).split() if _PLACEHOLDERS in row else None
+        placeholders = documents.checked_placeholders(names, tags)
+        return documents.document(text, tags, placeholders, glossary, pipeline.split_function(long_texts))
     except (TypeError, ValueError) as error:
         raise InvalidInputError("texts", str(error)) from None
 

@@ -59,13 +59,14 @@ class Document:
         tag_handling: "html", "placeholders", or None for a text without tags.
         terms: the glossary, or None.
         split_texts: a function that splits texts into parts; None to translate each segment as one part.
+        placeholders: the kinds of placeholders; see `markup.parse`.
 
     Attributes:
         parts: the texts of the parts.
         of_parts: the parts.
 
     Raises:
-        ValueError: if the tags are not closed, or not nested.
+        ValueError: if the tags are not closed, or not nested, or a kind of placeholders is unknown.
 
     Example:
         >>> document = Document("<p>La <b>casa</b> roja</p>", "html")
@@ -81,11 +82,12 @@ class Document:
         tag_handling: str | None = None,
         terms: Glossary | None = None,
         split_texts: SplitText | None = None,
+        placeholders: markup.Placeholders | None = None,
     ) -> None:
         if tag_handling is None:
             self._segments, self._between = [Segment(text, [], False)], ["", ""]
         else:
-            self._segments, self._between = markup.parse(text, tag_handling)
+            self._segments, self._between = markup.parse(text, tag_handling, placeholders)
         texts = [segment.text for segment in self._segments]
         self._splits = [*map(Split.whole, texts)] if split_texts is None else [*split_texts(texts)]
         self.of_parts = [

@@ -1,10 +1,12 @@
 """Tags and placeholders of texts: taken out before the translation, and put back around the words they belong to."""
 
 import dataclasses
+import functools
 import html
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from keras_transformer_serving.text.alignment import AlignedText
 from keras_transformer_serving.text.placement import Element, Placement, Span
@@ -36,16 +38,44 @@ _SELF_CLOSING = re.compile(r"(?:^|[\s\"'])/$")
 _MARKUP = re.compile(r"<(?=[A-Za-z!?]|/[A-Za-z])")
 # The ends of comments, CDATA sections, processing instructions and declarations.
 _OTHERS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": ">", "<!": ">"}
-_PLACEHOLDER = re.compile(
-    r"""\{\{[^{}\n]{1,100}\}\}    # {{name}}
-    |[$%\#]\{[^{}\n]{1,100}\}     # ${name}, %{name}, #{name}
-    |\{[\w.:!\[\]-]{0,100}\}      # {name}, {0}, {:.2f}
-    # %s, %d, %1$s, %(name)s, %.2f
-    |(?<!%)%(?:\(\w{1,100}\)|\d{1,9}\$)?[-+0]{0,5}(?:\d{1,9}|\*)?(?:\.\d{1,9})?(?:hh?|ll?|L)?[sdifuxXeEgGcr@]
-    """,
-    re.VERBOSE,
-)
+_BRACES = "[^{}]"
+for _ in range(3):
+    _BRACES = rf"(?:[^{{}}]|\{{{_BRACES}{{0,1000}}+\}})"
+_FORMAT = r"[-+0]{0,5}(?:\d{1,9}|\*)?(?:\.\d{1,9})?(?:hh?|ll?|L)?[sdifuxXeEgGcr@]"
+_PERCENT_NAME = r"%[A-Za-z_][\w.-]{1,99}%(?![\w%])"
+_ICU = "(?:plural|select|selectordinal|choice|number|date|time|spellout|ordinal|duration)"
+_URL = r"[^\s<>\"'{}\u3000-\u9fff\uff00-\uffef]"
+# Of patterns that match at one place, the first is chosen.
+_PRESETS = {
+    # {{name}}, {% if x %}, {# comment #}
+    "jinja": r"\{\{[^{}\n]{1,100}\}\}|\{%[^\n]{1,200}?%\}|\{#[^\n]{1,200}?#\}",
+    # {name}, {n, plural, one {# item} other {# items}}
+    "icu": rf"\{{\s*[\w.-]{{1,100}}\s*(?:,\s*{_ICU}\s*(?:,{_BRACES}{{0,1000}}+)?)?\}}",
+    # {name}, {0}, {:.2f}, %(name)s
+    "python": rf"\{{[\w.\[\]-]{{0,100}}(?:![rsa])?(?::[^{{}}\s]{{0,50}})?\}}|%\(\w{{1,100}}\){_FORMAT}",
+    # %{name}, %<name>s
+    "rails": rf"%\{{[^{{}}\n]{{1,100}}\}}|%<\w{{1,100}}>{_FORMAT}",
+    # $name, ${name}, #{name}, %name%, __NAME__
+    "variables": rf"(?<![\w%]){_PERCENT_NAME}|"
+    r"[$#]\{[^{}\n]{1,100}\}|(?<![\w$])\$[A-Za-z_]\w{0,99}"
+    r"|(?<!\w)__[A-Z](?:[A-Z0-9]|_(?!_)){0,99}__(?!\w)",
+    # %s, %1$s, %.2f, %%; not 20 %de
+    "printf": rf"%%|(?<![%\d])(?<!\d[ \u00a0])(?!{_PERCENT_NAME})%(?:\d{{1,9}}\$)?{_FORMAT}",
+    # https://example.com/a?b, name@example.com
+    "url": rf"(?:\b(?:https?|ftp)://|\bwww\.){_URL}{{0,2000}}(?<![.,;:!?…)\]])"
+    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
+    # :name
+    "colon": r"(?<![\w:/]):[A-Za-z_]\w{0,99}",
+    # @name
+    "at": r"(?<![\w.@])@[A-Za-z_]\w{0,99}",
+}
+PLACEHOLDERS = (*_PRESETS,)
+"""The names of the kinds of placeholders."""
+DEFAULT_PLACEHOLDERS = PLACEHOLDERS[:-2]
+"""The kinds that are kept by default."""
+Placeholders = Iterable[str | re.Pattern[str]]
 _SPACES = re.compile(r"[ \t\n\r\f]+")
+_LINE_BREAKS = re.compile(r"([ \t]*[\r\n]\s*)")
 _CLOSING = ".,;:!?…)]}»”’、。，！？：；"
 
 
@@ -98,19 +128,23 @@ class Segment:
         return "".join(written)
 
 
-def parse(text: str, tag_handling: str) -> tuple[list[Segment], list[str]]:
+def parse(
+    text: str, tag_handling: str, placeholders: Placeholders | None = None
+) -> tuple[list[Segment], list[str]]:
     """Split a text at its block elements into segments.
 
     Args:
         text: the text.
         tag_handling: "html" for HTML and XML tags and placeholders, or "placeholders" for these only.
+        placeholders: the kinds of placeholders, names in `PLACEHOLDERS`, or compiled patterns; by default
+            `DEFAULT_PLACEHOLDERS`.
 
     Returns:
         P segments, and P + 1 strings before, between and after them, which are not translated: tags of block elements,
         comments, scripts.
 
     Raises:
-        ValueError: if a tag is not closed, or elements are not nested.
+        ValueError: if a tag is not closed, elements are not nested, or a kind of placeholders is unknown.
 
     Example:
         >>> (segment,), between = parse("<p>The <b>red</b> house</p>", "html")
@@ -119,7 +153,8 @@ def parse(text: str, tag_handling: str) -> tuple[list[Segment], list[str]]:
     """
     check_tag_handling(tag_handling)
     is_html = tag_handling == "html"
-    tokens = _paired(_tokens(text)) if is_html else [*_with_placeholders(text, is_html)]
+    patterns = patterns_of(placeholders)
+    tokens = _paired(_tokens(text, patterns)) if is_html else [*_with_placeholders(text, patterns)]
     segments: list[Segment] = []
     between: list[list[str]] = [[]]
     for is_break, group in itertools.groupby(tokens, lambda token: token.role == "break"):
@@ -141,6 +176,56 @@ def check_tag_handling(tag_handling: str) -> None:
         raise ValueError(
             f"`tag_handling` must be one of {TAG_HANDLING}. Received: tag_handling={tag_handling!r}"
         )
+
+
+def patterns_of(placeholders: Placeholders | None) -> tuple[re.Pattern[str], ...]:
+    """Return the patterns of kinds of placeholders, those of own ones first.
+
+    Raises:
+        ValueError: if one is neither a known name nor a pattern.
+    """
+    given: Any = DEFAULT_PLACEHOLDERS if placeholders is None else placeholders
+    chosen = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+    own = [kind for kind in chosen if isinstance(kind, re.Pattern) and isinstance(kind.pattern, str)]
+    if any(kind not in own and kind not in PLACEHOLDERS for kind in chosen):
+        raise ValueError(
+            f"`placeholders` must be a list of names in {PLACEHOLDERS} or patterns of `re.compile`. "
+            f"Received: placeholders={placeholders!r}"
+        )
+    return (*own, *_patterns_of_names(tuple(name for name in PLACEHOLDERS if name in chosen)))
+
+
+@functools.cache
+def _patterns_of_names(names: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """Return one pattern for all names; none without names."""
+    return (re.compile("|".join(_PRESETS[name] for name in names)),) if names else ()
+
+
+class _Matches:
+    """The matches of patterns in a text, from one place after the other.
+
+    Args:
+        patterns: the patterns.
+        text: the text.
+    """
+
+    def __init__(self, patterns: Sequence[re.Pattern[str]], text: str) -> None:
+        self._patterns, self._text = patterns, text
+        self._next: list[re.Match[str] | None] = [self._search(pattern, 0) for pattern in patterns]
+
+    def after(self, place: int) -> re.Match[str] | None:
+        """Return the first match from a place on, which must not be before that of the last call."""
+        for index, (pattern, match) in enumerate(zip(self._patterns, self._next, strict=True)):
+            if match is not None and match.start() < place:
+                self._next[index] = self._search(pattern, place)
+        return min(filter(None, self._next), key=lambda match: match.start(), default=None)
+
+    def _search(self, pattern: re.Pattern[str], place: int) -> re.Match[str] | None:
+        match = pattern.search(self._text, place)
+        while match is not None and not match[0]:
+            place = match.end() + 1
+            match = pattern.search(self._text, place) if place <= len(self._text) else None
+        return match
 
 
 @dataclasses.dataclass(eq=False)
@@ -173,18 +258,29 @@ class _Token:
         return _OPTIONAL.fullmatch(self.name) is not None
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _tokens(text: str, patterns: Sequence[re.Pattern[str]]) -> Iterator[_Token]:
     """Yield the tags, and the texts and placeholders between them, of HTML."""
-    place = 0
+    tags, placeholders = _Matches([_MARKUP], text), _Matches(patterns, text)
+    place, depth = 0, 0  # of <pre>
     while place < len(text):
-        match = _MARKUP.search(text, place)
-        start = match.start() if match else len(text)
-        yield from _with_placeholders(text[place:start], True)
-        if match is None:
-            return
+        tag, placeholder = tags.after(place), placeholders.after(place)
+        start = tag.start() if tag else len(text)
+        if placeholder and placeholder.start() < start:
+            start = placeholder.start()
+        if start > place:
+            strings = _LINE_BREAKS.split(text[place:start]) if depth > 0 else [text[place:start]]
+            roles = itertools.cycle(("text", "break"))
+            yield from (_Token(string, role) for string, role in zip(strings, roles, strict=False) if string)
+            place = start
+            continue
+        if placeholder and placeholder.start() == start:
+            yield _Token(placeholder[0], "empty")
+            place = placeholder.end()
+            continue
         token = _tag(text, start)
         yield token
         place = start + len(token.source)
+        depth += (token.name == "pre") * {"start": 1, "end": -1}.get(token.side, 0)
         if token.name in _RAW and token.side == "start":
             end = re.compile(rf"</{token.name}(?=[\s/>])", re.IGNORECASE).search(text, place)
             if end is None:
@@ -219,10 +315,10 @@ def _tag(text: str, start: int) -> _Token:
     return _Token(match[0], "tag", name, "start", bool(_NOT_TRANSLATED.search(match["attributes"])))
 
 
-def _with_placeholders(text: str, is_html: bool) -> Iterator[_Token]:
+def _with_placeholders(text: str, patterns: Sequence[re.Pattern[str]]) -> Iterator[_Token]:
     """Yield the placeholders of a text without tags, and the texts between them."""
-    place = 0
-    for match in _PLACEHOLDER.finditer(text):
+    place, matches = 0, _Matches(patterns, text)
+    while match := matches.after(place):
         if match.start() > place:
             yield _Token(text[place : match.start()], "text")
         yield _Token(match[0], "empty")
