@@ -256,7 +256,10 @@ def save(chance: Chance, folder: pathlib.Path, tokenizer: Any) -> None:
         config.pop("added_tokens_decoder", None)
     change_keys(chance, config)
     write_json(folder / "tokenizer_config.json", config)
-    if chance.pick("without tokenizer_config.json", False, True):
+    # Without it, a folder of mBART-50 has the class of mBART, by the type of the model.
+    if config.get("tokenizer_class") != "MBart50Tokenizer" and chance.pick(
+        "without tokenizer_config.json", False, True
+    ):
         (folder / "tokenizer_config.json").unlink()
 
 

@@ -1,6 +1,7 @@
 """Text generation with a decoder-only model."""
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
@@ -14,7 +15,7 @@ from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.hugging_face_chat import read_chat_template, special_tokens_of
 from keras_transformer.pipelines.texts import first_error, first_ids, utf8_error
-from keras_transformer.text.tokenizers.hugging_face import adds_start
+from keras_transformer.text.tokenizers.hugging_face import template
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import ArgumentError, check
 from keras_transformer_serving.pipelines.errors import RowErrors
@@ -223,7 +224,13 @@ class TextGeneration(Chat, GeneratingPipeline):
         """Return the generation settings, whether prompts begin with the start token, and the chat template."""
         arguments = super().hugging_face_arguments(folder, config, model, settings)
         if "tokenizer" not in settings:
-            arguments["add_start"] = adds_start(folder)
+            around = template(folder)
+            arguments["add_start"] = around.start is not None
+            if around.end is not None:
+                warnings.warn(
+                    f"`{folder}` puts {around.end!r} after texts. This is not applied to prompts, which go on",
+                    stacklevel=4,
+                )
         if "chat_template" not in settings:
             arguments["chat_template"] = read_chat_template(folder)
         return arguments

@@ -176,6 +176,19 @@ def test_gpt_continues_a_text(cls, roles, token, options, tmp_path):
         pipelines.from_hugging_face(tmp_path / "it")
 
 
+def test_an_end_token_after_prompts_is_not_applied_and_named(tmp_path):
+    tokenizer = text.BytePairTokenizer.train(TEXTS, 300, special_tokens={"start": "<s>", "end": "</s>"})
+    model = GPT(tokenizer.vocabulary_size, **SMALL, max_length=32, pad_id=None, end_id=tokenizer.end_id)
+    folder = interop.to_hugging_face(model, tmp_path / "it")
+    text.to_hugging_face(tokenizer, folder, add_end=False)
+    assert pipelines.from_hugging_face(folder, max_new_tokens=4).add_start
+    text.to_hugging_face(tokenizer, folder)
+    with pytest.warns(UserWarning, match="puts '</s>' after texts. This is not applied to prompts"):
+        pipeline = pipelines.from_hugging_face(folder, max_new_tokens=4)
+    rows = pipeline.preprocess(["to be"]).inputs["source_ids"].numpy().tolist()
+    assert rows == [[tokenizer.start_id, *tokenizer.tokenize("to be").numpy()]]
+
+
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##x", "."]
 LABELS = {"0": "no", "1": "yes", "2": "maybe"}
 HEADS = {

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_transformer_serving as serving
 from keras_transformer import data, export, generation, pipelines, recipes, text, training
 from keras_transformer.pipelines.hugging_face_generation import generation_config_of
 from keras_transformer_cli import commands
@@ -274,6 +275,28 @@ def test_the_sentence_piece_file_has_the_ids_of_tokenizer_json(name, tmp_path):
     assert again.vocabulary == read.vocabulary
     assert again.languages == read.languages
     assert again.tokenize(texts).to_list() == read.tokenize(texts).to_list()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_codes_of_languages_in_texts_are_special_tokens(name, tmp_path):
+    """So are they in `transformers`, also in the files of a SentencePiece model, which do not list them."""
+    folders = [FOLDERS / name]
+    if name != "M2M100":
+        folders.append(copied(name, tmp_path / name, tokenizer__json=None))
+        source = FOLDERS / name / "sentencepiece.bpe.model"
+        if source.is_file():
+            shutil.copyfile(source, folders[1] / source.name)
+        else:
+            folders.pop()
+    for folder in folders:
+        tokenizer = text.MarianT5Tokenizer.from_files(folder)
+        served = serving.tokenizer_of(tokenizer.model_bytes, {"tokenizer_class": "MarianT5Tokenizer"})
+        token = tokenizer.id_to_piece(next(iter(tokenizer.languages.values())))
+        ids = tokenizer.tokenize(f"la{token} casa", special_tokens=True).numpy().tolist()
+        parts = [tokenizer.tokenize(part).numpy().tolist() for part in ("la", " casa")]
+        assert ids == [*parts[0], tokenizer.piece_to_id(token), *parts[1]]
+        assert served.tokenize(f"la{token} casa", True) == ids
+        assert tokenizer.piece_to_id(token) not in tokenizer.tokenize(f"la{token} casa").numpy()
 
 
 def test_older_folders_of_nllb_have_the_language_last(tmp_path):

@@ -130,6 +130,34 @@ def test_byt5_files_are_loaded(tmp_path):
         )
 
 
+def test_added_tokens_of_byt5_follow_the_bytes(tmp_path):
+    """The tokens and ids are those of transformers 5."""
+    byt5 = {"tokenizer_class": "ByT5Tokenizer"}
+    extra = {"extra_ids": 2, "image_token": "<e0>"}
+    numbered = [{"content": token, "special": True} for token in ("<x>", "<y>")]
+    known = {
+        "extra_ids": 0,
+        "added_tokens_decoder": {str(id_): token for id_, token in enumerate(numbered, 259)},
+    }
+    for config, expected in (
+        (extra, ["<e0>", "<extra_id_0>", "<extra_id_1>"]),
+        ({"additional_special_tokens": ["<e1>"]}, ["<e1>"]),
+        ({**known, "extra_special_tokens": {"image_token": "<e0>"}}, ["<x>", "<y>", "<e0>"]),
+    ):
+        write(tmp_path, tokenizer_config_json={**byt5, **config})
+        tokenizer = ByteTokenizer.from_files(tmp_path)
+        assert list(tokenizer.vocabulary[259:]) == expected
+        ids = tokenizer.tokenize(expected, special_tokens=True).to_list()
+        assert ids == [[id_] for id_ in range(259, 259 + len(expected))]
+    known["added_tokens_decoder"]["262"] = {"content": "<z>", "special": True}
+    write(tmp_path, tokenizer_config_json={**byt5, **known})
+    with pytest.raises(ValueError, match="numbered from 259 on. Received: .*'<z>'"):
+        ByteTokenizer.from_files(tmp_path)
+    write(tmp_path, tokenizer_config_json={**byt5, "other": 3})
+    with pytest.warns(UserWarning, match="not known, and not applied: other=3"):
+        ByteTokenizer.from_files(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("vocabulary", "tokens"),
     [

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from keras_transformer import text
-from tests.text.tokenizer_files import BERT_JSON, PIECES, write
+from tests.text.tokenizer_files import BERT_JSON, END, GPT2_JSON, PIECES, write
 
 VOCABULARY = "\n".join(PIECES) + "\n"
 CASED = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
@@ -33,6 +33,16 @@ def test_a_vocabulary_of_another_class_is_an_error_that_names_it(tmp_path):
             text.from_hugging_face(tmp_path)
     write(tmp_path, vocab_txt=VOCABULARY, tokenizer_config_json={"tokenizer_class": "ElectraTokenizerFast"})
     assert text.from_hugging_face(tmp_path).pieces("Hello") == ["hel", "##lo"]
+
+
+def test_a_prefix_space_of_qwen_is_an_error(tmp_path):
+    """`transformers` 5 applies it, also where `tokenizer.json` has none."""
+    config = {"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": False, "eos_token": END}
+    write(tmp_path, tokenizer_json=GPT2_JSON, tokenizer_config_json=config)
+    assert text.from_hugging_face(tmp_path).pieces("t") == ["t"]
+    write(tmp_path, tokenizer_json=GPT2_JSON, tokenizer_config_json={**config, "add_prefix_space": True})
+    with pytest.raises(ValueError, match="add_prefix_space=False for a Qwen2Tokenizer.* Received"):
+        text.from_hugging_face(tmp_path)
 
 
 def test_unknown_keys_are_reported_once_and_unsupported_values_raise_errors(tmp_path):

@@ -12,7 +12,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 ADDED_TOKENS = "added_tokens.json"
 _FILES = (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG)
-_EXTRA = ("additional_special_tokens", "extra_special_tokens")
+EXTRA = ("additional_special_tokens", "extra_special_tokens")
 
 # Keys that are applied by a tokenizer, a pipeline or a chat template.
 APPLIED = frozenset(
@@ -118,19 +118,6 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "wordpieces_prefix": ("##",),
 }
 
-_BERT = (
-    *(
-        "Bert",
-        "ConvBert",
-        "DistilBert",
-        "DPRContextEncoder",
-        "DPRQuestionEncoder",
-        "DPRReader",
-        "Electra",
-        "Funnel",
-    ),
-    *("LayoutLM", "Lxmert", "MPNet", "MobileBert", "SqueezeBert"),
-)
 # The classes of `transformers` that normalise texts as BERT's does.
 BERT_CLASSES = frozenset(
     f"{name}Tokenizer"
@@ -262,6 +249,11 @@ def with_components_of_class(
             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "use_regex": True},
             "decoder": {"type": "ByteLevel"},
         }
+    elif name == "Qwen2Tokenizer" and config.get("add_prefix_space"):
+        raise ValueError(
+            f"{components.path.parent / TOKENIZER_CONFIG} must have add_prefix_space=False for a {name}, which would "
+            "add a space before each word. Received: add_prefix_space=True"
+        )
     elif name in _METASPACE_CLASSES:
         has_prefix = name in ("T5Tokenizer", "MT5Tokenizer") or config.get("add_prefix_space", True)
         metaspace = {
@@ -332,7 +324,7 @@ def with_added_tokens(
 def _contents(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the special tokens of a configuration, with their flags where it has them."""
     tokens = [value for name, value in config.items() if _is_token(name, value)]
-    for name in _EXTRA:
+    for name in EXTRA:
         extra = config.get(name) or ()
         tokens += extra.values() if isinstance(extra, dict) else extra
     return {

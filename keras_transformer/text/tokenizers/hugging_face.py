@@ -6,6 +6,7 @@ lacks the files, and a ValueError if a file is damaged or of a different type of
 
 import os
 import pathlib
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from keras_transformer.text.tokenizers import component_settings, configuration
 from keras_transformer.text.tokenizers.components import (
     TOKENIZER_JSON,
     Components,
+    Template,
     byte_pair_words,
     in_order,
     prepend_scheme,
@@ -96,20 +98,29 @@ def tokenizer_class(folder: Folder) -> str:
     )
 
 
-def adds_start(folder: Folder) -> bool:
-    """Return whether the tokenizer of a folder begins texts with a start token.
+def template(folder: Folder) -> Template:
+    """Return the tokens that the tokenizer of a folder puts around texts.
 
     Raises:
         ValueError: if `tokenizer.json` is damaged or has an unsupported `post_processor`.
     """
     path = pathlib.Path(folder)
-    components = _components(path)
-    name = configuration.class_name(path, configuration.read(path))
+    components, config = _components(path), configuration.read(path)
+    name = configuration.class_name(path, config)
     if name in configuration.BERT_CLASSES or (components is None and (path / "vocab.txt").is_file()):
-        return True
+        roles = {"start": "[CLS]", "end": "[SEP]", **_roles(config, _BERT_NAMES)}
+        return Template(roles["start"], roles["end"])
     if components:
-        return components.template.start is not None
-    return (path / _LLAMA_FILE).is_file() and bool(configuration.read(path).get("add_bos_token", True))
+        return components.template
+    if not (path / _LLAMA_FILE).is_file() or not config.get("add_bos_token", True):
+        return Template()
+    if "add_bos_token" not in config:
+        warnings.warn(
+            f"`{path}` has no add_bos_token: version 5 of transformers begins no text with a start token. This is not "
+            "applied to prompts: they begin with one, as in version 4",
+            stacklevel=5,
+        )
+    return Template(_roles(config, _NAMES).get("start", "<s>"))
 
 
 def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
@@ -349,16 +360,49 @@ def _sentence_piece(file: pathlib.Path) -> Any:
 
 def read_bytes(folder: Folder) -> dict[str, Any]:
     """Read a ByT5 tokenizer: `tokenizer_config.json`."""
-    path = pathlib.Path(folder) / "tokenizer_config.json"
-    if not path.is_file():
-        raise _missing(path.parent, path.name)
-    config = read_object(path)
-    _check(path, config, {"tokenizer_class": _BYT5})
-    numbered = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 125))]
-    extra = numbered or config.get("extra_special_tokens") or []  # since version 5 of `transformers`
-    roles = {"pad": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<pad>"}  # as of T5
-    strip = [*dict.fromkeys(roles.values())]
-    return {"special_tokens": roles, "extra_tokens": extra, "lstrip_tokens": strip, "rstrip_tokens": strip}
+    path = pathlib.Path(folder)
+    file = path / configuration.TOKENIZER_CONFIG
+    if not file.is_file():
+        raise _missing(path, file.name)
+    config = configuration.checked(path)
+    _check(file, config, {"tokenizer_class": _BYT5})
+    roles = {"pad": "<pad>", "end": "</s>", "unknown": "<unk>"}
+    roles |= {role: token for role, token in _roles(config, _NAMES).items() if role in roles}
+    vocabulary = {
+        token: id_ for id_, token in enumerate([*roles.values(), *map("<0x{:02X}>".format, range(256))])
+    }
+    if not any(config.get(name) for name in configuration.EXTRA):
+        numbered = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 125))]
+        config = {**config, "extra_special_tokens": numbered}
+    added = {
+        token["content"]: token
+        for token in configuration.with_added_tokens(
+            Components(file, {}), path, config, vocabulary
+        ).added_tokens
+    }
+    extra = sorted(added.keys() - roles.values(), key=lambda token: added[token]["id"])
+    expected = {**vocabulary, **{token: id_ for id_, token in enumerate(extra, len(vocabulary))}}
+    for content, token in added.items():
+        if (
+            token["id"] != expected[content]
+            or token.get("single_word")
+            or not (token.get("special") or content in roles.values())
+        ):
+            raise ValueError(
+                f"{path} must have added tokens that are special, without single_word, and numbered from "
+                f"{len(vocabulary)} on. Received: {token}"
+            )
+
+    def strips(side: str) -> list[str]:
+        known = [*roles.values(), *extra]
+        return [token for token in known if added.get(token, {}).get(side, token in roles.values())]
+
+    return {
+        "special_tokens": {**roles, "start": roles["pad"]},  # as of T5
+        "extra_tokens": extra,
+        "lstrip_tokens": strips("lstrip"),
+        "rstrip_tokens": strips("rstrip"),
+    }
 
 
 def _components(path: pathlib.Path) -> Components | None:

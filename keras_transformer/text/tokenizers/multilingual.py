@@ -98,12 +98,13 @@ def _with_added_tokens(
     specials: Mapping[str, str],
     codes: Collection[str],
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the pieces, and the settings, with the added tokens other than those of languages."""
+    """Return the pieces, and the settings, with the added tokens, of which those of languages are special."""
     vocabulary = {piece: id_ for id_, piece in enumerate(pieces)}
     components = configuration.with_added_tokens(components, path, config, vocabulary)
     pieces = components.pieces(vocabulary)
-    others = [token for token in components.added_tokens if token["content"] not in codes]
-    components = Components(components.path, {**components.content, "added_tokens": others})
+    known = {token["content"]: token for token in components.added_tokens}
+    tokens = {**known, **{code: {**known.get(code, {"content": code}), "special": True} for code in codes}}
+    components = Components(components.path, {**components.content, "added_tokens": [*tokens.values()]})
     return pieces, unigram_files.text_settings(components, specials, settings, config)
 
 
@@ -142,6 +143,7 @@ def _read_m2m100(path: pathlib.Path, config: Mapping[str, Any]) -> tuple[bytes, 
         _SPECIAL,
         languages.values(),
     )
+    unigram_files.check_without_single_word(path, settings)
     return file.read_bytes(), pieces, {**settings, "languages": languages}
 
 

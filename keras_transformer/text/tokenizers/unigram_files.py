@@ -99,9 +99,18 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str],
     pieces = components.pieces(vocabulary)
     settings = text_settings(components, specials, settings, config)
     if is_marian:
+        check_without_single_word(path, settings)
         codes = [piece for piece in pieces if piece.startswith(">>") and piece.endswith("<<")]
         settings |= _at_start(codes, settings.get("tokens_in_text", []))
     return model, pieces, {**settings, **hugging_face._row_settings(components, specials)}
+
+
+def check_without_single_word(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
+    """Raise an error if a token is recognised only as a word: `transformers`, in Python, splits texts at others too."""
+    if tokens := settings.get("single_word_tokens"):
+        raise ValueError(
+            f"{path} must have added tokens with single_word=False. Received: {tokens[0]!r} with single_word=True"
+        )
 
 
 def _at_start(codes: list[str], others: list[str]) -> dict[str, Any]:
