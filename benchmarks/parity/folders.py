@@ -438,7 +438,8 @@ def compare_spans(
             QUESTION,
             text,
             return_offsets_mapping=True,
-            return_token_type_ids=getattr(reference.config, "type_vocab_size", 1) > 1,
+            return_token_type_ids="token_type_ids" in tokenizer.model_input_names
+            or reference.config.model_type == "albert",
         )
         if len(inputs["input_ids"]) > (pipeline.max_length or 10**6):
             continue

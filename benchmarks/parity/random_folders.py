@@ -256,7 +256,6 @@ def save(chance: Chance, folder: pathlib.Path, tokenizer: Any) -> None:
         config.pop("added_tokens_decoder", None)
     change_keys(chance, config)
     write_json(folder / "tokenizer_config.json", config)
-    # Without it, a folder of mBART-50 has the class of mBART, by the type of the model.
     if config.get("tokenizer_class") != "MBart50Tokenizer" and chance.pick(
         "without tokenizer_config.json", False, True
     ):
@@ -269,7 +268,9 @@ def change_keys(chance: Chance, config: dict[str, Any]) -> None:
         value = chance.pick(f"config.{key}", config.get(key), *values)
         if value is not None or key in config:
             config[key] = value
-    if chance.pick("config.tokenizer_class missing", False, True):
+    # Without it, a folder of mBART-50 has the class of mBART, by the type of the model.
+    needs_class = config.get("tokenizer_class") == "MBart50Tokenizer"
+    if not needs_class and chance.pick("config.tokenizer_class missing", False, True):
         config.pop("tokenizer_class", None)
     for key in ("unk_token", "pad_token", "bos_token", "mask_token"):
         if config.get(key) and chance.pick(f"config.{key} missing", False, True):

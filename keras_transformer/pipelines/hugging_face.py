@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
+
 from keras_transformer import text
 from keras_transformer.generation import ForcedPrefix
 from keras_transformer.interop import sentence_transformers
@@ -21,6 +23,7 @@ from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TE
 from keras_transformer.pipelines.reranking import Reranking
 from keras_transformer.pipelines.speech_to_text import SpeechToText
 from keras_transformer.pipelines.text_generation import TextGeneration
+from keras_transformer.text.tokenizers import configuration
 from keras_transformer.text.tokenizers.hugging_face import tokenizer_class
 from keras_transformer_options.arguments import check, is_integer
 from keras_transformer_serving import files
@@ -170,6 +173,8 @@ def _pipeline(
         )
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
     if "tokenizer" in arguments:
+        if not configuration.has_segments(folder):
+            _merge_segments(model)
         _warn_of_truncation(folder, pipeline, model, arguments.get("max_length"))
     if getattr(arguments.get("tokenizer"), "languages", {}):
         arguments |= _languages(folder, **arguments)
@@ -235,6 +240,14 @@ def _tokenizer(folder: pathlib.Path, pipeline: Any, model: Any, **arguments: boo
         )
     changed = {name: True for name, value in arguments.items() if value and name in known}
     return tokenizer.with_arguments(**changed) if changed else tokenizer
+
+
+def _merge_segments(model: Any) -> None:
+    """Give all segments the embedding of the first, the only one that a tokenizer without segments uses."""
+    segments = getattr(getattr(model, "encoder", model), "segments", None)
+    if segments is not None:
+        embeddings = segments.embeddings
+        embeddings.assign(keras.ops.broadcast_to(embeddings[:1], embeddings.shape))
 
 
 def _warn_of_truncation(

@@ -25,6 +25,7 @@ from keras_transformer.models import (
     Transformer,
     ViT,
 )
+from keras_transformer.text.tokenizers import configuration
 
 pytest.importorskip("safetensors")
 
@@ -220,6 +221,29 @@ def test_settings_of_truncation_that_are_not_applied_are_named(tmp_path, setting
     ((name, value),) = settings.items()
     expected = [] if value == 16 else [f"{name}={value!r}"]  # the model has 16 positions
     assert [each in message for each, message in zip(expected, named, strict=True)] == [True] * len(expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "has_segments"),
+    [(["input_ids", "attention_mask"], False), (["input_ids", "token_type_ids", "attention_mask"], True)],
+)
+def test_pairs_have_segments_if_the_tokenizer_gives_them(names, has_segments, tmp_path):
+    model = write_bert(tmp_path, HEADS["sequence"][0])
+    config = {"tokenizer_class": "BertTokenizer", "model_input_names": names}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    pipeline = pipelines.from_hugging_face(tmp_path)
+    inputs = pipeline.preprocess(["a b"], ["c"]).inputs
+    segments = inputs["segment_ids"] if has_segments else inputs["segment_ids"] * 0
+    expected = model({"token_ids": inputs["token_ids"], "segment_ids": segments})
+    np.testing.assert_allclose(pipeline.model(inputs), expected, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "has_segments"), [("XLMRobertaTokenizerFast", False), ("BertTokenizer", True)]
+)
+def test_the_class_of_a_tokenizer_gives_segments(name, has_segments, tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    assert configuration.has_segments(tmp_path) == has_segments
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ APPLIED = frozenset(
         "language_codes",
         "legacy_behaviour",
         "mask_token",
+        "model_input_names",
         "model_max_length",
         "offset",
         "pad_token",
@@ -69,7 +70,6 @@ WITHOUT_EFFECT = frozenset(
         "max_len",
         "max_length",
         "merges_file",
-        "model_input_names",
         "model_specific_special_tokens",
         "name",
         "name_or_path",
@@ -141,6 +141,8 @@ _BYTE_LEVEL_CLASSES = frozenset(["BartTokenizer", "GPT2Tokenizer", "RobertaToken
 _METASPACE_CLASSES = frozenset(
     f"{name}Tokenizer" for name in ["Albert", "Camembert", "MT5", "T5", "XLMRoberta"]
 )
+# The classes whose rows have one segment, also those of pairs.
+_ONE_SEGMENT = frozenset(f"{name}Tokenizer" for name in ["Camembert", "MPNet", "Roberta", "XLMRoberta"])
 # The classes without components of their own.
 _ANY_CLASS = (None, "PreTrainedTokenizer", "TokenizersBackend")
 _CLASSES_OF_MODELS = {
@@ -209,6 +211,13 @@ def class_name(path: pathlib.Path, config: Mapping[str, Any]) -> str | None:
     if name is None:
         return _CLASSES_OF_MODELS.get(model.get("model_type", ""))
     return str(name).removesuffix("Fast")
+
+
+def has_segments(path: pathlib.Path) -> bool:
+    """Return whether the tokenizer of a folder gives the second text of a pair another segment than the first."""
+    config = read(path)
+    names = config.get("model_input_names")
+    return "token_type_ids" in names if names else class_name(path, config) not in _ONE_SEGMENT
 
 
 def check_class(path: pathlib.Path, name: str | None, classes: Iterable[str]) -> None:
