@@ -110,7 +110,7 @@ def tagging(
     return encoder_batches(
         _examples(sentences, tags),
         to_arrays,
-        "tagging",
+        "tagging, words of the tokenizer",  # files in `cache_dir` of earlier versions have other ids
         tokenizer,
         shapes,
         shuffle=shuffle,

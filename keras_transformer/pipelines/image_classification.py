@@ -225,6 +225,12 @@ def _check_preprocessor(path: pathlib.Path, preprocessor: Mapping[str, Any], mod
             f"`{path}` must describe images of the model's size {tuple(model.image_size)} and values from 0 to 255. "
             f"Received: size={size}, do_rescale={preprocessor.get('do_rescale', True)}, rescale_factor={scale}"
         )
+    for name in ("image_mean", "image_std"):
+        if np.size(value := preprocessor.get(name, 0.5)) not in (1, model.num_channels):
+            raise ValueError(
+                f"`{path}` must have {name} for each of the model's channels, num_channels={model.num_channels}. "
+                f"Received: {name}={value}"
+            )
 
 
 def image_converter_of(model: Any) -> Any:

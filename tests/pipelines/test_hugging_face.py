@@ -379,6 +379,11 @@ def test_vit_preprocessors_that_do_not_match_the_model_are_rejected(tmp_path):
             ValueError, match=r"must describe images of the model's size \(8, 8\) and values from 0 to 255"
         ):
             pipelines.from_hugging_face(tmp_path / name)
+    write_vit(tmp_path / "mean", image_mean=[0.5, 0.4])
+    with pytest.raises(
+        ValueError, match=r"must have image_mean for each .*Received: image_mean=\[0.5, 0.4\]"
+    ):
+        pipelines.from_hugging_face(tmp_path / "mean")
 
 
 def test_unsupported_architectures_are_rejected(tmp_path):

@@ -3,6 +3,8 @@
 The ids are those of `transformers` 5, by the classes that the files name.
 """
 
+import json
+import pathlib
 import warnings
 
 import pytest
@@ -42,6 +44,15 @@ def test_a_prefix_space_of_qwen_is_an_error(tmp_path):
     assert text.from_hugging_face(tmp_path).pieces("t") == ["t"]
     write(tmp_path, tokenizer_json=GPT2_JSON, tokenizer_config_json={**config, "add_prefix_space": True})
     with pytest.raises(ValueError, match="add_prefix_space=False for a Qwen2Tokenizer.* Received"):
+        text.from_hugging_face(tmp_path)
+
+
+def test_a_missing_prefix_space_of_llama_is_an_error(tmp_path):
+    folder = pathlib.Path(__file__).parent / "folders" / "Llama_2"
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    config = {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False, "eos_token": "</s>"}
+    write(tmp_path, tokenizer_json=content, tokenizer_config_json=config)
+    with pytest.raises(ValueError, match="add_prefix_space=True, as tokenizer.json adds a space. Received"):
         text.from_hugging_face(tmp_path)
 
 

@@ -244,6 +244,12 @@ def read_byte_fallback(folder: Folder) -> Pairs:
         roles = {**{role: pieces[id_] for role, id_ in ids.items() if id_ >= 0}, **roles}
     else:
         raise _missing(path, f"{TOKENIZER_JSON} or {_LLAMA_FILE}")
+    name = configuration.class_name(path, config)
+    if name == "LlamaTokenizer" and config.get("add_prefix_space") is False and scheme != "never":
+        raise ValueError(
+            f"{path / configuration.TOKENIZER_CONFIG} must have add_prefix_space=True, as {components.path.name} "
+            "adds a space. Received: add_prefix_space=False"
+        )
     return pieces, merges, {"prepend_scheme": scheme, **components.text_settings(roles)}
 
 
