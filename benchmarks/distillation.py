@@ -60,10 +60,14 @@ def distil(run: references.Run) -> references.Figures:
         if folder.exists():
             return pipelines.load(folder)
         keras.utils.set_random_seed(run.seed)
-        options = {"model_size": size, "epochs": epochs, "max_length": settings.max_length, "seed": run.seed}
-        recipe = recipes.Translate(
-            pairs, validation=validation[:1000], tokenizer=tokenizer, jit_compile=True, **options
-        )
+        options: dict[str, Any] = {
+            "model_size": size,
+            "epochs": epochs,
+            "max_length": settings.max_length,
+            "seed": run.seed,
+        }
+        options |= {"normalization": "identity"} if tokenizer is None else {"tokenizer": tokenizer}
+        recipe = recipes.Translate(pairs, validation=validation[:1000], jit_compile=True, **options)
         pipeline = recipe.train()[0]
         pipeline.save(folder)
         return pipeline

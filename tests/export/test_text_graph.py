@@ -62,7 +62,11 @@ def run(path, texts):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("normalization", "sampler", "model_type"),
-    [("identity", "greedy", "unigram"), ("nmt_nfkc_cf", Beam(3, num_return=2), "bpe")],
+    [
+        ("identity", "greedy", "unigram"),
+        ("nmt_nfkc", "greedy", "unigram"),
+        ("nmt_nfkc_cf", Beam(3, num_return=2), "bpe"),
+    ],
 )
 def test_texts_and_errors_equal_the_pipeline(tmp_path, normalization, sampler, model_type):
     pipeline = translator(normalization, sampler, model_type)

@@ -55,6 +55,13 @@ def test_exact_match_is_the_fraction_of_equal_answers():
     assert scores["exact_match"] == pytest.approx(1 / 3)
 
 
+def test_references_are_not_normalized():
+    scores = pipelines.evaluate(
+        Answering(uno="café", dos="cafe\u0301"), [("uno", "cafe\u0301"), ("dos", "cafe\u0301")]
+    )
+    assert scores["exact_match"] == 0.5
+
+
 def test_bleu_and_chrf_equal_sacrebleu():
     from sacrebleu import corpus_bleu, corpus_chrf
 
