@@ -137,7 +137,8 @@ class TaskOptions:
     patience: int = option(
         3,
         "The number of epochs without a lower validation loss after which training stops; the weights of the best "
-        "epoch are restored.",
+        "epoch are restored. Epochs of less than 50 updates count together, and none while the learning rate "
+        "increases.",
     )
     learning_rate: float | None = option(
         None, "The peak learning rate, by default 1e-3, or 5e-5 with {from_}."

@@ -4,6 +4,7 @@ import json
 import logging
 import random
 import re
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -13,7 +14,7 @@ import keras_transformer_serving as serving
 from keras_transformer import data, export, pipelines, recipes
 from keras_transformer.datasets import phrasebook
 from keras_transformer.inspection import curves
-from keras_transformer.recipes import pages, pretrained, quickstarts, scores
+from keras_transformer.recipes import pages, pretrained, quickstarts, scores, stopping
 
 TINY = {
     "layers": 1,
@@ -171,6 +172,48 @@ def test_the_best_weights_are_restored_and_training_stops_early():
     batches = recipe.batches(recipe.splits.validation, pipeline, shuffle=False)
     assert pipeline.model.evaluate(batches, verbose=0)[0] == pytest.approx(min(losses), rel=1e-4)
     assert losses[-1] > min(losses)
+
+
+@pytest.mark.parametrize(
+    ("batches", "accumulate", "warmup", "epochs"),
+    [(1000, 1, 0, 3), (10, 1, 0, 11), (40, 4, 0, 11), (1000, 1, 4, 6), (10, 1, 4, 14)],
+)
+def test_patience_counts_updates_after_the_warm_up(batches, accumulate, warmup, epochs):
+    """The loss is the best in the first epoch; patience is 2 epochs, or 100 updates."""
+    callback = stopping.EarlyStopping("val_loss", "min", 2, accumulate)
+    model = SimpleNamespace(
+        stop_training=False, get_weights=list, set_weights=list, optimizer=SimpleNamespace(learning_rate=0.0)
+    )
+    callback.set_model(model)
+    callback.set_params({"steps": batches})
+    callback.on_train_begin()
+    trained = 0
+    while not model.stop_training:
+        callback.on_epoch_begin(trained)
+        model.optimizer.learning_rate += 1 if trained < warmup else -1
+        callback.on_epoch_end(trained, {"loss": 1.0, "val_loss": 1.0 + min(trained, 1)})
+        trained += 1
+    assert trained == epochs
+
+
+@pytest.mark.parametrize(
+    ("losses", "stopped", "lines"),
+    [
+        (
+            [1.0, 2.0, 2.0],
+            True,
+            [
+                "Stopped early: the validation loss did not improve in 2 epochs (patience)",
+                "Restored the weights of epoch 1, whose validation loss is the best",
+            ],
+        ),
+        ([2.0, 1.0, 2.0], False, ["Restored the weights of epoch 2, whose validation loss is the best"]),
+        ([2.0, 1.0], False, []),
+        ([float("nan")], True, []),
+    ],
+)
+def test_the_end_of_training_is_explained(losses, stopped, lines):
+    assert stopping.outcome({"val_loss": losses}, "val_loss", "min", stopped) == lines
 
 
 def test_more_epochs_are_suggested_only_if_the_last_is_the_best():

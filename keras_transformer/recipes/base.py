@@ -13,6 +13,7 @@ from keras_transformer import data, processes, text, training
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.accumulation import weighted_by_labels
 from keras_transformer.recipes.pretrained import fine_tuned_source, load_pipeline, with_precision
+from keras_transformer.recipes.stopping import EarlyStopping
 from keras_transformer.recipes.tokenizers import TRAINERS
 from keras_transformer.training.progress import EpochsWithoutTotal
 from keras_transformer_options.arguments import ArgumentError, renamed
@@ -211,11 +212,7 @@ class Recipe(TaskOptions, abc.ABC):
 
     def stopping(self, pipeline: Any) -> list[Any]:
         """Return the callbacks that stop training without improvement, and restore the weights of the best epoch."""
-        return [
-            keras.callbacks.EarlyStopping(
-                **monitored(self.monitor), patience=self.patience, restore_best_weights=True
-            )
-        ]
+        return [EarlyStopping(**monitored(self.monitor), patience=self.patience, accumulate=self.accumulate)]
 
     def class_weight(self, pipeline: Any) -> dict[int, float] | None:
         """Return a weight for each class, or None for equal weights."""

@@ -17,6 +17,7 @@ from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import AroundSteps, Recipe, monitored
 from keras_transformer.recipes.interrupted import ResumableRun
 from keras_transformer.recipes.pages import page
+from keras_transformer.recipes.stopping import outcome
 from keras_transformer_options.config_files import to_toml
 from keras_transformer_serving import files
 
@@ -113,6 +114,12 @@ def _run(
         say(
             f"Updated the weights {updates:,} time{'s' * (updates != 1)} in {epochs} epoch{'s' * (epochs != 1)}"
         )
+        minutes_left = history.history.get("minutes_left", [0])[-1]
+        is_early = minutes_left > 0 if recipe.minutes is not None else epochs < recipe.epochs
+        for line in (
+            [] if stopped else outcome(history.history, **monitored(recipe.monitor), stopped=is_early)
+        ):
+            say(line)
         if not stopped and ends_with_best(history.history, **monitored(recipe.monitor)):
             more = "epochs" if recipe.minutes is None else "minutes"
             say(
