@@ -1,6 +1,8 @@
 """Interrupted and resumed runs, and gradient accumulation."""
 
 import dataclasses
+import os
+import platform
 
 import keras
 import numpy as np
@@ -146,6 +148,61 @@ def test_an_error_before_the_second_state_leaves_no_folder(tmp_path, monkeypatch
 
 
 @pytest.mark.slow_variants
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_has_one_training_at_a_time(tmp_path, monkeypatch, sentence_pairs, resume):
+    monkeypatch.setattr(recipes.Translate, "train", never)
+    recipe = recipes.Translate(sentence_pairs, **SMALL)
+    with (
+        files.locked_folder(tmp_path / ".run.lock"),
+        pytest.raises(
+            BlockingIOError, match=rf"run, which process {os.getpid()} on {platform.node()} is writing"
+        ),
+    ):
+        recipes.run(recipe, tmp_path / "run", resume=resume)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_locked_while_it_trains(tmp_path, monkeypatch, sentence_pairs):
+    def train(*_):
+        with pytest.raises(BlockingIOError):
+            recipes.run(recipe, tmp_path / "run", resume=True)
+        raise KeyError("trained")
+
+    monkeypatch.setattr(recipes.Translate, "train", train)
+    recipe = recipes.Translate(sentence_pairs, **SMALL)
+    with pytest.raises(KeyError, match="trained"):
+        recipes.run(recipe, tmp_path / "run", say=lambda _: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_state_is_kept_when_the_disk_is_full(tmp_path, monkeypatch, sentence_pairs):
+    folder, said, write = tmp_path / "run", [], states.write
+
+    def full(path, batches, *content):
+        if batches:
+            with open("/dev/full", "w") as file:
+                file.write("x")
+        write(path, batches, *content)
+
+    def train(self, callbacks, *_):
+        states.write(callbacks[0].folder, 0, {}, {})
+        states.write(callbacks[0].folder, 1, {}, {})
+
+    monkeypatch.setattr(states, "write", full)
+    monkeypatch.setattr(recipes.Translate, "train", train)
+    with pytest.raises(OSError, match="No space left"):
+        recipes.run(recipes.Translate(sentence_pairs, **SMALL), folder, say=said.append)
+    assert [path.name for path in (folder / "training").glob("state*")] == ["state-0000000000.npz"]
+    assert said[-1] == "Resume with resume=True"
+
+
+def test_a_state_that_cannot_be_written_does_not_promise_earlier_ones(tmp_path):
+    (tmp_path / "states").write_text("a file")
+    with pytest.raises(OSError, match="must be a writable folder") as error:
+        states.write(tmp_path / "states", 0, {}, {})
+    assert "kept" not in str(error.value)
+
+
 @pytest.mark.parametrize("accumulate", [1, 2, 5])
 def test_the_learning_rate_does_not_depend_on_accumulation(accumulate):
     whole = recipes.Translate([], epochs=4).schedule(10)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -84,6 +85,32 @@ class ResumableRun:
         run._check_agreement()
         return run
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from the run, unless it is complete.
+
+        Raises:
+            BlockingIOError: if another process trains it.
+        """
+        folder = self.folder.parent.absolute()
+        if self.is_complete or not processes.current().is_main:
+            yield
+            return
+        lock = folder.with_name(f".{folder.name}.lock")
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(files.locked_folder(lock))
+            except BlockingIOError as error:
+                raise BlockingIOError(
+                    Message(
+                        "{folder} must be written by one training at a time. Wait until the other has ended, or choose "
+                        "another folder. Received: {path!s}, which {holder!s} is writing",
+                        path=self.folder.parent,
+                        holder=files.lock_holder(lock),
+                    )
+                ) from error
+            yield
+
     @property
     def is_complete(self) -> bool:
         """True if the run has a report and nothing to resume."""
@@ -116,9 +143,13 @@ class ResumableRun:
         self._file.unlink()  # first, so that a partly removed folder is not resumed
         shutil.rmtree(self.folder)
 
-    def is_kept_after_error(self) -> bool:
-        """Return whether a run can be resumed after an error; if not, remove its folder."""
-        if states.num_batches(self.folder):
+    def is_kept_after_error(self, error: BaseException) -> bool:
+        """Return whether a run can be resumed after an error; if not, remove its folder.
+
+        A run without a batch is kept after an error of the system only, such as a full disk.
+        """
+        batches = states.num_batches(self.folder)
+        if batches or (batches is not None and isinstance(error, OSError)):
             return True
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.folder.parent.is_dir() and _is_empty(self.folder.parent):

@@ -58,6 +58,7 @@ def run(
         with answers, "signal", the signal that stopped training, or None.
 
     Raises:
+        BlockingIOError: if another process trains into `folder`.
         FileExistsError: if `folder` exists, and is neither a run to resume nor empty with `resume`.
         FileNotFoundError: if the states or the pipeline of a run to resume are missing.
         ValueError: if the data is malformed, a run to resume has another recipe or other data, or processes differ.
@@ -69,8 +70,9 @@ def run(
     """
     if not processes.current().is_main:
         say, verbose = _silent, 0
-    with processes.shared_errors():
-        return _run(recipe, pathlib.Path(folder), resume, command, say, verbose, around_steps)
+    folder = pathlib.Path(folder)
+    with processes.shared_errors(), ResumableRun(folder, recipe).locked():
+        return _run(recipe, folder, resume, command, say, verbose, around_steps)
 
 
 def _run(
@@ -99,7 +101,7 @@ def _run(
         pipeline, history = recipe.train([resuming], verbose, untrained, around_steps)
     except BaseException as error:
         would_recur = isinstance(error, FileNotFoundError | TypeError | ValueError)
-        if processes.current().is_main and resumable.is_kept_after_error() and not would_recur:
+        if processes.current().is_main and resumable.is_kept_after_error(error) and not would_recur:
             say(how_to_resume)
         raise
     seconds, updates = resuming.seconds, int(keras.ops.convert_to_numpy(history.model.optimizer.iterations))

@@ -145,9 +145,11 @@ def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict
         expected = "be a writable folder"
         if error.errno in _FULL:
             expected = f"have space for three states of training of {size / 2**20:,.1f} MiB each"
+        kept = (
+            "Its states are kept; the same call of fit continues from the last one" if _paths(folder) else ""
+        )
         raise OSError(
-            f"`folder` must {expected}. Received: {folder}, {error}. Its states are kept; the same call of fit "
-            "continues from the last one"
+            f"`folder` must {expected}. Received: {folder}, {error}. {kept}".removesuffix(". ")
         ) from error
     # States after this one are damaged, because training continued from a previous one.
     valid = [state for state in _paths(folder) if state <= path]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -267,7 +268,7 @@ def locked_folder(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
         parents too that were created for it and are empty.
 
     Raises:
-        BlockingIOError: if another process, or another thread, uses the folder.
+        BlockingIOError: if another process, or another thread, uses the folder; `lock_holder` returns which.
     """
     path = pathlib.Path(path)
     created = [parent for parent in path.parents if not parent.exists()]
@@ -282,6 +283,14 @@ def locked_folder(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
                     os.unlink(path / LOCK)
                     for folder in (path, *created):
                         os.rmdir(folder)
+
+
+def lock_holder(path: str | os.PathLike[str]) -> str:
+    """Return the process and the host that use a folder of `locked_folder`."""
+    try:
+        return pathlib.Path(path, LOCK).read_text() or "another process"
+    except OSError:
+        return "another process"
 
 
 def _lock(path: pathlib.Path) -> BinaryIO:
@@ -309,12 +318,15 @@ def _lock(path: pathlib.Path) -> BinaryIO:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path / LOCK)):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {platform.node()}".encode())
+                file.flush()
                 return file
         except BlockingIOError as error:
             file.close()
             raise BlockingIOError(
-                f"`{path.parent}` must be written by one export at a time, and another is writing it. Wait until it "
-                "has ended, or choose another folder"
+                f"`{path.parent}` must be written by one export at a time. Wait until the other has ended, or choose "
+                f"another folder. Received: a folder that {lock_holder(path)} is writing"
             ) from error
         except FileNotFoundError:  # the process before has just removed the file
             pass
