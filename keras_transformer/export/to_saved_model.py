@@ -108,10 +108,17 @@ def write(
 
 
 def _with_defaults(graph: Graph) -> Callable[..., dict[str, Tensor]]:
-    """Return a graph's function with default values in its Python signature, which the SavedModel adopts."""
+    """Return a graph's function with default values in its Python signature, which the SavedModel adopts.
+
+    The function is traced here. Keras, to find the variables, and TensorFlow, in the context of saving, trace the call
+    of it.
+    """
+    specs = graph.inputs
+    traced = tf.function(lambda *tensors: graph.function(*tensors), input_signature=specs, autograph=False)
+    concrete = traced.get_concrete_function()
 
     def function(*tensors: Tensor) -> dict[str, Tensor]:
-        return graph.function(*tensors)
+        return concrete(*tensors)
 
     defaults = {name: tf.constant(value) for name, value in graph.defaults.items()}
     kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
@@ -138,9 +145,9 @@ def write_signatures(signatures: dict[str, Graph], resources: Sequence[Any], pat
     module = tf.Module()
     module.resources = list(resources)
     archive.track(module)
-    for name, graph in signatures.items():
-        archive.add_endpoint(name, _with_defaults(graph), input_signature=graph.inputs)
     with without_tensorflow_warnings():
+        for name, graph in signatures.items():
+            archive.add_endpoint(name, _with_defaults(graph), input_signature=graph.inputs)
         archive.write_out(path, verbose=False)
         debug = tf.saved_model.SaveOptions(save_debug_info=True)
         operations.check(path, lambda folder: archive.write_out(folder, debug, verbose=False))

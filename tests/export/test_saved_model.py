@@ -12,6 +12,8 @@ from google.protobuf import text_format  # noqa: F401  (loads protobuf before th
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import export
+from keras_transformer.export import to_saved_model
+from keras_transformer.pipelines.base import Graph
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +151,20 @@ def test_the_tokenizer_is_in_the_graph_without_external_files(folder):
     content = (folder / "saved_model.pb").read_bytes()
     assert b"SentencepieceOp" in content
     assert b"/tmp" not in content
+
+
+def test_each_signature_is_traced_once(tmp_path):
+    traced = []
+
+    def twice(x):
+        traced.append(x)
+        return {"y": x * 2}
+
+    graph = Graph(twice, [tf.TensorSpec([None], tf.float32, name="x")], defaults={"x": np.ones(3, "float32")})
+    to_saved_model.write_signatures({"serving_default": graph}, [], tmp_path / "it")
+    assert len(traced) == 1
+    loaded = tf.saved_model.load(str(tmp_path / "it")).signatures["serving_default"]
+    assert loaded(x=tf.constant([1.0]))["y"].numpy() == [2]
 
 
 def test_each_weight_is_stored_once(folder, pipeline):
