@@ -369,6 +369,14 @@ def test_a_maximum_below_all_logits_is_removed():
     np.testing.assert_array_equal(found, expected)
 
 
+def test_a_factor_of_one_is_removed():
+    counts, found, expected, _ = converted(lambda x: keras.ops.silu(keras.ops.tanh(x)), X)
+    assert counts["Mul"] == 1
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    counts, found, expected, _ = converted(lambda x: keras.ops.tanh(x) * np.ones((1, 1, 1, 1), "float32"), X)
+    assert (counts["Mul"], found.ndim) == (1, 4)
+
+
 INDEX = np.array([[2, 0, 0, 1], [1, 1, 2, 0]], "int32")
 
 

@@ -1,12 +1,11 @@
 """Export of pipelines and functions as ONNX graphs."""
 
-import contextlib
 import functools
 import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -26,6 +25,7 @@ from keras_transformer.export.to_onnx import (
     rewrites,
     text_graphs,
     tf2onnx_handlers,
+    tf2onnx_speed,
     weights,
 )
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
@@ -313,7 +313,8 @@ def convert(
     matrices = weights.Matrices(variables)
     signature = [*signature, *matrices.specs]
     traced = tf.function(matrices.arguments_of(function), input_signature=signature, autograph=False)
-    traced_model = traced.get_concrete_function()
+    with tf2onnx_speed.one_operation_per_multiplication():
+        traced_model = traced.get_concrete_function()
     try:
         with without_tensorflow_warnings():
             model = _from_function(traced, signature)
@@ -356,95 +357,12 @@ def _from_function(traced: Any, signature: Sequence[tf.TensorSpec]) -> Any:
         )[0]
 
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # `convert` reports unconverted operations
-    with _with_fast_graphs():
+    with tf2onnx_speed.fast_graphs():
         try:
-            with _without_copies():
+            with tf2onnx_speed.without_copies():
                 return converted()
         except Exception:  # an optimisation may have failed, which is skipped if there is a copy
             return converted()
-
-
-@contextlib.contextmanager
-def _without_copies() -> Iterator[None]:
-    """Keep tf2onnx from copying the graph before each optimisation, to restore it if that fails."""
-    from tf2onnx import constants
-
-    name = constants.ENV_TF2ONNX_CATCH_ERRORS
-    before = os.environ.get(name)
-    os.environ[name] = "FALSE"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-@contextlib.contextmanager
-def _with_fast_graphs() -> Iterator[None]:
-    """Let tf2onnx visit, record and write the nodes of a graph once.
-
-    It renames every value of a branch or loop body, and records all of their nodes as readers of each: its memory grows
-    with the square of the number of nodes, by 18 GB for the loop of a decoder of 16 layers. After each optimisation it
-    follows every output of a graph, visits the nodes that outputs share once for each of them, and writes the whole
-    graph as protocol buffers, which only the last one needs. It reads the names of nodes from these millions of times.
-    """
-    from tf2onnx.graph import Graph, Node
-    from tf2onnx.optimizer.optimizer_base import GraphOptimizerBase
-
-    replace_all_inputs = Graph.replace_all_inputs
-    chosen: list[Any] = [None, set()]  # the last nodes that were chosen, and their set
-
-    def replace(graph: Any, old: str, new: str, ops: Any = None) -> None:
-        if ops is not None and ops is not chosen[0]:
-            chosen[:] = ops, {*ops}
-        readers = ops and [
-            node
-            for node in map(graph.get_node_by_name, graph._output_to_consumers.get(old, ()))
-            if node is not None and old in node.input and (node in chosen[1] or node in ops)
-        ]
-        replace_all_inputs(graph, old, new, readers)
-
-    def extract(
-        graph: Any, outputs: Sequence[str], is_input: Any = None, remove_unused_inputs: bool = True
-    ) -> list[Any]:
-        names = [*outputs, *(() if remove_unused_inputs else (node.output[0] for node in graph.inputs))]
-        found = set()
-        while names:
-            node = graph.get_node_by_output(names.pop(), search_in_parent_graphs=False)
-            if not node or node in found or (is_input and is_input(node) is False):
-                continue
-            found.add(node)
-            names += [*node.input, *(node.get_implicit_inputs() if node.get_body_graphs() else ())]
-        return [*found]
-
-    def optimize(optimizer: Any, graph: Any, iteration: int) -> Any:
-        optimizer.opt_iteration = iteration
-        graph = optimizer._optimize(graph)
-        graph.delete_unused_nodes(graph.outputs)
-        return graph
-
-    def register(graph: Any, name: str, node: Any, only_graph: bool = False) -> None:
-        if not only_graph:
-            graph._output_to_consumers.setdefault(name, set()).add(node.name)
-        while graph.parent_graph is not None:
-            graph.parent_graph._input_to_graph.setdefault(name, {})[id(graph)] = graph
-            graph = graph.parent_graph
-
-    name_of = functools.cached_property(lambda node: node._op.name)
-    name_of.__set_name__(Node, "name")
-    with contextlib.ExitStack() as patches:
-        for owner, name, patch in (
-            (Graph, "replace_all_inputs", replace),
-            (Graph, "extract_sub_graph_nodes", extract),
-            (Graph, "_register_input_name", register),
-            (GraphOptimizerBase, "optimize", optimize),
-            (Node, "name", name_of),
-        ):
-            patches.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, patch)
-        yield
 
 
 def _insert_captured(graph: Any, traced: Any) -> None:

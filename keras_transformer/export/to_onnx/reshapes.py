@@ -192,6 +192,23 @@ def remove_lowest_maximum(graph: Any, _: Shapes) -> bool:
     return bool(bounded)
 
 
+def remove_factors_of_one(graph: Any, _: Shapes) -> bool:
+    """1 · x → x, as of SiLU, x · sigmoid(1 · x)."""
+    from onnx import numpy_helper
+
+    returned = {output.name for output in graph.output}
+    scalars = {item.name: numpy_helper.to_array(item) for item in graph.initializer if not item.dims}
+    ones = {name for name, value in scalars.items() if value == 1}
+    renamed: dict[str, str] = {}
+    for node in [node for node in graph.node if node.op_type == "Mul"]:
+        if not ones.isdisjoint(node.input) and node.output[0] not in returned:
+            x = node.input[0] if node.input[1] in ones else node.input[1]
+            renamed[node.output[0]] = renamed.get(x, x)
+            graph.node.remove(node)
+    rename(graph, renamed)
+    return bool(renamed)
+
+
 def remove_full_slices(graph: Any, _: Shapes) -> bool:
     """Slice(x, 0, ∞) → x, as in TensorFlow's x[:, None], which also has an Unsqueeze."""
     from onnx import numpy_helper

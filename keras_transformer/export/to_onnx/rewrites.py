@@ -13,6 +13,7 @@ _REWRITES = (
     reshapes.remove_same_reshapes,
     reshapes.remove_full_slices,
     reshapes.remove_lowest_maximum,
+    reshapes.remove_factors_of_one,
     reshapes.gather_negative_indices,
     reshapes.gather_in_rows,
     reshapes.cast_once,

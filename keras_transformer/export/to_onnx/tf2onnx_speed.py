@@ -1,0 +1,184 @@
+"""Changes of Keras and tf2onnx during a conversion, which takes a fraction of the time with them."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+@contextlib.contextmanager
+def _patched(*patches: tuple[Any, str, Any]) -> Iterator[None]:
+    """Set attributes, given as (owner, name, value), for the duration of a block."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in patches:
+            stack.callback(setattr, owner, name, vars(owner)[name])
+            setattr(owner, name, value)
+        yield
+
+
+@contextlib.contextmanager
+def one_operation_per_multiplication() -> Iterator[None]:
+    """Let Keras multiply by a matrix in one operation.
+
+    `keras.ops.matmul` reshapes tensors of three axes to matrices, in 27 operations for unknown sizes: two fifths of the
+    operations of a decoder, whose conversion takes as much longer.
+    """
+    tensordot = tf.tensordot
+
+    def multiply(a: Any, b: Any, axes: Any, name: str | None = None) -> Any:
+        if axes == [[-1], [0]] and len(b.shape) == 2:
+            return tf.matmul(a, b, name=name)
+        return tensordot(a, b, axes, name)
+
+    with _patched((tf, "tensordot", multiply)):
+        yield
+
+
+@contextlib.contextmanager
+def without_copies() -> Iterator[None]:
+    """Keep tf2onnx from copying the graph before each optimisation, to restore it if that fails."""
+    from tf2onnx import constants
+
+    name = constants.ENV_TF2ONNX_CATCH_ERRORS
+    before = os.environ.get(name)
+    os.environ[name] = "FALSE"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def fast_graphs() -> Iterator[None]:
+    """Let tf2onnx visit, record and write the nodes of a graph once.
+
+    It renames every value of a branch or loop body, and records all of their nodes as readers of each: its memory grows
+    with the square of the number of nodes, by 18 GB for the loop of a decoder of 16 layers. It copies the whole graph
+    with the condition of a loop, and reads all nodes twice to find the few that call functions. After each optimisation
+    and each of two dozen rewrites, whether it changed something or not, it follows every output of a graph, visits the
+    nodes that outputs share once for each of them, records all readers, and writes the whole graph as protocol buffers,
+    which only the last one needs. It describes each node in messages that nobody reads.
+    """
+    from tf2onnx import tf_loader
+    from tf2onnx.graph import Graph, Node
+    from tf2onnx.onnx_opset import controlflow
+    from tf2onnx.optimizer.optimizer_base import GraphOptimizerBase
+
+    name_of = functools.cached_property(lambda node: node._op.name)
+    name_of.__set_name__(Node, "name")
+    with _patched(
+        (Graph, "replace_all_inputs", _replacing(Graph.replace_all_inputs)),
+        (Graph, "extract_sub_graph_nodes", _extract),
+        (Graph, "_register_input_name", _register),
+        (Graph, "reset_nodes", _resetting(Graph.reset_nodes)),
+        (GraphOptimizerBase, "optimize", _optimize),
+        (Node, "name", name_of),
+        (Node, "summary", ""),
+        (Node, "get_body_graphs", _body_graphs),
+        (Node, "get_implicit_inputs", _implicit_inputs),
+        (controlflow, "inline_subgraph", _inlining(controlflow.inline_subgraph)),
+        (tf_loader, "tflist_to_onnx", _called_functions),
+    ):
+        yield
+
+
+def _replacing(replace_all_inputs: Callable[..., None]) -> Callable[..., None]:
+    chosen: list[Any] = [None, set()]  # the last nodes that were chosen, and their set
+
+    def replace(graph: Any, old: str, new: str, ops: Any = None) -> None:
+        if ops is not None and ops is not chosen[0]:
+            chosen[:] = ops, {*ops}
+        readers = ops and [
+            node
+            for node in map(graph.get_node_by_name, graph._output_to_consumers.get(old, ()))
+            if node is not None and old in node.input and (node in chosen[1] or node in ops)
+        ]
+        replace_all_inputs(graph, old, new, readers)
+
+    return replace
+
+
+def _extract(
+    graph: Any, outputs: Sequence[str], is_input: Any = None, remove_unused_inputs: bool = True
+) -> list[Any]:
+    names = [*outputs, *(() if remove_unused_inputs else (node.output[0] for node in graph.inputs))]
+    found = set()
+    while names:
+        node = graph.get_node_by_output(names.pop(), search_in_parent_graphs=False)
+        if not node or node in found or (is_input and is_input(node) is False):
+            continue
+        found.add(node)
+        names += [*node.input, *(node.get_implicit_inputs() if node.get_body_graphs() else ())]
+    return [*found]
+
+
+def _optimize(optimizer: Any, graph: Any, iteration: int) -> Any:
+    optimizer.opt_iteration = iteration
+    graph = optimizer._optimize(graph)
+    if optimizer.graph_been_opt:
+        graph.delete_unused_nodes(graph.outputs)
+    return graph
+
+
+def _register(graph: Any, name: str, node: Any, only_graph: bool = False) -> None:
+    if not only_graph:
+        graph._output_to_consumers.setdefault(name, set()).add(node.name)
+    while graph.parent_graph is not None:
+        graph.parent_graph._input_to_graph.setdefault(name, {})[id(graph)] = graph
+        graph = graph.parent_graph
+
+
+def _resetting(reset_nodes: Callable[..., None]) -> Callable[..., None]:
+    def reset(graph: Any, ops: Any) -> None:
+        if ops is not graph._nodes:  # all changes of its own nodes have been recorded
+            reset_nodes(graph, ops)
+
+    return reset
+
+
+def _inlining(inline_subgraph: Callable[..., Any]) -> Callable[..., Any]:
+    def inline(parent: Any, graph: Any, scope: str, binding: dict[str, str]) -> Any:
+        around, graph.parent_graph = graph.parent_graph, None  # or it is copied, too
+        try:
+            return inline_subgraph(parent, graph, scope, binding)
+        finally:
+            graph.parent_graph = around
+
+    return inline
+
+
+def _body_graphs(node: Any) -> Any:
+    return node.graph.contained_graphs.get(node.name)
+
+
+def _implicit_inputs(node: Any, recursive: bool = True) -> list[str]:
+    read: set[str] = set()
+    made: set[str] = set()
+    graphs = [*(node.get_body_graphs() or {}).values()]
+    while graphs:
+        graph = graphs.pop()
+        for inner in graph.get_nodes():
+            made.update(inner._output)
+            read.update(inner._input)
+        if recursive:
+            graphs += [body for bodies in graph.contained_graphs.values() for body in bodies.values()]
+    return [*(read - made)]
+
+
+def _called_functions(graph: Any, *_: Any) -> tuple[Any, ...]:
+    """Return what `tflist_to_onnx` returns last, the input shapes of the functions that a graph calls, by name."""
+    from tf2onnx.tf_utils import TF_SUBGRAPH_ATTRS
+
+    functions = {}
+    for node in graph.get_operations():
+        for attribute in node.op_def.attr:
+            if attribute.type == "func" and attribute.name in TF_SUBGRAPH_ATTRS:
+                shapes = [tensor.get_shape() for tensor in node.inputs]
+                functions[node.get_attr(attribute.name).name] = shapes
+    return None, None, None, None, None, functions
