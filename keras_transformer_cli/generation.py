@@ -9,8 +9,8 @@ from typing import Any
 
 from keras_transformer_cli import folders, languages
 from keras_transformer_cli.documents import read_lines
-from keras_transformer_cli.output import flag_of, in_chunks, one_line, say
-from keras_transformer_cli.prediction import generating_export
+from keras_transformer_cli.output import errors_at, flag_of, in_chunks, one_line, say
+from keras_transformer_cli.prediction import generating_export, place_of
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
 # The settings of samplers.
@@ -133,7 +133,8 @@ def _generate(options: argparse.Namespace) -> None:
         texts = [_conversation(text) for text in texts]
     translation = languages.of(pipeline, options)
     if not chosen:
-        for answer in in_chunks(languages.with_languages(pipeline, options), texts):
+        answers = in_chunks(languages.with_languages(pipeline, options), texts, place=place_of(options.texts))
+        for answer in answers:
             say(one_line(answer))
         return
     if not hasattr(pipeline, "with_settings"):
@@ -151,7 +152,8 @@ def _generate(options: argparse.Namespace) -> None:
                 say(" ".join(piece.split("\n")), end="")
             say("")
         return
-    rows = pipeline.answers(texts, prefixes=prefixes, max_new_tokens=limits, **translation)
+    with errors_at(place_of(options.texts)):
+        rows = pipeline.answers(texts, prefixes=prefixes, max_new_tokens=limits, **translation)
     for row, answers in enumerate(rows):
         for answer in answers:
             if options.json:
@@ -194,7 +196,10 @@ def _score(options: argparse.Namespace) -> None:
             )
     sources, targets = map(list, zip(*pairs.values(), strict=True)) if pairs else ([], [])
     pipeline = _load_pipeline("path", options.path)
-    for answer in pipeline.score(sources, targets, **languages.of(pipeline, options)):
+    places = ["input 1"] if options.source is not None else [f"line {number}" for number in pairs]
+    with errors_at(places.__getitem__):
+        answers = pipeline.score(sources, targets, **languages.of(pipeline, options))
+    for answer in answers:
         say(_number(answer.score) + one_line(answer.text))
 
 

@@ -136,26 +136,30 @@ def _answers(
 ) -> Sequence[Any]:
     """Answer rows, the first of which has the index `start`; halve them until only those with errors are left."""
     try:
-        return answer(rows)
+        with errors_at(lambda row: place(start + row)):
+            return answer(rows)
     except (OSError, TypeError, ValueError) as error:
-        shown = located(error, lambda row: place(start + row))
         if not returns_errors:
-            raise shown from error
+            raise
         if len(rows) == 1:
-            return [shown.with_traceback(None)]
+            return [error.with_traceback(None)]
         middle = len(rows) // 2
         halves = ((rows[:middle], start), (rows[middle:], start + middle))
         return [one for half in halves for one in _answers(answer, *half, place, returns_errors)]
 
 
-def located(error: Exception, place: Callable[[int], str]) -> Exception:
-    """Return an error that names the place of a row instead of an index of an argument, if its message has one."""
-    message = str(error)
-    if (match := _PLACE.search(message)) is None:
-        return error
-    name = place(int(match[1] or match[2]))
-    type_ = TypeError if isinstance(error, TypeError) else ValueError
-    return type_(message[: match.start()] + name + message[match.end() :])
+@contextlib.contextmanager
+def errors_at(place: Callable[[int], str]) -> Iterator[None]:
+    """Name the place of a row in errors, instead of an index of an argument."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        message = str(error)
+        if (match := _PLACE.search(message)) is None:
+            raise
+        name = place(int(match[1] or match[2]))
+        type_ = TypeError if isinstance(error, TypeError) else ValueError
+        raise type_(message[: match.start()] + name + message[match.end() :]) from error
 
 
 def _show_progress(done: int, total: int, unit: str, seconds: float) -> None:

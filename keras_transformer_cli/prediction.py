@@ -171,7 +171,7 @@ def _predict(options: argparse.Namespace) -> None:
     unit = "input" if options.inputs else "line"
     errors = []
     answers = in_chunks(
-        predictor, lines, place=lambda row: f"{unit} {row + 1}", returns_errors=options.on_error != "raise"
+        predictor, lines, place=place_of(options.inputs), returns_errors=options.on_error != "raise"
     )
     with output_file(options.output) as write:
         for line, answer in zip(lines, answers, strict=True):
@@ -198,6 +198,12 @@ def _predict(options: argparse.Namespace) -> None:
             percentage,
             errors[0],
         )
+
+
+def place_of(inputs: Sequence[str]) -> Callable[[int], str]:
+    """Return the function that names rows in errors: inputs, or without them lines of a file."""
+    unit = "input" if inputs else "line"
+    return lambda row: f"{unit} {row + 1}"
 
 
 def _translate_file(options: argparse.Namespace) -> None:

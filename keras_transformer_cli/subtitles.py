@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_transformer_cli.documents import CHUNK, split_byte_order_mark
-from keras_transformer_cli.output import in_chunks, located, one_line
+from keras_transformer_cli.output import errors_at, in_chunks, one_line
 
 SUFFIXES = (".srt", ".vtt")
 _TIME = {".srt": r"\d+:\d\d:\d\d[,.]\d{1,3}", ".vtt": r"(?:\d+:)?\d\d:\d\d[,.]\d{1,3}"}
@@ -121,11 +121,9 @@ def translate(content: str, pipeline: Callable[..., Sequence[str]], path: str) -
             options: dict[str, Any] = {"tag_handling": "html"} if has_tags else {}
             if rows:
                 texts = [captions[row].text for row in rows]
-                try:
+                names = [f"texts[{row}]" for row in rows]
+                with errors_at(names.__getitem__):
                     outputs |= zip(rows, pipeline(texts, **options), strict=True)
-                except (TypeError, ValueError) as error:
-                    names = [f"texts[{row}]" for row in rows]
-                    raise located(error, names.__getitem__) from error
         return [outputs[row] for row in range(len(captions))]
 
     def place(row: int) -> str:

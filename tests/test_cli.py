@@ -152,7 +152,7 @@ def test_a_missing_folder_raises_an_error(tmp_path, capsys, tiny_data, command):
 
 def test_a_text_that_is_too_long_raises_an_error(saved, exported, capsys):
     for path in (saved, exported):
-        check_error(capsys, ["generate", path, "uno", "o" * 10_000], "texts[1]", "max_source_tokens")
+        check_error(capsys, ["generate", path, "uno", "o" * 10_000], "tokens in input 2", "max_source_tokens")
 
 
 def test_a_damaged_export_raises_an_error(damaged, capsys):
@@ -589,7 +589,7 @@ def test_long_inputs_show_progress_and_errors_their_line_number(capsys):
     ]
     assert list(output.in_chunks(upper, ["a"] * 1000)) == ["A"] * 1000
     assert capsys.readouterr().err == ""
-    with pytest.raises(ValueError, match=r"in texts\[1\], counted from line 1001"):
+    with pytest.raises(ValueError, match="Received: bad in line 1002$"):
         list(output.in_chunks(upper, [*["a"] * 1001, "bad"]))
 
 
