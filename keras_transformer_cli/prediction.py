@@ -152,6 +152,8 @@ def _predict(options: argparse.Namespace) -> None:
             "`--tag-handling` must not be given for subtitles, whose tags are kept. "
             f"Received: {options.tag_handling}"
         )
+    if is_subtitles and options.long_texts == "truncate":
+        raise ValueError("`--long-texts` must be refuse or split for subtitles. Received: truncate")
     is_document = options.long_texts == "split" or options.tag_handling == "html"
     if is_subtitles or (is_document and options.format == "text" and not options.inputs):
         if options.on_error != "raise":
@@ -186,6 +188,8 @@ def _predict(options: argparse.Namespace) -> None:
             else:
                 shown = one_line(f"error: {answer}" if is_error else predictor.text(answer))
             write(shown + "\n")
+        if len(errors) == len(lines) > 1 and len({*map(str, errors)}) == 1:
+            raise errors[0]  # of the options, not of a line
     if errors:
         done = "skips" if options.on_error == "skip" else "returns errors for"
         percentage = f"{len(errors) / len(lines):.1%}".replace("%", " %")

@@ -262,6 +262,14 @@ def test_invalid_lines_are_skipped_or_returned(predict):
         {"input": "a", "answer": "A"},
         {"input": "b?", "error": "`texts` must be short. Received: 3 tokens in line 2"},
     ]
+
+    def fail(texts):
+        raise ValueError("`glossary` must be short")
+
+    status, error = predict(fail, "a\nb\nc\n", "--on-error", "skip")
+    assert (status, error) == (2, "keras-transformer: error: `glossary` must be short\n")
+    _, error = predict(Translator(), SUBTITLES, "--long-texts", "truncate", suffix="srt")
+    assert "`--long-texts` must be refuse or split for subtitles" in error
     _, error = predict(Strict(), SUBTITLES, "--on-error", "skip", suffix="srt")
     assert "`--on-error` must be raise for a file that is one document. Received: skip" in error
 
