@@ -10,7 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer_cli import conversion, folders, generation, prediction, synthetic, training
-from keras_transformer_cli.output import error_text, one_line, options_of, say, warnings_on_stderr
+from keras_transformer_cli.output import (
+    add_quiet,
+    error_text,
+    is_out_of_memory,
+    note,
+    one_line,
+    options_of,
+    say,
+    set_quiet,
+    verbosity,
+    warnings_on_stderr,
+)
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check, check_positive_integer, renamed
 from keras_transformer_options.base import column
@@ -21,6 +32,7 @@ from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
 _TRANSFORMERS = "transformers"
 _DISTRIBUTION = "keras-transformer-core"
+_MOST_CHARACTERS = 200  # of an error of a library
 _ERROR, _INTERRUPTED, _CLOSED_PIPE = 2, 130, 141
 
 _SERVE = """
@@ -54,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = options_of(program, arguments)
         options = program.parse_args(arguments)
         options.arguments = arguments
+        set_quiet(getattr(options, "quiet", False))
         with warnings_on_stderr(names):
             return options.run(options) or 0
     except BrokenPipeError:
@@ -62,6 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _CLOSED_PIPE
     except (ImportError, OSError, TypeError, ValueError) as error:
         print(f"keras-transformer: error: {one_line(error_text(error, names))}", file=sys.stderr)
+        return _ERROR
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        received = one_line(str(error) or repr(error))[:_MOST_CHARACTERS]
+        print(
+            "keras-transformer: error: The memory is not sufficient. Stop other programs, raise the limit "
+            f"(ulimit -v), or choose a smaller batch or model. Received: {received}",
+            file=sys.stderr,
+        )
         return _ERROR
     except KeyboardInterrupt:
         print("keras-transformer: interrupted", file=sys.stderr)
@@ -76,7 +99,7 @@ def _quickstart(options: argparse.Namespace) -> None:
     load_libraries()
     from keras_transformer import recipes
 
-    recipes.quickstart(folder, options.epochs, say)
+    recipes.quickstart(folder, options.epochs, note, verbose=verbosity())
     program = pathlib.Path(sys.argv[0])
     shown = program.relative_to(pathlib.Path.cwd()) if program.is_relative_to(pathlib.Path.cwd()) else program
     say(_SERVE.format(program=shown, folder=folder, absolute=folder.absolute()))
@@ -159,6 +182,8 @@ def _export(options: argparse.Namespace) -> None:
         texts = pathlib.Path(options.vocabulary_shortlist)
         arguments["vocabulary_shortlist"] = export.vocabulary_shortlist(pipeline, texts)
     write = export.bundle if len(formats) == 2 else getattr(export, *formats)
+    if write is not export.saved_model:
+        arguments["say"] = note
     say(str(write(pipeline, options.folder, **arguments)))
 
 
@@ -226,6 +251,8 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     def command(name: str, run: Callable[[argparse.Namespace], Any], text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         added.set_defaults(run=run)
+        if name not in ("train", "serve"):
+            add_quiet(added)
         return added
 
     quickstart = command("quickstart", _quickstart, "train, evaluate, export and verify a small translator")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_transformer_cli import folders
-from keras_transformer_cli.output import progress_of_exports, say
+from keras_transformer_cli.output import note, progress_of_exports, say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check, check_positive_integer
 from keras_transformer_options.files import checked_model_name
@@ -120,7 +120,7 @@ def _convert(options: argparse.Namespace) -> None:
         check_positive_integer(max_new_tokens=options.max_new_tokens)
     name = checked_model_name(folder, None, 1)
     bundle.check_free(folder, [bundle.ONNX, bundle.new_version(folder, name, 1)])
-    say(f"Reading {options.source}")
+    note(f"Reading {options.source}")
     load_libraries()
     from keras_transformer import export
     from keras_transformer.pipelines import hugging_face
@@ -129,8 +129,8 @@ def _convert(options: argparse.Namespace) -> None:
     files = hugging_face.download(options.source, options.revision, options.token, options.cache_dir)
     with quiet_start(), progress_of_exports():
         pipeline = hugging_face.read(files, options.revision, settings)
-        say(_description(pipeline))
-        export.bundle(pipeline, folder, precisions=precisions_of(options), say=say)
+        note(_description(pipeline))
+        export.bundle(pipeline, folder, precisions=precisions_of(options), say=note)
     if options.instructions:
         precisions = ["float32", *graph_files.converted_precisions(bundle.Bundle(folder))]
         say(

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import os
 import re
 import sys
 import time
@@ -15,7 +16,40 @@ from keras_transformer_options.arguments import Message
 _CHUNK = 1000
 _EXPORTS = "keras_transformer.export"  # the logger of the steps of exports
 _WIDTH = 79
+_MEMORY = re.compile(
+    r"ResourceExhausted|RESOURCE_EXHAUSTED|bad_alloc|bad allocation|can't start new thread|Failed to allocate memory"
+)
 _PLACE = re.compile(r"(?<= in )\w+\[(\d+)\]$|(?<=Received: )\w+\[(\d+)\]")  # of a row in an error
+
+
+_quiet = False  # `--quiet` of the command that runs
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--quiet` to a command."""
+    parser.add_argument(
+        "--quiet", action="store_true", help="print results, warnings and errors only, without progress"
+    )
+
+
+def set_quiet(quiet: bool) -> None:
+    """Set whether `note` prints nothing."""
+    global _quiet
+    _quiet = quiet
+
+
+def note(line: str) -> None:
+    """Print a line of progress, unless the command is quiet."""
+    if not _quiet:
+        say(line)
+
+
+def verbosity() -> int:
+    """Return `verbose` of `fit`: nothing, a progress bar on a terminal with colours, or a line for each epoch."""
+    if _quiet:
+        return 0
+    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return 1 if has_colours else 2
 
 
 def say(line: str, end: str = "\n") -> None:
@@ -51,6 +85,11 @@ def error_text(error: Exception, options: Mapping[str, str]) -> str:
     )
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory is not sufficient, also those of TensorFlow, JAX and ONNX Runtime."""
+    return isinstance(error, MemoryError) or _MEMORY.search(f"{type(error).__name__} {error}") is not None
+
+
 @contextlib.contextmanager
 def warnings_on_stderr(options: Mapping[str, str]) -> Iterator[None]:
     """Print warnings of the package on standard error, each on one line, with options in place of arguments."""
@@ -83,7 +122,7 @@ def progress_of_exports() -> Iterator[None]:
 
     class _Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            say(f"{time.monotonic() - began:6.0f} s  {record.getMessage()}")
+            note(f"{time.monotonic() - began:6.0f} s  {record.getMessage()}")
 
     began, logger, handler = time.monotonic(), logging.getLogger(_EXPORTS), _Handler()
     level = logger.level
@@ -123,7 +162,7 @@ def in_chunks(
     began = time.monotonic()
     for start in range(0, len(rows), chunk):
         yield from _answers(answer, rows[start : start + chunk], start, place, returns_errors)
-        if len(rows) > chunk:
+        if len(rows) > chunk and not _quiet:
             _show_progress(min(start + chunk, len(rows)), len(rows), unit, time.monotonic() - began)
 
 

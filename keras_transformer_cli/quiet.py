@@ -20,7 +20,9 @@ def quiet_start() -> Iterator[None]:
     Use it as a decorator for commands that create several TF.Text tokenizers, for each of which SentencePiece logs a
     line. The environment variable TF_CPP_MIN_LOG_LEVEL=0 shows all lines.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault(
+        "TF_CPP_MIN_LOG_LEVEL", "3"
+    )  # errors too, such as of missing instructions of the processor
     if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0":
         yield
         return
@@ -40,9 +42,29 @@ def quiet_start() -> Iterator[None]:
                     os.write(2, line)
 
 
+@contextlib.contextmanager
+def _limited_memory() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        try:
+            import resource  # absent on Windows
+        except ImportError:
+            raise error from None
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            raise
+        raise MemoryError(f"a limit of {limit >> 20:,} MiB; {type(error).__name__}: {error}") from error
+
+
 def load_libraries() -> None:
-    """Import TensorFlow and the package without their start-up messages."""
-    with quiet_start():
+    """Import TensorFlow and the package without their start-up messages.
+
+    Raises:
+        MemoryError: if this fails and the memory of the process is limited (`ulimit -v`), where libraries raise various
+            errors.
+    """
+    with quiet_start(), _limited_memory():
         import keras
 
         import keras_transformer  # noqa: F401

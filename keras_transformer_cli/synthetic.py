@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_transformer_cli import folders, generation, languages, training
-from keras_transformer_cli.output import say
+from keras_transformer_cli.output import note, say
 from keras_transformer_cli.quiet import quiet_start
 from keras_transformer_options.arguments import check_positive_integer, renamed
 from keras_transformer_options.base import column
@@ -142,7 +142,7 @@ def _generate(
 
     texts = (row[0] for row in rows)
     key = f"{_digest(pathlib.Path(folder))} {sampler} {chosen}"
-    return recipes.generate_pairs(generate, texts, path, key=key, generated_first=generated_first, say=say)
+    return recipes.generate_pairs(generate, texts, path, key=key, generated_first=generated_first, say=note)
 
 
 def _digest(folder: pathlib.Path) -> str:

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from keras_transformer_cli.output import flag_of, say
+from keras_transformer_cli.output import add_quiet, flag_of, note, verbosity
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import Message
 from keras_transformer_options.base import TaskOptions, flags_of, types_of
@@ -150,7 +150,13 @@ def run(options: argparse.Namespace, values: dict[str, Any], output: pathlib.Pat
         ["keras-transformer", *(argument for argument in options.arguments if argument != "--resume")]
     )
     report = recipes.run(
-        recipe, output, resume=options.resume, command=command, say=say, around_steps=quiet_start
+        recipe,
+        output,
+        resume=options.resume,
+        command=command,
+        say=note,
+        verbose=verbosity(),
+        around_steps=quiet_start,
     )
     return 128 + signal.Signals[report["signal"]] if report["signal"] else 0
 
@@ -159,6 +165,7 @@ def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
     parser = tasks.add_parser(options.task, help=options.summary, description=options.summary)
     add_options(parser, options)
     parser.add_argument("--output", metavar="FOLDER", help="a new folder; default: runs/TASK-DATA")
+    add_quiet(parser)
     parser.set_defaults(also_options={"folder": "--output"})
 
 

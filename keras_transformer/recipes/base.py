@@ -15,7 +15,7 @@ from keras_transformer.recipes.accumulation import weighted_by_labels
 from keras_transformer.recipes.pretrained import fine_tuned_source, load_pipeline, with_precision
 from keras_transformer.recipes.stopping import EarlyStopping
 from keras_transformer.recipes.tokenizers import TRAINERS
-from keras_transformer.training.progress import EpochsWithoutTotal
+from keras_transformer.training.progress import EpochLines, EpochsWithoutTotal
 from keras_transformer_options.arguments import ArgumentError, renamed
 from keras_transformer_options.base import TASKS, TaskOptions
 
@@ -114,7 +114,7 @@ class Recipe(TaskOptions, abc.ABC):
 
         Args:
             callbacks: additional callbacks of `fit`, such as `training.ExactResume`.
-            verbose: see `keras.Model.fit`.
+            verbose: see `keras.Model.fit`; 2 prints one line for each epoch.
             pipeline: the pipeline to train, by default `untrained()`.
             around_steps: a function that returns a context manager, in which each step before `fit` runs.
 
@@ -146,14 +146,18 @@ class Recipe(TaskOptions, abc.ABC):
         )
         time_limits: list[Any] = []
         if self.minutes is not None:
-            time_limits = [training.TimeBudget(self.minutes, self.rate), EpochsWithoutTotal()]
+            time_limits = [training.TimeBudget(self.minutes, self.rate)]
+        if verbose == 2:
+            time_limits.append(EpochLines(self.epochs if self.minutes is None else None))
+        elif self.minutes is not None:
+            time_limits.append(EpochsWithoutTotal())
         history = model.fit(
             batches,
             validation_data=validation,
             epochs=self.epochs if self.minutes is None else 1_000_000,
             callbacks=[training.Progress(), *self.stopping(pipeline), *time_limits, *callbacks],
             shuffle=False,  # the dataset shuffles its batches
-            verbose=verbose,
+            verbose=0 if verbose == 2 else verbose,
         )
         return with_precision(pipeline, "float32"), history
 

@@ -128,6 +128,33 @@ class Progress(keras.callbacks.Callback):
         logs.setdefault("minutes_left", batches * seconds / 60)
 
 
+class EpochLines(keras.callbacks.Callback):
+    """Print a line for each epoch, without colours, for output that is not a terminal.
+
+    Args:
+        total: the number of epochs, None if it is not known.
+    """
+
+    async_safe = True  # as Keras' progress bar
+
+    def __init__(self, total: int | None = None) -> None:
+        super().__init__()
+        self._of = "" if total is None else f"/{total}"
+        self._began = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Start the clock."""
+        self._began = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Print the values of the epoch."""
+        values = [f"{name}: {float(value):.4g}" for name, value in (logs or {}).items()]
+        sys.stdout.write(
+            f"Epoch {epoch + 1}{self._of}, {time.monotonic() - self._began:.0f} s - {' - '.join(values)}\n"
+        )
+        sys.stdout.flush()
+
+
 class EpochsWithoutTotal(keras.callbacks.ProgbarLogger):
     """The progress bar of `fit` without the total number of epochs, for `TimeBudget`.
 

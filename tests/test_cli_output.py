@@ -1,0 +1,144 @@
+"""What commands print: progress, colours, start-up lines, and errors of the system."""
+
+import os
+import re
+import subprocess
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.training.progress import EpochLines
+from keras_transformer_cli import commands, output, quiet, training
+
+
+@pytest.fixture(autouse=True)
+def not_quiet():
+    yield
+    output.set_quiet(False)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "quiet", "expected"),
+    [
+        (True, {}, False, 1),
+        (False, {}, False, 2),
+        (True, {"NO_COLOR": "1"}, False, 2),
+        (True, {"NO_COLOR": ""}, False, 1),
+        (True, {"TERM": "dumb"}, False, 2),
+        (True, {}, True, 0),
+        (False, {}, True, 0),
+    ],
+)
+def test_a_bar_is_shown_on_terminals_with_colours_only(monkeypatch, terminal, environment, quiet, expected):
+    monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(isatty=lambda: terminal))
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    output.set_quiet(quiet)
+    assert output.verbosity() == expected
+
+
+def test_an_epoch_is_one_line_without_control_characters(capsys):
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((8, 2), "float32")
+    options = {"validation_data": (x, x[:, :1]), "epochs": 2, "verbose": 0}
+    model.fit(x, x[:, :1], callbacks=[EpochLines(2)], **options)
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.sub(r"\d+ s|: [\d.e+-]+", "", line) for line in lines] == [
+        f"Epoch {epoch}/2,  - loss - val_loss" for epoch in (1, 2)
+    ]
+    model.fit(x, x[:, :1], callbacks=[EpochLines()], **options)
+    assert capsys.readouterr().out.startswith("Epoch 1, ")
+
+
+def test_quiet_commands_print_no_progress(monkeypatch, capsys, tmp_path):
+    def run(options, values, folder):
+        output.note("Training on 8 examples")
+        list(output.in_chunks(list, ["a"] * 2500))
+        output.say("a result")
+        return 0
+
+    monkeypatch.setattr(training, "run", run)
+    monkeypatch.setattr(training, "all_processes", lambda: __import__("contextlib").nullcontext())
+    (tmp_path / "data.txt").write_text("a text\n")
+    for quiet in (True, False):
+        flags = ["--quiet"] if quiet else []
+        arguments = ["train", "language-model", "--data", str(tmp_path / "data.txt"), *flags]
+        assert commands.main([*arguments, "--output", str(tmp_path / "run")]) == 0
+        printed = capsys.readouterr()
+        assert printed.out.splitlines() == [*([] if quiet else ["Training on 8 examples"]), "a result"]
+        assert bool(printed.err) != quiet
+
+
+@pytest.mark.parametrize(
+    "name", ["quickstart", "predict", "evaluate", "generate", "export", "convert", "verify"]
+)
+def test_all_commands_take_quiet(name, capsys):
+    with pytest.raises(SystemExit):
+        commands.main([name, "--help"])
+    assert "--quiet" in capsys.readouterr().out
+
+
+class ResourceExhaustedError(Exception):
+    """As TensorFlow's."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        ResourceExhaustedError("OOM"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_an_error_of_memory_is_a_sentence(monkeypatch, capsys, error):
+    def verify(*_):
+        raise error
+
+    monkeypatch.setattr(commands.folders, "check_export", verify)
+    assert commands.main(["verify", "export"]) == 2
+    assert re.fullmatch(
+        r"keras-transformer: error: The memory is not sufficient. .*Received: .*\n", capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("limit", [1 << 30, -1])
+def test_libraries_that_fail_in_limited_memory_raise_a_memory_error(monkeypatch, limit):
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(keras.backend, "backend", lambda: [].version)
+    expected, message = (
+        (AttributeError, "version") if limit < 0 else (MemoryError, "1,024 MiB; AttributeError")
+    )
+    with pytest.raises(expected, match=message):
+        quiet.load_libraries()
+
+
+def test_other_errors_of_the_program_are_raised(monkeypatch):
+    def verify(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(commands.folders, "check_export", verify)
+    with pytest.raises(RuntimeError, match="a bug"):
+        commands.main(["verify", "export"])
+
+
+@pytest.mark.slow
+def test_tensorflow_prints_no_errors_of_the_processor():
+    """It logs them after its start, for instance that oneDNN lacks instructions for a dtype."""
+    program = (
+        "from keras_transformer_cli.quiet import load_libraries; load_libraries()\n"
+        "import os; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("3\n", "")
