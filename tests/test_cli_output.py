@@ -1,5 +1,6 @@
 """What commands print: progress, colours, start-up lines, and errors of the system."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -64,15 +65,15 @@ def test_quiet_commands_print_no_progress(monkeypatch, capsys, tmp_path):
         return 0
 
     monkeypatch.setattr(training, "run", run)
-    monkeypatch.setattr(training, "all_processes", lambda: __import__("contextlib").nullcontext())
+    monkeypatch.setattr(training, "all_processes", contextlib.nullcontext)
     (tmp_path / "data.txt").write_text("a text\n")
-    for quiet in (True, False):
-        flags = ["--quiet"] if quiet else []
+    for is_quiet in (True, False):
+        flags = ["--quiet"] if is_quiet else []
         arguments = ["train", "language-model", "--data", str(tmp_path / "data.txt"), *flags]
         assert commands.main([*arguments, "--output", str(tmp_path / "run")]) == 0
         printed = capsys.readouterr()
-        assert printed.out.splitlines() == [*([] if quiet else ["Training on 8 examples"]), "a result"]
-        assert bool(printed.err) != quiet
+        assert printed.out.splitlines() == [*([] if is_quiet else ["Training on 8 examples"]), "a result"]
+        assert bool(printed.err) != is_quiet
 
 
 @pytest.mark.parametrize(
