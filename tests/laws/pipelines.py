@@ -41,6 +41,11 @@ class PipelineCase:
     columns: Sequence[Any]
     invalid: Sequence[Any]
 
+    @functools.cached_property
+    def pipeline(self):
+        """The pipeline of all laws, whose graphs are traced once."""
+        return self.make()
+
     @property
     def reads_texts(self):
         """Whether the inputs are texts."""

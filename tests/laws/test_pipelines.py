@@ -59,12 +59,12 @@ def test_every_pipeline_has_a_row():
         if kind.__module__.startswith("keras_transformer.") and not inspect.isabstract(kind)
     }
     first = {name.split(",")[0]: case for name, (case, _) in reversed(PIPELINES.items())}
-    assert classes == {type(case.make()) for case in first.values()}
+    assert classes == {type(case.pipeline) for case in first.values()}
 
 
 @each_different
 def test_outputs_and_settings_are_equal_after_loading(case, tmp_path):
-    pipeline = case.make()
+    pipeline = case.pipeline
     pipeline.save(tmp_path / "it")
     again = kt_pipelines.load(tmp_path / "it")
     assert type(again) is type(pipeline)
@@ -77,7 +77,7 @@ def test_outputs_and_settings_are_equal_after_loading(case, tmp_path):
 @pytest.mark.backend_neutral
 @over(BATCHED, slow=ALL_BUT_TEXT)
 def test_an_answer_does_not_depend_on_the_batch_and_the_order(case, assert_equal):
-    pipeline = case.make()
+    pipeline = case.pipeline
     expected = pipeline(*case.columns)
     assert len(expected) == len(case.columns[0])
     for batch_size in (1, 2):
@@ -105,7 +105,7 @@ def invalid_rows(case):
 
 @over(BATCHED)
 def test_an_invalid_row_fails_only_its_own_row_and_its_error_names_the_row(case, assert_equal):
-    pipeline, bad = case.make(), invalid_rows(case)
+    pipeline, bad = case.pipeline, invalid_rows(case)
     first, *others = zip(*case.columns, strict=True)
     rows = gathered(case.columns, [first, *bad, *others])
     found = pipeline(*rows, errors="return", batch_size=2)
@@ -126,7 +126,7 @@ def test_an_invalid_row_fails_only_its_own_row_and_its_error_names_the_row(case,
 
 @each_forward
 def test_signatures_equal_the_pipeline(case):
-    pipeline = case.make()
+    pipeline = case.pipeline
     examples = outputs.examples_of(pipeline, texts_of(case, pipeline))
     report = parity.compare_tensors(examples, run_of(pipeline), 1e-4)
     assert set(report["graphs"]) == set(pipeline.signatures())
@@ -145,7 +145,7 @@ def texts_of(case, pipeline):
 
 @each_forward
 def test_signatures_return_an_error_for_an_invalid_row_and_do_not_change_other_rows(case):
-    pipeline = case.make()
+    pipeline = case.pipeline
     valid = list(zip(*(column[:2] for column in case.columns), strict=True))
     columns = gathered(case.columns, [valid[0], case.invalid, valid[1]])
     answers = {key: values.numpy() for key, values in pipeline.serve(*map(tf.constant, columns)).items()}
@@ -187,7 +187,7 @@ INVALID = [
 
 @over(OF_TEXTS)
 def test_served_outputs_and_errors_equal_the_pipeline(case, assert_equal):
-    pipeline, columns = case.make(), case.columns
+    pipeline, columns = case.pipeline, case.columns
     served = served_in_tensorflow(pipeline)
     for batch_size in (32, 2):
         assert_equal(served(*columns, batch_size=batch_size), pipeline(*columns, batch_size=batch_size))
@@ -214,7 +214,7 @@ def test_served_outputs_and_errors_equal_the_pipeline(case, assert_equal):
 @over(OF_TEXTS)
 def test_server_and_saved_model_signatures_give_equal_outputs(case):
     columns = [[*column, other] for column, other in zip(case.columns, (LONG * 9, "x"), strict=False)]
-    pipeline = case.make()
+    pipeline = case.pipeline
     signatures = forward.signatures(served_in_tensorflow(pipeline), 4)
     assert set(signatures) == set(pipeline.signatures())
     for signature, graph in pipeline.signatures().items():
@@ -241,7 +241,7 @@ def test_server_and_saved_model_signatures_give_equal_outputs(case):
 @pytest.mark.slow
 @each_forward
 def test_exports_are_verified_loaded_and_served(case, tmp_path, served_without_tensorflow, assert_equal):
-    pipeline, folder = case.make(), tmp_path / "it"
+    pipeline, folder = case.pipeline, tmp_path / "it"
     path = export.saved_model(pipeline, folder)
     export.onnx(pipeline, folder)
     results = export.verify(folder)
