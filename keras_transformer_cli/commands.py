@@ -17,6 +17,7 @@ from keras_transformer_cli.output import (
     note,
     one_line,
     options_of,
+    parser_of,
     say,
     set_quiet,
     verbosity,
@@ -64,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         program = parser(arguments[0] if arguments else "", arguments)
         names = options_of(program, arguments)
-        options = program.parse_args(arguments)
+        options, unknown = program.parse_known_args(arguments)
+        if unknown:
+            parser_of(program, arguments).error(f"unrecognized arguments: {' '.join(unknown)}")
         options.arguments = arguments
         set_quiet(getattr(options, "quiet", False))
         with warnings_on_stderr(names):

@@ -19,7 +19,7 @@ from typing import Any
 from keras_transformer_cli import folders
 from keras_transformer_cli.output import note, progress_of_exports, say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.arguments import check, check_positive_integer
+from keras_transformer_options.arguments import check, check_positive_integer, renamed
 from keras_transformer_options.files import checked_model_name
 
 PRECISIONS = ("float32", "float16", "int8")
@@ -118,7 +118,8 @@ def _convert(options: argparse.Namespace) -> None:
     folders.check_outside("--output", folder, options.source)
     if options.max_new_tokens is not None:
         check_positive_integer(max_new_tokens=options.max_new_tokens)
-    name = checked_model_name(folder, None, 1)
+    with renamed(folder="output"):
+        name = checked_model_name(folder, None, 1, can_be_named=False)
     bundle.check_free(folder, [bundle.ONNX, bundle.new_version(folder, name, 1)])
     note(f"Reading {options.source}")
     load_libraries()

@@ -71,11 +71,24 @@ def flag_of(name: str) -> str:
 def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
     """Return the options of the command in `arguments`, by the names of function arguments."""
     options = {action.dest: action.option_strings[0] for action in parser._actions if action.option_strings}
+    command = _command(parser, arguments)
+    options |= {} if command is None else options_of(command, arguments)
+    return options | (parser.get_default("also_options") or {})
+
+
+def parser_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command in `arguments`, whose usage its errors show."""
+    command = _command(parser, arguments)
+    return parser if command is None else parser_of(command, arguments)
+
+
+def _command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser | None:
+    """Return the parser of the subcommand in `arguments`, or None if there is none."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             name = next((argument for argument in arguments if argument in action.choices), None)
-            options |= {} if name is None else options_of(action.choices[name], arguments)
-    return options | (parser.get_default("also_options") or {})
+            return None if name is None else action.choices[name]
+    return None
 
 
 def error_text(error: Exception, options: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shlex
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -102,17 +103,42 @@ def check_quickstart(folder: Path, argument: str = "folder") -> None:
         )
 
 
-def checked_model_name(folder: Path, name: str | None, version: int) -> str:
+def checked_model_name(folder: Path, name: str | None, version: int, can_be_named: bool = True) -> str:
     """Return the name of an exported model in TensorFlow Serving, by default its folder's name.
+
+    Args:
+        folder: the folder of the export.
+        name: the name, or None.
+        version: the model's version.
+        can_be_named: whether the error for a folder proposes `name`.
 
     Raises:
         ValueError: if it is not a plain folder name, or its version is not a positive integer.
     """
-    name = pathlib.Path(folder).absolute().name if name is None else name
-    is_plain = isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) is not None
-    check(is_plain, "be a plain folder name", name=name)
+    default = pathlib.Path(folder).absolute().name
+    if name is None and not _is_plain_name(default):
+        raise ArgumentError(
+            Message(
+                "{folder} must end with a plain name, of letters, digits, '.', '_' and '-', such as {proposal!s}"
+                + (", or {name} must be one" if can_be_named else "")
+                + ". Received: {path!s}",
+                proposal=plain_name(default),
+                path=os.fspath(folder),
+            )
+        )
+    check(name is None or _is_plain_name(name), "be a plain folder name", name=name)
     check_positive_integer(version=version)
-    return name
+    return default if name is None else name
+
+
+def plain_name(text: str) -> str:
+    """Return a name of ASCII letters, digits, ".", "_" and "-" that resembles a text."""
+    ascii_ = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^\w.-]+", "-", ascii_).strip("-.") or "model"
+
+
+def _is_plain_name(name: Any) -> bool:
+    return isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) is not None
 
 
 def matching(path: Path, argument: str) -> list[Path]:

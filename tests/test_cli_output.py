@@ -143,3 +143,14 @@ def test_tensorflow_prints_no_errors_of_the_processor():
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", ["predict folder text --bogus", "train language-model --data a --bogus 1"]
+)
+def test_an_unknown_option_shows_the_usage_of_its_command(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        commands.main(arguments.split())
+    command = " ".join(arguments.split()[: 2 if "train" in arguments else 1])
+    assert end.value.code == 2
+    assert re.match(rf"usage: keras-transformer {command} \[-h\]", capsys.readouterr().err)

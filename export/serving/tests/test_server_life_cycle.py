@@ -296,7 +296,7 @@ def test_the_server_command_switches_versions_under_load_and_drains(versions):
     [
         (["nothing"], "`folders` must be exports"),
         (["it", "--max-queue", "0"], "`max_queue` must be positive"),
-        (["a/b=it"], "must have names of letters"),
+        (["a/b=it"], "on the command line NAME=FOLDER"),
         (["it={export}", "--providers", "NoSuch,CPUExecutionProvider"], "NoSuch cannot be used"),
         (["it={export}", "--threads", "0"], "`threads` must be a positive integer"),
     ],

@@ -87,7 +87,8 @@ def create_app(
     for name in folders:
         if not name or not all(character.isalnum() or character in "._-" for character in name):
             raise ValueError(
-                f"`folders` must have names of letters, digits, '.', '_' and '-'. Received: {name!r}"
+                "`folders` must have names of letters, digits, '.', '_' and '-', on the command line NAME=FOLDER. "
+                f"Received: {name!r}"
             )
     if others := [name for name in weights or {} if name not in folders]:
         raise ValueError(f"`weights` must be of {', '.join(folders)}. Received: {', '.join(others)}")
