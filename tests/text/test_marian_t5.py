@@ -206,11 +206,16 @@ def test_a_character_of_the_target_language_has_its_id_in_sources(tmp_path):
     assert tokenizer.pad_id not in tokenizer.tokenize("la <pad>").numpy()
 
 
-def test_tokens_that_are_only_words_are_an_error(tmp_path):
-    """`transformers` splits a text at them also where they are no word, and tokenises its parts one by one."""
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ({"content": "<x>", "single_word": True}, "single_word=False. Received: '<x>' with single_word=True"),
+        ({"content": "<x>"}, "number the added token '<x>' with .* after the others. Received: 40"),
+    ],
+)
+def test_added_tokens_that_transformers_reads_in_another_way_are_errors(token, message, tmp_path):
     folder = write_marian(tmp_path / "it", (trained(["la casa"], 16, model_type="char"),) * 2)
-    token = {"content": "<x>", "single_word": True}
     config = {"tokenizer_class": "MarianTokenizer", "added_tokens_decoder": {"40": token}}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="single_word=False. Received: '<x>' with single_word=True"):
+    with pytest.raises(ValueError, match=message):
         MarianT5Tokenizer.from_files(folder)

@@ -106,3 +106,23 @@ def test_a_file_of_unigrams_keeps_spaces_without_a_normalizer(tmp_path):
         ValueError, match="must have a pre_tokenizer that is supported .* prepend_scheme='first'"
     ):
         text.from_hugging_face(tmp_path)
+
+
+def test_the_unused_tokens_of_camembert_are_special(tmp_path):
+    """Its class in `transformers` 5 adds them, also where no file lists them."""
+    scores = [
+        ["<s>NOTUSED", 0.0],
+        ["<pad>", 0.0],
+        ["</s>NOTUSED", 0.0],
+        ["<unk>", 0.0],
+        ["<unk>NOTUSED", -100.0],
+    ]
+    scores += [["<s>", 0.0], ["</s>", 0.0], ["\u2581", -1.0], ["a", -2.0]]
+    model = {"type": "Unigram", "unk_id": 3, "vocab": scores}
+    write(
+        tmp_path,
+        tokenizer_json={"model": model},
+        tokenizer_config_json={"tokenizer_class": "CamembertTokenizer"},
+    )
+    tokenizer = text.from_hugging_face(tmp_path)
+    assert tokenizer.tokenize("<s>NOTUSEDa", special_tokens=True).numpy().tolist() == [0, 7, 8]

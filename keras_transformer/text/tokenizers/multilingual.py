@@ -102,6 +102,8 @@ def _with_added_tokens(
     vocabulary = {piece: id_ for id_, piece in enumerate(pieces)}
     components = configuration.with_added_tokens(components, path, config, vocabulary)
     pieces = components.pieces(vocabulary)
+    if _kind(path) == "M2M100":
+        unigram_files.check_added_tokens(components, pieces)
     known = {token["content"]: token for token in components.added_tokens}
     tokens = {**known, **{code: {**known.get(code, {"content": code}), "special": True} for code in codes}}
     components = Components(components.path, {**components.content, "added_tokens": [*tokens.values()]})
@@ -143,7 +145,6 @@ def _read_m2m100(path: pathlib.Path, config: Mapping[str, Any]) -> tuple[bytes, 
         _SPECIAL,
         languages.values(),
     )
-    unigram_files.check_without_single_word(path, settings)
     return file.read_bytes(), pieces, {**settings, "languages": languages}
 
 

@@ -19,6 +19,7 @@ from keras_transformer_serving.text.sentence_piece import character_normalizer
 _TYPES = sentencepiece_model_pb2.ModelProto.SentencePiece
 _T5_FILE = "spiece.model"
 _T5_CLASSES = ("AlbertTokenizer", "MT5Tokenizer", "PegasusTokenizer", "T5Tokenizer")
+_CAMEMBERT_UNUSED = ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]
 _SENTINEL = "<extra_id_"
 _SPACE = "\u2581"
 _NO_SPACES = (*range(0x1C, 0x20), 0x85)  # white space in Python, but not in Unicode or in SentencePiece
@@ -46,6 +47,8 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str],
     path = pathlib.Path(folder)
     config = configuration.checked(path)
     name = configuration.class_name(path, config)
+    if name == "CamembertTokenizer":
+        config = {"extra_special_tokens": _CAMEMBERT_UNUSED, **config}
     roles = hugging_face._roles(config, hugging_face._NAMES)
     specials = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", **roles}
     specials.setdefault("start", specials["pad"])
@@ -99,18 +102,28 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str],
     pieces = components.pieces(vocabulary)
     settings = text_settings(components, specials, settings, config)
     if is_marian:
-        check_without_single_word(path, settings)
+        check_added_tokens(components, pieces)
         codes = [piece for piece in pieces if piece.startswith(">>") and piece.endswith("<<")]
         settings |= _at_start(codes, settings.get("tokens_in_text", []))
     return model, pieces, {**settings, **hugging_face._row_settings(components, specials)}
 
 
-def check_without_single_word(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
-    """Raise an error if a token is recognised only as a word: `transformers`, in Python, splits texts at others too."""
-    if tokens := settings.get("single_word_tokens"):
-        raise ValueError(
-            f"{path} must have added tokens with single_word=False. Received: {tokens[0]!r} with single_word=True"
-        )
+def check_added_tokens(components: Components, pieces: Sequence[str]) -> None:
+    """Raise an error for added tokens that a tokenizer which `transformers` writes in Python reads in another way.
+
+    It splits a text at tokens with `single_word` also where they are no word, and their ids are those of the files.
+    """
+    for token in components.added_tokens:
+        if token.get("single_word"):
+            raise ValueError(
+                f"{components.path.parent} must have added tokens with single_word=False. Received: "
+                f"{token['content']!r} with single_word=True"
+            )
+        if token["id"] != (id_ := pieces.index(token["content"])):
+            raise ValueError(
+                f"{components.path.parent} must number the added token {token['content']!r} with {id_}, after the "
+                f"others. Received: {token['id']}"
+            )
 
 
 def _at_start(codes: list[str], others: list[str]) -> dict[str, Any]:
