@@ -1,6 +1,7 @@
 """The columns of examples in the records of a file."""
 
 import os
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,8 +93,11 @@ class ColumnPicker:
         Raises:
             ValueError: if there is no such column.
         """
-        if isinstance(column, str) and column in names:
-            return names.index(column)
+        if isinstance(column, str):
+            # Some programs write accents as characters of their own.
+            for given, name in ((names, column), (list(map(_composed, names)), _composed(column))):
+                if name in given:
+                    return given.index(name)
         if isinstance(column, str) or column >= len(names):
             raise ArgumentError(
                 "{columns} must be columns of the files. Received: {columns=}, where {path!r} has {names!s}",
@@ -114,6 +118,10 @@ class ColumnPicker:
         """Raise a `MalformedRecordError` unless the number of columns is as expected."""
         if count != expected:
             raise MalformedRecordError(f"{count} column{'s' * (count != 1)} instead of {expected}")
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 class _Table:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
@@ -23,6 +24,7 @@ _RECORDS: dict[str, Callable[..., Any]] = {
     "govreport": report_records,
 }
 FORMAT_NAMES = tuple(_RECORDS)
+_QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')  # with a doubled quote
 _SAMPLE = 200  # records in which a header is recognised
 
 
@@ -137,6 +139,9 @@ def file_examples(
             if record.error:
                 raise MalformedRecordError(record.error)
             if (example := pick(record)) is not None:
+                if format_ == "tsv":
+                    for field in filter(_QUOTED.fullmatch, example):
+                        malformed.add_quoted(path, record.number, field)
                 yield example
         except MalformedRecordError as error:
             malformed.add(path, f"line {record.number}", str(error), record.line)

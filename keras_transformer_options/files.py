@@ -216,7 +216,7 @@ def file_lines(
         has_encoding: whether the caller has an argument `encoding`, which an error may recommend.
 
     Returns:
-        An iterator of the lines, which are delimited by "\n".
+        An iterator of the lines, which end in "\n"; in a file without "\n", in "\r".
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -247,8 +247,10 @@ def _lines(
             else:
                 text = io.TextIOWrapper(content, encoding, newline="\n")
                 lines = (line.encode(errors="surrogatepass") for line in text)
-            for number, line in enumerate(lines):
-                yield line if number else line.removeprefix(codecs.BOM_UTF8)
+            first = next(iter(lines), b"").removeprefix(codecs.BOM_UTF8)
+            # A file without line feeds is one line, or has the line ends of the classic Mac OS.
+            yield from [first] if first.endswith(b"\n") else first.splitlines(keepends=True)
+            yield from lines
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         expected = "complete gzip files if they end in '.gz'"
         raise ArgumentError(other_file(argument, path, expected, " ({error!s})", error=str(error))) from None

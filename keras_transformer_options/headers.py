@@ -2,6 +2,7 @@
 
 import re
 import statistics
+import unicodedata
 from collections.abc import Sequence
 
 _NUMBER = re.compile(r"\s*[+-]?\d+([.,]\d+)?\s*")
@@ -40,7 +41,7 @@ def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
         first: the first row.
         rest: the next rows, with the same number of columns.
     """
-    names = [field.strip().casefold() for field in first]
+    names = [unicodedata.normalize("NFC", field).strip().casefold() for field in first]
     if len(set(names)) < len(names) or any(not name or _NUMBER.fullmatch(name) for name in names):
         return False
     if all(map(_is_usual, names)):

@@ -46,6 +46,7 @@ class Malformed:
         self.first: list[str] = []
         self._headers: list[tuple[str | os.PathLike[str], Sequence[str]]] = []
         self._not_utf8: str | os.PathLike[str] | None = None
+        self._quoted, self._first_quoted = 0, ""
 
     def add(self, path: str | os.PathLike[str], place: str, reason: str, content: str | bytes = b"") -> None:
         """Record a malformed line.
@@ -74,6 +75,11 @@ class Malformed:
     def add_header(self, path: str | os.PathLike[str], fields: Sequence[str]) -> None:
         """Record the first row of a file, if it is skipped because it was recognised as a header."""
         self._headers.append((path, fields))
+
+    def add_quoted(self, path: str | os.PathLike[str], number: int, field: str) -> None:
+        """Record a field of a TSV file with the quotes of CSV, and the number of its line."""
+        self._quoted += 1
+        self._first_quoted = self._first_quoted or f"{os.fspath(path)}, line {number}: {field[:200]}"
 
     def check(self) -> None:
         """Raise a ValueError if there is a malformed line and `on_error` is "raise"."""
@@ -106,6 +112,17 @@ class Malformed:
                     + (advice if self.has_options else ""),
                     files=os.fspath(path) + others,
                     fields=", ".join(map(repr, fields)),
+                )
+            )
+
+        if self._quoted:
+            _LOGGER.warning(
+                Message(
+                    "Keeping the quotes of {fields!s} in TSV files. If the files have the quotes of CSV, pass "
+                    "{format='csv'} and {delimiter=}. The first: {first!s}",
+                    fields=f"{self._quoted:,} field{'s' * (self._quoted > 1)}",
+                    delimiter="\t",
+                    first=self._first_quoted,
                 )
             )
 

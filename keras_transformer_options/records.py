@@ -116,7 +116,10 @@ def _csv_fields(text: bytes, delimiter: str) -> tuple[list[str] | None, str]:
     """Return the fields of a record and "", or `None` and an error; the error is "" if a quote is still open."""
     if error := line_error(text):
         return None, error
+    limit = csv.field_size_limit(len(text))  # of characters; by default 131,072
     try:
         return next(csv.reader([text.decode()], delimiter=delimiter, strict=True)), ""
     except csv.Error as error:
         return None, "" if "unexpected end of data" in str(error) else str(error)
+    finally:
+        csv.field_size_limit(limit)

@@ -149,6 +149,7 @@ def test_a_folder_of_images_becomes_an_image_classifier(tmp_path):
     report = recipes.run(recipe, tmp_path / "run", say=lambda _: None, verbose=0)
     assert report["metrics"]["accuracy"] == 1
     assert report["pipeline"] == "ImageClassification"
+    assert {example["input"].partition("/")[0] for example in report["examples"]} == {"red", "blue"}
     (tmp_path / "images" / "red" / "0.png").write_text("no image")
     with pytest.raises(ValueError, match=r"must be images in PNG, JPEG, GIF or BMP. Received: .*red/0.png"):
         recipe.read([tmp_path / "images"])
@@ -438,10 +439,13 @@ def test_a_language_model_learns_to_answer_prompts(tmp_path):
 
 
 class Labelled:
-    """The parts of a pipeline that class weights need."""
+    """The parts of a pipeline that class weights and metrics need; it answers with the first label."""
 
     def __init__(self, *labels):
         self.labels = labels
+
+    def __call__(self, texts):
+        return [self.labels[0] for _ in texts]
 
 
 def labelled(**counts):
@@ -482,6 +486,42 @@ def test_every_label_remains_in_the_training_split(seed):
     tagged = recipes.Tag(sentences, validation=0.5, seed=seed).splits
     assert {tag for _, tags in tagged.train for tag in tags} == {"one", "two", "many"}
     assert tagged.validation
+
+
+def test_labels_become_strings_or_integers(tmp_path):
+    texts = [f"text {number}" for number in range(8)]
+    for labels, expected in (
+        (np.arange(8) % 2, {0, 1}),
+        (np.arange(8) % 2 == 0, {0, 1}),
+        (["good", "good ", "bad", " bad"] * 2, {"good", "bad"}),
+        (np.array(["x", "y"] * 4), {"x", "y"}),
+        ([1, "x"] * 4, {"1", "x"}),
+        (np.array([0.0, 1.0] * 4), {0, 1}),
+    ):
+        splits = recipes.Classify([*zip(texts, labels, strict=True)], validation=0.5).splits
+        found = [label for examples in splits[:2] for _, label in examples]
+        assert set(found) == expected
+        assert {type(label) for label in found} <= {str, int}
+    for missing in (None, float("nan"), np.float32("nan"), ["x"]):
+        with pytest.raises(ValueError, match=r"`data` must have labels .*Received: .* in row 1"):
+            recipes.Classify([("a", 1), ("b", missing), ("c", 0)], validation=0.5).splits  # noqa: B018
+    with pytest.raises(ValueError, match="`labels` must have labels"):
+        pipelines.classification.check_labels([0, None], 2)
+    assert pipelines.classification.check_labels(np.array([True, False]), 2) == [1, 0]
+
+
+def test_classes_without_examples_remain_in_the_metrics(caplog):
+    found = scores.classification(["a", "b"], ["a", "a"], ["a", "b", "c"])
+    assert found["f1"] == {"a": pytest.approx(2 / 3), "b": 0.0, "c": None}
+    assert found["macro_f1"] == pytest.approx(1 / 3)
+    pipeline = Labelled("a", "b", "c")
+    recipe = recipes.Classify(labelled(a=3, b=3), validation=0.5)
+    metrics = recipe.evaluate(pipeline, labelled(a=1, b=1))
+    assert metrics["f1"]["c"] is None
+    assert "Classes without an example to evaluate on: c" in caplog.text
+    images = [(np.zeros((2, 2, 3), "uint8"), "a/1.png", "a"), (np.ones((2, 2, 3), "uint8"), "b/1.png", "b")]
+    splits = recipes.Classify(images, validation=images).splits
+    assert splits.train == images
 
 
 def test_a_header_with_custom_names_is_not_an_example(tmp_path, caplog):

@@ -1,12 +1,16 @@
 """Splits of examples for training and validation."""
 
+import collections
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from keras_transformer_options.arguments import ArgumentError, check_fraction
 
 Example = TypeVar("Example")
+_MANY = 10
+_LOGGER = logging.getLogger("keras_transformer")
 
 
 def split(
@@ -15,6 +19,7 @@ def split(
     seed: int = 0,
     *,
     key: Callable[[Example], Any] | None = None,
+    strata: Callable[[Example], Any] | None = None,
 ) -> tuple[list[Example], list[Example]]:
     """Split examples into a training set and a held-out set; examples with equal sources stay together.
 
@@ -28,8 +33,12 @@ def split(
         key: a function from an example to its source; by default the first item of a tuple or list, otherwise the
             example. For questions, `key=lambda question: question.context` holds out whole contexts.
 
+        strata: a function from an example to its class, to hold out the fraction `share` of each class: at least one
+            source of a class with two or more. By default the fraction is that of all sources.
+
     Returns:
-        `(train, held_out)`, lists in the order of `examples`.
+        `(train, held_out)`, lists in the order of `examples`. The logger "keras_transformer" warns if most of the
+        held-out examples have one source.
 
     Raises:
         ValueError: if `share` is not between 0 and 1, or there are fewer than two distinct sources.
@@ -47,11 +56,43 @@ def split(
             "{examples} must have at least two distinct sources. "
             f"Received: {len(sources)} examples with {len(ordered)} distinct sources"
         )
-    held_out = set(ordered[: min(max(1, round(share * len(ordered))), len(ordered) - 1)])
+    held_out = set()
+    for group in _groups(examples, sources, ordered, strata):
+        at_most = len(group) - (len(group) > 1 or strata is not None)
+        held_out.update(group[: min(max(1, round(share * len(group))), at_most)])
     sets: tuple[list[Example], list[Example]] = ([], [])
     for example, source in zip(examples, sources, strict=True):
         sets[source in held_out].append(example)
+    _warn_of_repeats([source for source in sources if source in held_out])
     return sets
+
+
+def _groups(
+    examples: Sequence[Example],
+    sources: Sequence[str],
+    ordered: list[str],
+    strata: Callable[[Example], Any] | None,
+) -> list[list[str]]:
+    """Return the sources in groups by class."""
+    if strata is None:
+        return [ordered]
+    classes: dict[str, Any] = {}
+    for example, source in zip(examples, sources, strict=True):
+        class_ = strata(example)
+        classes[source] = min(classes.get(source, class_), class_, key=repr)  # in any order of the examples
+    groups: dict[Any, list[str]] = {}
+    for source in ordered:
+        groups.setdefault(classes[source], []).append(source)
+    return list(groups.values())
+
+
+def _warn_of_repeats(held_out: Sequence[str]) -> None:
+    """Warn if most of the held-out examples have one source, such as one text that is repeated."""
+    for source, count in collections.Counter(held_out).most_common(1):
+        if count >= _MANY and 2 * count > len(held_out):
+            _LOGGER.warning(
+                "%d of the %d held-out examples have the same source: %.100s", count, len(held_out), source
+            )
 
 
 def _source(example: Any) -> Any:

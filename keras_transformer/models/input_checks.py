@@ -86,8 +86,9 @@ def with_integers(inputs: Any, specs: InputSpecs) -> Any:
         specs: the inputs, by name.
 
     Raises:
+        TypeError: if an input is ragged.
         ValueError: if the values are known and have a fraction or do not fit int32, or if an input is in float16 or
-            bfloat16, which round some of its integers.
+            bfloat16, which round some of its integers, or of strings.
     """
     if isinstance(inputs, dict):
         return {
@@ -99,6 +100,7 @@ def with_integers(inputs: Any, specs: InputSpecs) -> Any:
 
 
 def _integers(name: str, values: Any, spec: InputSpec) -> Any:
+    _check_numbers(name, values)
     if spec.is_float or not hasattr(values, "shape") or not hasattr(values, "dtype"):
         return values
     dtype = keras.backend.standardize_dtype(values.dtype)
@@ -191,6 +193,29 @@ def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]
         raise ValueError(f"`{name}` must be at most max_length={limit} long. Received: {name}.shape={shape}")
 
 
+def _check_types(x: Any, y: Any) -> None:
+    """Raise an error if inputs or labels are ragged tensors or strings."""
+    for name, part in (("x", x), ("y", y)):
+        for path, leaf in keras.tree.flatten_with_path(part):
+            _check_numbers(name + "".join(f"[{key!r}]" for key in path), leaf)
+
+
+def _check_numbers(name: str, values: Any) -> None:
+    """Raise an error for a ragged tensor, and for strings."""
+    if hasattr(values, "to_tensor"):
+        raise TypeError(
+            f"`{name}` must be a dense tensor, such as ids.to_tensor(tokenizer.pad_id). "
+            f"Received: a {type(values).__name__}"
+        )
+    dtype = getattr(values, "dtype", type(values))
+    kind = getattr(dtype, "name", getattr(dtype, "__name__", str(dtype)))
+    if kind in ("string", "object") or kind.startswith(("str", "bytes", "StringDType")):
+        raise ValueError(
+            f"`{name}` must be numbers: token ids as from `tokenizer.tokenize`, classes as indices. "
+            f"Received: {name} of {kind}"
+        )
+
+
 class InputCheck:
     """Check the ids and labels of `fit`, `evaluate` or `predict` on the host.
 
@@ -205,7 +230,7 @@ class InputCheck:
     """
 
     def __init__(self, model: Any) -> None:
-        self.error: ValueError | None = None
+        self.error: Exception | None = None
         self._specs: InputSpecs = model.input_specs()
         losses = keras.tree.flatten_with_path(getattr(model, "loss", None))
         self._losses = {path: loss for path, loss in losses if loss is not None}
@@ -224,6 +249,10 @@ class InputCheck:
     def data(self, x: Any, y: Any = None) -> Any:
         """Check arrays, or return a dataset whose batches are checked when they are read."""
         if is_dataset(x):
+            if hasattr(
+                x, "element_spec"
+            ):  # of a `tf.data.Dataset`, whose strings fail before a batch is read
+                _check_types(*keras.utils.unpack_x_y_sample_weight(x.element_spec)[:2])
             return observed(x, self.batch)
         self.batch(x, y)
         return x
@@ -238,13 +267,14 @@ class InputCheck:
     def batch(self, x: Any, y: Any = None) -> None:
         """Raise a ValueError for the first id or label of arrays that is out of range."""
         leaves = keras.tree.flatten((x, y))
-        if not all(leaf is None or hasattr(leaf, "shape") for leaf in leaves):
-            return  # data of another type, which Keras accepts or rejects
         try:
+            _check_types(x, y)
+            if not all(leaf is None or hasattr(leaf, "shape") for leaf in leaves):
+                return  # data of another type, which Keras accepts or rejects
             self._check(
                 *keras.tree.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf), (x, y))
             )
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             self.error = self.error or error
             raise
 

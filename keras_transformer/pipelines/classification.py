@@ -1,16 +1,18 @@
 """The base class of pipelines of classifiers and regression models."""
 
+import numbers
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines.arguments import as_list
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check, is_number
+from keras_transformer_options.arguments import ArgumentError, check, is_number
 from keras_transformer_serving.pipelines.classification import Classifier
 
 
@@ -85,21 +87,47 @@ class ClassifierPipeline(Classifier, Pipeline):
 
 
 def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
-    """Return `labels` as a list, by default the indices of the classes.
+    """Return `labels` as a list of strings and integers, by default the indices of the classes.
 
     Args:
         labels: a name for each class, or None.
         num_classes: the number of classes.
 
     Raises:
-        ValueError: if there are more or fewer labels than classes.
+        ValueError: if there are more or fewer labels than classes, or one is missing.
     """
-    labels = list(range(num_classes)) if labels is None else as_list("labels", labels)
+    labels = list(range(num_classes)) if labels is None else plain_labels("labels", as_list("labels", labels))
     if len(labels) != num_classes:
         raise ValueError(
             f"`labels` must have a name for each of the model's {num_classes} classes. Received: {len(labels)} labels"
         )
     return labels
+
+
+def plain_labels(argument: str, labels: Iterable[Any]) -> list[str | int]:
+    """Return labels as strings and integers, which JSON has; True and False as 1 and 0, and 2.0 as 2.
+
+    Args:
+        argument: the name of the argument with the labels, for the error.
+        labels: strings, integers and booleans, also of NumPy.
+
+    Raises:
+        ValueError: if a label is something else, such as None or NaN.
+    """
+    plain: list[str | int] = []
+    for number, label in enumerate(labels):
+        if isinstance(label, str):
+            plain.append(str(label))
+        elif isinstance(label, numbers.Real | np.bool_) and float(label).is_integer():
+            plain.append(int(label))
+        else:
+            raise ArgumentError(
+                "{} must have labels that are strings or integers. Received: {label!r} in row {number!s}",
+                argument,
+                label=label,
+                number=number,
+            )
+    return plain
 
 
 def labels_of(config: Mapping[str, Any]) -> list[str] | None:

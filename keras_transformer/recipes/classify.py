@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_transformer import data, models, pipelines
 from keras_transformer.datasets import mnist, sst2
+from keras_transformer.pipelines.classification import plain_labels
 from keras_transformer.recipes import images, scores
 from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
@@ -27,7 +28,7 @@ class Classify(ClassifyOptions, Recipe):
     """Train a classifier of texts, pairs of texts, or images.
 
     Examples are (text, label), (text, second text, label) or (image, label). Images are read from a folder with one
-    folder of images for each class.
+    folder of images for each class. Labels are strings, whose surrounding spaces are removed, integers or booleans.
 
     The options are the fields of `ClassifyOptions` and of its base classes in `keras_transformer_options`.
 
@@ -45,6 +46,16 @@ class Classify(ClassifyOptions, Recipe):
             return images.read(pathlib.Path(paths[0]), self.image_size)
         return read_rows(self, paths)
 
+    def _examples(self, field: str) -> Any:
+        """Return the examples of a field, with labels that are strings without spaces around them, or integers."""
+        examples = super()._examples(field)
+        if examples is None:
+            return None
+        labels = plain_labels(field, (example[-1] for example in examples))
+        if any(isinstance(label, str) for label in labels):
+            labels = [str(label).strip() for label in labels]
+        return [(*example[:-1], label) for example, label in zip(examples, labels, strict=True)]
+
     def load_dataset(self) -> tuple[Any, Any, Any]:
         """Load the train, validation and test examples of the public dataset."""
         if self.dataset == "mnist":
@@ -55,9 +66,9 @@ class Classify(ClassifyOptions, Recipe):
         return train, validation, test
 
     def split(self, examples: Any) -> tuple[Any, Any]:
-        """Hold out a fraction of the examples; every class keeps a training example, and equal images stay together."""
+        """Hold out a fraction of the examples of each class; equal texts or images stay together."""
         key = None if isinstance(examples[0][0], str) else lambda example: example[0].tobytes()
-        splits = data.split(examples, self.validation, self.seed, key=key)
+        splits = data.split(examples, self.validation, self.seed, key=key, strata=lambda example: example[-1])
         return scores.keep_every_label(*splits, lambda example: example[-1:])
 
     def new_pipeline(self, train: Sequence[tuple[Any, ...]]) -> Any:
@@ -136,8 +147,11 @@ class Classify(ClassifyOptions, Recipe):
         """Return accuracy, macro F1, the F1 of each class, and examples."""
         references = [example[-1] for example in examples]
         if isinstance(pipeline, pipelines.ImageClassification):
-            answers = pipeline(np.stack([image for image, _ in examples]))
-            inputs = [f"image {number}" for number in range(len(examples))]
+            answers = pipeline(np.stack([example[0] for example in examples]))
+            inputs = [
+                f"image {number}" if len(example) == 2 else example[1]
+                for number, example in enumerate(examples)
+            ]
         else:
             answers = pipeline(*map(list, zip(*(example[:-1] for example in examples), strict=True)))
             inputs = [" ⇥ ".join(example[:-1]) for example in examples]
@@ -145,4 +159,7 @@ class Classify(ClassifyOptions, Recipe):
             {"input": input_, "reference": reference, "answer": answer}
             for input_, reference, answer in zip(inputs, references, answers, strict=True)
         ]
-        return {**scores.classification(references, answers), "examples": scores.wrong_first(rows)}
+        if missing := [str(label) for label in pipeline.labels if label not in references]:
+            _LOGGER.warning("Classes without an example to evaluate on: %s", ", ".join(missing))
+        metrics = scores.classification(references, answers, pipeline.labels)
+        return {**metrics, "examples": scores.wrong_first(rows)}

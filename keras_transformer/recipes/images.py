@@ -24,10 +24,16 @@ Examples = Sequence[tuple[Any, ...]]
 def read(folder: pathlib.Path, size: int) -> Examples:
     """Read the images (size, size, 3), uint8, of a folder with one folder of images for each class.
 
+    Returns:
+        Tuples of image, path in the folder, and class.
+
     Raises:
         ValueError: if there is no image.
     """
-    return [(load_image(path, size), path.parent.name) for path in image_files(folder, "paths")]
+    return [
+        (load_image(path, size), str(path.relative_to(folder)), path.parent.name)
+        for path in image_files(folder, "paths")
+    ]
 
 
 def load_image(path: pathlib.Path, size: int | None = None) -> np.ndarray:
@@ -71,7 +77,7 @@ def new_model(recipe: Any, num_classes: int, shape: tuple[int, ...]) -> Any:
 
 def batches(recipe: Any, examples: Examples, labels: np.ndarray, shuffle: bool) -> Any:
     """Return batches of images and labels."""
-    images = np.stack([image for image, _ in examples])
+    images = np.stack([example[0] for example in examples])
     return data.image_batches(images, labels, **recipe.batching(shuffle))
 
 

@@ -52,6 +52,8 @@ def page(report: Mapping[str, Any]) -> str:
     stopped = f" Training was stopped by {report['signal']}." if report["signal"] else ""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
     classes = metrics.get("f1")
+    if isinstance(classes, Mapping):
+        classes = {name: "no example" if value is None else value for name, value in classes.items()}
     sections = [
         f"<h1>{_text(title)}</h1>",
         f"<p>{date} · {counts['train']:,} training examples · {report['parameters']:,} parameters · "

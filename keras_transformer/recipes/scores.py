@@ -78,22 +78,27 @@ def ranking(queries: Sequence[str], relevant: Sequence[bool], scores: Sequence[f
     return {"mean_reciprocal_rank": float(np.mean(1 / np.array(ranks)))} if ranks else {}
 
 
-def classification(references: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:
+def classification(
+    references: Sequence[Any], answers: Sequence[Any], labels: Sequence[Any] = ()
+) -> dict[str, Any]:
     """Return the accuracy, the F1 of each class and their mean.
 
-    The F1 of a class is 2 TP / (2 TP + FP + FN). The mean excludes classes that occur in neither list.
+    The F1 of a class is 2 TP / (2 TP + FP + FN). It is None for classes of `labels` that occur in neither list, which
+    the mean excludes.
     """
     correct = collections.Counter(
         reference for reference, answer in zip(references, answers, strict=True) if reference == answer
     )
     expected, answered = collections.Counter(references), collections.Counter(answers)
+    counts = expected + answered
     f1 = {
-        str(label): 2 * correct[label] / (expected[label] + answered[label])
-        for label in sorted(expected | answered, key=label_order)
+        str(label): 2 * correct[label] / counts[label] if counts[label] else None
+        for label in sorted({*counts, *labels}, key=label_order)
     }
+    known = [value for value in f1.values() if value is not None]
     return {
         "accuracy": correct.total() / len(references),
-        "macro_f1": sum(f1.values()) / len(f1),
+        "macro_f1": sum(known) / len(known),
         "f1": f1,
         "num_examples": len(references),
     }

@@ -76,3 +76,9 @@ def test_files_in_another_encoding_are_read(tmp_path):
     with pytest.raises(ValueError, match="1 malformed line of 2 .50 %.; if the file is in Windows-1252"):
         read_conll(file)
     assert read_conll(file, on_error="skip") == expected[1:]
+
+
+def test_lines_may_end_in_carriage_returns(tmp_path):
+    file = tmp_path / "a.conll"
+    file.write_bytes(b"EU B-ORG\rrejects O\r\rPeter B-PER\r")
+    assert read_conll(file) == [(("EU", "rejects"), ("B-ORG", "O")), (("Peter",), ("B-PER",))]

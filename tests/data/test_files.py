@@ -1,9 +1,12 @@
+import collections
+import csv
 import gzip
 import json
 import logging
 import pathlib
 import re
 import subprocess
+import unicodedata
 
 import pytest
 
@@ -34,7 +37,7 @@ def contents(pairs):
     }
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
 def test_all_formats_read_the_same_examples(tmp_path, end, bom):
     for name, lines in contents(PAIRS).items():
@@ -411,3 +414,52 @@ def test_split_keeps_pairs_of_equal_sources_together():
     assert all(len({number % 2 for _, number in side}) == 1 for side in by_class)
     assert [len(side) for side in data.split(["a", "b", "a"], 0.01)] in ([1, 2], [2, 1])
     assert sum(map(len, data.split([(["a"], ["O"]), (["b"], ["O"])], 0.5))) == 2
+
+
+def test_a_split_holds_out_the_same_fraction_of_each_class():
+    examples = [
+        (f"{label} {i}", label) for label, count in (("a", 90), ("b", 10), ("c", 1)) for i in range(count)
+    ]
+    train, held_out = data.split(examples, 0.1, strata=lambda example: example[1])
+    assert collections.Counter(label for _, label in held_out) == {"a": 9, "b": 1}
+    assert len(train) == 91
+    assert data.split(examples[::-1], 0.1, strata=lambda example: example[1])[1] == held_out[::-1]
+
+
+def test_a_split_warns_of_one_source_that_is_held_out_many_times(caplog):
+    examples = [("ok", i) for i in range(50)] + [(f"text {i}", 0) for i in range(4)]
+    for seed in range(20):
+        caplog.clear()
+        _, held_out = data.split(examples, 0.2, seed)
+        assert ("50 of the 50 held-out examples have the same source: 'ok'" in caplog.text) == (
+            len(held_out) == 50
+        )
+    assert len({len(data.split(examples, 0.2, seed)[1]) for seed in range(20)}) == 2
+
+
+def test_fields_may_be_long(tmp_path):
+    file, field = tmp_path / "a.csv", "a, b" * 50_000
+    file.write_text(f'"{field}",1\nx,0\n')
+    limit = csv.field_size_limit()
+    assert read_examples(file) == [(field, "1"), ("x", "0")]
+    assert csv.field_size_limit() == limit
+
+
+def test_names_of_columns_may_be_decomposed(tmp_path):
+    table, objects = tmp_path / "a.csv", tmp_path / "a.jsonl"
+    for form, other in (("NFC", "NFD"), ("NFD", "NFC")):
+        given, asked = (unicodedata.normalize(each, "reseña") for each in (form, other))
+        table.write_text(f"{given},n\nbuena,1\n")
+        objects.write_text(json.dumps({given: "buena"}))
+        assert read_examples(table, asked) == read_examples(objects, asked) == [("buena",)]
+    table.write_text(unicodedata.normalize("NFD", "opinión,categoría\nuna obra,x\nuna cosa,y\n"))
+    assert read_examples(table)[0] == ("una obra", "x")
+
+
+def test_doubled_quotes_in_tsv_files_are_kept_with_a_warning(tmp_path, caplog):
+    file = tmp_path / "a.tsv"
+    file.write_text('"say ""no"""\tdi que no\n"yes"\tsí\n')
+    assert read_examples(file) == [('"say ""no"""', "di que no"), ('"yes"', "sí")]
+    assert "Keeping the quotes of 1 field in TSV files" in caplog.text
+    assert r"pass format='csv' and delimiter='\t'" in caplog.text
+    assert read_examples(file, format="csv", delimiter="\t")[0] == ('say "no"', "di que no")

@@ -320,6 +320,39 @@ def test_ids_of_every_dtype_are_equal(language_model, dtype):
     )
 
 
+STRINGS = np.array(["a", "b"] * (ROWS // 2))
+
+
+@pytest.mark.parametrize("run", ["fit", "call", "dictionary"])
+def test_ragged_ids_are_rejected_by_name(language_model, run):
+    tf = pytest.importorskip("tensorflow")
+    ragged = tf.ragged.constant([[1], [2, 3]])
+    calls = {
+        "fit": lambda: language_model.fit(ragged, LABELS[:2]),
+        "call": lambda: language_model(ragged),
+        "dictionary": lambda: language_model({"token_ids": ragged}),
+    }
+    with pytest.raises(TypeError, match=r"must be a dense tensor, such as ids.to_tensor.*a RaggedTensor"):
+        calls[run]()
+
+
+@pytest.mark.parametrize("kind", ["str", "object", "list"])
+def test_strings_are_rejected_by_name(sequence_classifier, language_model, kind):
+    given = [*STRINGS] if kind == "list" else STRINGS.astype(kind)
+    sequence_classifier.compile("sgd", SPARSE, jit_compile=False)
+    with pytest.raises(ValueError, match=r"`y(\[0\])?` must be numbers.*classes as indices"):
+        fit(sequence_classifier, IDS, given)
+    if kind != "list":
+        with pytest.raises(ValueError, match="`x` must be numbers: token ids"):
+            language_model.predict(given, verbose=0)
+
+
+def test_strings_of_a_dataset_are_rejected_by_name(sequence_classifier):
+    sequence_classifier.compile("sgd", SPARSE, jit_compile=False)
+    with pytest.raises(ValueError, match="`y` must be numbers"):
+        fit(sequence_classifier, dataset(IDS, STRINGS), batch_size=None)
+
+
 def test_image_validation_uses_only_shapes():
     model = models.ViT(4, 2, 3, 1, 2, 8, 8, num_channels=1)
     model.compile("sgd", SPARSE)
