@@ -99,8 +99,8 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--placeholders",
         nargs="+",
         metavar="KIND",
-        help="with --tag-handling, the kinds of placeholders: jinja icu python rails variables printf url, by default "
-        "all of these, colon (:name) and at (@name)",
+        help="for an encoder-decoder: keep these kinds of placeholders: jinja icu python rails variables printf url, "
+        "by default all of these, colon (:name) and at (@name)",
     )
     predict.add_argument(
         "--placeholder-pattern",
@@ -251,8 +251,6 @@ def _placeholders(options: argparse.Namespace) -> list[Any]:
     """Return the kinds of placeholders, names and patterns."""
     from keras_transformer_serving.text import markup
 
-    if options.tag_handling is None:
-        raise ValueError("`--placeholders` and `--placeholder-pattern` need --tag-handling. Received: none")
     chosen: list[Any] = [*(options.placeholders or markup.DEFAULT_PLACEHOLDERS)]
     for pattern in options.placeholder_pattern or ():
         try:

@@ -368,7 +368,6 @@ def test_the_options_for_tags_and_glossaries_are_passed_to_the_translator(predic
     for options, message in (
         ((*tags, "--placeholders", "xml"), "`placeholders` must be a list of names in"),
         ((*tags, "--placeholder-pattern", "("), "`--placeholder-pattern` must be a regular expression"),
-        (("--placeholders", "url"), "need --tag-handling"),
         (("--glossary", str(wrong)), "separated by a tab, in line 2. Received: 'perro'"),
         (("--glossary", str(glossary / "missing.tsv")), "missing.tsv"),
     ):

@@ -153,9 +153,9 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             tag_handling: for an encoder–decoder, "html" to keep HTML and XML tags and placeholders, or "placeholders"
                 to keep placeholders such as `{name}` and `%s` only. They are put around or beside the words that
                 translate theirs.
-            placeholders: with `tag_handling`, the kinds of placeholders: of "jinja", "icu", "python", "rails",
-                "variables", "printf" and "url", by default all of them, "colon" and "at", and patterns of
-                `re.compile`.
+            placeholders: the kinds of placeholders that are kept: of "jinja", "icu", "python", "rails", "variables",
+                "printf" and "url", by default all of them, "colon" and "at", and patterns of `re.compile`. With them,
+                `tag_handling` is by default "placeholders".
             glossary: for an encoder–decoder, a mapping of at most 1,000 terms to their translations, or one for each
                 text. Those whose term is in a text are in its output, in place of the words that translate the term.
             glossary_mode: "hard", or "soft" to keep other words if the model finds the translation of a term too
@@ -200,7 +200,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens, **options)[0]
         texts = arguments.as_list("texts", texts)
         chosen = self._languages(len(texts), source_language, target_language)
-        documents.checked_placeholders(placeholders, tag_handling)
+        tag_handling, placeholders = documents.chosen_tags(tag_handling, placeholders)
         if tag_handling is None and glossary is None:
             split_texts = self._split_function(long_texts)
             if split_texts is None:

@@ -38,13 +38,12 @@ def test_errors_name_the_text_or_the_argument(pipeline):
     outputs = pipeline(["<b>uno", None, b"\xff", "uno"], tag_handling="html", errors="return")
     assert [type(output) for output in outputs] == [ValueError, TypeError, ValueError, str]
     assert [f"texts[{row}]" in str(output) for row, output in enumerate(outputs[:3])] == [True] * 3
-    kept = pipeline("la :b %s", tag_handling="placeholders", placeholders=["colon", re.compile("%s")])
+    kept = pipeline("la :b %s", placeholders=["colon", re.compile("%s")])
     assert all(placeholder in kept for placeholder in (":b", "%s"))
     with pytest.raises(ValueError, match=r"none for <b> at character 0 in texts\[1\]"):
         pipeline(["uno", "<b>uno"], tag_handling="html")
     for options, message in (
         ({"tag_handling": "xml"}, "`tag_handling` must be one of"),
-        ({"placeholders": ["url"]}, "`placeholders` must be None without `tag_handling`"),
         ({"tag_handling": "html", "placeholders": ["xml"]}, "`placeholders` must be a list of names in"),
         ({"tag_handling": "html", "truncate": True}, "`truncate` must be False"),
         ({"glossary": {"a": "b"}, "glossary_mode": "x"}, "`glossary_mode` must be one of"),

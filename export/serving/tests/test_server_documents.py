@@ -26,7 +26,7 @@ def test_calls_keep_the_tags_of_copied_texts(exports):
     assert copier(["ab {x}", "%s c"], tag_handling="placeholders") == ["ab {x}", "%s c"]
     assert copier([PAGE, PAGE], tag_handling="html", max_new_tokens=[12, 3])[0] == output
     assert copier([], tag_handling="html") == []
-    output = copier("a :b %s", tag_handling="placeholders", placeholders=["colon"])
+    output = copier("a :b %s", placeholders=["colon"])
     assert sorted(output.split()) == ["%s", ":b", "a"]
 
 
@@ -53,7 +53,6 @@ def test_an_error_names_the_text_or_the_argument(exports):
     assert str(outputs[3]).endswith("or truncate=True. Received: 100 tokens in texts[3]")
     for options, message in (
         ({"tag_handling": "xml"}, "`tag_handling` must be one of"),
-        ({"placeholders": ["url"]}, "`placeholders` must be None without `tag_handling`"),
         ({"tag_handling": "html", "placeholders": ["xml"]}, "`placeholders` must be a list of names in"),
         ({"tag_handling": "html", "truncate": True}, "`truncate` must be False with `tag_handling`"),
         ({"glossary": {"a": "b"}, "glossary_mode": "x"}, "`glossary_mode` must be one of"),
@@ -90,7 +89,7 @@ def test_requests_keep_tags_and_place_terms(exports):
         for value in ({"ab": "xyz"}, '{"ab": "xyz"}'):
             _, found = await predict(app, "copier", [{**row, "glossary": value}])
             assert found["predictions"] == [{"text": "<b>xyz</b>", "error": ""}]
-        row = {"text": "ab :c", "tag_handling": "placeholders"}
+        row = {"text": "ab :c"}
         for value in (["colon"], "colon at", []):
             status, found = await predict(app, "copier", [{**row, "placeholders": value}])
             assert (status, found["predictions"]) == (200, [{"text": "ab :c", "error": ""}])
@@ -116,7 +115,6 @@ def test_invalid_rows_have_errors_that_name_the_remedy(exports):
             ({"text": "ab", "glossary": "ab"}, "`glossary` must be a JSON object. Received: Expecting"),
             ({"text": "ab", "glossary": "[1]"}, "`glossary` must be a mapping from strings to strings"),
             ({"text": "ab", "glossary": ["ab"]}, "`glossary` must be a string"),
-            ({"text": "ab", "placeholders": ["url"]}, "`placeholders` must be None without"),
             (
                 {"text": "ab", "tag_handling": "html", "placeholders": "xml"},
                 "`placeholders` must be a list of names",

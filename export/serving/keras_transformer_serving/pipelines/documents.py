@@ -33,11 +33,7 @@ def translate(
         run: a function from the parts of all texts to their outputs or errors.
         score_of: a function from the index of a text to the function that scores targets of its parts.
         errors: "raise" the error of a text, or "return" it in place of the output.
-
-    Raises:
-        ValueError: if a kind of placeholders is unknown, or there are kinds without `tag_handling`.
     """
-    placeholders = checked_placeholders(placeholders, tag_handling)
     row_errors = RowErrors(errors)
     documents: list[Split | Document] = []
     for row, text in enumerate(texts):
@@ -63,20 +59,18 @@ def translate(
     )
 
 
-def checked_placeholders(placeholders: Placeholders | None, tag_handling: str | None) -> Placeholders | None:
-    """Return kinds of placeholders as a tuple; None for the default.
+def chosen_tags(
+    tag_handling: str | None, placeholders: Placeholders | None
+) -> tuple[str | None, Placeholders | None]:
+    """Return `tag_handling`, by default "placeholders" if there are kinds of placeholders, and these as a tuple.
 
     Raises:
-        ValueError: if one is unknown, or there are kinds without `tag_handling`.
+        ValueError: if a kind is unknown.
     """
     if placeholders is None:
-        return None
-    if tag_handling is None:
-        raise ValueError(
-            f"`placeholders` must be None without `tag_handling`. Received: placeholders={placeholders!r}"
-        )
+        return tag_handling, None
     markup.patterns_of(placeholders)
-    return (*placeholders,)
+    return tag_handling or "placeholders", (*placeholders,)
 
 
 def document(

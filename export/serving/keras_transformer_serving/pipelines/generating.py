@@ -202,9 +202,9 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
                 "split" them into lines and sentences, whose outputs are joined; by default the export's setting.
             tag_handling: of an encoder–decoder, "html" to keep tags and placeholders, or "placeholders" to keep
                 placeholders such as `{name}` and `%s`: they are put around or beside the words that translate theirs.
-            placeholders: with `tag_handling`, the kinds of placeholders: of "jinja", "icu", "python", "rails",
-                "variables", "printf" and "url", by default all of them, "colon" and "at", and patterns of
-                `re.compile`.
+            placeholders: the kinds of placeholders that are kept: of "jinja", "icu", "python", "rails", "variables",
+                "printf" and "url", by default all of them, "colon" and "at", and patterns of `re.compile`. With them,
+                `tag_handling` is by default "placeholders".
             glossary: of an encoder–decoder, a mapping of at most 1,000 terms to their translations, or one for each
                 text. Those whose term is in a text are in its output, in place of the words that translate the term.
             glossary_mode: "hard", or "soft" to keep other words if the model finds the translation of a term too
@@ -236,7 +236,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             raise ValueError(_NO_TEXT)
         options = _numbers(len(rows), max_new_tokens, min_new_tokens, temperature)
         chosen = self._languages(len(rows), source_language, target_language)
-        documents.checked_placeholders(placeholders, tag_handling)
+        tag_handling, placeholders = documents.chosen_tags(tag_handling, placeholders)
         if tag_handling is not None or glossary is not None:
             self.check_documents(truncate)
             outputs = documents.translate(

@@ -74,7 +74,7 @@ def document(pipeline: Generating, row: Row, text: str, long_texts: str | None) 
             glossary = Glossary(of_json(text_of(row, _GLOSSARY)), mode)
         tags = text_of(row, _TAGS) if _TAGS in row else None
         names = text_of(row, _PLACEHOLDERS).split() if _PLACEHOLDERS in row else None
-        placeholders = documents.checked_placeholders(names, tags)
+        tags, placeholders = documents.chosen_tags(tags, names)
         return documents.document(text, tags, placeholders, glossary, pipeline.split_function(long_texts))
     except (TypeError, ValueError) as error:
         raise InvalidInputError("texts", str(error)) from None
