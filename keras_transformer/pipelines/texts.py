@@ -180,9 +180,11 @@ class TextPipeline(ForwardPipeline, TextTask):
 
         The second text is split into windows; or the longer text is truncated first, as in `transformers`.
         """
-        (first_name, first), (name, second) = (
-            (name, self.tokenizer.tokenize(text)) for name, text in texts.items()
-        )
+        first_name, name = texts
+        # One call, since each would trace the tokenizer.
+        ids = self.tokenizer.tokenize(tf.concat([*texts.values()], axis=0))
+        count = tf.size(texts[first_name])
+        first, second = ids[:count], ids[count:]
         if truncate or self.long_texts == "truncate":
             first = first_ids(first, first_lengths(lengths_of(first), lengths_of(second), self._max_ids(2)))
         windows = self._windows(second, name, utf8_error(**texts), truncate, **{first_name: first})

@@ -58,11 +58,14 @@ def sigmoid(logits):
     return 1 / (1 + np.exp(-logits))
 
 
-def test_scores_equal_numpy(model, logits):
-    tokenizer = WordPieceTokenizer(PIECES, special_tokens_in_text=True)
+def test_scores_equal_numpy(model, logits, monkeypatch):
+    tokenizer, traced = WordPieceTokenizer(PIECES, special_tokens_in_text=True), []
+    tokenize = tokenizer.tokenize
+    monkeypatch.setattr(tokenizer, "tokenize", lambda texts: traced.append(texts) or tokenize(texts))
     rerank = pipelines.Reranking(model, tokenizer)
     np.testing.assert_allclose(rerank(QUERY, TEXTS), sigmoid(logits), **CLOSE)
     np.testing.assert_allclose(rerank([QUERY] * 4, iter(TEXTS), batch_size=3), sigmoid(logits), **CLOSE)
+    assert len(traced) == 1  # for both texts
     assert type(rerank(QUERY, TEXTS[0])) is float
     assert rerank(QUERY, []).shape == (0,)
     linear = pipelines.Reranking(model, tokenizer, "linear")
