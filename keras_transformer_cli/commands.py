@@ -112,10 +112,19 @@ def _evaluate(options: argparse.Namespace) -> None:
     if options.data is None:
         checked_direction(options.dataset, options.direction)
     folders.check_pipelines("path", [options.path], exports=True)
+    from keras_transformer_serving.bundle import is_bundle
+
     load_libraries()
     from keras_transformer import data, pipelines
     from keras_transformer.recipes.translate import translation_data
 
+    if not is_bundle(pathlib.Path(options.path)):
+        with quiet_start():
+            other = pipelines.load(options.path)
+        if not other.generates:
+            _show_metrics(other, options)
+            return
+    options.metrics = options.metrics or ["bleu", "chrf"]
     pipelines.scorers(options.metrics)
     if options.data is None:
         _, _, test = translation_data(options.dataset, options.direction)
@@ -126,6 +135,27 @@ def _evaluate(options: argparse.Namespace) -> None:
         generation.load(options.path), **prediction.of_long_texts(options.long_texts)
     )
     _show_scores(pipelines.evaluate(pipeline, test, metrics=options.metrics), options.metrics)
+
+
+def _show_metrics(pipeline: Any, options: argparse.Namespace) -> None:
+    """Print the metrics of a pipeline that does not generate, as the report of its training."""
+    from keras_transformer.recipes import evaluation
+
+    name = type(pipeline).__name__
+    if name not in evaluation.EVALUATED:
+        raise ValueError(
+            f"`path` must be a pipeline that generates, or one of {', '.join(evaluation.EVALUATED)}. "
+            f"Received: {options.path}, a {name}"
+        )
+    check(options.data is not None, f"name files of examples for a {name}", data=options.data)
+    for option in ("metrics", "direction", "long_texts"):
+        value = getattr(options, option)
+        check(value is None, f"be None for a {name}", **{option: value})
+    with renamed(paths="data"):
+        metrics = evaluation.evaluate(pipeline, options.data, columns=options.columns, format=options.format)
+    width = max(map(len, metrics))
+    for metric, value in metrics.items():
+        say(f"{metric:{width}} {value:.4g}")
 
 
 @quiet_start()
@@ -267,7 +297,7 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     if chosen in ("train", None):
         training.add_tasks(train, arguments)
     prediction.add_command(command)
-    evaluate = command("evaluate", _evaluate, "translate or summarize a test set and score the outputs")
+    evaluate = command("evaluate", _evaluate, "score the outputs of a pipeline on a test set")
     evaluate.add_argument("path", help="a pipeline, a training run, or an export")
     evaluate.add_argument("--dataset", choices=list(DIRECTIONS), default="phrasebook")
     evaluate.add_argument("--direction", help="source-target; default: es-en, for multi30k en-de")
@@ -276,19 +306,18 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     )
     evaluate.add_argument(
         "--columns",
-        nargs=2,
+        nargs="+",
         type=column,
         metavar="COLUMN",
-        help="their columns, by default as for train summarize",
+        help="their columns, by default as for train summarize, or as for the task of the pipeline",
     )
     evaluate.add_argument("--format", choices=FORMAT_NAMES, help="their format; default: by their suffixes")
     evaluate.add_argument(
         "--metrics",
         nargs="+",
         choices=list(METRICS),
-        default=["bleu", "chrf"],
         metavar="METRIC",
-        help="%(choices)s; default: bleu chrf",
+        help="%(choices)s; default: bleu chrf. Pipelines that do not generate have the metrics of their report",
     )
     prediction.add_long_texts(evaluate)
     generation.add_commands(command)

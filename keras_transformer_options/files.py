@@ -66,7 +66,11 @@ def checked_file(path: Path, argument: str) -> pathlib.Path:
     """
     path = pathlib.Path(path)
     if path.is_dir():
-        raise ArgumentError(other_file(argument, path, "files", ", a directory"))
+        suffixes = sorted({file.suffix for file in path.iterdir() if file.suffix in FORMATS} or {".txt"})
+        examples = " ".join(os.fspath(path / f"*{suffix}") for suffix in suffixes)
+        raise ArgumentError(
+            other_file(argument, path, "files", ", a directory; pass {pattern!s}", pattern=examples)
+        )
     if not path.exists():
         raise FileNotFoundError(other_file(argument, path, "files that exist"))
     return path

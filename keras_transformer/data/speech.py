@@ -32,6 +32,7 @@ from keras_transformer_serving.audio import checked_audio, read_wav
 Audio = str | os.PathLike[str] | np.ndarray
 
 _UNITS = 100  # in a second of audio: lengths of batches are multiples of eight of them
+_RATE = "; `sample_rate` (--sample-rate) must be that of the files"
 _LOGGER = logging.getLogger("keras_transformer")
 
 
@@ -101,7 +102,8 @@ class _AudioPicker(ColumnPicker):
             except OSError as error:
                 raise MalformedRecordError(f"{error.strerror}: {error.filename}") from None
             except ValueError as error:
-                raise MalformedRecordError(str(error)) from None
+                advice = _RATE if "samples a second" in str(error) else ""
+                raise MalformedRecordError(f"{error}{advice}") from None
             return str(folder / name), text
 
         return checked

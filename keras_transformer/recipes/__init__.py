@@ -3,6 +3,7 @@
 from keras_transformer.recipes.answer import Answer as Answer
 from keras_transformer.recipes.base import Recipe as Recipe
 from keras_transformer.recipes.classify import Classify as Classify
+from keras_transformer.recipes.evaluation import evaluate as evaluate
 from keras_transformer.recipes.language_model import LanguageModel as LanguageModel
 from keras_transformer.recipes.language_model import MaskedLanguageModel as MaskedLanguageModel
 from keras_transformer.recipes.quickstarts import quickstart as quickstart
@@ -27,6 +28,7 @@ __all__ = [
     "Summarize",
     "Tag",
     "Translate",
+    "evaluate",
     "generate_pairs",
     "quickstart",
     "run",

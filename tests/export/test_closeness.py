@@ -65,11 +65,11 @@ def test_embeddings_are_compared_by_cosines_and_ranking():
 def test_rank_correlations_are_spearmans():
     """1 − 6·Σd²/(n·(n² − 1)) without ties; equal values have their mean rank: 4.5/√(4.5·5) here."""
     first, second = np.array([1.0, 2, 3, 4, 5]), np.array([1.0, 3, 2, 5, 4])
-    assert closeness._rank_correlation(first, second) == pytest.approx(1 - 6 * 4 / (5 * 24))
-    assert closeness._rank_correlation(first, -second) == pytest.approx(-0.8)
-    tied = closeness._rank_correlation(np.array([1.0, 2, 2, 3]), np.array([1.0, 2, 3, 4]))
+    assert closeness.rank_correlation(first, second) == pytest.approx(1 - 6 * 4 / (5 * 24))
+    assert closeness.rank_correlation(first, -second) == pytest.approx(-0.8)
+    tied = closeness.rank_correlation(np.array([1.0, 2, 2, 3]), np.array([1.0, 2, 3, 4]))
     assert tied == pytest.approx(4.5 / np.sqrt(4.5 * 5))
-    assert np.isnan(closeness._rank_correlation(first, second * np.nan))
+    assert np.isnan(closeness.rank_correlation(first, second * np.nan))
 
 
 CLASSES = {"pipeline": "TextClassification", "labels": ["a", "b", "c"], "threshold": 0.5}

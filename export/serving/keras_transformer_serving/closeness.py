@@ -91,7 +91,7 @@ def vectors(pairs: Sequence[Pair], name: str) -> Figures:
     return {
         "mean_cosine": float(np.mean(cosines)),
         "least_cosine": float(np.min(cosines)),
-        "rank_correlation": _rank_correlation((expected @ expected.T)[above], (found @ found.T)[above]),
+        "rank_correlation": rank_correlation((expected @ expected.T)[above], (found @ found.T)[above]),
     }
 
 
@@ -101,7 +101,7 @@ def ranking(pairs: Sequence[Pair], name: str) -> Figures:
         np.concatenate([getattr(pair, side)[name][pair.real(name)] for pair in pairs])
         for side in ("expected", "found")
     )
-    return {"rank_correlation": _rank_correlation(expected, found)}
+    return {"rank_correlation": rank_correlation(expected, found)}
 
 
 def choices(name: str, expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> Figures:
@@ -177,7 +177,7 @@ def _normalised(rows: np.ndarray) -> np.ndarray:
     return values / np.where(norms == 0, 1, norms)
 
 
-def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Return Spearman's correlation, 1 of fewer than two values and of equal values."""
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("nan")

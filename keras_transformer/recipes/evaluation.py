@@ -1,0 +1,80 @@
+"""Evaluation of pipelines that do not generate, on files of examples."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer import data
+from keras_transformer_options.arguments import ArgumentError
+from keras_transformer_options.base import TASKS
+from keras_transformer_serving.closeness import rank_correlation
+
+_EMBEDDING = "Embedding"
+_TASKS = {
+    "TextClassification": "classify",
+    "ImageClassification": "classify",
+    "TokenClassification": "tag",
+    "QuestionAnswering": "answer",
+    "Reranking": "rerank",
+    "SpeechToText": "speech",
+}
+EVALUATED = (*_TASKS, _EMBEDDING)
+"""The pipelines that `evaluate` takes."""
+
+
+def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, float]:
+    """Return the metrics of a pipeline on files of examples, by name.
+
+    They are those of the report of its recipe, such as accuracy, F1 and the word error rate. Embeddings are evaluated
+    on two texts and their similarity: Spearman's correlation of the similarities with the cosines.
+
+    Args:
+        pipeline: a pipeline whose class is one of `EVALUATED`.
+        paths: the files, or a folder of images.
+        **options: options of the recipe's files, such as "columns" and "format"; None for a default.
+
+    Raises:
+        ValueError: if the files are malformed, or the recipe has no such option.
+
+    Example:
+        >>> recipes.evaluate(classifier, ["test.tsv"])  # doctest: +SKIP
+        {'accuracy': 0.91, 'macro_f1': 0.9}
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    name = type(pipeline).__name__
+    if name == _EMBEDDING:
+        return {
+            "spearman": _similarity(pipeline, data.read_examples(paths, **{"columns": [0, 1, 2], **options}))
+        }
+    recipe_class = TASKS[_TASKS[name]]
+    fields = {field.name for field in dataclasses.fields(recipe_class)}
+    for option, value in options.items():
+        if option not in fields:
+            raise ArgumentError(
+                "{} must be None for the files of a {pipeline!s}", option, pipeline=name, **{option: value}
+            )
+    if name == "SpeechToText":
+        options["sample_rate"] = pipeline.model.sample_rate
+    if name == "ImageClassification":
+        options["image_size"] = pipeline.model.image_size[0]
+    recipe: Any = recipe_class(data=paths, **options)
+    with_examples = recipe.evaluate(pipeline, recipe.read(recipe.as_paths(paths)))
+    return {metric: value for metric, value in with_examples.items() if isinstance(value, float)}
+
+
+def _similarity(pipeline: Any, rows: Sequence[Sequence[str]]) -> float:
+    """Return Spearman's correlation of similarities with the cosines of two texts."""
+    first, second, similarities = map(list, zip(*rows, strict=True))
+    try:
+        expected = np.array(similarities, "float64")
+    except ValueError:
+        raise ArgumentError(
+            "{} must have a number, the similarity, in the third column. Received: {similarity!r}",
+            "data",
+            similarity=similarities[0],
+        ) from None
+    vectors = [np.asarray(pipeline(texts), "float64") for texts in (first, second)]
+    units = [rows / np.linalg.norm(rows, axis=-1, keepdims=True) for rows in vectors]
+    return rank_correlation(expected, (units[0] * units[1]).sum(axis=-1))
