@@ -379,3 +379,13 @@ def test_training_resumes_without_tensorflow(stop, uninterrupted, tmp_path, monk
     history = fit(made, tmp_path, callbacks=[_Nothing()])
     assert history.history == uninterrupted[0].history
     assert all(map(np.array_equal, state(made), uninterrupted[1]))
+
+
+@pytest.mark.backend_neutral
+def test_a_model_keeps_its_weights_after_an_error(tmp_path):
+    made = model()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="crash"):
+            fit(made, tmp_path, stop=2)
+        assert all(np.isfinite(each).all() for each in state(made))
+    assert np.isfinite(made.evaluate(batches(), verbose=0)).all()
