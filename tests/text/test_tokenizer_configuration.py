@@ -47,12 +47,20 @@ def test_a_prefix_space_of_qwen_is_an_error(tmp_path):
         text.from_hugging_face(tmp_path)
 
 
-def test_a_missing_prefix_space_of_llama_is_an_error(tmp_path):
+def test_prefix_spaces_of_llama_that_differ_are_errors(tmp_path):
     folder = pathlib.Path(__file__).parent / "folders" / "Llama_2"
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     config = {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False, "eos_token": "</s>"}
     write(tmp_path, tokenizer_json=content, tokenizer_config_json=config)
     with pytest.raises(ValueError, match="add_prefix_space=True, as tokenizer.json adds a space. Received"):
+        text.from_hugging_face(tmp_path)
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+    content |= {"normalizer": None, "pre_tokenizer": metaspace}
+    write(tmp_path, tokenizer_json=content, tokenizer_config_json={**config, "add_prefix_space": True})
+    text.from_hugging_face(tmp_path)
+    config = {**config, "add_prefix_space": True, "legacy": True}
+    write(tmp_path, tokenizer_json=content, tokenizer_config_json=config)
+    with pytest.raises(ValueError, match="legacy=False, as tokenizer.json adds a space only before a text"):
         text.from_hugging_face(tmp_path)
 
 

@@ -3,14 +3,15 @@
 /** Return what differs between a tokenizer and Python's on difficult lines. */
 export function differencesOfTokenizer(tokenizerOf, model, { class: name, file, ...expected }) {
   const tokenizer = tokenizerOf(name, model);
-  const { texts, rows } = expected;
+  const { texts, textsOfWords, rows } = expected;
   const found = {
     ids: texts.map((text) => tokenizer.tokenize(text)),
+    words: textsOfWords.map((text) => tokenizer.tokenizeWords(text).map(({ ids, start, end }) => [ids, start, end])),
     idsWithSpecialTokens: texts.map((text) => tokenizer.tokenize(text, true)),
     decoded: rows.map((row) => tokenizer.detokenize(row)),
     pieces: [...tokenizer.pieces],
   };
-  return differences(found, { ...expected, texts: undefined, rows: undefined });
+  return differences(found, { ...expected, texts: undefined, textsOfWords: undefined, rows: undefined });
 }
 
 /** Return what differs between an export's results and Python's; `loadAs` loads it in a precision. */

@@ -9,6 +9,7 @@ import pathlib
 import sys
 import tarfile
 import tempfile
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from keras_transformer.generation import Beam, Sample
 from keras_transformer.models import GPT, Transformer
 from keras_transformer.pipelines import TextGeneration, TextToText
 from keras_transformer.text.pretokenizers.patterns import LLAMA_3, QWEN_2
+from keras_transformer.text.tokenizers.unigram_files import sentence_piece_model
 from tests.laws import pipelines as laws
 from tests.laws.cases import randomise
 from tests.serving.test_tokenizers import QUICK, SLOW, TOKENS, TRAINING, fuzzed, marian
@@ -36,6 +38,40 @@ LINES = [
     "naïve\tcafé\n",
 ]
 LONG = "The cat sat. The dog, which barked, ran off!\n\nDr. Li said: “It is 3.5.” " + "word " * 30
+
+
+def word_pieces(**settings: Any) -> text.WordPieceTokenizer:
+    """Return BERT's tokenizer with added tokens, of which one is in normal form within texts."""
+    trained = text.WordPieceTokenizer.train(TRAINING, 700)
+    pieces = [*trained.vocabulary, "<x>", "<Y>"]
+    return text.WordPieceTokenizer(pieces, tokens_in_text=["<x>", "<Y>"], **settings)
+
+
+def unigrams(**settings: Any) -> text.MarianT5Tokenizer:
+    """Return a tokenizer of unigrams that does not change texts itself, with added tokens."""
+    space = "\u2581"
+    pieces = [
+        "<pad>",
+        "</s>",
+        "<unk>",
+        space,
+        *"abcdefghijklmnopqrstuvwxyz0123456789.,'",
+        "é",
+        "中",
+        f"{space}the",
+    ]
+    pieces += ["the", f"{space}a", "er", "00", *TOKENS, "<x>", "<y>"]
+    scores = [(piece, -1.0 - 0.1 * place) for place, piece in enumerate(pieces[: -len(TOKENS) - 2])]
+    model = sentence_piece_model(scores, 2, ["<pad>", "</s>"], None)
+    return text.MarianT5Tokenizer(model, pieces, **settings)
+
+
+def incomplete_pairs() -> text.BytePairTokenizer:
+    """Return a byte-level BPE tokenizer without pieces of some bytes."""
+    trained = text.BytePairTokenizer.train(TRAINING, 300)
+    pieces = ["" if piece in ("Á", "õ", "q", "7") else piece for piece in trained.vocabulary]
+    kept = [pair for pair in trained.merges if not {"q", "7"} & {*"".join(pair)}]
+    return text.BytePairTokenizer(pieces, kept)
 
 
 def pairs(**settings: Any) -> text.BytePairTokenizer:
@@ -64,6 +100,7 @@ def llama(scheme: str, **settings: Any) -> text.LlamaTokenizer:
     return text.LlamaTokenizer(pieces, merges, prepend_scheme=scheme, **settings)
 
 
+FOLDERS = pathlib.Path(__file__).parents[3] / "tests" / "interop" / "folders"
 OMITTED = (
     "bytes, plain",
     "GPT-1, cased",
@@ -83,11 +120,60 @@ TOKENIZERS: dict[str, Callable[[], Any]] = {
     "Qwen 2": lambda: pairs(pattern=QWEN_2, normalization="NFC"),
     "SmolLM 2": lambda: pairs(individual_digits=True),
     "RoBERTa": laws.roberta_tokenizer,
+    "bytes, white space": lambda: text.ByteTokenizer(
+        extra_tokens=["<x>", "<y>"], lstrip_tokens=["<x>", "</s>"], rstrip_tokens=["<y>", "</s>"]
+    ),
+    "byte-level BPE, incomplete": incomplete_pairs,
+    "WordPiece, added tokens": lambda: word_pieces(
+        added_tokens=["<x>", "<Y>"],
+        lstrip_tokens=["<x>"],
+        rstrip_tokens=["<Y>"],
+        normalized_tokens=["<Y>"],
+        clean_up=True,
+        clean_up_texts=True,
+        skip_special_tokens=True,
+    ),
+    "WordPiece, separate pieces": lambda: word_pieces(
+        single_word_tokens=["<x>", "<Y>"], separate_pieces=True, lowercase=False, isolate_ideographs=False
+    ),
+    "unigram, Metaspace": lambda: unigrams(
+        tokens_in_text=["<x>", "<y>"],
+        normalized_tokens=["<y>"],
+        single_word_tokens=["<x>"],
+        normalizers=[
+            {"type": "Replace", "pattern": {"String": "``"}, "content": '"'},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+            {"type": "Strip", "strip_left": False, "strip_right": True},
+        ],
+        pre_tokenizers=[
+            {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+        ],
+        decoders=[{"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}],
+        clean_up_texts=True,
+    ),
+    "unigram, first word": lambda: unigrams(
+        tokens_in_text=["<x>", ">>fra<<"],
+        start_tokens=[">>fra<<"],
+        lstrip_tokens=["<x>"],
+        pre_tokenizers=[
+            {"type": "WhitespaceSplit"},
+            {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False},
+        ],
+        decoders=[{"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"}],
+    ),
+    "unigram, white space": lambda: unigrams(pre_tokenizers=[{"type": "WhitespaceSplit"}]),
+    "languages": lambda: text.from_hugging_face(FOLDERS / "M2M100"),
     "Llama, legacy": lambda: llama("legacy", special_tokens_in_text=True),
     "Llama, always": lambda: llama("always", tokens_in_text=["<x>", "<y>"], lstrip_tokens=["<x>"]),
     "Llama, first": lambda: llama("first", tokens_in_text=["<x>"], rstrip_tokens=["<x>"]),
     "Llama, never": lambda: llama("never", tokens_in_text=["<x>"], normalized_tokens=["<x>"]),
 }
+
+
+def words_of(tokenizer: Any, line: str) -> list[list[Any]]:
+    """Return the ids of the words of a text, and where they start and end in it."""
+    words = tokenizer.tokenize_words(line)
+    return [[word.ids, units(line, word.start), units(line, word.end)] for word in words]
 
 
 def tokenizer_case(tokenizer: Any, file: pathlib.Path, count: int = 12) -> dict[str, Any]:
@@ -98,6 +184,8 @@ def tokenizer_case(tokenizer: Any, file: pathlib.Path, count: int = 12) -> dict[
     special = [*list(served.special_token_ids)[:6], *TOKENS, "<x>", "<y>"]
     lines = [*HARD_LINES, *LINES, *fuzzed(count), *special]
     lines += [f" {one}x {other} {one}" for one in special for other in special[::2]]
+    # Words depend on the categories of characters, which later versions of Unicode add.
+    assigned = [line for line in lines if not any(unicodedata.category(each) == "Cn" for each in line)]
     random = np.random.default_rng(3)
     size = len(served.pieces)
     rows = [random.integers(0, size, random.integers(0, 9)).tolist() for _ in range(count)]
@@ -106,6 +194,8 @@ def tokenizer_case(tokenizer: Any, file: pathlib.Path, count: int = 12) -> dict[
         "file": file.name,
         "texts": lines,
         "ids": [served.tokenize(line) for line in lines],
+        "textsOfWords": assigned,
+        "words": [words_of(served, line) for line in assigned],
         "idsWithSpecialTokens": [served.tokenize(line, True) for line in lines],
         "rows": rows,
         "decoded": [served.detokenize(row) for row in rows],
@@ -152,7 +242,6 @@ SOURCES = [line for line in HARD_LINES if len(line) < 60] + LINES
 PROMPTS = ["a b", "the cat", " x", "¿Dónde", "1,000 👍🏽", ""]
 TOO_LONG = "ab " * 60
 WORDS = ["la casa azul", "el perro", "", "come pan"]
-FOLDERS = pathlib.Path(__file__).parents[3] / "tests" / "interop" / "folders"
 EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
     "translation": (
         translator,
@@ -192,6 +281,10 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
         lambda: writer(sampler=Sample(0.8, seed=7)),
         [*calls(PROMPTS[:4]), *calls(PROMPTS[:3], temperature=0.5)],
     ),
+    "generation, skipped special tokens": (
+        lambda: writer(sampler=Sample(3.0, seed=7), skip_special_tokens=True),
+        [*calls(PROMPTS[:4])],
+    ),
     "generation, no padding id": (
         laws.write_without_padding_id,
         calls(["", "<|endoftext|>", "the<|endoftext|>", "who's there?", "a"]),
@@ -219,6 +312,10 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
         calls(["a b", "", "ab"], [laws.LONG * 2, "x", f"a {laws.LONG}"]),
     ),
     "tokens": (lambda: laws.tag(laws.word_pieces(), long_texts="window"), calls([*laws.LONGER, *laws.LINES])),
+    "tokens, white space": (
+        lambda: laws.tag(laws.word_pieces(), words="white_space"),
+        calls(laws.LINES),
+    ),
     "questions": (
         lambda: laws.answer(max_answer_tokens=3, long_texts="window"),
         [
@@ -257,13 +354,18 @@ def plain(value: Any) -> Any:
     return plain(value.tolist()) if isinstance(value, np.ndarray | np.generic) else value
 
 
+def units(text: str, place: int) -> int:
+    """Return the number of units of UTF-16 before a place in a text."""
+    return len(text[:place].encode("utf-16-le")) // 2
+
+
 def in_units(value: Any, text: str) -> Any:
     """Return a result with places in a text counted in units of UTF-16, as JavaScript does."""
     if isinstance(value, list):
         return [in_units(item, text) for item in value]
     if not isinstance(value, dict) or "start" not in value:
         return value
-    places = {name: len(text[: value[name]].encode("utf-16-le")) // 2 for name in ("start", "end")}
+    places = {name: units(text, value[name]) for name in ("start", "end")}
     return {**value, **places}
 
 

@@ -245,6 +245,11 @@ def read_byte_fallback(folder: Folder) -> Pairs:
     else:
         raise _missing(path, f"{TOKENIZER_JSON} or {_LLAMA_FILE}")
     name = configuration.class_name(path, config)
+    if name == "LlamaTokenizer" and config.get("legacy") and scheme == "first":
+        raise ValueError(
+            f"{path / configuration.TOKENIZER_CONFIG} must have legacy=False, as {components.path.name} adds a "
+            "space only before a text. Received: legacy=True"
+        )
     if name == "LlamaTokenizer" and config.get("add_prefix_space") is False and scheme != "never":
         raise ValueError(
             f"{path / configuration.TOKENIZER_CONFIG} must have add_prefix_space=True, as {components.path.name} "

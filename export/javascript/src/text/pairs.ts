@@ -105,10 +105,11 @@ export class BytePairTokenizer extends PairTokenizer {
       const words = this.settings.pattern === undefined ? isolated(prefix + part, GPT_2_WORDS) : [prefix + part];
       const first = end;
       end -= prefix.length;
-      return words.map((word) => {
+      const placed = words.map((word) => {
         const start = Math.max(first, end);
         return { ids: this.cutWord(word), start, end: (end += word.length) };
       });
+      return placed.filter(({ ids }) => ids.length > 0); // of a word without pieces for its bytes
     });
   }
 
