@@ -62,8 +62,8 @@ quickstart: $(INSTALLED)  ## Train, evaluate, export and verify a small translat
 serve: $(INSTALLED)  ## Serve the quickstart's export over HTTP, FOLDER=… another one
 	$(BIN)/keras-transformer-serve $(or $(FOLDER),runs/quickstart/export)
 
-test: $(INSTALLED)  ## The quick tests, on TensorFlow
-	$(COMPILE_QUICKLY) $(call run_tests,.venv,$(QUICK))
+test: $(INSTALLED)  ## The quick tests, on TensorFlow, but those of real checkpoints
+	$(COMPILE_QUICKLY) $(call run_tests,.venv,$(QUICK)) --ignore tests/checkpoints
 
 test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
 	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and $(QUICK))
