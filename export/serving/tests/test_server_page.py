@@ -302,6 +302,21 @@ def test_the_page_classifies_images(address, tmp_path):
     browse(address, test, tmp_path)
 
 
+def test_the_page_uploads_audio_and_says_that_an_output_is_empty(address, tmp_path):
+    async def test(page):
+        tensor = '{name: "audio", shape: [-1], dtype: "float32", choices: [], required: true}'
+        code = f"""(async () => {{
+            const box = field({tensor}, "audio"), input = box.querySelector("input"), files = new DataTransfer();
+            files.items.add(new File([new Uint8Array([1, 2, 255])], "a.wav"));
+            input.files = files.files;
+            return JSON.stringify([input.type, await box.read(), answer({{ text: "" }}, {{}}).textContent]);
+        }})()"""
+        content = base64.b64encode(bytes([1, 2, 255])).decode()
+        assert json.loads(await page.run(code)) == ["file", {"b64": content}, "The output is empty."]
+
+    browse(address, test, tmp_path)
+
+
 def test_the_page_has_labels_and_no_external_assets(address, tmp_path):
     async def test(page):
         fields = "[...document.querySelectorAll('input, select, textarea')]"
