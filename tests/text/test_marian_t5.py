@@ -7,7 +7,7 @@ import sentencepiece
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.text import MarianT5Tokenizer
+from keras_transformer.text import MarianT5Tokenizer, from_hugging_face
 from keras_transformer.text.tokenizers.character_map import character_map
 from keras_transformer.text.tokenizers.unigram_files import sentence_piece_model
 
@@ -219,3 +219,24 @@ def test_added_tokens_that_transformers_reads_in_another_way_are_errors(token, m
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
         MarianT5Tokenizer.from_files(folder)
+
+
+def test_the_sentence_piece_file_of_xlm_roberta_has_the_ids_of_fairseq(tmp_path):
+    model = trained(TEXTS, 40)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
+    added = {"45": {"content": "<x>", "special": False, "lstrip": True}}
+    config = {"tokenizer_class": "XLMRobertaTokenizer", "added_tokens_decoder": added}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = from_hugging_face(tmp_path)
+    assert tokenizer.vocabulary[:4] == ("<s>", "<pad>", "</s>", "<unk>")
+    assert tokenizer.vocabulary[-2:] == ("<mask>", "<x>")
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    for line in [*TEXTS[:5], "☃ to", " two  spaces "]:
+        expected = [
+            id_ + 1 if id_ else 3 for id_ in processor.encode(line)
+        ]  # fairseq has a padding token besides
+        assert tokenizer.tokenize(line).numpy().tolist() == expected
+        assert tokenizer.tokenize(f"{line} <x>").numpy().tolist() == [
+            *expected,
+            len(tokenizer.vocabulary) - 1,
+        ]
