@@ -1,5 +1,7 @@
 /** Byte-pair encoding: merges of adjacent symbols in order of priority. */
 
+import type { Settings } from "./tokenizer.js";
+
 /** The result of a merge, and its priority: lower ranks are merged first. */
 export interface Merge<T> {
   rank: number;
@@ -81,4 +83,34 @@ function pop<T>(heap: Candidate<T>[]): Candidate<T> | undefined {
   }
   heap[place] = last;
   return first;
+}
+
+/** The content of a tokenizer's file. */
+export interface PairFile {
+  vocabulary: string[];
+  merges: [string, string][];
+  settings: Settings;
+}
+
+/** The merges of a vocabulary: of the ids of two pieces, to the id of their concatenation. */
+export class Merges {
+  private readonly merges = new Map<number, Merge<number>>();
+  private size = 0;
+
+  constructor(ids: ReadonlyMap<string, number>, merges: readonly [string, string][]) {
+    for (const id of ids.values()) this.size = Math.max(this.size, id + 1);
+    merges.forEach(([left, right], rank) => {
+      const key = this.key(ids.get(left)!, ids.get(right)!);
+      this.merges.set(key, { rank, merged: ids.get(left + right)! });
+    });
+  }
+
+  /** Merge ids of pieces. */
+  apply(ids: readonly number[]): number[] {
+    return mergePairs(ids, (left, right) => this.merges.get(this.key(left, right)));
+  }
+
+  private key(left: number, right: number): number {
+    return left * this.size + right;
+  }
 }

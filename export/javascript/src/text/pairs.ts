@@ -1,7 +1,7 @@
 /** Byte-pair encoding over bytes, as of GPT-2, and over characters with byte fallback, as of Llama. */
 
 import { range } from "../errors.js";
-import { mergePairs, type Merge } from "./merging.js";
+import { Merges, type PairFile } from "./merging.js";
 import { DIGIT, GPT_2, compiled, isolated } from "./patterns.js";
 import {
   VocabularyTokenizer,
@@ -11,42 +11,11 @@ import {
   encodeUtf8,
   removePrefix,
   spansOf,
-  type Settings,
   type Span,
   type Word,
 } from "./tokenizer.js";
 
 const META_SPACE = "\u2581";
-
-/** The content of a tokenizer's file. */
-export interface PairFile {
-  vocabulary: string[];
-  merges: [string, string][];
-  settings: Settings;
-}
-
-/** The merges of a vocabulary: of the ids of two pieces, to the id of their concatenation. */
-export class Merges {
-  private readonly merges = new Map<number, Merge<number>>();
-  private size = 0;
-
-  constructor(ids: ReadonlyMap<string, number>, merges: readonly [string, string][]) {
-    for (const id of ids.values()) this.size = Math.max(this.size, id + 1);
-    merges.forEach(([left, right], rank) => {
-      const key = this.key(ids.get(left)!, ids.get(right)!);
-      this.merges.set(key, { rank, merged: ids.get(left + right)! });
-    });
-  }
-
-  /** Merge ids of pieces. */
-  apply(ids: readonly number[]): number[] {
-    return mergePairs(ids, (left, right) => this.merges.get(this.key(left, right)));
-  }
-
-  private key(left: number, right: number): number {
-    return left * this.size + right;
-  }
-}
 
 /** Base class of byte-pair encoding. */
 abstract class PairTokenizer extends VocabularyTokenizer {

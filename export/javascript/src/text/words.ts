@@ -1,6 +1,6 @@
 /** Tokenizers that split texts into words as in BERT: WordPiece, and GPT-1's byte-pair encoding. */
 
-import { Merges, type PairFile } from "./pairs.js";
+import { Merges, type PairFile } from "./merging.js";
 import { isolated } from "./patterns.js";
 import { cleanedText, decodedPieces } from "./steps.js";
 import {
