@@ -145,6 +145,9 @@ def test_weights_are_written_as_they_were_read(folder, tmp_path):
     model_type = {"mt5": "t5"}.get(config["model_type"], config["model_type"])
     written = interop.to_hugging_face(model, tmp_path / "model", model_type)
     assert interop.config_of(interop.from_hugging_face(written)) == interop.config_of(model)
+    sizes = [name for name in config if name.endswith(("_ffn_dim", "_heads", "coder_layers"))]
+    found = json.loads((written / "config.json").read_text())
+    assert {name: found.get(name) for name in sizes} == {name: config[name] for name in sizes}
     before, after = tensors_of(folder), tensors_of(written)
     sinusoids = {name for name in before if re.search(r"embed_positions\.weights?$", name)}
     assert before.keys() - sinusoids <= after.keys()

@@ -130,6 +130,12 @@ def quantized(values, config):
             scale = (np.abs(values).max(1, keepdims=True) / 127).astype("float32")
             integers = np.round(values / scale).astype("int8")
             return {"weight": integers, "weight_scale": scale}, integers * scale
+        case {"quant_method": "fbgemm_fp8"}:
+            scale = (np.abs(values).max(1, keepdims=True) / 448).astype("float32")
+            floats = (values / scale).astype(ml_dtypes.float8_e4m3fn)
+            return {"weight": floats, "weight_scale": scale, "input_scale_ub": np.float32([1200])}, (
+                floats.astype("float32") * scale
+            )
         case {"format": "float-quantized"}:
             scale, floats = np.float32([0.25]), (values / 0.25).astype(ml_dtypes.float8_e4m3fn)
             return {"weight": floats, "weight_scale": scale, "input_scale": scale}, (
@@ -143,6 +149,7 @@ def quantized(values, config):
 
 QUANTIZED = [
     {"quant_method": "fp8", "weight_block_size": [4, 8]},
+    {"quant_method": "fbgemm_fp8"},
     {"quant_method": "compressed-tensors", "format": "float-quantized"},
     {"quant_method": "compressed-tensors", "format": "int-quantized"},
     {"quant_method": "bitsandbytes", "load_in_8bit": True},
