@@ -16,6 +16,7 @@ from keras_transformer.generation.search.base import Inputs
 from keras_transformer.generation.settings import Settings
 from keras_transformer.models import CTC, Whisper
 from keras_transformer.pipelines.arguments import check_model, check_tokenizer
+from keras_transformer.pipelines.babble import babble
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts, length_bucket
 from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
@@ -199,13 +200,13 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         return tf.where(ids == before, self.model.pad_id, ids)
 
     def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
-        """Return noise as inputs of an export's signatures; see `Pipeline`."""
+        """Return sounds like those of speech as inputs of an export's signatures; see `Pipeline`."""
         check_no_texts(self, texts)
-        random = np.random.default_rng(0)
-        duration = int(min(self.max_seconds, 1) * self.model.sample_rate)
+        rate = self.model.sample_rate
+        duration = int(min(self.max_seconds, 1) * rate)
         audio = [
             {
-                "audio": 0.1 * random.normal(size=(len(lengths), max(lengths))).astype("float32"),
+                "audio": np.stack([babble(max(lengths), rate, seed) for seed in range(len(lengths))]),
                 "lengths": np.array(lengths, "int64"),
             }
             for lengths in ([duration, duration // 2, duration - 77], [duration // 2])

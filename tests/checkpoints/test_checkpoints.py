@@ -73,7 +73,8 @@ def transcripts(checkpoints):
         pytest.skip(
             f"espeak-ng must be {content['espeak-ng']}, which spoke the utterances. Received: {version}"
         )
-    return [checkpoints.spoken(text) for text in checkpoints.UTTERANCES], content["transcripts"]
+    texts = (*checkpoints.UTTERANCES, *checkpoints.MISHEARD)
+    return [checkpoints.spoken(text) for text in texts], content["transcripts"]
 
 
 def command(*arguments):

@@ -10,6 +10,7 @@ import pytest
 
 import keras_transformer_serving as serving
 from keras_transformer import export, generation, interop, models, pipelines, text
+from keras_transformer.pipelines.babble import babble
 from keras_transformer_cli import commands
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
@@ -193,6 +194,20 @@ def test_every_precision_of_ctc_is_compared_by_its_logits(tmp_path):
     assert logits[:frames].all()
     assert not logits[frames:].any()
     assert isinstance(served(AUDIO[0]), str)
+
+
+def test_the_examples_of_an_export_have_the_pitch_of_a_voice():
+    """Noise has none of the channels that are large in speech, to which int8 is fitted."""
+    sounds = np.stack([babble(16000, 16000, seed) for seed in range(3)])
+    assert sounds.dtype == np.float32
+    assert np.abs(sounds).max() <= 0.3
+    power = np.abs(np.fft.rfft(sounds[:, :12000].reshape(-1, 2000))) ** 2  # sounds of 125 ms
+    echo = np.fft.irfft(power)
+    echo = (echo[:, 16000 // 240 : 16000 // 80] / (echo[:, :1] + 1e-9)).max(axis=1)
+    assert (echo > 0.3).mean() > 0.3
+    noise = np.random.default_rng(0).normal(size=(18, 2000))
+    echo = np.fft.irfft(np.abs(np.fft.rfft(noise)) ** 2)
+    assert (echo[:, 66:200] / echo[:, :1]).max() < 0.3
 
 
 @pytest.mark.slow

@@ -28,8 +28,10 @@ def to_int8(model: Any, readers: Readers | None = None, examples: Examples = ())
     A matrix W has a scale for each column, as has the table of a gather. The other factor x of a product has one scale.
     In published encoders a few channels of x are many times larger than the others, which one scale would round away.
     So x·W is computed as (x / s)·(diag(s)·W), where s grows with the size of each channel in the examples
-    (SmoothQuant, https://arxiv.org/abs/2211.10438). The other factors in loop bodies, and of graphs without examples,
-    are quantised as they are.
+    (SmoothQuant, https://arxiv.org/abs/2211.10438). A product in a loop body has the factors of the product with the
+    same matrix before the loop. Without one, and without examples, x is quantised as it is. The first products of
+    inputs that are floats, such as audio and images, stay in float: they take little time, and all others build on
+    their outputs.
 
     Processors without VNNI instructions add pairs of products in 16 bits. So the scale of a column is the smallest with
     which no pair of rows can overflow them, whatever x is: sums are the same on all processors, and the largest weight
@@ -110,18 +112,22 @@ class _Quantization:
             for subgraph in graph_traversal.graphs(model.graph)
             for constant in subgraph.initializer
         }
-        inputs = [node.input[0] for node in model.graph.node if self._is_product(node)]
-        sizes = _channel_sizes(model, readers, dict.fromkeys(inputs), examples) if examples and inputs else {}
+        self._first = {*self._first_multiplications()}
+        multiplications = [node for node in model.graph.node if self._is_quantised(node)]
+        # By matrix, its first input.
+        self._measured = {node.input[1]: node.input[0] for node in reversed(multiplications)}
+        inputs = dict.fromkeys(node.input[0] for node in multiplications)
+        sizes = _channel_sizes(model, readers, inputs, examples) if examples and inputs else {}
         self._factors = {name: _factors(channels) for name, channels in sizes.items()}
         self._stored: dict[tuple[str, str], tuple[str, str]] = {}  # integers and scales, by weight and use
 
     def apply(self) -> None:
         """Quantise the tables of gathers and the matrices of products."""
         for graph in reversed([*graph_traversal.graphs(self._graph)]):  # inner graphs first: nodes are copied
-            inputs: dict[str, tuple[str, ...]] = {}
+            inputs: dict[tuple[str, str], tuple[str, ...]] = {}
             nodes: list[Any] = []
             for node in graph.node:
-                if self._is_product(node):
+                if self._is_quantised(node):
                     nodes += self._product(node, inputs)
                 elif self._is_gather(node):
                     nodes += self._gather(node)
@@ -130,6 +136,22 @@ class _Quantization:
             nodes = [type(node).FromString(node.SerializeToString()) for node in nodes]
             del graph.node[:]
             graph.node.extend(nodes)
+
+    def _first_multiplications(self) -> Iterator[str]:
+        """Yield the outputs of products that no other product with a matrix comes before, from inputs of floats."""
+        from onnx import TensorProto
+
+        values = self._graph.input
+        read = {value.name for value in values if value.type.tensor_type.elem_type == TensorProto.FLOAT}
+        for node in self._graph.node:
+            if self._is_product(node):
+                if node.input[0] in read:
+                    yield node.output[0]
+            elif node.op_type not in ("Shape", "Size") and not read.isdisjoint(node.input):
+                read.update(node.output)
+
+    def _is_quantised(self, node: Any) -> bool:
+        return self._is_product(node) and node.output[0] not in self._first
 
     def _is_product(self, node: Any) -> bool:
         return bool(node.op_type == "MatMul") and self._is_matrix(node.input[1])
@@ -147,27 +169,28 @@ class _Quantization:
         constant = self._constants.get(name)
         return constant is not None and constant.data_type == TensorProto.FLOAT and len(constant.dims) > 1
 
-    def _product(self, node: Any, inputs: dict[str, tuple[str, ...]]) -> Iterator[Any]:
+    def _product(self, node: Any, inputs: dict[tuple[str, str], tuple[str, ...]]) -> Iterator[Any]:
         """Yield the nodes of a product with a matrix.
 
         Args:
             node: the product.
-            inputs: the integers, the scale and the zero point of quantised factors in the graph, which are added to.
+            inputs: the integers, the scale and the zero point of quantised factors in the graph, which are added to, by
+                name and use.
         """
         from onnx import TensorProto, helper
 
         factor, weight, output = node.input[0], node.input[1], node.output[0]
-        factors = self._factors.get(factor)
-        if factor not in inputs:
-            source = factor
+        measured = factor if factor in self._factors else self._measured.get(weight, "")
+        factors = self._factors.get(measured)
+        use = "product" if factors is None else measured
+        if (factor, use) not in inputs:
+            source = prefix = factor if factors is None else f"{factor}_by_{measured}"
             if factors is not None:
-                source = f"{factor}_smooth"
-                self._add(f"{factor}_smoothing", 1 / factors)
-                yield helper.make_node("Mul", [factor, f"{factor}_smoothing"], [source], source)
-            inputs[factor] = (f"{factor}_int8", f"{factor}_scale", f"{factor}_zero")
-            yield helper.make_node("DynamicQuantizeLinear", [source], inputs[factor], f"{factor}_int8")
-        values, scale, zero = inputs[factor]
-        use = "product" if factors is None else factor
+                self._add(f"{measured}_smoothing", 1 / factors)
+                yield helper.make_node("Mul", [factor, f"{measured}_smoothing"], [source], source)
+            inputs[factor, use] = (f"{prefix}_int8", f"{prefix}_scale", f"{prefix}_zero")
+            yield helper.make_node("DynamicQuantizeLinear", [source], inputs[factor, use], f"{prefix}_int8")
+        values, scale, zero = inputs[factor, use]
         matrix, scales = self._quantised(weight, use, _pair_sizes, _MOST_PAIR, factors)
         # ONNX Runtime fuses these nodes with DynamicQuantizeLinear.
         sums, result, both = (f"{output}_{name}" for name in ("int32", "float32", "scales"))
