@@ -14,7 +14,7 @@ from keras_transformer.export import ParityError, to_saved_model
 from keras_transformer.export.to_onnx import conversion, graph_traversal, precisions
 from keras_transformer_serving import parity
 from keras_transformer_serving import precisions as thresholds
-from tests.laws.pipelines import embed, recognize_speech
+from tests.laws.pipelines import classify_images, embed, recognize_speech
 
 ALL = ("float32", "float16", "int8")
 LOOP = "generate_greedy.onnx"
@@ -413,13 +413,13 @@ def test_a_non_generating_pipeline_is_exported_in_every_precision(tmp_path):
     assert 0 < np.abs(found - expected).max() < 0.1
 
 
-def test_int8_is_not_fitted_to_noise(tmp_path, monkeypatch):
-    """The channels of noise are not those of speech: fitted to them, int8 wrote other words."""
+def test_int8_is_fitted_to_examples_that_are_like_real_inputs(tmp_path, monkeypatch):
+    """The channels of noise are not those of speech or images: fitted to them, int8 wrote other words."""
     seen = []
     monkeypatch.setattr(conversion, "_write_graph", lambda *arguments: seen.append(len(arguments[5])))
     monkeypatch.setattr(conversion.optimum, "configurations", lambda pipeline: None)
     compare = SimpleNamespace(texts=None, tokenizers=lambda: None)
-    for make in (recognize_speech, embed):
+    for make in (recognize_speech, embed, classify_images):
         with pytest.raises(TypeError):  # nothing is compared
             conversion.write(make(), ("float32", "int8"), tmp_path, {}, compare, print)
-    assert seen == [0, 3]
+    assert seen == [2, 3, 0]
