@@ -156,7 +156,8 @@ def test_a_folder_of_images_becomes_an_image_classifier(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_best_weights_are_restored_and_training_stops_early():
+def test_the_best_weights_are_restored_and_training_stops_early(monkeypatch):
+    monkeypatch.setattr(stopping, "LEAST_UPDATES", 1)
     train = [("one two " * 3, "yes"), ("three four " * 3, "no")] * 8
     recipe = recipes.Classify(
         train,
@@ -239,6 +240,7 @@ def test_training_stops_by_the_score_of_generated_texts(task, monkeypatch):
         return {metrics[0]: next(scores)}
 
     monkeypatch.setattr(pipelines, "evaluate", evaluate)
+    monkeypatch.setattr(stopping, "LEAST_UPDATES", 1)  # so that patience counts these epochs
     options = {**TINY, "epochs": 5, "patience": 2, "max_length": 32, "monitor": metric}
     recipe = recipe_class(toy_examples(task)[:20], toy_examples(task)[:2], **options)
     _, history = recipe.train(verbose=0)
