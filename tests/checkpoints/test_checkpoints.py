@@ -134,21 +134,18 @@ def test_served_embeddings(checkpoints, minilm, embeddings, exports, precision):
     """As precise as docs/int8.md promises; in order of similarity, too."""
     texts, export = list(checkpoints.TEXTS), exports(minilm)
     found = np.asarray(serving.load(export, precision=precision)(texts))
-    assert checkpoints.is_within_limits(
-        (
-            precision,
-            {
-                "largest_difference": np.abs(found - embeddings).max(),
-                "mean_cosine": checkpoints.cosines(found, embeddings).mean(),
-                "smallest_cosine": checkpoints.cosines(found, embeddings).min(),
-            },
-        )
-    )
-    assert checkpoints.rank_correlation(found, embeddings) > 0.99
     answers = [
         each["embedding"] if isinstance(each, dict) else each for each in served(export, precision, texts)
     ]
-    np.testing.assert_allclose(np.asarray(answers), found, atol=1e-2 if precision == "int8" else 1e-3)
+    for vectors in (found, np.asarray(answers)):  # in int8, a vector depends on the others of its batch
+        cosines = checkpoints.cosines(vectors, embeddings)
+        figures = {
+            "largest_difference": np.abs(vectors - embeddings).max(),
+            "mean_cosine": cosines.mean(),
+            "smallest_cosine": cosines.min(),
+        }
+        assert checkpoints.is_within_limits((precision, figures))
+        assert checkpoints.rank_correlation(vectors, embeddings) > 0.99
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ class _Widening:
             for constant in graph.initializer
         }
         self._wide: dict[str, str] = {}  # the names of values in float64, by their names in float32
-        sensitive = _sensitive(model, self._types)
+        sensitive = _sensitive(model, self._types, readers)
         for graph in graph_traversal.graphs(model.graph):  # enclosing graphs first
             casts: dict[str, str] = {}
             changed: list[Any] = []
@@ -178,7 +178,7 @@ def _cast(source: str, target: str, to: int) -> Any:
     return helper.make_node("Cast", [source], [target], f"{target}_cast", to=to)
 
 
-def _sensitive(model: Any, types: dict[str, int]) -> set[str]:
+def _sensitive(model: Any, types: dict[str, int], weight_names: Collection[str]) -> set[str]:
     """Return the outputs of nodes that stay in float32.
 
     They are `_FLOAT32`, squares, the computation of angles, casts from float64, such as of the energies of audio, what
@@ -203,6 +203,9 @@ def _sensitive(model: Any, types: dict[str, int]) -> set[str]:
             if name in producers and name not in sensitive and not graph_traversal.inner(producers[name]):
                 sensitive.update(producers[name].output)
                 remaining.append(producers[name])
+    for node in nodes:
+        if node.op_type == "Log":
+            sensitive |= _spectrogram(node, producers, weight_names)
     constants = {item.name for graph in graph_traversal.graphs(model.graph) for item in graph.initializer}
     return sensitive | _sizes(nodes, types, constants) | _draws(nodes, types)
 
@@ -216,6 +219,20 @@ def _draws(nodes: Sequence[Any], types: Mapping[str, int]) -> set[str]:
         if not graph_traversal.inner(node) and not computed.isdisjoint(node.input):
             computed.update(name for name in node.output if types.get(name) == TensorProto.FLOAT)
     return computed - {"noise", "temperature"}
+
+
+def _spectrogram(logarithm: Any, producers: Mapping[str, Any], weight_names: Collection[str]) -> set[str]:
+    """Return the values that a logarithm is computed from, none if weights are among them: it is not of features."""
+    found: set[str] = set()
+    remaining = [*logarithm.input]
+    while remaining:
+        name = remaining.pop()
+        if name in weight_names or (name in producers and graph_traversal.inner(producers[name])):
+            return set()
+        if name in producers and name not in found:
+            found.update(producers[name].output)
+            remaining += producers[name].input
+    return found if weight_names else set()
 
 
 def _sizes(nodes: Sequence[Any], types: Mapping[str, int], constants: Collection[str]) -> set[str]:

@@ -31,7 +31,7 @@ def to_int8(model: Any, readers: Readers | None = None, examples: Examples = ())
     (SmoothQuant, https://arxiv.org/abs/2211.10438). A product in a loop body has the factors of the product with the
     same matrix before the loop. Without one, and without examples, x is quantised as it is. The first products of
     inputs that are floats, such as audio and images, stay in float: they take little time, and all others build on
-    their outputs.
+    their outputs. So do matrices that are not among the weights of `readers`, such as the filters of a spectrogram.
 
     Processors without VNNI instructions add pairs of products in 16 bits. So the scale of a column is the smallest with
     which no pair of rows can overflow them, whatever x is: sums are the same on all processors, and the largest weight
@@ -107,6 +107,7 @@ class _Quantization:
 
     def __init__(self, model: Any, readers: Readers, examples: Examples) -> None:
         self._graph, self._readers = model.graph, readers
+        self._weights = {*readers}
         self._constants = {
             constant.name: constant
             for subgraph in graph_traversal.graphs(model.graph)
@@ -167,7 +168,13 @@ class _Quantization:
         from onnx import TensorProto
 
         constant = self._constants.get(name)
-        return constant is not None and constant.data_type == TensorProto.FLOAT and len(constant.dims) > 1
+        is_weight = not self._weights or name in self._weights
+        return (
+            is_weight
+            and constant is not None
+            and constant.data_type == TensorProto.FLOAT
+            and len(constant.dims) > 1
+        )
 
     def _product(self, node: Any, inputs: dict[tuple[str, str], tuple[str, ...]]) -> Iterator[Any]:
         """Yield the nodes of a product with a matrix.
