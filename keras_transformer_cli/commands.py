@@ -124,6 +124,11 @@ def _evaluate(options: argparse.Namespace) -> None:
         if not other.generates:
             _show_metrics(other, options)
             return
+    check(
+        options.label_separator is None,
+        "be None for a pipeline that generates",
+        label_separator=options.label_separator,
+    )
     options.metrics = options.metrics or ["bleu", "chrf"]
     pipelines.scorers(options.metrics)
     if options.data is None:
@@ -152,7 +157,13 @@ def _show_metrics(pipeline: Any, options: argparse.Namespace) -> None:
         value = getattr(options, option)
         check(value is None, f"be None for a {name}", **{option: value})
     with renamed(paths="data"):
-        metrics = evaluation.evaluate(pipeline, options.data, columns=options.columns, format=options.format)
+        metrics = evaluation.evaluate(
+            pipeline,
+            options.data,
+            columns=options.columns,
+            format=options.format,
+            label_separator=options.label_separator,
+        )
     width = max(map(len, metrics))
     for metric, value in metrics.items():
         say(f"{metric:{width}} {value:.4g}")
@@ -312,6 +323,11 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
         help="their columns, by default as for train summarize, or as for the task of the pipeline",
     )
     evaluate.add_argument("--format", choices=FORMAT_NAMES, help="their format; default: by their suffixes")
+    evaluate.add_argument(
+        "--label-separator",
+        metavar="TEXT",
+        help="what separates the labels of a text, for classifiers of several labels",
+    )
     evaluate.add_argument(
         "--metrics",
         nargs="+",

@@ -205,6 +205,11 @@ class ClassifyOptions(TableOptions):
         '"balanced" to weight classes by their inverse frequency if the largest is over 1.5 times as frequent as '
         'the smallest, or "none". Classes with one or two examples keep the weight 1.',
     )
+    label_separator: str | None = option(
+        None,
+        "What separates the labels of a text that may have several, such as a comma; alone, it stands for no label. "
+        "The classifier then decides each label by itself. By default each example has one label.",
+    )
     image_size: int = option(64, "The height and width that images are resized to.")
     patch_size: int | None = option(
         None,

@@ -10,13 +10,15 @@ from keras_transformer_cli import commands
 from keras_transformer_options.arguments import ArgumentError
 
 
-def fake(name, answer):
+def fake(name, answer, problem_type=None):
     """A pipeline of a class of this name."""
 
     def call(self, *columns, **_):
         return answer(*columns)
 
-    return type(name, (), {"__call__": call, "generates": False})()
+    model = types.SimpleNamespace(problem_type=problem_type)
+    attributes = {"__call__": call, "generates": False, "labels": ["no", "yes"], "model": model}
+    return type(name, (), attributes)()
 
 
 def table(path, rows):
@@ -38,6 +40,24 @@ def test_classifications_have_accuracy_and_f1(reviews):
     # F1 of "yes": precision 2/3, recall 1; of "no": precision 1, recall 1/2.
     assert metrics["accuracy"] == 0.75
     assert metrics["macro_f1"] == pytest.approx((0.8 + 2 / 3) / 2)
+
+
+def test_several_labels_need_their_separator(tmp_path):
+    path = table(tmp_path / "reviews.tsv", [("good", "yes;no"), ("bad", "no"), ("odd", ";")])
+    several = fake(
+        "TextClassification",
+        lambda texts: [{"good": ["no", "yes"], "bad": ["yes"], "odd": []}[text] for text in texts],
+        "multi_label_classification",
+    )
+    metrics = recipes.evaluate(several, [path], label_separator=";")
+    assert metrics["accuracy"] == pytest.approx(2 / 3)
+    assert metrics["macro_f1"] == pytest.approx(2 / 3)  # of each label: precision or recall 1/2, the other 1
+    with pytest.raises(ArgumentError, match="`label_separator` must be what separates .* Received: .*None"):
+        recipes.evaluate(several, [path])
+    with pytest.raises(ArgumentError, match="`label_separator` must be None for a pipeline of one label"):
+        recipes.evaluate(classifier(), [path], label_separator=";")
+    with pytest.raises(ArgumentError, match="must be a classifier, not a regression"):
+        recipes.evaluate(fake("TextClassification", list, "regression"), [path])
 
 
 def test_answers_have_exact_match_and_tags_an_accuracy(tmp_path):

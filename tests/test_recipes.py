@@ -441,13 +441,13 @@ def test_a_language_model_learns_to_answer_prompts(tmp_path):
 
 
 class Labelled:
-    """The parts of a pipeline that class weights and metrics need; it answers with the first label."""
+    """The parts of a pipeline that class weights and metrics need; by default it answers with the first label."""
 
-    def __init__(self, *labels):
-        self.labels = labels
+    def __init__(self, *labels, answer=None):
+        self.labels, self.answer = labels, answer or (lambda text: labels[0])
 
     def __call__(self, texts):
-        return [self.labels[0] for _ in texts]
+        return [self.answer(text) for text in texts]
 
 
 def labelled(**counts):
@@ -510,6 +510,37 @@ def test_labels_become_strings_or_integers(tmp_path):
     with pytest.raises(ValueError, match="`labels` must have labels"):
         pipelines.classification.check_labels([0, None], 2)
     assert pipelines.classification.check_labels(np.array([True, False]), 2) == [1, 0]
+
+
+def test_texts_may_have_several_labels(tmp_path, capsys):
+    file = tmp_path / "reviews.csv"
+    labels = {
+        "good food": "food",
+        "bad waiters": "service",
+        "good food, bad waiters": "service , food",
+        "hm": ",",
+    }
+    file.write_text("".join(f'"{text} {i}","{label}"\n' for text, label in labels.items() for i in range(6)))
+    options = {"vocabulary_size": 60, "epochs": 1, "layers": 1, "model_dim": 8, "heads": 2, "hidden_dim": 8}
+    recipe = recipes.Classify(file, label_separator=",", validation=0.25, **options)
+    assert {example[-1] for example in recipe.splits.train} == {
+        (),
+        ("food",),
+        ("service",),
+        ("food", "service"),
+    }
+    pipeline, history = recipe.train(verbose=0)
+    assert pipeline.model.problem_type == "multi_label_classification"
+    assert 0 <= history.history["val_accuracy"][0] <= 1
+    answers = {
+        text: [name for name in ("food", "service") if name in label] for text, label in labels.items()
+    }
+    pipeline = Labelled("food", "service", answer=lambda text: answers[text[:-2]])
+    metrics = recipe.evaluate(pipeline, recipe.splits.train)
+    assert metrics["accuracy"] == metrics["macro_f1"] == 1.0
+    assert {row["reference"] for row in metrics["examples"]} <= {"", "food", "service", "food, service"}
+    with pytest.raises(ValueError, match="`label_separator` must be None for images"):
+        recipes.Classify(tmp_path, label_separator=",").splits  # noqa: B018
 
 
 def test_classes_without_examples_remain_in_the_metrics(caplog):

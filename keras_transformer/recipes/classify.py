@@ -17,10 +17,11 @@ from keras_transformer.recipes import images, scores
 from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
-from keras_transformer_options.arguments import ArgumentError
+from keras_transformer_options.arguments import ArgumentError, check
 from keras_transformer_options.tasks import VIT_SIZES, ClassifyOptions
 
 _UNEQUAL, _FEW = 1.5, 3
+_SEVERAL = "multi_label_classification"
 _LOGGER = logging.getLogger("keras_transformer")
 
 
@@ -29,6 +30,7 @@ class Classify(ClassifyOptions, Recipe):
 
     Examples are (text, label), (text, second text, label) or (image, label). Images are read from a folder with one
     folder of images for each class. Labels are strings, whose surrounding spaces are removed, integers or booleans.
+    With `label_separator`, a label is a string of several, such as "food, service".
 
     The options are the fields of `ClassifyOptions` and of its base classes in `keras_transformer_options`.
 
@@ -43,18 +45,36 @@ class Classify(ClassifyOptions, Recipe):
     def read(self, paths: Any) -> Sequence[tuple[Any, ...]]:
         """Read labelled texts from files, or labelled images from a folder of folders."""
         if os.path.isdir(paths[0]):
+            check(self.label_separator is None, "be None for images", label_separator=self.label_separator)
             return images.read(pathlib.Path(paths[0]), self.image_size)
         return read_rows(self, paths)
 
     def _examples(self, field: str) -> Any:
-        """Return the examples of a field, with labels that are strings without spaces around them, or integers."""
+        """Return the examples of a field, with labels as `labelled` returns them."""
         examples = super()._examples(field)
-        if examples is None:
-            return None
-        labels = plain_labels(field, (example[-1] for example in examples))
-        if any(isinstance(label, str) for label in labels):
+        return None if examples is None else self.labelled(examples, field)
+
+    def labelled(self, examples: Sequence[tuple[Any, ...]], argument: str = "data") -> list[tuple[Any, ...]]:
+        """Return examples whose labels are strings without spaces around them, or integers; or tuples of strings.
+
+        Args:
+            examples: the examples.
+            argument: the name of their argument, for error messages.
+
+        Raises:
+            ValueError: if a label is missing, or of another type.
+        """
+        labels: list[Any] = plain_labels(argument, (example[-1] for example in examples))
+        if self.label_separator is not None or any(isinstance(label, str) for label in labels):
             labels = [str(label).strip() for label in labels]
+        if self.label_separator is not None:
+            parts = (map(str.strip, label.split(self.label_separator)) for label in labels)
+            labels = [tuple(sorted(set(filter(None, each)), key=scores.label_order)) for each in parts]
         return [(*example[:-1], label) for example, label in zip(examples, labels, strict=True)]
+
+    def _labels_of(self, example: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the label of an example, or its labels."""
+        return example[-1:] if self.label_separator is None else example[-1]
 
     def load_dataset(self) -> tuple[Any, Any, Any]:
         """Load the train, validation and test examples of the public dataset."""
@@ -69,11 +89,13 @@ class Classify(ClassifyOptions, Recipe):
         """Hold out a fraction of the examples of each class; equal texts or images stay together."""
         key = None if isinstance(examples[0][0], str) else lambda example: example[0].tobytes()
         splits = data.split(examples, self.validation, self.seed, key=key, strata=lambda example: example[-1])
-        return scores.keep_every_label(*splits, lambda example: example[-1:])
+        return scores.keep_every_label(*splits, self._labels_of)
 
     def new_pipeline(self, train: Sequence[tuple[Any, ...]]) -> Any:
         """Create a classifier: a BERT encoder with mean pooling for texts, or a ViT for images."""
-        labels = sorted({example[-1] for example in train}, key=scores.label_order)
+        labels = sorted(
+            {label for example in train for label in self._labels_of(example)}, key=scores.label_order
+        )
         if len(labels) < 2:
             raise ArgumentError(
                 "{data} must have at least two classes. Received: the labels {labels!s}", labels=labels
@@ -92,12 +114,22 @@ class Classify(ClassifyOptions, Recipe):
             tokenizer = self.new_tokenizer(text for example in train for text in example[:-1])
             encoder = new_encoder(self, tokenizer)
         pooling = "mean" if encoder.pooler is None else "pooler"
-        model = models.SequenceClassifier(encoder, len(labels), pooling, dtype=self.precision)
+        problem_type = None if self.label_separator is None else _SEVERAL
+        model = models.SequenceClassifier(
+            encoder, len(labels), pooling, problem_type=problem_type, dtype=self.precision
+        )
         return pipelines.TextClassification(model, tokenizer, labels, long_texts="window")
 
     def batches(self, examples: Sequence[tuple[Any, ...]], pipeline: Any, shuffle: bool) -> Any:
         """Return batches of texts, pairs of texts or images, and labels."""
-        labels = scores.class_ids([example[-1] for example in examples], pipeline.labels)
+        labels = scores.class_ids(
+            [label for each in examples for label in self._labels_of(each)], pipeline.labels
+        )
+        if self.label_separator is not None:
+            rows = np.repeat(range(len(examples)), [len(example[-1]) for example in examples])
+            several = np.zeros((len(examples), len(pipeline.labels)), "int32")
+            several[rows, labels] = 1
+            labels = several
         if isinstance(pipeline, pipelines.ImageClassification):
             return images.batches(self, examples, labels, shuffle)
         texts = [example[0] if len(example) == 2 else example[:2] for example in examples]
@@ -110,15 +142,20 @@ class Classify(ClassifyOptions, Recipe):
         )
 
     def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
-        """Return cross-entropy and accuracy."""
-        del pipeline
+        """Return cross-entropy and accuracy, of several labels those of each."""
+        if pipeline.model.problem_type == _SEVERAL:
+            accuracy = keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)  # of logits
+            return keras.losses.BinaryCrossentropy(from_logits=True), [accuracy]
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
 
     def class_weight(self, pipeline: Any) -> dict[int, float] | None:
         """Return the inverse frequency of each class, with a mean of 1 over the examples.
 
         Classes with one or two examples, often a header or a misspelt label, cause a warning and have the weight 1.
+        Several labels of an example are not weighted.
         """
+        if self.label_separator is not None:
+            return None
         counts = collections.Counter(example[-1] for example in self.splits.train)
         rare = [label for label in pipeline.labels if counts[label] < _FEW]
         common = {label: count for label, count in counts.items() if label not in rare}
@@ -144,8 +181,8 @@ class Classify(ClassifyOptions, Recipe):
         }
 
     def evaluate(self, pipeline: Any, examples: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-        """Return accuracy, macro F1, the F1 of each class, and examples."""
-        references = [example[-1] for example in examples]
+        """Return accuracy, macro F1, the F1 of each class, and examples; several labels are right if all are."""
+        references = [self._labels_of(example) for example in examples]
         if isinstance(pipeline, pipelines.ImageClassification):
             answers = pipeline(np.stack([example[0] for example in examples]))
             inputs = [
@@ -155,11 +192,19 @@ class Classify(ClassifyOptions, Recipe):
         else:
             answers = pipeline(*map(list, zip(*(example[:-1] for example in examples), strict=True)))
             inputs = [" ⇥ ".join(example[:-1]) for example in examples]
+        answers = [(answer,) if self.label_separator is None else tuple(answer) for answer in answers]
         rows = [
-            {"input": input_, "reference": reference, "answer": answer}
+            {"input": input_, "reference": self._shown(reference), "answer": self._shown(answer)}
             for input_, reference, answer in zip(inputs, references, answers, strict=True)
         ]
-        if missing := [str(label) for label in pipeline.labels if label not in references]:
+        present = {label for reference in references for label in reference}
+        if missing := [str(label) for label in pipeline.labels if label not in present]:
             _LOGGER.warning("Classes without an example to evaluate on: %s", ", ".join(missing))
         metrics = scores.classification(references, answers, pipeline.labels)
         return {**metrics, "examples": scores.wrong_first(rows)}
+
+    def _shown(self, labels: tuple[Any, ...]) -> Any:
+        """Return a label, or several as in the examples."""
+        if self.label_separator is None:
+            return labels[0]
+        return f"{self.label_separator} ".join(sorted(labels, key=scores.label_order))

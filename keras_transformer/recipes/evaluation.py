@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer import data
-from keras_transformer_options.arguments import ArgumentError
+from keras_transformer_options.arguments import ArgumentError, check
 from keras_transformer_options.base import TASKS
 from keras_transformer_serving.closeness import rank_correlation
 
@@ -59,8 +59,19 @@ def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, f
         options["sample_rate"] = pipeline.model.sample_rate
     if name == "ImageClassification":
         options["image_size"] = pipeline.model.image_size[0]
+    problem_type = getattr(pipeline.model, "problem_type", None)  # of classifiers
+    check(problem_type != "regression", "be a classifier, not a regression", pipeline=name)
+    several = problem_type == "multi_label_classification"
+    check(
+        several == ("label_separator" in options),
+        "be what separates the labels of a text" if several else "be None for a pipeline of one label",
+        label_separator=options.get("label_separator"),
+    )
     recipe: Any = recipe_class(data=paths, **options)
-    with_examples = recipe.evaluate(pipeline, recipe.read(recipe.as_paths(paths)))
+    examples = recipe.read(recipe.as_paths(paths))
+    if name.endswith("Classification") and name != "TokenClassification":
+        examples = recipe.labelled(examples)
+    with_examples = recipe.evaluate(pipeline, examples)
     return {metric: value for metric, value in with_examples.items() if isinstance(value, float)}
 
 

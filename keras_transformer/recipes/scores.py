@@ -1,6 +1,7 @@
 """Metrics of classifiers, rerankers, extractive question answering and speech recognition."""
 
 import collections
+import itertools
 import re
 import string
 from collections.abc import Callable, Iterable, Sequence
@@ -79,17 +80,27 @@ def ranking(queries: Sequence[str], relevant: Sequence[bool], scores: Sequence[f
 
 
 def classification(
-    references: Sequence[Any], answers: Sequence[Any], labels: Sequence[Any] = ()
+    references: Sequence[Sequence[Any]], answers: Sequence[Sequence[Any]], labels: Sequence[Any] = ()
 ) -> dict[str, Any]:
     """Return the accuracy, the F1 of each class and their mean.
 
-    The F1 of a class is 2 TP / (2 TP + FP + FN). It is None for classes of `labels` that occur in neither list, which
-    the mean excludes.
+    An answer is accurate if it has exactly the labels of its reference. The F1 of a class is 2 TP / (2 TP + FP + FN).
+    It is None for classes of `labels` that occur in neither list, which the mean excludes.
+
+    Args:
+        references: the label of each example, or its labels.
+        answers: the predicted labels.
+        labels: the classes.
     """
-    correct = collections.Counter(
-        reference for reference, answer in zip(references, answers, strict=True) if reference == answer
+    pairs = [(set(reference), set(answer)) for reference, answer in zip(references, answers, strict=True)]
+    correct, expected, answered = (
+        collections.Counter(itertools.chain.from_iterable(each))
+        for each in (
+            (reference & answer for reference, answer in pairs),
+            (reference for reference, _ in pairs),
+            (answer for _, answer in pairs),
+        )
     )
-    expected, answered = collections.Counter(references), collections.Counter(answers)
     counts = expected + answered
     f1 = {
         str(label): 2 * correct[label] / counts[label] if counts[label] else None
@@ -97,8 +108,8 @@ def classification(
     }
     known = [value for value in f1.values() if value is not None]
     return {
-        "accuracy": correct.total() / len(references),
-        "macro_f1": sum(known) / len(known),
+        "accuracy": sum(reference == answer for reference, answer in pairs) / len(pairs),
+        "macro_f1": sum(known) / max(len(known), 1),
         "f1": f1,
         "num_examples": len(references),
     }

@@ -72,7 +72,7 @@ class Tag(TagOptions, Recipe):
         references = [list(tags) for _, tags in examples]
         answers = [_tags(words, tagged) for (words, _), tagged in zip(examples, pipeline(texts), strict=True)]
         flat = [[tag for tags in sentences for tag in tags] for sentences in (references, answers)]
-        metrics = scores.classification(*flat)
+        metrics = scores.classification(*([(tag,) for tag in tags] for tags in flat))
         if any(tag.startswith("B-") for tag in flat[0]):
             metrics |= scores.entities(references, answers)
         rows = [
