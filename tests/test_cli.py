@@ -391,7 +391,7 @@ def test_a_signal_saves_and_evaluates_the_model_and_prints_how_to_resume(
 def test_quickstart_prints_how_to_serve(monkeypatch, tmp_path, capfd):
     called = []
 
-    def quickstart(*arguments):
+    def quickstart(*arguments, **_):
         os.write(
             2, b"normalizer.cc(51) LOG(INFO) precompiled_charsmap is empty. use identity normalization.\n"
         )

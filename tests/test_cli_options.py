@@ -111,7 +111,7 @@ def files(tmp_path_factory):
 def test_data_and_training_errors_name_options(files, arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(files)
     assert commands.main(["train", *arguments, "--output", "run"]) == 2
-    (message,) = capsys.readouterr().err.splitlines()
+    *_, message = capsys.readouterr().err.splitlines()  # after warnings
     for word in words:
         assert word in message
     for name in ("paths", "pairs", "texts", "on_error", "max_length", "folder", "num_heads"):

@@ -142,6 +142,8 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
     sizes: dict[str, int] = {}
     for name, values in named.items():
         spec = specs[name]
+        if any(other.endswith("positions") and specs[other].axes == spec.axes for other in named):
+            spec = spec._replace(max_length=None)  # several sequences may be packed in a row
         _check_tensor(name, values, spec, sizes)
         if (known := known_values(values)) is None:
             continue

@@ -110,7 +110,7 @@ def test_texts_longer_than_the_original_length_need_long_factors():
     assert_equal_until_the_end(model, ids, expected["long_greedy"])
     with pytest.raises(ValueError, match="supported by Phi3ForCausalLM.*use_long_factors"):
         interop.to_hugging_face(model, "phi3", "phi3")
-    with pytest.raises(ValueError, match="at most 32 positions"):
+    with pytest.raises(ValueError, match="at most max_length=32 long"):
         short(expected["long_ids"])
 
 

@@ -166,7 +166,7 @@ def test_a_frozen_encoder_stays_frozen_below_a_new_head(tmp_path):
 
 
 def test_a_model_created_frozen_is_frozen_in_another():
-    model = models.MaskedLanguageModel(bert(trainable=False))
+    model = models.MaskedLanguageModel(bert(trainable=False), name="masked_language_model")
     own = {"masked_language_model", "transform", "norm"}
     assert {weight.path.partition("/")[0] for weight in model.trainable_weights} == own
     assert keras.Sequential([models.MaskedLanguageModel(bert(), trainable=False)]).trainable_weights == []

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -293,7 +294,7 @@ def lock_holder(path: str | os.PathLike[str]) -> str:
         return "another process"
 
 
-def _lock(path: pathlib.Path) -> BinaryIO:
+def _lock(path: pathlib.Path) -> io.FileIO:
     """Create a folder with a locked file, and return the file; closing it unlocks it."""
     import fcntl  # absent on Windows, where exports are only read
 
@@ -312,15 +313,15 @@ def _lock(path: pathlib.Path) -> BinaryIO:
         if path.is_symlink():
             raise NotADirectoryError(f"`{path}` must be a folder. Remove it. Received: a symbolic link")
         try:
-            file = open(path / LOCK, "ab")  # noqa: SIM115
+            file = open(path / LOCK, "ab", buffering=0)  # noqa: SIM115
         except FileNotFoundError:  # the process before has just removed the folder
             continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path / LOCK)):
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {platform.node()}".encode())
-                file.flush()
+                with contextlib.suppress(OSError):  # on a full disk the file is empty
+                    file.truncate(0)
+                    file.write(f"process {os.getpid()} on {platform.node()}".encode())
                 return file
         except BlockingIOError as error:
             file.close()
@@ -330,4 +331,7 @@ def _lock(path: pathlib.Path) -> BinaryIO:
             ) from error
         except FileNotFoundError:  # the process before has just removed the file
             pass
+        except BaseException:
+            file.close()
+            raise
         file.close()

@@ -130,7 +130,7 @@ invalid(BERT.from_size, {}, must("be one of", name="huge"), name="BERT.from_size
 invalid(
     lambda **inputs: bert()(inputs),
     {},
-    ({"token_ids": np.ones((1, 10), int)}, "`inputs` must be at most max_length=9 long. Received: "),
+    ({"token_ids": np.ones((1, 10), int)}, "`token_ids` must be at most max_length=9 long. Received: "),
     name="BERT call",
 )
 invalid(
@@ -333,10 +333,10 @@ invalid(
 invalid(
     lambda nodes, **edges: GAT(**GRAPH)({"nodes": nodes, **edges}),
     {"nodes": NODES, "edges": EDGES},
-    ({"nodes": NODES[..., :4]}, "`nodes` must be …num_features=5… Received: …(1, 6, 4)"),
+    ({"nodes": NODES[..., :4]}, "`nodes` must be numbers of shape (B, T, 5)… Received: …(1, 6, 4)"),
     ({"nodes": NODES[0]}, "`nodes` must be … Received: …(6, 5)"),
     ({"edges": EDGES[0]}, "`edges` must be … Received: …5, 2"),
-    ({"edges": EDGES * 1.0}, "`edges` must be integers … Received: …float"),
+    ({"edges": EDGES + 0.5}, "`edges` must be integers. Received: 0.5"),
     name="GAT call",
 )
 invalid(
@@ -365,14 +365,13 @@ for head in (
         name="head of nothing",
         error=TypeError,
     )
-OF_PAIRS = "`pairs` must be integers (B, P, 2). Received: pairs="
 invalid(
     lambda **pairs: LinkPredictor(GAT(**GRAPH))({"nodes": NODES, "edges": EDGES, **pairs}),
     {},
-    ({}, OF_PAIRS + "None"),
-    ({"pairs": EDGES[0]}, OF_PAIRS + "(5, 2)"),
-    ({"pairs": EDGES + 6}, "`pairs` must be nodes in [0, 6). Received: pairs=[6]"),
-    ({"pairs": EDGES - 1}, "`pairs` must be nodes in [0, 6). Received: pairs=[-1]"),
+    ({}, "`inputs` must have ['nodes', 'pairs'] … Received: the keys ['edges', 'nodes']"),
+    ({"pairs": EDGES[0]}, "`pairs` must be integers of shape (B, P, 2), B = 1. Received: pairs.shape=(5, 2)"),
+    ({"pairs": EDGES + 6}, "`pairs` must be in [0, 6). Received: 6 at index [0, 0, 0]"),
+    ({"pairs": EDGES - 1}, "`pairs` must be in [0, 6). Received: -1 at index [0, 0, 0]"),
     name="LinkPredictor call",
 )
 
@@ -481,7 +480,7 @@ invalid(
     ({"audio": AUDIO, "target_ids": 12 * TARGETS}, "`target_ids` must be in [0, 12). Received: 12 at row 0"),
     (
         {"audio": AUDIO, "target_ids": np.ones((2, 7), int)},
-        "`inputs` must be at most max_length=6 long. Received: ",
+        "`target_ids` must be at most max_length=6 long. Received: ",
     ),
     name="Whisper call",
 )
