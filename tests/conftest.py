@@ -3,6 +3,7 @@ import gc
 import io
 import os
 import pathlib
+import signal
 import sys
 
 import hypothesis
@@ -312,3 +313,11 @@ def quick(exported, monkeypatch):
         return model
 
     monkeypatch.setattr(conversion, "convert", convert)
+
+
+@pytest.fixture
+def interrupts_are_handled():
+    """Handle SIGINT as in a terminal; a program in the background may ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

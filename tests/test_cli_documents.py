@@ -274,6 +274,7 @@ def test_invalid_lines_are_skipped_or_returned(predict):
     assert "`--on-error` must be raise for a file that is one document. Received: skip" in error
 
 
+@pytest.mark.usefixtures("interrupts_are_handled")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_command_leaves_no_output(monkeypatch, tmp_path, number):
     def interrupt(texts):

@@ -12,6 +12,7 @@ from keras_transformer.training import LabelSmoothedCrossentropy
 
 pytestmark = [
     pytest.mark.backend_neutral,
+    pytest.mark.usefixtures("interrupts_are_handled"),
     pytest.mark.skipif(
         keras.backend.backend() != "jax", reason="only on JAX, Keras takes the weights out of the model"
     ),
@@ -55,14 +56,6 @@ def fail():
 
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
-
-
-@pytest.fixture(autouse=True)
-def interrupts_are_handled():
-    """Handle SIGINT as in a terminal; a program in the background may ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
