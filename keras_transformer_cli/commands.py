@@ -118,11 +118,13 @@ def _evaluate(options: argparse.Namespace) -> None:
     from keras_transformer import data, pipelines
     from keras_transformer.recipes.translate import translation_data
 
-    if not is_bundle(pathlib.Path(options.path)):
+    if is_bundle(pathlib.Path(options.path)):
+        pipeline = generation.load(options.path)
+    else:
         with quiet_start():
-            other = pipelines.load(options.path)
-        if not other.generates:
-            _show_metrics(other, options)
+            pipeline = pipelines.load(options.path)
+        if not pipeline.generates:
+            _show_metrics(pipeline, options)
             return
     check(
         options.label_separator is None,
@@ -136,10 +138,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     else:
         with renamed(paths="data"):
             test = data.read_summaries(options.data, options.columns, format=options.format)
-    pipeline = functools.partial(
-        generation.load(options.path), **prediction.of_long_texts(options.long_texts)
-    )
-    _show_scores(pipelines.evaluate(pipeline, test, metrics=options.metrics), options.metrics)
+    answer = functools.partial(pipeline, **prediction.of_long_texts(options.long_texts))
+    _show_scores(pipelines.evaluate(answer, test, metrics=options.metrics), options.metrics)
 
 
 def _show_metrics(pipeline: Any, options: argparse.Namespace) -> None:

@@ -192,14 +192,13 @@ def _predict(options: argparse.Namespace) -> None:
             raise errors[0]  # of the options, not of a line
     if errors:
         done = "skips" if options.on_error == "skip" else "returns errors for"
-        percentage = f"{len(errors) / len(lines):.1%}".replace("%", " %")
         _LOGGER.warning(
-            "predict %s %d of %d %ss (%s). The first: %s",
+            "predict %s %d of %d %ss (%.1f %%). The first: %s",
             done,
             len(errors),
             len(lines),
             unit,
-            percentage,
+            100 * len(errors) / len(lines),
             errors[0],
         )
 

@@ -20,9 +20,8 @@ def quiet_start() -> Iterator[None]:
     Use it as a decorator for commands that create several TF.Text tokenizers, for each of which SentencePiece logs a
     line. The environment variable TF_CPP_MIN_LOG_LEVEL=0 shows all lines.
     """
-    os.environ.setdefault(
-        "TF_CPP_MIN_LOG_LEVEL", "3"
-    )  # errors too, such as of missing instructions of the processor
+    # Errors too: one says that the processor lacks instructions, another that there is no GPU.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0":
         yield
         return

@@ -28,11 +28,8 @@ from keras_transformer_options.malformed import Malformed
 _FILES: dict[str, Any] = {"nargs": "+", "metavar": "FILE", "type": pathlib.Path}
 _MAX_CHECKED = 20  # files whose first rows are read
 _DELIMITERS = "|\t;"
-_SENTENCE_PIECE = (
-    "unigram",
-    "bpe",
-    "character",
-)  # the types of tokenizers that normalize texts as they are told
+# The types of tokenizers of SentencePiece, which have a normalization rule.
+SENTENCE_PIECE, CHARACTERS = ("unigram", "bpe"), ("character",)
 
 Normalization = Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
 """The normalization rules of SentencePiece."""
@@ -200,9 +197,10 @@ class TaskOptions:
             check(self.revision is None, "be None without {from_}", revision=self.revision)
             check_one_of(sorted(self.model_sizes), model_size=self.model_size or "tiny")
             tokenizer = self.tokenizer or (*self.tokenizers, None)[0]
+            normalizing = (*SENTENCE_PIECE, *CHARACTERS)
             check(
-                self.normalization is None or tokenizer in _SENTENCE_PIECE,
-                f"be None for a {{tokenizer}} that is not one of {_SENTENCE_PIECE}",
+                self.normalization is None or tokenizer in normalizing,
+                f"be None for a {{tokenizer}} that is not one of {normalizing}",
                 normalization=self.normalization,
             )
         else:

@@ -14,15 +14,21 @@ from keras_transformer_options.arguments import (
     check_one_of,
     check_positive_finite,
 )
+from keras_transformer_options.base import (
+    CHARACTERS,
+    SENTENCE_PIECE,
+    Normalization,
+    TableOptions,
+    TaskOptions,
+    option,
+)
 from keras_transformer_options.base import TASKS as TASKS
-from keras_transformer_options.base import Normalization, TableOptions, TaskOptions, option
 from keras_transformer_options.examples import FileFormat
 from keras_transformer_options.files import checked_paths
 from keras_transformer_options.summaries import SUMMARY_COLUMNS
 
 # The types of tokenizers, sizes of models and languages, as named in options.
-SENTENCE_PIECE, WORD_PIECE, CHARACTERS = ("unigram", "bpe"), ("wordpiece",), ("character",)
-BYTE_PAIR, BYTES = ("byte-bpe",), ("byte",)
+WORD_PIECE, BYTE_PAIR, BYTES = ("wordpiece",), ("byte-bpe",), ("byte",)
 BERT_SIZES = ("tiny", "mini", "small", "medium", "base", "large")
 VIT_SIZES = ("ti16", "s16", "b16", "b32", "l16", "h14")
 GPT_SIZES = ("gpt", "gpt2", "gpt2_medium", "gpt2_large", "gpt2_xl")
@@ -209,6 +215,7 @@ class ClassifyOptions(TableOptions):
         None,
         "What separates the labels of a text that may have several, such as a comma; alone, it stands for no label. "
         "The classifier then decides each label by itself. By default each example has one label.",
+        metavar="TEXT",
     )
     image_size: int = option(64, "The height and width that images are resized to.")
     patch_size: int | None = option(
@@ -231,11 +238,26 @@ class ClassifyOptions(TableOptions):
         """The number of columns of a labelled text, or of a pair of texts with its label."""
         return (2, 3)
 
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        separator = self.label_separator
+        if separator is not None:
+            is_valid = isinstance(separator, str) and separator != ""
+            check(is_valid, "be a string of at least one character", label_separator=separator)
+            check(self.dataset is None, "be None with {dataset}", label_separator=separator)
+
+    def check_one_label_of_images(self, are_images: bool) -> None:
+        """Raise a ValueError if images are to have several labels."""
+        is_valid = self.label_separator is None or not are_images
+        check(is_valid, "be None for images", label_separator=self.label_separator)
+
     def check_paths(self, paths: Sequence[Any], argument: str) -> None:
         """Check that a folder has images, or check the first rows of files."""
         if not os.path.isdir(paths[0]):
             super().check_paths(paths, argument)
             return
+        self.check_one_label_of_images(True)
         next(image_files(paths[0], argument))
 
 

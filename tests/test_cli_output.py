@@ -1,4 +1,4 @@
-"""What commands print: progress, colours, start-up lines, and errors of the system."""
+"""What commands print: progress, colours, start-up lines, and errors of the operating system."""
 
 import contextlib
 import os

@@ -81,16 +81,15 @@ def test_embeddings_have_spearmans_correlation(tmp_path):
     embedding = fake(
         "Embedding", lambda texts: np.array([[np.cos(angles[t]), 2 * np.sin(angles[t])] for t in texts])
     )
-    rows = [
-        ("a", "b", "3"),
-        ("a", "c", "5"),
-        ("a", "d", "1"),
-    ]  # the ranks 2, 3, 1 of similarities, 3, 2, 1 of cosines
+    # The ranks of similarities are 2, 3, 1, those of cosines 3, 2, 1.
+    rows = [("a", "b", "3"), ("a", "c", "5"), ("a", "d", "1")]
     assert recipes.evaluate(embedding, [table(tmp_path / "pairs.tsv", rows)]) == {
         "spearman": pytest.approx(0.5)
     }
     with pytest.raises(ArgumentError, match="`data` must have a number, the similarity, .*Received: 'much'"):
         recipes.evaluate(embedding, [table(tmp_path / "words.tsv", [("a", "b", "much")])])
+    with pytest.raises(ArgumentError, match="`label_separator` must be None for the files of a Embedding"):
+        recipes.evaluate(embedding, [table(tmp_path / "pairs.tsv", rows)], label_separator=",")
 
 
 def test_the_command_prints_the_metrics(reviews, tmp_path, monkeypatch, capsys):

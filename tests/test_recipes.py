@@ -1,3 +1,4 @@
+import collections
 import dataclasses
 import html.parser
 import json
@@ -539,8 +540,19 @@ def test_texts_may_have_several_labels(tmp_path, capsys):
     metrics = recipe.evaluate(pipeline, recipe.splits.train)
     assert metrics["accuracy"] == metrics["macro_f1"] == 1.0
     assert {row["reference"] for row in metrics["examples"]} <= {"", "food", "service", "food, service"}
-    with pytest.raises(ValueError, match="`label_separator` must be None for images"):
-        recipes.Classify(tmp_path, label_separator=",").splits  # noqa: B018
+    for images in (tmp_path, [(np.zeros((8, 8, 3), "uint8"), "food")] * 4):
+        with pytest.raises(ValueError, match="`label_separator` must be None for images"):
+            recipes.Classify(images, label_separator=",").splits  # noqa: B018
+    with pytest.raises(ValueError, match="`label_separator` must be a string of at least one character"):
+        recipes.Classify(file, label_separator="")
+    with pytest.raises(ValueError, match="`label_separator` must be None with `dataset`"):
+        recipes.Classify(dataset="sst2", label_separator=",")
+
+
+def test_examples_of_every_class_are_held_out():
+    splits = recipes.Classify(labelled(x=60, y=10, z=1), validation=0.2).splits
+    counts = collections.Counter(label for _, label in splits.validation)
+    assert counts == {"x": 12, "y": 2}  # z has one, which is for training
 
 
 def test_classes_without_examples_remain_in_the_metrics(caplog):

@@ -32,7 +32,6 @@ def split(
         seed: the seed of the split.
         key: a function from an example to its source; by default the first item of a tuple or list, otherwise the
             example. For questions, `key=lambda question: question.context` holds out whole contexts.
-
         strata: a function from an example to its class, to hold out the fraction `share` of each class: at least one
             source of a class with two or more. By default the fraction is that of all sources.
 

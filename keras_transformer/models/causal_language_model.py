@@ -90,7 +90,7 @@ class CausalLanguageModel(CachedDecoding):
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name."""
         return {
-            "token_ids": InputSpec(self.vocabulary_size, max_length=self.max_length),
+            "token_ids": InputSpec(self.vocabulary_size, max_length=self.max_length, positions="positions"),
             "padding_mask": InputSpec(2, required=False, exported=self.pad_id is None, dtype="bool"),
             "segment_ids": InputSpec(None, required=False),
             "positions": InputSpec(self.max_length, required=False),

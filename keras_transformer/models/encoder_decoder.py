@@ -134,8 +134,12 @@ class EncoderDecoder(CachedDecoding):
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name."""
         return {
-            "source_ids": InputSpec(self.vocabulary_size, ("B", "S"), max_length=self.max_length),
-            "target_ids": InputSpec(self.vocabulary_size, max_length=self.max_length),
+            "source_ids": InputSpec(
+                self.vocabulary_size, ("B", "S"), max_length=self.max_length, positions="source_positions"
+            ),
+            "target_ids": InputSpec(
+                self.vocabulary_size, max_length=self.max_length, positions="target_positions"
+            ),
             "source_lengths": InputSpec(None, ("B",), required=False),
             "target_lengths": InputSpec(None, ("B",), required=False),
             **PACKED_INPUTS,

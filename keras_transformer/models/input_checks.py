@@ -39,6 +39,7 @@ class InputSpec(NamedTuple):
         dtype: its dtype in exported models; floats for an input of floats.
         minimum: the smallest integer.
         max_length: the maximum size of the last axis, or None.
+        positions: the name of the input of the positions of its tokens, with which it may be longer.
         any_number: whether an input of floats may also have integers, as images of bytes.
     """
 
@@ -49,6 +50,7 @@ class InputSpec(NamedTuple):
     dtype: str = "int32"
     minimum: int = 0
     max_length: int | None = None
+    positions: str = ""
     any_number: bool = False
 
     @property
@@ -142,8 +144,8 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
     sizes: dict[str, int] = {}
     for name, values in named.items():
         spec = specs[name]
-        if any(other.endswith("positions") and specs[other].axes == spec.axes for other in named):
-            spec = spec._replace(max_length=None)  # several sequences may be packed in a row
+        if spec.positions in named:  # several sequences may be packed in a row
+            spec = spec._replace(max_length=None)
         _check_tensor(name, values, spec, sizes)
         if (known := known_values(values)) is None:
             continue
@@ -251,9 +253,7 @@ class InputCheck:
     def data(self, x: Any, y: Any = None) -> Any:
         """Check arrays, or return a dataset whose batches are checked when they are read."""
         if is_dataset(x):
-            if hasattr(
-                x, "element_spec"
-            ):  # of a `tf.data.Dataset`, whose strings fail before a batch is read
+            if hasattr(x, "element_spec"):  # strings of a `tf.data.Dataset` fail before a batch is read
                 _check_types(*keras.utils.unpack_x_y_sample_weight(x.element_spec)[:2])
             return observed(x, self.batch)
         self.batch(x, y)

@@ -3,11 +3,7 @@
 import numpy as np
 
 _SECONDS = 0.12  # of a sound
-_FORMANTS = (
-    (250, 800, 60),
-    (800, 2300, 100),
-    (2300, 3300, 140),
-)  # resonances: the range and width of each, in Hz
+_FORMANTS = ((250, 800, 60), (800, 2300, 100), (2300, 3300, 140))  # the range and width of resonances, in Hz
 _HARMONICS = 30
 
 

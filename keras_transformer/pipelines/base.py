@@ -113,6 +113,8 @@ class Pipeline(tasks.Task, abc.ABC):
         source: the published model from which the weights come, if any; it is saved with the pipeline, and named by
             its exports.
         generates: whether the pipeline generates in a loop rather than running its model once.
+        examples_are_typical: whether the channels of `example_inputs` are those of real inputs, so that int8 graphs
+            are fitted to them; those of noise are not.
         summary: what it does, as a sentence for the model card of its exports.
         hub_task: the task's name on the Hugging Face Hub, for the same; None if it has none.
         classes: all subclasses, by name.
@@ -123,6 +125,7 @@ class Pipeline(tasks.Task, abc.ABC):
     tokenizer: Any = None
     source: Source | None = None
     generates: ClassVar[bool] = False
+    examples_are_typical: ClassVar[bool] = False
     summary: ClassVar[str] = ""
     hub_task: ClassVar[str | None] = None
     classes: ClassVar[dict[str, type["Pipeline"]]] = {}

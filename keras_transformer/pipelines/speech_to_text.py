@@ -57,6 +57,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         2
     """
 
+    examples_are_typical: ClassVar[bool] = True
     summary: ClassVar[str] = "It writes the words that are spoken in audio."
     hub_task: ClassVar[str | None] = "automatic-speech-recognition"
     model_classes: ClassVar[tuple[type, ...]] = (CTC, Whisper)

@@ -53,6 +53,7 @@ class TextPipeline(ForwardPipeline, TextTask):
         ValueError: if model and tokenizer do not match, or an argument has another value.
     """
 
+    examples_are_typical: ClassVar[bool] = True
     long_text_options: ClassVar[tuple[str, ...]] = ("refuse", "window")
 
     def __init__(

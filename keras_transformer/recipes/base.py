@@ -166,11 +166,11 @@ class Recipe(TaskOptions, abc.ABC):
         """The examples, read once."""
         if self.dataset is not None:
             return Splits(*self.load_dataset())
-        train, test = self._examples("data"), self._examples("test")
+        train, test = self.examples("data"), self.examples("test")
         if isinstance(self.validation, float):
             train, validation = self.split(train)
         else:
-            validation = self._examples("validation")
+            validation = self.examples("validation")
         for name, examples in (("data", train), ("validation", validation)):
             if not len(examples):
                 raise ArgumentError("{} must hold at least one example. Received: none", name)
@@ -259,8 +259,8 @@ class Recipe(TaskOptions, abc.ABC):
         }
         return {**arguments, "shard": tuple(process)} if shuffle and process.count > 1 else arguments
 
-    def _examples(self, field: str) -> Any:
-        """Return the examples of a field, read from files if it holds paths."""
+    def examples(self, field: str) -> Any:
+        """Return the examples of the field "data", "validation" or "test", read from files if it holds paths."""
         source = getattr(self, field)
         if source is None:
             return None

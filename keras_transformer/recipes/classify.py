@@ -17,7 +17,7 @@ from keras_transformer.recipes import images, scores
 from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
-from keras_transformer_options.arguments import ArgumentError, check
+from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.tasks import VIT_SIZES, ClassifyOptions
 
 _UNEQUAL, _FEW = 1.5, 3
@@ -45,29 +45,23 @@ class Classify(ClassifyOptions, Recipe):
     def read(self, paths: Any) -> Sequence[tuple[Any, ...]]:
         """Read labelled texts from files, or labelled images from a folder of folders."""
         if os.path.isdir(paths[0]):
-            check(self.label_separator is None, "be None for images", label_separator=self.label_separator)
+            self.check_one_label_of_images(True)
             return images.read(pathlib.Path(paths[0]), self.image_size)
         return read_rows(self, paths)
 
-    def _examples(self, field: str) -> Any:
-        """Return the examples of a field, with labels as `labelled` returns them."""
-        examples = super()._examples(field)
-        return None if examples is None else self.labelled(examples, field)
+    def examples(self, field: str) -> Any:
+        """Return the examples of a field, with labels that are strings without spaces around them, or integers.
 
-    def labelled(self, examples: Sequence[tuple[Any, ...]], argument: str = "data") -> list[tuple[Any, ...]]:
-        """Return examples whose labels are strings without spaces around them, or integers; or tuples of strings.
-
-        Args:
-            examples: the examples.
-            argument: the name of their argument, for error messages.
-
-        Raises:
-            ValueError: if a label is missing, or of another type.
+        With `label_separator`, each has a tuple of labels.
         """
-        labels: list[Any] = plain_labels(argument, (example[-1] for example in examples))
+        examples = super().examples(field)
+        if examples is None:
+            return None
+        labels: list[Any] = plain_labels(field, (example[-1] for example in examples))
         if self.label_separator is not None or any(isinstance(label, str) for label in labels):
             labels = [str(label).strip() for label in labels]
         if self.label_separator is not None:
+            self.check_one_label_of_images(any(not isinstance(example[0], str) for example in examples))
             parts = (map(str.strip, label.split(self.label_separator)) for label in labels)
             labels = [tuple(sorted(set(filter(None, each)), key=scores.label_order)) for each in parts]
         return [(*example[:-1], label) for example, label in zip(examples, labels, strict=True)]

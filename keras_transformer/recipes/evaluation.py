@@ -1,6 +1,7 @@
 """Evaluation of pipelines that do not generate, on files of examples."""
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,16 +46,19 @@ def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, f
     options = {name: value for name, value in options.items() if value is not None}
     name = type(pipeline).__name__
     if name == _EMBEDDING:
-        return {
-            "spearman": _similarity(pipeline, data.read_examples(paths, **{"columns": [0, 1, 2], **options}))
-        }
-    recipe_class = TASKS[_TASKS[name]]
-    fields = {field.name for field in dataclasses.fields(recipe_class)}
+        known = {*inspect.signature(data.read_examples).parameters}
+    else:
+        recipe_class = TASKS[_TASKS[name]]
+        known = {field.name for field in dataclasses.fields(recipe_class)}
     for option, value in options.items():
-        if option not in fields:
+        if option not in known:
             raise ArgumentError(
                 "{} must be None for the files of a {pipeline!s}", option, pipeline=name, **{option: value}
             )
+    if name == _EMBEDDING:
+        return {
+            "spearman": _similarity(pipeline, data.read_examples(paths, **{"columns": [0, 1, 2], **options}))
+        }
     if name == "SpeechToText":
         options["sample_rate"] = pipeline.model.sample_rate
     if name == "ImageClassification":
@@ -68,10 +72,7 @@ def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, f
         label_separator=options.get("label_separator"),
     )
     recipe: Any = recipe_class(data=paths, **options)
-    examples = recipe.read(recipe.as_paths(paths))
-    if name.endswith("Classification") and name != "TokenClassification":
-        examples = recipe.labelled(examples)
-    with_examples = recipe.evaluate(pipeline, examples)
+    with_examples = recipe.evaluate(pipeline, recipe.examples("data"))
     return {metric: value for metric, value in with_examples.items() if isinstance(value, float)}
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import onnx.reference
 import onnxruntime
 import pytest
 
@@ -295,7 +296,9 @@ def test_float16_draws_in_float32():
         "noise": np.array([0.49999, 0.5, 0.50001], "float32"),
         "temperature": np.full(3, 1e-20, "float32"),
     }
-    passed, large = onnxruntime.InferenceSession(model.SerializeToString()).run(["passed", "large"], inputs)
+    # ONNX Runtime computes in float32 on a CPU, and drops casts before it.
+    with np.errstate(over="ignore"):  # the largest become infinite
+        passed, large = onnx.reference.ReferenceEvaluator(model).run(["passed", "large"], inputs)
     np.testing.assert_array_equal(passed, [False, False, True])
     np.testing.assert_array_equal(large, [False, False, True])
 

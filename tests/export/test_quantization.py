@@ -91,6 +91,21 @@ def test_constants_in_float64_are_not_quantised():
     np.testing.assert_allclose(session.run(None, {"x": np.eye(8)})[0], matrix)
 
 
+def test_matrices_that_are_not_weights_stay_in_float():
+    """Such as the filters of a spectrogram, which are constants of the graph."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 18]>
+    layers (double[n, 8] x) => (float[n, 8] y) { h = Cast<to=1>(x) g = MatMul(h, filters) y = MatMul(g, matrix) }
+    """)
+    values = np.random.default_rng(0).normal(size=(2, 8, 8)).astype("float32")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(values[0], "filters"))
+    model.graph.initializer.append(weights.without_values("matrix", onnx.TensorProto.FLOAT, (8, 8)))
+    found = quantization.to_int8(model, {"matrix": lambda: values[1]})
+    inputs = {node.op_type: [*node.input] for node in found.graph.node}
+    assert inputs["MatMul"] == ["h", "filters"]
+    assert inputs["MatMulInteger"][1] == "matrix_0_int8"
+
+
 def test_only_the_first_product_of_floats_stays_in_float():
     model = onnx.parser.parse_model("""
     <ir_version: 10, opset_import: ["" : 18]>

@@ -20,9 +20,8 @@ from keras_transformer_serving import parity
 from keras_transformer_serving.graphs import uniform_noise
 from keras_transformer_serving.parity import NEAR_TIE
 
-_COLDEST = (
-    NEAR_TIE / 500
-)  # at lower temperatures the weights of near ties underflow, and a draw is a greedy choice
+# At lower temperatures the weights of near ties underflow, and a draw is a greedy choice.
+_COLDEST = NEAR_TIE / 500
 
 
 def near_ties_of(

@@ -32,8 +32,6 @@ from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.export.to_onnx.quantization import Examples, to_int8
 from keras_transformer.pipelines.base import Arrays, Axes, Graph
 from keras_transformer.pipelines.forward import FORWARD
-from keras_transformer.pipelines.speech_to_text import SpeechToText
-from keras_transformer.pipelines.texts import TextPipeline
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import external_data, files
 from keras_transformer_serving.bundle import ONNX
@@ -204,8 +202,7 @@ def write(
             for precision in converted
             if precision != FLOAT32 and precision not in (left_out or ())
         }
-        # The examples of images are noise, whose channels are not those of real inputs.
-        is_typical = isinstance(pipeline, TextPipeline | SpeechToText) and not pipeline.generates
+        is_typical = pipeline.examples_are_typical
         examples = pipeline.example_inputs(compare.texts).get(FORWARD, []) if is_typical else []
         _write_graph(name, graph, pipeline.model.weights, folder, folders, examples, left_out)
     for name, config in (configs or {}).items():

@@ -211,14 +211,15 @@ def _sensitive(model: Any, types: dict[str, int], weight_names: Collection[str])
 
 
 def _draws(nodes: Sequence[Any], types: Mapping[str, int]) -> set[str]:
-    """Return the outputs of nodes that compute floats from the noise and the temperature of sampling."""
+    """Return the outputs of nodes that compute from the noise and the temperature of sampling, or compare them."""
     from onnx import TensorProto
 
-    computed = {"noise", "temperature"}
+    computed, found = {"noise", "temperature"}, set[str]()
     for node in nodes:
         if not graph_traversal.inner(node) and not computed.isdisjoint(node.input):
+            found.update(node.output)
             computed.update(name for name in node.output if types.get(name) == TensorProto.FLOAT)
-    return computed - {"noise", "temperature"}
+    return found
 
 
 def _spectrogram(logarithm: Any, producers: Mapping[str, Any], weight_names: Collection[str]) -> set[str]:
