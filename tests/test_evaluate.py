@@ -42,7 +42,7 @@ def test_classifications_have_accuracy_and_f1(reviews):
     assert metrics["macro_f1"] == pytest.approx((0.8 + 2 / 3) / 2)
 
 
-def test_several_labels_need_their_separator(tmp_path):
+def test_several_labels_need_their_separator(tmp_path, caplog):
     path = table(tmp_path / "reviews.tsv", [("good", "yes;no"), ("bad", "no"), ("odd", ";")])
     several = fake(
         "TextClassification",
@@ -52,6 +52,9 @@ def test_several_labels_need_their_separator(tmp_path):
     metrics = recipes.evaluate(several, [path], label_separator=";")
     assert metrics["accuracy"] == pytest.approx(2 / 3)
     assert metrics["macro_f1"] == pytest.approx(2 / 3)  # of each label: precision or recall 1/2, the other 1
+    assert not caplog.messages
+    recipes.evaluate(several, [path], label_separator="|")
+    assert "Labels that the classifier does not have: ;, yes;no" in caplog.messages
     with pytest.raises(ArgumentError, match="`label_separator` must be what separates .* Received: .*None"):
         recipes.evaluate(several, [path])
     with pytest.raises(ArgumentError, match="`label_separator` must be None for a pipeline of one label"):

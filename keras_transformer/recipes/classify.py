@@ -22,6 +22,7 @@ from keras_transformer_options.tasks import VIT_SIZES, ClassifyOptions
 
 _UNEQUAL, _FEW = 1.5, 3
 _SEVERAL = "multi_label_classification"
+_MOST_SHOWN = 10  # labels in a warning
 _LOGGER = logging.getLogger("keras_transformer")
 
 
@@ -194,6 +195,8 @@ class Classify(ClassifyOptions, Recipe):
         present = {label for reference in references for label in reference}
         if missing := [str(label) for label in pipeline.labels if label not in present]:
             _LOGGER.warning("Classes without an example to evaluate on: %s", ", ".join(missing))
+        if unknown := sorted(map(str, present.difference(pipeline.labels))):
+            _LOGGER.warning("Labels that the classifier does not have: %s", ", ".join(unknown[:_MOST_SHOWN]))
         metrics = scores.classification(references, answers, pipeline.labels)
         return {**metrics, "examples": scores.wrong_first(rows)}
 
