@@ -25,8 +25,7 @@ from keras_transformer_cli.output import (
 )
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check, check_positive_integer, renamed
-from keras_transformer_options.base import column
-from keras_transformer_options.examples import FORMAT_NAMES
+from keras_transformer_options.base import TableOptions, column
 from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
 from keras_transformer_options.metrics import METRICS
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
@@ -34,6 +33,7 @@ from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 _TRANSFORMERS = "transformers"
 _DISTRIBUTION = "keras-transformer-core"
 _MOST_CHARACTERS = 200  # of an error of a library
+_FILES = (*training.FILE_FORMAT, "on_error")  # options of the files of `evaluate`
 _ERROR, _INTERRUPTED, _CLOSED_PIPE = 2, 130, 141
 
 _SERVE = """
@@ -112,41 +112,53 @@ def _evaluate(options: argparse.Namespace) -> None:
     if options.data is None:
         checked_direction(options.dataset, options.direction)
     folders.check_pipelines("path", [options.path], exports=True)
-    from keras_transformer_serving.bundle import is_bundle
-
     load_libraries()
     from keras_transformer import data, pipelines
     from keras_transformer.recipes.translate import translation_data
 
-    if is_bundle(pathlib.Path(options.path)):
-        pipeline = generation.load(options.path)
-    else:
-        with quiet_start():
-            pipeline = pipelines.load(options.path)
-        if not pipeline.generates:
-            _show_metrics(pipeline, options)
-            return
-    check(
-        options.label_separator is None,
-        "be None for a pipeline that generates",
-        label_separator=options.label_separator,
-    )
+    with quiet_start():
+        pipeline, generates = _loaded(options.path)
+    if not generates:
+        _show_metrics(pipeline, options)
+        return
+    for name in ("label_separator", "resample"):
+        value = getattr(options, name)
+        check(not value, "be None for a pipeline that generates", **{name: value})
     options.metrics = options.metrics or ["bleu", "chrf"]
     pipelines.scorers(options.metrics)
     if options.data is None:
         _, _, test = translation_data(options.dataset, options.direction)
     else:
         with renamed(paths="data"):
-            test = data.read_summaries(options.data, options.columns, format=options.format)
+            test = data.read_summaries(options.data, options.columns, **_files(options))
     answer = functools.partial(pipeline, **prediction.of_long_texts(options.long_texts))
     _show_scores(pipelines.evaluate(answer, test, metrics=options.metrics), options.metrics)
+
+
+def _files(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of files that are given."""
+    return training.given_fields(options, _FILES)
+
+
+def _loaded(path: str) -> tuple[Any, bool]:
+    """Return a pipeline or an export, and whether it generates texts from texts."""
+    import keras_transformer_serving as serving
+    from keras_transformer import pipelines
+
+    if not serving.bundle.is_bundle(pathlib.Path(path)):
+        pipeline = pipelines.load(path)
+        return pipeline, pipeline.generates
+    export = serving.Bundle(path)
+    if "generation" in export.config:
+        return prediction.generating_export(export), True
+    return serving.load(path), False
 
 
 def _show_metrics(pipeline: Any, options: argparse.Namespace) -> None:
     """Print the metrics of a pipeline that does not generate, as the report of its training."""
     from keras_transformer.recipes import evaluation
 
-    name = type(pipeline).__name__
+    name = pipeline.config["pipeline"]
     if name not in evaluation.EVALUATED:
         raise ValueError(
             f"`path` must be a pipeline that generates, or one of {', '.join(evaluation.EVALUATED)}. "
@@ -161,8 +173,9 @@ def _show_metrics(pipeline: Any, options: argparse.Namespace) -> None:
             pipeline,
             options.data,
             columns=options.columns,
-            format=options.format,
+            **_files(options),
             label_separator=options.label_separator,
+            resample=options.resample or None,
         )
     width = max(map(len, metrics))
     for metric, value in metrics.items():
@@ -322,7 +335,7 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
         metavar="COLUMN",
         help="their columns, by default as for train summarize, or as for the task of the pipeline",
     )
-    evaluate.add_argument("--format", choices=FORMAT_NAMES, help="their format; default: by their suffixes")
+    training.add_fields(evaluate, TableOptions, _FILES)
     evaluate.add_argument(
         "--label-separator",
         metavar="TEXT",
@@ -335,6 +348,7 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
         metavar="METRIC",
         help="%(choices)s; default: bleu chrf. Pipelines that do not generate have the metrics of their report",
     )
+    prediction.add_resample(evaluate)
     prediction.add_long_texts(evaluate)
     generation.add_commands(command)
     synthetic.add_commands(command)

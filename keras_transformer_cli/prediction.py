@@ -29,6 +29,7 @@ class Predictor:
         name: the class of the pipeline.
         answer: a function from lists of texts, one for each column, or from an image, to answers.
         columns: the possible numbers of columns of a line.
+        reads: what its inputs are: "texts", "images" or "audio".
         image_size: the size (height, width, channels) of the images that the model takes; None for texts.
         resizes: whether `answer` resizes images itself.
         text: a function from an answer to a line of text.
@@ -37,6 +38,7 @@ class Predictor:
     name: str
     answer: Callable[..., Any]
     columns: tuple[int, ...]
+    reads: str = "texts"
     image_size: tuple[int, ...] | None = None
     resizes: bool = True
     text: Callable[[Any], str] = str
@@ -61,7 +63,7 @@ class Predictor:
         height, _, channels = self.image_size or ()
         size = None if self.resizes else height
         image = images.load_image(pathlib.Path(line), size)
-        return image if channels == 3 else image.mean(axis=-1, keepdims=True).round().astype("uint8")
+        return image if channels == 3 else images.gray(image)
 
 
 def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -87,6 +89,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="for an invalid line: end with its error, write no answer, or the error in place of the answer; "
         "default: %(default)s",
     )
+    add_resample(predict)
     add_long_texts(predict)
     predict.add_argument(
         "--tag-handling",
@@ -119,6 +122,15 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="soft: keep other translations of a term that are much more probable; default: hard",
     )
     languages.add_options(predict)
+
+
+def add_resample(command: argparse.ArgumentParser) -> None:
+    """Add the option for audio of other sample rates to a command."""
+    command.add_argument(
+        "--resample",
+        action="store_true",
+        help="for speech: resample WAV files of other sample rates than the model's; needs SciPy",
+    )
 
 
 def add_long_texts(command: argparse.ArgumentParser) -> None:
@@ -169,6 +181,12 @@ def _predict(options: argparse.Namespace) -> None:
     if options.long_texts is not None or chosen:
         answer = _translator(predictor, options)
     chosen |= languages.of(predictor.answer, options)
+    if options.resample:
+        if predictor.reads != "audio":
+            raise ValueError(
+                f"`--resample` must not be given for {predictor.reads}. Received: a {predictor.name}"
+            )
+        chosen["resample"] = True
     predictor = dataclasses.replace(predictor, answer=functools.partial(answer, **chosen))
     unit = "input" if options.inputs else "line"
     errors = []
@@ -311,8 +329,8 @@ def load(folder: str) -> Predictor:
     if pipeline.reads == "images":
         model = pipeline.model
         size = (*model.image_size, model.num_channels)
-        return Predictor(name, pipeline, (1,), size, pipeline.resize, pipeline.text)
-    return Predictor(name, pipeline, _counts(pipeline, pipeline.config), text=pipeline.text)
+        return Predictor(name, pipeline, (1,), pipeline.reads, size, pipeline.resize, pipeline.text)
+    return Predictor(name, pipeline, _counts(pipeline, pipeline.config), pipeline.reads, text=pipeline.text)
 
 
 def _of_export(path: pathlib.Path) -> Predictor:
@@ -332,12 +350,8 @@ def _of_export(path: pathlib.Path) -> Predictor:
     model = serving.load(path)
     if task.reads == "images":
         size = (*config["image_size"], config["num_channels"])
-
-        def classify(image: Any) -> Any:
-            return model.answers(pixel_values=image[None].astype("float32"))[0]
-
-        return Predictor(name, classify, (1,), size, resizes=False, text=task.text)
-    return Predictor(name, model, _counts(task, config), text=task.text)
+        return Predictor(name, model, (1,), task.reads, size, resizes=False, text=task.text)
+    return Predictor(name, model, _counts(task, config), task.reads, text=task.text)
 
 
 @dataclasses.dataclass(frozen=True)

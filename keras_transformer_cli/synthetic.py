@@ -11,13 +11,12 @@ from keras_transformer_cli import folders, generation, languages, training
 from keras_transformer_cli.output import note, say
 from keras_transformer_cli.quiet import quiet_start
 from keras_transformer_options.arguments import check_positive_integer, renamed
-from keras_transformer_options.base import column
-from keras_transformer_options.examples import FORMAT_NAMES
+from keras_transformer_options.base import TableOptions, column
 from keras_transformer_options.files import checked_paths
 from keras_transformer_options.tasks import TASKS
 
 # Options of the student's training that `distill` determines, or that are for the texts or the teacher.
-_FILES = ("columns", "format", "encoding", "delimiter", "header", "on_error")
+_FILES = ("columns", *training.FILE_FORMAT, "on_error")
 _LANGUAGES = ("source_language", "target_language")
 _DETERMINED = ("data", *_FILES, "dataset", "direction", "reverse", "from_", "revision", *_LANGUAGES)
 _NUM_BEAMS = 4
@@ -54,8 +53,7 @@ def _add_generation(parser: argparse.ArgumentParser, name: str, texts: str) -> N
     parser.add_argument(
         "--columns", nargs=1, type=column, metavar="COLUMN", help="their column; default: the first"
     )
-    parser.add_argument("--format", choices=FORMAT_NAMES, help="their format; default: by their suffixes")
-    parser.add_argument("--encoding", help="their encoding; default: UTF-8")
+    training.add_fields(parser, TableOptions, training.FILE_FORMAT)
     parser.add_argument(
         "--num-beams",
         type=int,
@@ -116,9 +114,8 @@ def _generate(
     folder = getattr(options, name)
     with renamed(paths="data"):
         columns = options.columns or [0]
-        rows = data.read_examples(
-            options.data, columns, format=options.format, encoding=options.encoding, on_error="skip"
-        )
+        file_format = training.given_fields(options, training.FILE_FORMAT)
+        rows = data.read_examples(options.data, columns, **file_format, on_error="skip")
     with quiet_start():
         pipeline: Any = generation.load(folder)
     if not hasattr(pipeline, "split_texts"):

@@ -21,6 +21,8 @@ from keras_transformer_options.config_files import read_config
 from keras_transformer_options.tasks import TASKS
 
 BACKENDS = ("tensorflow", "jax")
+FILE_FORMAT = ("format", "encoding", "delimiter", "header")
+"""The fields of `TableOptions` that say how files are read."""
 _PACKAGES = "keras_transformer.tasks"  # the entry points of other packages
 
 
@@ -110,10 +112,10 @@ def train(options: argparse.Namespace) -> int:
 def values_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a task's class that the file `--config` and the command line have."""
     values = {} if options.config is None else read_config(options.config, options.task)
-    given = {field.name for field in dataclasses.fields(options.task) if hasattr(options, field.name)}
-    if given & {"data", "dataset"}:  # the command line names other data than the file
+    given = given_fields(options, [field.name for field in dataclasses.fields(options.task)])
+    if given.keys() & {"data", "dataset"}:  # the command line names other data than the file
         values = {name: value for name, value in values.items() if name not in ("data", "dataset")}
-    values |= {name: getattr(options, name) for name in given}
+    values |= given
     if "validation" in given:
         values["validation"] = _validation(values["validation"])
     return values
@@ -179,10 +181,31 @@ def add_options(
         options: the class.
         without: the fields to leave out.
     """
+    no_dataset = () if options.datasets else ("dataset",)
+    names = [field.name for field in dataclasses.fields(options)]
+    add_fields(parser, options, [name for name in names if name not in (*without, *no_dataset)])
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML file with options, such as config.toml of a run; those of the command line override it",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="resume the interrupted run in the output folder with the same options, or start it if there is none",
+    )
+    parser.add_argument(
+        "--backend", choices=BACKENDS, help="the backend of Keras; default: KERAS_BACKEND, or Keras' own"
+    )
+    parser.set_defaults(task=options)
+
+
+def add_fields(parser: argparse.ArgumentParser, options: type[TaskOptions], names: Collection[str]) -> None:
+    """Add the fields of a class of options with these names; an option that is not given has no attribute."""
     hints, flag_arguments = types_of(options), flags_of(options)
     flags = {field.name: flag_of(field.name) for field in dataclasses.fields(options)}
     for field in dataclasses.fields(options):
-        if field.name in without or (field.name == "dataset" and not options.datasets):
+        if field.name not in names:
             continue
         arguments = {**_arguments(hints[field.name]), **flag_arguments[field.name]}
         text = Message(arguments.pop("help", "")).shown(flags)
@@ -199,20 +222,11 @@ def add_options(
             default=argparse.SUPPRESS,
             **arguments,
         )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="a TOML file with options, such as config.toml of a run; those of the command line override it",
-    )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="resume the interrupted run in the output folder with the same options, or start it if there is none",
-    )
-    parser.add_argument(
-        "--backend", choices=BACKENDS, help="the backend of Keras; default: KERAS_BACKEND, or Keras' own"
-    )
-    parser.set_defaults(task=options)
+
+
+def given_fields(options: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
+    """Return the values of the fields that the command line has, by name."""
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 
 def _arguments(hints: tuple[Any, ...]) -> dict[str, Any]:

@@ -308,6 +308,7 @@ class SpeechOptions(TableOptions):
     max_length: int = option(512, "The maximum number of tokens of a transcript; longer ones are dropped.")
     batch_size: int | None = 16
     sample_rate: int = option(16000, "The number of samples in a second of audio.")
+    resample: bool = option(False, "Resample WAV files of other sample rates; needs SciPy.")
     max_seconds: float = option(30.0, "The maximum duration of audio; longer audio is dropped.")
 
     task: ClassVar[str] = "speech"

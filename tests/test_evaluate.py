@@ -1,24 +1,33 @@
 """`recipes.evaluate`: metrics of pipelines that do not generate, on files."""
 
+import json
+import tarfile
 import types
 
+import keras
 import numpy as np
 import pytest
 
+import keras_transformer_serving as serving
 from keras_transformer import pipelines, recipes
 from keras_transformer_cli import commands
 from keras_transformer_options.arguments import ArgumentError
+from tests.audio import RATE, wav
+from tests.test_saved_files import FOLDER
 
 
-def fake(name, answer, problem_type=None):
-    """A pipeline of a class of this name."""
+def fake(name, answer, problem_type=None, **config):
+    """A pipeline of this name."""
 
-    def call(self, *columns, **_):
-        return answer(*columns)
+    class Fake:
+        def __init__(self):
+            self.generates = False
+            self.config = {"pipeline": name, "labels": ["no", "yes"], "problem_type": problem_type, **config}
 
-    model = types.SimpleNamespace(problem_type=problem_type)
-    attributes = {"__call__": call, "generates": False, "labels": ["no", "yes"], "model": model}
-    return type(name, (), attributes)()
+        def __call__(self, *columns, **_):
+            return answer(*columns)
+
+    return Fake()
 
 
 def table(path, rows):
@@ -40,6 +49,13 @@ def test_classifications_have_accuracy_and_f1(reviews):
     # F1 of "yes": precision 2/3, recall 1; of "no": precision 1, recall 1/2.
     assert metrics["accuracy"] == 0.75
     assert metrics["macro_f1"] == pytest.approx((0.8 + 2 / 3) / 2)
+
+
+def test_labels_that_are_numbers_equal_their_texts_in_files(tmp_path, caplog):
+    path = table(tmp_path / "reviews.tsv", [("good", "1"), ("bad", "0")])
+    numbers = fake("TextClassification", lambda texts: [int(text == "good") for text in texts], labels=[0, 1])
+    assert recipes.evaluate(numbers, [path])["accuracy"] == 1
+    assert not caplog.messages
 
 
 def test_several_labels_need_their_separator(tmp_path, caplog):
@@ -95,6 +111,124 @@ def test_embeddings_have_spearmans_correlation(tmp_path):
         recipes.evaluate(embedding, [table(tmp_path / "pairs.tsv", rows)], label_separator=",")
 
 
+def squad(path, answers):
+    """Write questions about the digits of one context, each with its answers."""
+    context = " ".join(answers)
+    questions = [
+        {"id": str(i), "question": f"which {i}?", "answers": [{"text": a, "answer_start": context.index(a)}]}
+        for i, a in enumerate(answers)
+    ]
+    content = {"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_questions_have_exact_match_and_f1_of_words(tmp_path):
+    path = squad(tmp_path / "questions.json", ["the red fox", "two", "a cat"])
+    found = iter(["Red fox!", "two dogs", "owl"])
+    answerer = fake(
+        "QuestionAnswering", lambda q, _: [types.SimpleNamespace(text=text) for text in list(found)[: len(q)]]
+    )
+    # Articles, case and punctuation do not count; of "two dogs" precision is 1/2, recall 1.
+    expected = {"exact_match": 1 / 3, "f1": (1 + 2 / 3 + 0) / 3}
+    assert recipes.evaluate(answerer, [path]) == pytest.approx(expected)
+
+
+def test_rerankers_have_the_mean_reciprocal_rank(tmp_path):
+    rows = [("q", "a", "1"), ("q", "b", "0"), ("r", "c", " 0"), ("r", "d", "0"), ("r", "e", "1")]
+    scores = {"a": 0.9, "b": 0.2, "c": 0.8, "d": 0.1, "e": 0.7}
+    path = table(tmp_path / "judgements.tsv", rows)
+    for activation, of_probability in (("sigmoid", lambda p: p), ("linear", lambda p: np.log(p / (1 - p)))):
+        reranker = fake(
+            "Reranking",
+            lambda _, texts: of_probability(np.array([scores[text] for text in texts])),  # noqa: B023
+            activation=activation,
+        )
+        metrics = recipes.evaluate(reranker, [path])
+        assert metrics == pytest.approx({"mean_reciprocal_rank": (1 + 1 / 2) / 2, "accuracy": 0.8})
+
+
+def test_speech_has_the_word_error_rate_and_resamples(tmp_path):
+    for number, rate in enumerate((RATE, RATE, 8000)):
+        (tmp_path / f"{number}.wav").write_bytes(wav(np.zeros(rate), rate))
+    heard = ["go left", ValueError("`audio` is too short"), "stop"]
+    speech = fake("SpeechToText", lambda audio: heard[: len(audio)], sample_rate=RATE)
+    path = table(tmp_path / "clips.tsv", [("0.wav", "go right"), ("1.wav", "stop")])
+    assert recipes.evaluate(speech, [path]) == {"word_error_rate": pytest.approx(2 / 3)}
+    path = table(tmp_path / "clips.tsv", [("0.wav", "go right"), ("1.wav", "stop"), ("2.wav", "stop")])
+    with pytest.raises(ArgumentError, match=r"must have 16000 .* unless resample=True \(--resample\)"):
+        recipes.evaluate(speech, [path])
+    assert recipes.evaluate(speech, [path], resample=True) == {"word_error_rate": pytest.approx(2 / 4)}
+
+
+def pictures(folder, sizes):
+    """Write images of one colour, in folders by whether they are light."""
+    for number, size in enumerate(sizes):
+        name, value = (("no", 0), ("yes", 255))[number % 2]
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(folder / name / f"{number}.png", np.full((*size, 3), value), scale=False)
+    return str(folder)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_have_accuracy_and_f1(tmp_path, channels):
+    folder = pictures(tmp_path / "images", [(4, 4), (8, 5), (6, 6), (9, 9)])
+
+    def answer(images):
+        assert images.shape == (4, 4, 4, channels)
+        return ["no" if image.mean() < 100 else "yes" for image in images]
+
+    classifier = fake("ImageClassification", answer, image_size=(4, 4), num_channels=channels)
+    assert recipes.evaluate(classifier, folder) == {"accuracy": 1.0, "macro_f1": 1.0}
+
+
+def examples_of(name, folder):
+    """Write examples for a task."""
+    texts = ["a b", "casa ñ", "hound and house", "the dog"]
+    folder.mkdir()
+    if name == "TokenClassification":
+        (folder / "tags.conll").write_text("a x\nb y\n\nhound z\n")
+        return [str(folder / "tags.conll")]
+    if name == "ImageClassification":
+        return pictures(folder / "images", [(8, 8), (9, 12), (8, 8), (5, 6)])
+    if name == "QuestionAnswering":
+        return [squad(folder / "questions.json", ["a b", "casa"])]
+    if name.startswith("SpeechToText"):
+        for number in range(2):
+            sound = np.sin(np.arange(4000) * (0.1 + number))
+            (folder / f"{number}.wav").write_bytes(wav(sound, 8000))
+        return [table(folder / "clips.tsv", [("0.wav", "a b"), ("1.wav", "c")])]
+    columns = {
+        "TextClassification": [texts, ["x", "y", "x", "y"]],
+        "Reranking": [["q", "q", "r", "r"], texts, ["1", "0", "0", "1"]],
+        "Embedding": [texts, texts[::-1], ["3", "1", "2", "5"]],
+    }[name]
+    return [table(folder / "rows.tsv", zip(*columns, strict=True))]
+
+
+SAVED = [*(name for name in recipes.evaluation.EVALUATED), "SpeechToText_generating"]
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_exports_have_the_metrics_of_their_pipelines(name, tmp_path, capsys):
+    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
+        archive.extractall(tmp_path / "saved", filter="data")
+    paths = examples_of(name, tmp_path / "data")
+    options = {"resample": True} if name.startswith("SpeechToText") else {}
+    pipeline = pipelines.load(tmp_path / "saved" / "pipeline")
+    if pipeline.config.get("problem_type") == "multi_label_classification":
+        options["label_separator"] = "|"
+    metrics = recipes.evaluate(pipeline, paths, **options)
+    assert recipes.evaluate(serving.load(tmp_path / "saved" / "export"), paths, **options) == pytest.approx(
+        metrics
+    )
+    flags = ["--resample"] if "resample" in options else []
+    flags += ["--label-separator", "|"] if "label_separator" in options else []
+    data = [paths] if isinstance(paths, str) else paths
+    assert commands.main(["evaluate", str(tmp_path / "saved" / "export"), "--data", *data, *flags]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*metrics]
+
+
 def test_the_command_prints_the_metrics(reviews, tmp_path, monkeypatch, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
@@ -119,3 +253,20 @@ def test_a_folder_raises_an_error_with_the_pattern_of_its_files(tmp_path, capsys
         commands.main(["train", "language-model", "--data", folder, "--output", str(tmp_path / "run")]) == 2
     )
     assert f"'{folder}', a directory; pass {folder}/*.txt" in capsys.readouterr().err
+
+
+def test_messages_about_files_name_options_of_the_command(tmp_path, monkeypatch, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    monkeypatch.setattr(pipelines, "load", lambda path: classifier())
+    path = tmp_path / "reviews.csv"
+    path.write_text("text;label\ngood;yes\nbad\nfine;yes\n", encoding="utf-8")
+    arguments = ["evaluate", str(tmp_path / "run"), "--data", str(path)]
+    assert commands.main(arguments) == 2
+    assert "pass --on-error skip to skip them" in capsys.readouterr().err
+    assert commands.main([*arguments, "--on-error", "skip"]) == 0
+    output = capsys.readouterr()
+    assert output.out == "accuracy 1\nmacro_f1 1\n"
+    assert "pass --no-header if it is an example" in output.err
+    path.write_text("good;yes\nfine;yes\nbad;no\n", encoding="cp1252")
+    assert commands.main([*arguments, "--no-header", "--delimiter", ";", "--encoding", "cp1252"]) == 0

@@ -32,7 +32,7 @@ from keras_transformer_serving.audio import checked_audio, read_wav
 Audio = str | os.PathLike[str] | np.ndarray
 
 _UNITS = 100  # in a second of audio: lengths of batches are multiples of eight of them
-_RATE = "; `sample_rate` (--sample-rate) must be that of the files"
+_RATE = "; to train at their rate, pass it as `sample_rate` (--sample-rate)"
 _LOGGER = logging.getLogger("keras_transformer")
 
 
@@ -41,6 +41,7 @@ def read_transcripts(
     columns: Columns = None,
     *,
     sample_rate: int = 16000,
+    resample: bool = False,
     format: str | None = None,  # noqa: A002
     encoding: str | None = None,
     delimiter: str | None = None,
@@ -56,6 +57,7 @@ def read_transcripts(
         paths: the tables, see `read_examples`. The paths in a table are relative to its folder.
         columns: the columns of path and transcript, by default as above; see `read_examples`.
         sample_rate: the number of samples in a second that the WAV files must have.
+        resample: whether files may have other sample rates, to be resampled by `speech_recognition`.
         format: see `read_examples`.
         encoding: see `read_examples`.
         delimiter: see `read_examples`.
@@ -68,6 +70,7 @@ def read_transcripts(
 
     Raises:
         FileNotFoundError: if a table does not exist.
+        ImportError: if a file is to be resampled, and SciPy is not installed.
         ValueError: as `read_examples`, or if the columns are not two.
 
     Example:
@@ -75,7 +78,7 @@ def read_transcripts(
         [(PosixPath('clips/0001.wav'), 'turn left'), ...]
     """
     check_positive_integer(sample_rate=sample_rate)
-    picker = _AudioPicker(columns, sample_rate)
+    picker = _AudioPicker(columns, sample_rate, resample)
     file_format = FileFormat(format, encoding, delimiter, header)
     examples = picked_examples(paths, picker, file_format, on_error)
     return [(pathlib.Path(path), text) for path, text in examples]
@@ -84,9 +87,9 @@ def read_transcripts(
 class _AudioPicker(ColumnPicker):
     """The columns of path and transcript, whose pick also reads the WAV file."""
 
-    def __init__(self, columns: Columns, sample_rate: int) -> None:
+    def __init__(self, columns: Columns, sample_rate: int, resample: bool) -> None:
         super().__init__(columns, 2, known=TRANSCRIPT_COLUMNS)
-        self.sample_rate = sample_rate
+        self.sample_rate, self.resample = sample_rate, resample
 
     def for_file(self, path: str | os.PathLike[str], *arguments: Any) -> Pick:
         """Return the function from a table's record to a path and a transcript."""
@@ -98,7 +101,7 @@ class _AudioPicker(ColumnPicker):
                 return None
             name, text = example
             try:
-                read_wav(folder / name, self.sample_rate)
+                read_wav(folder / name, self.sample_rate, self.resample)
             except OSError as error:
                 raise MalformedRecordError(f"{error.strerror}: {error.filename}") from None
             except ValueError as error:
@@ -117,6 +120,7 @@ def speech_recognition(
     *,
     output_lengths: Callable[[np.ndarray], np.ndarray] | None = None,
     sample_rate: int = 16000,
+    resample: bool = False,
     max_seconds: float = 30.0,
     max_length: int = 512,
     length_buckets: int = 4,
@@ -137,6 +141,7 @@ def speech_recognition(
         output_lengths: a function from the numbers of samples (n,) to the numbers of predictions, such as the encoder's
             method. A text of U tokens, R of them equal to the one before, needs U + R predictions.
         sample_rate: the number of samples in a second.
+        resample: whether to resample files of other sample rates, which are refused otherwise.
         max_seconds: the maximum duration of audio.
         max_length: the maximum number of tokens of a text. Longer audio and texts, and texts that need more predictions
             than their audio gives, are dropped with a warning of the logger "keras_transformer".
@@ -151,6 +156,7 @@ def speech_recognition(
 
     Raises:
         FileNotFoundError: if a file does not exist.
+        ImportError: if a file is to be resampled, and SciPy is not installed.
         ValueError: if audio is not finite, empty, or has another sample rate or several channels, a text is not a
             string or is empty, nothing is short enough, or an argument is out of range.
 
@@ -170,7 +176,7 @@ def speech_recognition(
     part, unit = Shard.of(shard), -(-sample_rate // _UNITS)
     limits = -(-int(max_seconds * sample_rate) // unit), max_length
     shapes = Shapes.of_pairs(batch_size, None, limits, length_buckets, 8)
-    sources, transcripts, samples, content = _checked(audio, texts, sample_rate)
+    sources, transcripts, samples, content = _checked(audio, texts, sample_rate, resample)
     ids = token_lists(transcripts, tokenizer)
     units = np.stack([-(-samples // unit), [len(row) for row in ids]], axis=1)
     kept = np.flatnonzero(_fitting(units, shapes, ids, samples, output_lengths))
@@ -184,7 +190,7 @@ def speech_recognition(
         rows, lengths = batch.rows, batch.lengths
         padded = np.zeros((len(rows), lengths[0] * unit), np.float32)
         for values, row in zip(padded, rows, strict=True):
-            found = checked_audio(sources[row], sample_rate)
+            found = checked_audio(sources[row], sample_rate, resample)
             if len(found) != samples[row]:
                 raise ValueError(f"Files must not change while they are read. Received: {sources[row]}")
             values[: len(found)] = found
@@ -195,7 +201,7 @@ def speech_recognition(
 
 
 def _checked(
-    audio: Iterable[Audio], texts: Iterable[str], sample_rate: int
+    audio: Iterable[Audio], texts: Iterable[str], sample_rate: int, resample: bool
 ) -> tuple[list[Audio], list[str], np.ndarray, str]:
     """Return audio, texts, the numbers of samples (n,) and a hash of the samples, or raise a ValueError."""
     sources, transcripts, counts, digest = [], [], [], hashlib.blake2b(digest_size=16)
@@ -203,7 +209,7 @@ def _checked(
         if not isinstance(text, str) or not text.strip():
             raise ArgumentError("{texts} must be strings that are not empty", **{f"texts[{index}]": text})
         try:
-            samples = checked_audio(source, sample_rate)
+            samples = checked_audio(source, sample_rate, resample)
         except ValueError as error:
             raise ArgumentError("{} is invalid: {reason!s}", f"audio[{index}]", reason=error) from None
         if not len(samples) or not np.isfinite(samples).all():

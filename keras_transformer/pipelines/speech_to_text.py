@@ -103,13 +103,16 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             self.sampler, self.max_new_tokens = settings.sampler, settings.max_new_tokens
             self.constraints = settings.logits_processors.constraints
 
-    def __call__(self, audio: Any, batch_size: int = 16, *, errors: Errors = "raise") -> Any:
+    def __call__(
+        self, audio: Any, batch_size: int = 16, *, resample: bool = False, errors: Errors = "raise"
+    ) -> Any:
         """Return the text of each audio.
 
         Args:
             audio: a list of floats (N,) at the model's `sample_rate`, usually in [−1, 1], or of paths of WAV files; or
                 a single one.
             batch_size: the number of rows in a batch.
+            resample: whether to resample files of other sample rates, which are refused otherwise.
             errors: "raise" the error of an audio, or "return" it in place of the text.
 
         Returns:
@@ -117,16 +120,17 @@ class SpeechToText(SpeechTask, ForwardPipeline):
 
         Raises:
             FileNotFoundError: if a file does not exist.
+            ImportError: if a file is to be resampled, and SciPy is not installed.
             ValueError: if audio is neither an array nor a path, has another sample rate, several channels or integers,
                 is not finite, or is too short or too long.
         """
         check_batch_size(batch_size)
         if is_single(audio):
-            return self([audio], batch_size, errors=errors)[0]
+            return self([audio], batch_size, resample=resample, errors=errors)[0]
         row_errors, samples = RowErrors(errors), [np.zeros(0, np.float32)] * len(audio)
         for row, each in enumerate(audio):
             with row_errors.of(row):
-                samples[row] = checked_audio(each, self.model.sample_rate)
+                samples[row] = checked_audio(each, self.model.sample_rate, resample)
         accepted = row_errors.accepted(len(samples))
         order = sorted(accepted, key=lambda row: len(samples[row]))
         config = self.config

@@ -178,8 +178,11 @@ class Classify(ClassifyOptions, Recipe):
     def evaluate(self, pipeline: Any, examples: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
         """Return accuracy, macro F1, the F1 of each class, and examples; several labels are right if all are."""
         references = [self._labels_of(example) for example in examples]
-        if isinstance(pipeline, pipelines.ImageClassification):
-            answers = pipeline(np.stack([example[0] for example in examples]))
+        if isinstance(examples[0][0], np.ndarray):
+            pixels = np.stack([example[0] for example in examples])
+            if pipeline.config["num_channels"] < pixels.shape[-1]:
+                pixels = images.gray(pixels)
+            answers = pipeline(pixels)
             inputs = [
                 f"image {number}" if len(example) == 2 else example[1]
                 for number, example in enumerate(examples)
@@ -188,16 +191,19 @@ class Classify(ClassifyOptions, Recipe):
             answers = pipeline(*map(list, zip(*(example[:-1] for example in examples), strict=True)))
             inputs = [" ⇥ ".join(example[:-1]) for example in examples]
         answers = [(answer,) if self.label_separator is None else tuple(answer) for answer in answers]
+        known = pipeline.config["labels"]
+        if all(isinstance(label, str) for reference in references for label in reference):  # of files
+            answers, known = [tuple(map(str, answer)) for answer in answers], [*map(str, known)]
         rows = [
             {"input": input_, "reference": self._shown(reference), "answer": self._shown(answer)}
             for input_, reference, answer in zip(inputs, references, answers, strict=True)
         ]
         present = {label for reference in references for label in reference}
-        if missing := [str(label) for label in pipeline.labels if label not in present]:
+        if missing := [str(label) for label in known if label not in present]:
             _LOGGER.warning("Classes without an example to evaluate on: %s", ", ".join(missing))
-        if unknown := sorted(map(str, present.difference(pipeline.labels))):
+        if unknown := sorted(map(str, present.difference(known))):
             _LOGGER.warning("Labels that the classifier does not have: %s", ", ".join(unknown[:_MOST_SHOWN]))
-        metrics = scores.classification(references, answers, pipeline.labels)
+        metrics = scores.classification(references, answers, known)
         return {**metrics, "examples": scores.wrong_first(rows)}
 
     def _shown(self, labels: tuple[Any, ...]) -> Any:

@@ -32,7 +32,7 @@ def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, f
     on two texts and their similarity: Spearman's correlation of the similarities with the cosines.
 
     Args:
-        pipeline: a pipeline whose class is one of `EVALUATED`.
+        pipeline: a pipeline whose class is one of `EVALUATED`, or its export, loaded by `keras_transformer_serving`.
         paths: the files, or a folder of images.
         **options: options of the recipe's files, such as "columns" and "format"; None for a default.
 
@@ -44,7 +44,8 @@ def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, f
         {'accuracy': 0.91, 'macro_f1': 0.9}
     """
     options = {name: value for name, value in options.items() if value is not None}
-    name = type(pipeline).__name__
+    config = pipeline.config
+    name = config["pipeline"]
     if name == _EMBEDDING:
         known = {*inspect.signature(data.read_examples).parameters}
     else:
@@ -60,10 +61,10 @@ def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, f
             "spearman": _similarity(pipeline, data.read_examples(paths, **{"columns": [0, 1, 2], **options}))
         }
     if name == "SpeechToText":
-        options["sample_rate"] = pipeline.model.sample_rate
+        options["sample_rate"] = config["sample_rate"]
     if name == "ImageClassification":
-        options["image_size"] = pipeline.model.image_size[0]
-    problem_type = getattr(pipeline.model, "problem_type", None)  # of classifiers
+        options["image_size"] = config["image_size"][0]
+    problem_type = config.get("problem_type")  # of classifiers
     check(problem_type != "regression", "be a classifier, not a regression", pipeline=name)
     several = problem_type == "multi_label_classification"
     check(

@@ -53,6 +53,12 @@ def load_image(path: pathlib.Path, size: int | None = None) -> np.ndarray:
     return image.numpy()
 
 
+def gray(images: np.ndarray) -> np.ndarray:
+    """Return the mean of the channels of images (…, channels) as uint8 (…, 1)."""
+    means: np.ndarray = images.mean(axis=-1, keepdims=True).round().astype("uint8")
+    return means
+
+
 def arrays(splits: Any) -> tuple[Examples, Examples, Examples]:
     """Return examples from the arrays (train, test) of a dataset; the last tenth of train is for validation."""
     train, test = (

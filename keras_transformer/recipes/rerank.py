@@ -79,7 +79,7 @@ class Rerank(RerankOptions, Recipe):
         """Return the mean reciprocal rank, the accuracy of scores rounded to 0 or 1, and examples."""
         queries, texts, relevance = map(list, zip(*examples, strict=True))
         predicted = pipeline(queries, texts, truncate=True)
-        if pipeline.activation == "linear":
+        if pipeline.config["activation"] == "linear":
             predicted = 1 / (1 + np.exp(-predicted))
         rows = [
             {

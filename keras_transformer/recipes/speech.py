@@ -40,7 +40,12 @@ class Speech(SpeechOptions, Recipe):
     def read(self, paths: Any) -> Sequence[Example]:
         """Read the paths of WAV files and their transcripts."""
         return data.read_transcripts(
-            paths, self.columns, sample_rate=self.sample_rate, **self.file_format, on_error=self.on_error
+            paths,
+            self.columns,
+            sample_rate=self.sample_rate,
+            resample=self.resample,
+            **self.file_format,
+            on_error=self.on_error,
         )
 
     def split(self, examples: Sequence[Example]) -> tuple[Any, Any]:
@@ -71,6 +76,7 @@ class Speech(SpeechOptions, Recipe):
             pipeline.tokenizer,
             output_lengths=pipeline.model.encoder.output_lengths,
             sample_rate=pipeline.model.sample_rate,
+            resample=self.resample,
             max_seconds=pipeline.max_seconds,
             max_length=self.max_length,
             **self.batching(shuffle),
@@ -85,7 +91,8 @@ class Speech(SpeechOptions, Recipe):
         """Return the word error rate, and examples; audio that the pipeline rejects has no words."""
         audio, references = map(list, zip(*examples, strict=True))
         answers = [
-            "" if isinstance(answer, Exception) else answer for answer in pipeline(audio, errors="return")
+            "" if isinstance(answer, Exception) else answer
+            for answer in pipeline(audio, resample=self.resample, errors="return")
         ]
         rows = [
             {

@@ -84,7 +84,7 @@ class Tag(TagOptions, Recipe):
 
 def _tags(words: Sequence[str], tagged: Sequence[pipelines.TaggedWord]) -> list[str]:
     """Return a tag for each word, "O" for a word without tokens, which the pipeline omits."""
-    tag_at, start, tags = {word.start: word.label for word in tagged}, 0, []
+    tag_at, start, tags = {word.start: str(word.label) for word in tagged}, 0, []
     for word in words:
         tags.append(tag_at.get(start, "O"))
         start += len(word) + 1

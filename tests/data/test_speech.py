@@ -44,7 +44,10 @@ def test_tables_of_each_form_have_paths_relative_to_their_folder(tmp_path):
 def test_messy_tables_have_one_error_and_are_skipped_by_line(tmp_path, caplog):
     bad = {
         "missing.wav": (None, "No such file or directory: "),
-        "rate.wav": (wav(AUDIO[0], rate=8000), "; `sample_rate` (--sample-rate) must be that of the files"),
+        "rate.wav": (
+            wav(AUDIO[0], rate=8000),
+            "; to train at their rate, pass it as `sample_rate` (--sample-rate)",
+        ),
         "stereo.wav": (
             wav(np.repeat(AUDIO[0], 2), channels=2),
             "must have one channel. Received: 2 channels",
@@ -99,6 +102,20 @@ def test_batches_have_the_audio_and_the_ids_of_its_text(tmp_path):
     assert [each for _, each in of_arrays] == [
         each for _, each in batch_rows(data.speech_recognition(paths, TEXTS, BYTES, 2, shuffle=False))
     ]
+
+
+def test_files_of_another_rate_are_resampled(tmp_path):
+    recordings(tmp_path, [])
+    path = tmp_path / "clips" / "0.wav"
+    path.write_bytes(wav(AUDIO[0][::2], rate=8000))
+    (tmp_path / "train.tsv").write_text("clips/0.wav\tlow\n")
+    ((name, _),) = data.read_transcripts(tmp_path / "train.tsv", resample=True)
+    with pytest.raises(
+        ValueError, match=r"`audio\[0\]` is invalid: `audio` must have 16000 samples a second"
+    ):
+        data.speech_recognition([name], ["low"], BYTES)
+    ((audio, _),) = batch_rows(data.speech_recognition([name], ["low"], BYTES, resample=True))
+    np.testing.assert_allclose(audio, AUDIO[0], atol=0.05)  # without the noise above 4000 Hz
 
 
 def test_workers_read_different_rows_and_resumed_epochs_the_same():

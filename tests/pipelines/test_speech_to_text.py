@@ -4,6 +4,7 @@ import base64
 import functools
 import json
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -65,7 +66,10 @@ def test_the_command_line_reads_paths(recognize, tmp_path, capsys):
 
 
 BAD = {
-    "another rate": (wav(AUDIO[0], rate=8000), "must have 16000 samples a second. Received: 8000 in"),
+    "another rate": (
+        wav(AUDIO[0], rate=8000),
+        "must have 16000 samples a second, unless resample=True (--resample). Received: 8000 in",
+    ),
     "stereo file": (wav(AUDIO[0], channels=2), "must have one channel. Received: 2 channels in"),
     "empty file": (b"", "must be a WAV file of integer samples. Received: 0 bytes, an incomplete file"),
     "file without samples": (wav([]), "must have samples. Received: none in"),
@@ -128,8 +132,53 @@ def test_a_request_has_numbers_or_the_base64_of_a_wav_file(recognize):
     samples = read_wav(wav(AUDIO[0]), RATE)
     np.testing.assert_array_equal(audio.convert(wav(AUDIO[0]), "audio"), samples)
     np.testing.assert_allclose(audio.convert(samples.tolist(), "audio"), samples, atol=1e-7)
-    with pytest.raises(ValueError, match="`audio` must have 16000 samples a second"):
-        audio.convert(wav(AUDIO[0], rate=8000), "audio")
+    halved = wav(sweep(8000), rate=8000)
+    np.testing.assert_array_equal(audio.convert(halved, "audio"), read_wav(halved, RATE, resample=True))
+
+
+def sweep(rate, seconds=1.0, highest=3600):
+    """Return tones from 20 Hz to the highest frequency, at a sample rate."""
+    time = np.arange(int(seconds * rate)) / rate
+    return 0.5 * np.sin(2 * np.pi * (20 * time + (highest - 20) * time**2 / (2 * seconds)))
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 12001, 44100, 48000])
+def test_resampled_audio_equals_audio_sampled_at_the_other_rate(rate):
+    highest = 0.9 * min(rate, RATE) / 2
+    found = read_wav(wav(sweep(rate, highest=highest), rate, width=4), RATE, resample=True)
+    assert found.dtype == "float32"
+    expected = sweep(RATE, highest=highest)
+    assert abs(len(found) - len(expected)) <= 1
+    inside = slice(200, RATE - 200)  # a filter sees zeros beyond the ends
+    np.testing.assert_allclose(found[inside], expected[inside], atol=2e-4)
+    if rate > RATE:  # no alias of frequencies that the rate does not have
+        tone = np.sin(2 * np.pi * 9000 * np.arange(rate) / rate)
+        assert abs(read_wav(wav(tone, rate), RATE, resample=True)[inside]).max() < 1e-4
+
+
+def test_resampling_is_an_option_of_calls_and_of_the_command_line(recognize, tmp_path, capsys):
+    recognize.save(tmp_path / "it")
+    path = str(tmp_path / "a.wav")
+    pathlib.Path(path).write_bytes(wav(sweep(8000), 8000))
+    expected = recognize(read_wav(path, RATE, resample=True))
+    assert recognize(path, resample=True) == expected
+    assert commands.main(["predict", str(tmp_path / "it"), path, "--resample", "--format", "jsonl"]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == expected
+    assert commands.main(["predict", str(tmp_path / "it"), path]) == 2
+    assert "must have 16000 samples a second, unless resample=True (--resample)" in capsys.readouterr().err
+
+
+def test_resampling_needs_scipy_and_a_possible_rate(recognize, monkeypatch):
+    for rate in (1, 999, 384_001):
+        with pytest.raises(ValueError, match=f"1000 to 384000 samples a second .* Received: {rate}"):
+            read_wav(wav(AUDIO[0], rate), RATE, resample=True)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    content = wav(AUDIO[0], 8000)
+    with pytest.raises(ImportError, match=r"needs SciPy: pip install .*\[audio\]"):
+        read_wav(content, RATE, resample=True)
+    audio, _ = SpeechTask.columns(recognize.config)["serving_default"]
+    with pytest.raises(ValueError, match="needs SciPy"):  # an answer of the server
+        audio.convert(content, "audio")
 
 
 @functools.cache

@@ -84,8 +84,8 @@ def load(
 
     Returns:
         For a pipeline of texts the class of its name, such as `TextToText` or `TextClassification`, a function with
-        the arguments, outputs and errors of the pipeline. A `Model` for images and graphs. All have `run`, which takes
-        and returns arrays.
+        the arguments, outputs and errors of the pipeline; of images, one of images in the model's size. A `Model` for
+        graphs. All have `run`, which takes and returns arrays.
 
     Raises:
         FileNotFoundError: if the folder is not an export or has no ONNX graphs.

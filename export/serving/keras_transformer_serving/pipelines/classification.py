@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer_serving import closeness
 from keras_transformer_serving.model import Model, classes_of
+from keras_transformer_serving.pipelines.errors import check_batch_size
 from keras_transformer_serving.pipelines.texts import softmax
 from keras_transformer_serving.tasks import DEFAULT, Row, Task, Tensor
 
@@ -85,6 +86,24 @@ class ImageTask(Classifier):
 
 class ImageClassification(ImageTask, ArrayPipeline):
     """An exported image classifier, or regression; `load` creates it."""
+
+    def __call__(self, images: Any, batch_size: int = 64) -> Any:
+        """Return the label, the labels or the number of each image; see `answers`.
+
+        Args:
+            images: (n, height, width, channels) in the model's size, or one image without the first axis.
+            batch_size: the number of images in a batch.
+
+        Raises:
+            ValueError: if images have another size, or values out of range.
+        """
+        check_batch_size(batch_size)
+        pixels = np.asarray(images, "float32")
+        if pixels.ndim == 3:
+            return self.answers(pixel_values=pixels[None])[0]
+        starts = range(0, len(pixels), batch_size)
+        batches = (self.answers(pixel_values=pixels[start : start + batch_size]) for start in starts)
+        return [answer for answers in batches for answer in answers]
 
     def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:
         """Return the outputs for the scores (C,)."""

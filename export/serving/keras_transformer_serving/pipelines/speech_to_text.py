@@ -34,9 +34,12 @@ class AudioTensor(Tensor):
         return True
 
     def convert(self, value: Any, place: str) -> Any:
-        """Return the samples of a value of JSON."""
+        """Return the samples of a value of JSON, resampled where SciPy is installed."""
         if isinstance(value, bytes):
-            return read_wav(value, self.sample_rate)
+            try:
+                return read_wav(value, self.sample_rate, resample=True)
+            except ImportError as error:
+                raise InvalidInputError("audio", str(error)) from None
         return super().convert(value, place)
 
 
@@ -88,24 +91,28 @@ class SpeechToText(SpeechTask, ArrayPipeline):
             )
         self.tokenizer = tokenizer
 
-    def __call__(self, audio: Any, batch_size: int = 1, *, errors: Errors = "raise") -> Any:
+    def __call__(
+        self, audio: Any, batch_size: int = 1, *, resample: bool = False, errors: Errors = "raise"
+    ) -> Any:
         """Return the text of each audio.
 
         Args:
             audio: a list of floats (N,) or paths of WAV files, or a single one.
             batch_size: ignored, as audio of different lengths runs one by one.
+            resample: whether to resample files of other sample rates, which are refused otherwise.
             errors: "raise" the error of an audio, or "return" it in place of the text.
 
         Raises:
+            ImportError: if a file is to be resampled, and SciPy is not installed.
             ValueError: if audio has another sample rate, several channels, values that are not finite, or is too short
                 or too long.
         """
         if is_single(audio):
-            return self([audio], batch_size, errors=errors)[0]
+            return self([audio], batch_size, resample=resample, errors=errors)[0]
         row_errors, texts = RowErrors(errors), {}
         for index, each in enumerate(audio):
             with row_errors.of(index):
-                samples = checked_audio(each, self.config["sample_rate"])
+                samples = checked_audio(each, self.config["sample_rate"], resample)
                 texts[index] = self.answer(self.postprocess(self._outputs(samples)), self.config)
         return row_errors.merge({row: text for row, text in texts.items() if row not in row_errors})
 
