@@ -32,8 +32,20 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """Exclude long-lived objects of TensorFlow and of the tests from garbage collection."""
+    collect_and_freeze()
+
+
+def collect_and_freeze():
+    """Collect garbage, and exclude the objects that are left from later collections."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_garbage_collection():
+    """Exclude what each module leaves: Keras collects garbage whenever a layer is quantized."""
+    yield
+    collect_and_freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

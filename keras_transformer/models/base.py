@@ -130,6 +130,7 @@ class Model(Configured, keras.Model):
                 check = stack.enter_context(InputCheck(self).raised())
                 arguments["x"] = check.data(arguments["x"], y)
                 arguments["validation_data"] = check.validation_data(arguments["validation_data"])
+            _build_optimizer(self)
             return super().fit(**arguments)
 
     @_with_arguments_of_keras
@@ -157,6 +158,7 @@ class Model(Configured, keras.Model):
         bound = inspect.signature(super().train_on_batch).bind(x, y, *args, **kwargs)
         check_class_weight(self, bound.arguments.get("class_weight"))
         with _checked_batch(self, x, y, check_inputs):
+            _build_optimizer(self)
             return super().train_on_batch(x, y, *args, **kwargs)
 
     @_with_arguments_of_keras
@@ -293,6 +295,16 @@ def flatten_layers(model: keras.Model) -> list[Any]:
     """Return all layers of a model, including nested ones."""
     # Keras has no public function for this: `keras.Model.layers` has the direct layers only.
     return list(model._flatten_layers(include_self=False))
+
+
+def _build_optimizer(model: Model) -> None:
+    """Create the optimizer's variables: TensorFlow traces a step twice if its first call creates variables."""
+    optimizer = getattr(model, "optimizer", None)
+    if keras.backend.backend() != "tensorflow" or optimizer is None or optimizer.built:
+        return
+    if all(layer.built for layer in flatten_layers(model)):
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
 
 
 def _set_frozen(layers: Sequence[Any], paths: Collection[str]) -> None:

@@ -1,0 +1,28 @@
+"""On TensorFlow, the function of a training step is traced once."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import models, training
+
+IDS = np.tile(np.arange(1, 5), (4, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("method", ["fit", "train_on_batch"])
+def test_a_step_is_traced_once(method, dtype, monkeypatch):
+    model, traced = models.GPT(8, 1, 1, 4, max_length=4, dtype=dtype), []
+    loss = training.LabelSmoothedCrossentropy(0.0, pad_id=0)
+    model.compile(keras.optimizers.Adam(0.1), loss, metrics=[training.TokenAccuracy()], jit_compile=False)
+    compute_loss = models.GPT.compute_loss
+    monkeypatch.setattr(
+        models.GPT, "compute_loss", lambda *args, **kw: traced.append(1) or compute_loss(*args, **kw)
+    )
+    if method == "fit":
+        model.fit(IDS, IDS, batch_size=2, epochs=2, verbose=0)
+    else:
+        for _ in range(3):
+            model.train_on_batch(IDS, IDS)
+    assert len(traced) == 1
+    assert model.optimizer.iterations == (4 if method == "fit" else 3)
