@@ -1,5 +1,6 @@
 """Words and answers equal those of `transformers`, from folders that `benchmarks/parity/words.py` writes."""
 
+import functools
 import json
 import pathlib
 import types
@@ -47,7 +48,9 @@ def served_by(pipeline):
     return Served()
 
 
+@functools.cache
 def read(folder):
+    """Return the pipeline of a folder, which the tests share and do not change, and what is expected."""
     return pipelines.from_hugging_face(folder), json.loads((folder / "expected.json").read_text())
 
 
@@ -67,7 +70,18 @@ def test_labels_of_words_equal_transformers(folder):
             np.testing.assert_allclose(scores, [word[3] for word in row["words"]], rtol=1e-4)
 
 
-@pytest.mark.parametrize("folder", ANSWERERS, ids=lambda folder: folder.name)
+# The taggers have the same tokenizers: quick tests answer with one of words and one of bytes.
+@pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param(
+            folder,
+            marks=[] if folder.name.startswith(("BertChinese", "RobertaFor")) else pytest.mark.slow,
+            id=folder.name,
+        )
+        for folder in ANSWERERS
+    ],
+)
 def test_answers_equal_transformers(folder):
     pipeline, expected = read(folder)
     questions, contexts = zip(*((row["question"], row["text"]) for row in expected["rows"]), strict=True)

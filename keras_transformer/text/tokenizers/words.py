@@ -9,7 +9,7 @@ from keras_transformer.text.pretokenizers.characters import cut, row_starts, shi
 from keras_transformer.text.tokenizers.tokens_in_text import Parts, split_around
 from keras_transformer_serving.text.base import TokensInText
 
-_SPACES = [code for code in range(0x110000) if chr(code).isspace()]
+_SPACES = [code for code in range(0x3001) if chr(code).isspace()]  # the last one is U+3000
 
 
 class PlacedWords(NamedTuple):
