@@ -118,30 +118,28 @@ def test_every_search_keeps_the_structure_of_its_loop_state(name):
 @pytest.mark.parametrize("minimums", [None, [3, 0]], ids=repr)
 @pytest.mark.parametrize("vocabulary_size", [12, 151])
 def test_the_highest_logits_are_the_first_of_a_sort_of_all(vocabulary_size, minimums, constraint):
-    model = decoder(5, vocabulary_size=vocabulary_size)
+    model, runs = decoder(5, vocabulary_size=vocabulary_size), 20
     settings = Settings.of(model, Greedy(), 3, constraints=[constraint] if constraint else [])
-    minimums = None if minimums is None else ops.convert_to_tensor(minimums, "int32")
-    search = new_search(Inputs(model, settings, source_ids=ops.array(PROMPTS), minimums=minimums))
+    minimums = None if minimums is None else ops.convert_to_tensor(minimums * runs, "int32")
+    prompts = ops.array(np.tile(PROMPTS, (runs, 1)))
+    search = new_search(Inputs(model, settings, source_ids=prompts, minimums=minimums))
     state = search.start()
     random = np.random.default_rng(vocabulary_size)
-    for run in range(20):
-        logits = random.integers(1, 9, (2, 1, vocabulary_size)).astype("float32")
-        logits[..., [0, 3, 5]] = random.integers(5, 10, 3)  # special tokens are often the highest
-        logits[..., random.integers(0, vocabulary_size, vocabulary_size // 2)] = -np.inf
-        if run == 0:
-            logits[..., 2:] = -np.inf
-        whole = ops.convert_to_numpy(search._processed(ops.array(logits), state["ids"], state["step"]))
-        order = np.argsort(-whole, axis=-1, kind="stable")
-        for count in (1, 4):
-            values, tokens = map(ops.convert_to_numpy, search._highest(ops.array(logits), state, count))
-            assert tokens.max() < vocabulary_size
-            for row in range(2):
-                allowed = values[row, 0] > FORBIDDEN / 2
-                expected = [token for token in order[row, 0] if whole[row, 0, token] > FORBIDDEN / 2]
-                assert tokens[row, 0][allowed][:count].tolist() == expected[:count]
-                np.testing.assert_array_equal(
-                    values[row, 0][allowed], logits[row, 0, tokens[row, 0][allowed]]
-                )
+    logits = random.integers(1, 9, (2 * runs, 1, vocabulary_size)).astype("float32")
+    for rows in np.split(logits, runs):
+        rows[..., [0, 3, 5]] = random.integers(5, 10, 3)  # special tokens are often the highest
+        rows[..., random.integers(0, vocabulary_size, vocabulary_size // 2)] = -np.inf
+    logits[:2, :, 2:] = -np.inf
+    whole = ops.convert_to_numpy(search._processed(ops.array(logits), state["ids"], state["step"]))
+    order = np.argsort(-whole, axis=-1, kind="stable")
+    for count in (1, 4):
+        values, tokens = map(ops.convert_to_numpy, search._highest(ops.array(logits), state, count))
+        assert tokens.max() < vocabulary_size
+        for row in range(2 * runs):
+            allowed = values[row, 0] > FORBIDDEN / 2
+            expected = [token for token in order[row, 0] if whole[row, 0, token] > FORBIDDEN / 2]
+            assert tokens[row, 0][allowed][:count].tolist() == expected[:count]
+            np.testing.assert_array_equal(values[row, 0][allowed], logits[row, 0, tokens[row, 0][allowed]])
 
 
 @pytest.mark.slow
