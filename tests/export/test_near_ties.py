@@ -110,7 +110,7 @@ def hesitant():
     return pipelines.TextGeneration(model, tokenizer, Sample(seed=3), max_new_tokens=24, max_source_tokens=8)
 
 
-TEXTS = [first + rest for first in "bdfgkl" for rest in ("al", "in")]
+TEXTS = [first + rest for first in "bdf" for rest in ("al", "in")]
 CASES = {
     "all": (Sample(1.3, top_k=480, top_p=0.99, num_return=2), (NoRepeatNGram(2), MinNewTokens(9))),
     "seed": (Sample(seed=3), ()),
