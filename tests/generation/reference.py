@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation.compilation import bucket
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.layers import DecoderBlock, FeedForward, MultiHeadAttention, TokenEmbedding
 from keras_transformer.models import Transformer
@@ -134,10 +135,19 @@ def every_sequence(vocabulary, end_ids, max_length):
 def next_scores(model, sources, outputs):
     """Return the log-probabilities (n, V) of the next token of each output, from one full forward pass.
 
-    −∞ for tokens that are never generated. Sources are without padding.
+    −∞ for tokens that are never generated. Sources are without padding. Rows and tokens are added up to powers of two,
+    as JAX compiles each operation for each shape.
     """
+    most = getattr(model, "max_length", None) or np.inf
+
+    def width_of(rows):
+        size = max(map(len, rows))
+        return max(size, min(bucket(size, 8), most))
+
+    count = len(sources)
+    sources, outputs = ([*rows, *[rows[0]] * (bucket(count, 1) - count)] for rows in (sources, outputs))
     if is_encoder_decoder(model):
-        width = max(map(len, sources))
+        width = width_of(sources)
         source_ids = [[*source, *[model.pad_id] * (width - len(source))] for source in sources]
         read = [[model.start_id, *ids] for ids in outputs]
         inputs = {"source_ids": np.array(source_ids)}
@@ -145,9 +155,10 @@ def next_scores(model, sources, outputs):
         read, inputs = [[*source, *ids] for source, ids in zip(sources, outputs, strict=True)], {}
     lengths = np.array([len(ids) for ids in read])
     # Tokens after the last one of a row are masked by causality.
-    padded = np.array([[*ids, *[model.end_id] * (max(lengths) - len(ids))] for ids in read])
+    width = width_of(read)
+    padded = np.array([[*ids, *[model.end_id] * (width - len(ids))] for ids in read])
     logits = model({**inputs, "target_ids": padded} if inputs else padded)
-    logits = ops.convert_to_numpy(logits)[np.arange(len(read)), lengths - 1].astype(float)
+    logits = ops.convert_to_numpy(logits)[np.arange(count), lengths[:count] - 1].astype(float)
     scores = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     never = [model.pad_id, getattr(model, "start_id", None)]
     scores[:, [token for token in never if token is not None]] = -np.inf
