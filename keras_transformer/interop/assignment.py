@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.memory import quick_collections
 from keras_transformer.models.base import flatten_layers
 
 INT8 = "int8"
@@ -23,10 +24,11 @@ def quantize_weights(model: keras.Model) -> None:
 
     `keras.Model.quantize` also warns of each layer without matrices.
     """
-    for layer in flatten_layers(model):
-        is_matrix = isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
-        if is_matrix and layer.quantization_mode is None:
-            layer.quantize(INT8, config=QUANTIZATION)
+    with quick_collections():
+        for layer in flatten_layers(model):
+            is_matrix = isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
+            if is_matrix and layer.quantization_mode is None:
+                layer.quantize(INT8, config=QUANTIZATION)
 
 
 def scales_of(model: keras.Model) -> Scales:

@@ -273,10 +273,12 @@ class Model(Configured, keras.Model):
         quantization, frozen = config.pop("quantization", {}), config.pop("frozen", None)
         model = super().from_config(config, custom_objects)
         layers = flatten_layers(model)
-        for layer in layers:
-            if layer.path in quantization and layer.quantization_mode is None:
-                saved = quantization[layer.path]
-                layer.quantize(saved["mode"], config=keras.saving.deserialize_keras_object(saved["config"]))
+        with memory.quick_collections():
+            for layer in layers:
+                if layer.path in quantization and layer.quantization_mode is None:
+                    saved = quantization[layer.path]
+                    config = keras.saving.deserialize_keras_object(saved["config"])
+                    layer.quantize(saved["mode"], config=config)
         if frozen is not None:
             _set_frozen(layers, {*frozen})
         return model

@@ -1,5 +1,6 @@
 """The precision of published weights: float32, float16, bfloat16, and int8 matrices."""
 
+import gc
 import tracemalloc
 
 import keras
@@ -150,6 +151,18 @@ def test_int8_is_the_quantization_of_keras(name, dtype, tmp_path):
     for weight, other in zip(found.weights, expected.weights, strict=True):
         assert (weight.dtype, weight.trainable) == (other.dtype, other.trainable)
         np.testing.assert_array_equal(ops.convert_to_numpy(weight), ops.convert_to_numpy(other))
+
+
+def test_quantization_does_not_search_all_objects_for_garbage(monkeypatch):
+    """Keras collects garbage after each layer, which would take longer than all the rest."""
+    model, frozen = MODELS["classifier"](), []
+    gc.unfreeze()
+    count = len(gc.get_objects())
+    monkeypatch.setattr(gc, "collect", lambda: frozen.append(gc.get_freeze_count()))
+    assignment.quantize_weights(model)
+    assert frozen
+    assert min(frozen) > count // 2
+    assert gc.get_freeze_count() < count // 2
 
 
 def quantization_of(model):
