@@ -4,12 +4,14 @@ import json
 import pathlib
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format  # noqa: F401  (loads protobuf before TensorFlow's messages)
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.export.tensorflow_serving import warmup
 from keras_transformer.pipelines.base import BATCH, DEFAULT
+from keras_transformer_serving import protobuf
 
 MOST_CHARACTERS = 500
 """The length of an example as JSON up to which it is stored."""
@@ -75,6 +77,26 @@ def _dtype(element_type: int) -> str:
     return "string" if name == "object" else name
 
 
+def _without_weights(file: pathlib.Path) -> Any:
+    """Return the inputs of an ONNX graph, their defaults, and its outputs, without the nodes and other constants."""
+    import onnx
+
+    of_graph, of_tensor = onnx.GraphProto, onnx.TensorProto
+    model = dict(protobuf.fields(memoryview(np.memmap(file, mode="r"))))
+    fields = [*protobuf.fields(model[onnx.ModelProto.GRAPH_FIELD_NUMBER])]
+    graph = onnx.GraphProto()
+    for number, value in fields:
+        if number in (of_graph.INPUT_FIELD_NUMBER, of_graph.OUTPUT_FIELD_NUMBER):
+            graph.MergeFromString(protobuf.message((number, bytes(value))))
+    inputs = {value.name.encode() for value in graph.input}
+    for number, value in fields:
+        if number == of_graph.INITIALIZER_FIELD_NUMBER:
+            name = dict(protobuf.fields(value)).get(of_tensor.NAME_FIELD_NUMBER, b"")
+            if bytes(name) in inputs:
+                graph.initializer.append(of_tensor.FromString(bytes(value)))
+    return graph
+
+
 def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
     import onnx
 
@@ -89,7 +111,7 @@ def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
 
     graphs = {}
     for file in sorted(path.rglob("*.onnx")):
-        graph = onnx.load(file, load_external_data=False).graph
+        graph = _without_weights(file)
         name = file.relative_to(path).with_suffix("").as_posix()
         inputs = {value.name for value in graph.input}
         defaults = {

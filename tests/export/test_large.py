@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -239,3 +240,41 @@ def test_a_model_of_2_5_gb_is_exported_as_a_saved_model(tmp_path):
     assert sum(path.stat().st_size for path in folder.rglob("variables.data*")) < 1.01 * size
     found = tf.saved_model.load(folder).signatures["serving_default"](tf.constant(["ab", "x y"]))
     assert [text.decode() for text in found["text"].numpy()] == expected
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_weights_are_written_one_at_a_time(in_loop, tmp_path):
+    count, shape = 8, (256, 256)
+    names = [f"w{number}" for number in range(count)]
+    constants = [weights.without_values(name, onnx.TensorProto.FLOAT, shape) for name in names]
+    constants.append(onnx.numpy_helper.from_array(np.array(3), "steps"))
+    sums = [onnx.helper.make_node("Sum", names, ["y"])]
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)
+    nodes = sums
+    if in_loop:
+        condition = [
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, []) for name in ("c", "d")
+        ]
+        step = onnx.helper.make_tensor_value_info("i", onnx.TensorProto.INT64, [])
+        same = onnx.helper.make_node("Identity", ["c"], ["d"])
+        body = onnx.helper.make_graph(
+            [same, *sums], "body", [step, condition[0]], [condition[1], y], constants[:-1]
+        )
+        nodes = [onnx.helper.make_node("Loop", ["steps", ""], ["y_last"], body=body)]
+        y = onnx.helper.make_tensor_value_info("y_last", onnx.TensorProto.FLOAT, [3, *shape])
+        constants = constants[-1:]
+    graph = onnx.helper.make_graph(nodes, "it", [], [y], constants)
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", conversion.OPSET)], ir_version=8
+    )
+    readers = {
+        name: lambda number=number: np.full(shape, number, "float32") for number, name in enumerate(names)
+    }
+    tracemalloc.start()
+    weights.save(model, readers, tmp_path / "it.onnx")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * 4 * np.prod(shape)
+    onnx.checker.check_model(onnx.load(tmp_path / "it.onnx"), full_check=True)
+    (result,) = onnxruntime.InferenceSession(tmp_path / "it.onnx").run(None, {})
+    np.testing.assert_array_equal(result, np.full(result.shape, sum(range(count)), "float32"))

@@ -19,7 +19,7 @@ _MESSAGES: dict[str, dict[int, str]] = {
     "Training": {1: "Graph", 2: "Graph"},
 }
 MAX_BYTES = 2**30
-"""The size of the weights in a graph's file, which is in memory up to four times while it is written."""
+"""The size of the weights in a graph's file, which readers such as ONNX Runtime have in memory up to three times."""
 _INITIALIZER = ("Model", 7, "Graph", 5, "Tensor")
 _DIMS, _TYPE, _NAME, _EXTERNAL_DATA = 1, 2, 8, 13  # fields of a TensorProto
 _KEY, _VALUE = 1, 2  # fields of an entry of TensorProto.external_data

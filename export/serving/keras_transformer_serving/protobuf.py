@@ -50,6 +50,11 @@ def message(*entries: tuple[int, bool | int | str | bytes]) -> bytes:
     return b"".join(_field(number, value) for number, value in entries)
 
 
+def header(number: int, size: int) -> bytes:
+    """Return what comes before the bytes of a field: its number and their size."""
+    return varint(number << 3 | _BYTES) + varint(size)
+
+
 def varint(number: int) -> bytes:
     """Return an integer as a number of variable length."""
     rest, content = number & (1 << 64) - 1, bytearray()
@@ -64,7 +69,7 @@ def _field(number: int, value: bool | int | str | bytes) -> bytes:
     if isinstance(value, int):
         return varint(number << 3 | _VARINT) + varint(value)
     content = value.encode() if isinstance(value, str) else value
-    return varint(number << 3 | _BYTES) + varint(len(content)) + content
+    return header(number, len(content)) + content
 
 
 def _varint(content: memoryview, position: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer import memory
 from keras_transformer.export.bundle_writer import (
     check_pipeline,
     new_parts,
@@ -33,7 +34,7 @@ from keras_transformer.export.to_onnx.quantization import Examples, to_int8
 from keras_transformer.pipelines.base import Arrays, Axes, Graph
 from keras_transformer.pipelines.forward import FORWARD
 from keras_transformer_options.arguments import ArgumentError
-from keras_transformer_serving import external_data, files
+from keras_transformer_serving import files
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
 from keras_transformer_serving.graphs import MODEL, loop_name
@@ -247,6 +248,7 @@ def _write_graph(
             left_out[precision] = comparison.reason(error)
             shutil.rmtree(path, ignore_errors=True)
     save(model, graph.defaults, folder / f"{name}.onnx", detached)
+    memory.trim()  # of the graphs that TensorFlow and tf2onnx made
 
 
 def save(
@@ -267,13 +269,9 @@ def save(
     graph, readers = model.graph, readers or {}
     graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in defaults.items())
     path.parent.mkdir(exist_ok=True)
-    size = weights.num_bytes(graph, {tensor.name for tensor in graph.initializer})
-    if size > weights.MAX_BYTES:
-        weights.write(graph, readers, path.with_name(external_data.file_name(path.stem)))
-    else:
-        weights.attach(graph, readers)
+    if not weights.are_external(graph):
         loops.place_constants(graph)
-    onnx.save_model(model, path)
+    weights.save(model, readers, path)
 
 
 def convert(

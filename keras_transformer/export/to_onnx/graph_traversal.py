@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 # The operations that return booleans.
@@ -150,11 +150,17 @@ def remove_unused(graph: Any) -> None:
         read |= {output.name for subgraph in graphs(graph) for output in subgraph.output}
         dead = 0
         for subgraph in [*graphs(graph)]:
-            for node in [node for node in subgraph.node if read.isdisjoint(node.output)]:
-                subgraph.node.remove(node)
-                dead += 1
+            unused = [place for place, node in enumerate(subgraph.node) if read.isdisjoint(node.output)]
+            _remove(subgraph.node, unused)
+            dead += len(unused)
         if not dead:
             break
     for subgraph in graphs(graph):
-        for constant in [constant for constant in subgraph.initializer if constant.name not in read]:
-            subgraph.initializer.remove(constant)
+        constants = subgraph.initializer
+        _remove(constants, [place for place, constant in enumerate(constants) if constant.name not in read])
+
+
+def _remove(messages: Any, places: Sequence[int]) -> None:
+    """Remove messages from a repeated field by their places, as its method `remove` compares all before them."""
+    for place in reversed(places):
+        del messages[place]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.to_onnx import graph_traversal, weights
-from keras_transformer_serving import external_data
 
 Readers = dict[str, weights.Reader]
 
@@ -286,12 +285,9 @@ def _channel_sizes(
     options.enable_cpu_mem_arena = False
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.onnx"
-        if weights.num_bytes(copy.graph, {each.name for each in copy.graph.initializer}) > weights.MAX_BYTES:
-            weights.write(copy.graph, readers, path.with_name(external_data.file_name(path.stem)))
+        if weights.are_external(copy.graph):
             options.add_session_config_entry("session.disable_prepacking", "1")
-        else:
-            weights.attach(copy.graph, readers)
-        onnx.save_model(copy, path)
+        weights.save(copy, readers, path)
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         sizes: dict[str, np.ndarray] = {}
         for example in examples:

@@ -76,10 +76,13 @@ def fast_graphs() -> Iterator[None]:
         (Graph, "replace_all_inputs", _replacing(Graph.replace_all_inputs)),
         (Graph, "extract_sub_graph_nodes", _extract),
         (Graph, "_register_input_name", _register),
+        (Graph, "update_proto", _sort_bodies),
+        (Graph, "make_graph", _making(Graph.make_graph)),
         (Graph, "reset_nodes", _resetting(Graph.reset_nodes)),
         (GraphOptimizerBase, "optimize", _optimize),
         (Node, "name", name_of),
         (Node, "summary", ""),
+        (Node, "update_proto", _update),
         (Node, "get_body_graphs", _body_graphs),
         (Node, "get_implicit_inputs", _implicit_inputs),
         (controlflow, "inline_subgraph", _inlining(controlflow.inline_subgraph)),
@@ -140,6 +143,34 @@ def _resetting(reset_nodes: Callable[..., None]) -> Callable[..., None]:
             reset_nodes(graph, ops)
 
     return reset
+
+
+def _sort_bodies(graph: Any, *_: Any) -> None:
+    for node in graph.get_nodes():
+        for body in (node.get_body_graphs() or {}).values():
+            body.delete_unused_nodes(body.outputs)
+            body.topological_sort(body.get_nodes())
+            _sort_bodies(body)
+
+
+def _making(make_graph: Callable[..., Any]) -> Callable[..., Any]:
+    def make(graph: Any, *arguments: Any, **options: Any) -> Any:
+        graph.delete_unused_nodes(graph.outputs)
+        for node in graph.get_nodes():
+            node.update_proto()
+        return make_graph(graph, *arguments, **options)
+
+    return make
+
+
+def _update(node: Any, *_: Any) -> None:
+    for name, body in (node.get_body_graphs() or {}).items():
+        node.set_attr(name, body.make_graph(f"graph for {node.name} {name}"))
+    for field in (node._op.input, node._op.output, node._op.attribute):
+        del field[:]
+    node._op.input.extend(node.input)
+    node._op.output.extend(node.output)
+    node._op.attribute.extend(node.get_onnx_attrs().values())
 
 
 def _inlining(inline_subgraph: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,17 +2,25 @@
 
 import math
 import pathlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export.to_onnx import graph_traversal
+from keras_transformer_serving import external_data, protobuf
 from keras_transformer_serving.external_data import MAX_BYTES as MAX_BYTES
 
 MIN_EXTERNAL_BYTES = 1024  # of a weight that is written to the external file, if there is one
+# The fields of messages that can contain weights.
+_HOLDERS = {
+    "ModelProto": ("graph",),
+    "GraphProto": ("node", "initializer"),
+    "NodeProto": ("attribute",),
+    "AttributeProto": ("g",),
+}
 _PAGE = 4096  # of the operating system: files are mapped from a multiple of it
 
 Reader = Callable[[], np.ndarray]
@@ -118,15 +126,15 @@ def without_values(name: str, data_type: int, shape: Sequence[int]) -> Any:
     return TensorProto(name=name, data_type=data_type, dims=shape)
 
 
-def num_bytes(graph: Any, names: Collection[str]) -> int:
-    """Return the number of bytes of the initializers of a graph with these names."""
+def are_external(graph: Any) -> bool:
+    """Return whether the initializers of a graph exceed the size of one file."""
+    return sum(map(_num_bytes, graph.initializer)) > MAX_BYTES
+
+
+def _num_bytes(tensor: Any) -> int:
     from onnx import helper
 
-    return sum(
-        math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        for tensor in graph.initializer
-        if tensor.name in names
-    )
+    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def attach(graph: Any, readers: Mapping[str, Reader]) -> None:
@@ -136,7 +144,60 @@ def attach(graph: Any, readers: Mapping[str, Reader]) -> None:
             tensor.raw_data = np.ascontiguousarray(readers[tensor.name]()).tobytes()
 
 
-def write(graph: Any, readers: Mapping[str, Reader], file: pathlib.Path) -> None:
+def save(model: Any, readers: Mapping[str, Reader], path: pathlib.Path) -> None:
+    """Write a model to a file, and to a second one the weights that exceed the size of one file.
+
+    Only one weight at a time is in memory.
+
+    Args:
+        model: an `onnx.ModelProto`.
+        readers: the functions that read the values of initializers that have none in the model, by name.
+        path: the file.
+    """
+    if are_external(model.graph):
+        _write(model.graph, readers, path.with_name(external_data.file_name(path.stem)))
+        readers = {}
+    with path.open("wb") as file:
+        for part in _serialized(model, readers):
+            file.write(part if isinstance(part, bytes) else part.values())
+
+
+class _Values(NamedTuple):
+    """The values of a weight in a serialised message."""
+
+    read: Reader
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def values(self) -> np.ndarray:
+        return np.ascontiguousarray(self.read()).reshape(-1).view(np.uint8)
+
+
+def _serialized(message: Any, readers: Mapping[str, Reader]) -> list[bytes | _Values]:
+    """Return the parts of a serialised message."""
+    name, kind = getattr(message, "name", ""), message.DESCRIPTOR.name
+    if kind == "TensorProto" and name in readers:
+        size = _num_bytes(message)
+        header = protobuf.header(message.RAW_DATA_FIELD_NUMBER, size)
+        return [message.SerializeToString() + header, _Values(readers[name], size)]
+    holders = _HOLDERS.get(kind, ())
+    if not holders or (kind == "NodeProto" and not graph_traversal.inner(message)):
+        return [message.SerializeToString()]
+    others = type(message)()
+    others.CopyFrom(message)
+    for holder in holders:
+        others.ClearField(holder)
+    parts = [others.SerializeToString()]
+    for field, value in message.ListFields():
+        for item in () if field.name not in holders else [value] if field.name in ("graph", "g") else value:
+            inner = _serialized(item, readers)
+            parts += [protobuf.header(field.number, sum(map(len, inner))), *inner]
+    return parts
+
+
+def _write(graph: Any, readers: Mapping[str, Reader], file: pathlib.Path) -> None:
     """Write initializers to a file beside the graph's, one at a time.
 
     Args:
