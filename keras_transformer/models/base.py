@@ -16,7 +16,13 @@ from keras_transformer.layers.masks import merge
 from keras_transformer.layers.positions.rotary_scaling import RotaryScaling
 from keras_transformer.models import jax_state
 from keras_transformer.models.host_batches import epochs_of
-from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary, with_integers
+from keras_transformer.models.input_checks import (
+    InputCheck,
+    InputSpecs,
+    as_dictionary,
+    with_assertions,
+    with_integers,
+)
 from keras_transformer.models.loss_checks import check_class_weight, check_losses
 from keras_transformer.models.strategies import check_strategy
 from keras_transformer.processes import check_agreement
@@ -80,13 +86,21 @@ class Model(Configured, keras.Model):
             self.trainable = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model as a layer, with integers in place of the floats with which Keras builds enclosing models."""
+        """Call the model as a layer, with integers in place of the floats with which Keras builds enclosing models.
+
+        `fit`, `evaluate` and `predict` of an enclosing model do not check inputs, so that its graph does.
+        """
         specs = self.input_specs()
-        if args:
-            args = (with_integers(args[0], specs), *args[1:])
-        elif "inputs" in kwargs:
-            kwargs["inputs"] = with_integers(kwargs["inputs"], specs)
-        return super().__call__(*args, **kwargs)
+        # Keras has no public name of the outermost layer of a call.
+        is_outermost = isinstance(self._get_call_context().entry_layer, Model)
+        try:
+            if args:
+                args = (_prepared(args[0], specs, is_outermost), *args[1:])
+            elif "inputs" in kwargs:
+                kwargs["inputs"] = _prepared(kwargs["inputs"], specs, is_outermost)
+            return super().__call__(*args, **kwargs)
+        finally:
+            self._maybe_reset_call_context()
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Return the Keras mask of each output that has the tokens' axes, False for padding; None without a mask.
@@ -282,6 +296,12 @@ class Model(Configured, keras.Model):
         if frozen is not None:
             _set_frozen(layers, {*frozen})
         return model
+
+
+def _prepared(inputs: Any, specs: InputSpecs, is_outermost: bool) -> Any:
+    """Return the inputs of a call as integers, which the graph of an enclosing model checks."""
+    inputs = with_integers(inputs, specs)
+    return inputs if is_outermost else with_assertions(inputs, specs)
 
 
 @contextlib.contextmanager

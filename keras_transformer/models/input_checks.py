@@ -4,6 +4,7 @@ An id outside the vocabulary or a label outside the classes raises no error unde
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -160,6 +161,55 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
             expectation = f"at least {minimum}" if limit is None else f"in [{minimum}, {limit})"
             _check_values(name, known, wrong, expectation)
     return dict(named)
+
+
+def with_assertions(inputs: Any, specs: InputSpecs) -> Any:
+    """Add assertions about lengths and integers to a graph of TensorFlow, where they are unknown before it runs.
+
+    They raise an `InvalidArgumentError` that names the input, except under XLA, which ignores them.
+
+    Args:
+        inputs: the inputs of a call, a dictionary of tensors or one tensor.
+        specs: the inputs, by name.
+    """
+    required = [name for name, spec in specs.items() if spec.required]
+    if (
+        keras.backend.backend() != "tensorflow"
+    ):  # on JAX, lengths are known, and rows of ids out of range are NaN
+        return inputs
+    if isinstance(inputs, dict):
+        known = {name: values for name, values in inputs.items() if name in specs}
+        return inputs | {name: _asserted(name, values, specs, known) for name, values in known.items()}
+    return _asserted(required[0], inputs, specs, {}) if len(required) == 1 else inputs
+
+
+def _asserted(name: str, values: Any, specs: InputSpecs, named: Mapping[str, Any]) -> Any:
+    """Return an input after assertions about its shape and its integers."""
+    tf, spec, assertions = sys.modules["tensorflow"], specs[name], list[Any]()
+    if not tf.is_symbolic_tensor(values) or values.shape.rank != len(spec.axes):
+        return values
+    if spec.max_length is not None and values.shape[-1] is None and spec.positions not in named:
+        message = f"`{name}` must be at most max_length={spec.max_length} long"
+        assertions.append(tf.debugging.assert_less_equal(tf.shape(values)[-1], spec.max_length, message))
+    for index, axis in enumerate(spec.axes):
+        if axis.isdigit() and values.shape[index] is None:
+            message = f"`{name}` must have the shape ({', '.join(spec.axes)})"
+            assertions.append(tf.debugging.assert_equal(tf.shape(values)[index], int(axis), message))
+    limit = spec.limit
+    if isinstance(limit, str):  # the size of an axis of another input
+        other = next(other for other in named if limit in specs[other].axes)
+        limit = tf.shape(named[other])[specs[other].axes.index(limit)]
+    if values.dtype.is_integer and limit is not None:
+        message = f"`{name}` must be in [{spec.minimum}, {spec.limit})"
+        for check, bound in (
+            (tf.debugging.assert_greater_equal, spec.minimum),
+            (tf.debugging.assert_less, limit),
+        ):
+            assertions.append(check(values, tf.cast(bound, values.dtype), message))
+    if not assertions:
+        return values
+    with tf.control_dependencies(assertions):
+        return tf.identity(values)
 
 
 def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]) -> None:

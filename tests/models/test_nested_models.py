@@ -68,6 +68,48 @@ def test_padding_does_not_change_a_parent(name, tmp_path):
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(IDS), expected)
 
 
+EDGES = np.array([[[0, 1], [1, 2], [-1, -1]]], "int32")
+RETRACED = {
+    "length": (
+        bert,
+        [IDS[:, :size] for size in (4, 5, 6)],
+        np.ones((2, 9), "int32"),
+        "`token_ids` must be at most max_length=8 long",
+    ),
+    "unknown ids": (bert, [IDS], IDS + 15, r"`token_ids` must be in \[0, 20\)"),
+    "negative ids": (bert, [IDS], IDS - 3, r"`token_ids` must be in \[0, 20\)"),
+    "lengths of two texts": (
+        lambda: models.Transformer(20, 1, 2, 8, position_encoding="learned", max_length=8),
+        [{"source_ids": IDS, "target_ids": IDS[:, :size]} for size in (4, 5, 6)],
+        {"source_ids": IDS, "target_ids": np.ones((2, 9), "int32")},
+        "`target_ids` must be at most max_length=8 long",
+    ),
+    "unknown nodes": (
+        lambda: models.GAT(5, 3, (1,), 4),
+        [{"nodes": np.ones((1, 4, 5), "float32"), "edges": EDGES}],
+        {"nodes": np.ones((1, 4, 5), "float32"), "edges": EDGES + 2},
+        r"`edges` must be in \[-1, T\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RETRACED)
+def test_the_step_of_a_parent_checks_inputs(case):
+    """Keras retraces with unknown lengths, and knows nothing of our inputs."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("of JAX, lengths are known, and rows of ids out of range are NaN")
+    from tensorflow.errors import InvalidArgumentError
+
+    make, valid, invalid, message = RETRACED[case]
+    makers = [Classifier] if isinstance(invalid, dict) else [Classifier, functional, sequential]
+    for parent in makers:
+        model = parent(make())
+        for inputs in valid:
+            model.predict(inputs, verbose=0)
+        with pytest.raises(InvalidArgumentError, match=message):
+            model.predict(invalid, verbose=0)
+
+
 @pytest.mark.parametrize("make", [models.GPT, models.Transformer], ids=lambda make: make.__name__)
 def test_a_saved_parent_keeps_the_weights_of_its_own_layers(make, tmp_path):
     """Keras builds a loaded model with float inputs; if that fails, its layers keep their new weights."""
