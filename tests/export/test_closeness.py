@@ -129,6 +129,11 @@ def test_answers_to_questions_are_compared_by_their_spans():
     }
     padding = {"start_logits": start + 9 * (mask == 0), "end_logits": end}
     assert compare("float16", expected, padding, **options)["identical_spans"] == 1
+    masked = [{name: np.where(mask, x, low) for name, x in expected.items()} for low in (-1e9, -65504)]
+    row = compare(
+        "float16", *masked, **{**options, "limits": {"logit_error": 0.0}}
+    )  # of padding: −1e9 in float16
+    assert row["logit_error"] == 0
     wrong = {"start_logits": np.roll(start, 1, axis=1), "end_logits": end}
     with pytest.raises(ParityError, match="identical spans is 0 "):
         compare("float16", expected, wrong, **options)

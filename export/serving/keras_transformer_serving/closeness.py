@@ -149,17 +149,15 @@ def real_values(
 
 
 def logits(pairs: Sequence[Pair]) -> Figures:
-    """Return the "logit_error", the relative error of the logits.
+    """Return the "logit_error", the relative error of the logits that are not padding.
 
     It finds a wrong conversion of a model that prefers no candidate, such as one that has not been trained: every
     choice is then nearly as probable as the model's.
     """
+    real = [{name: pair.real(name) for name in pair.expected if "logits" in name} for pair in pairs]
     only = [
-        Pair(
-            pair.inputs,
-            *({name: side[name] for name in pair.expected if "logits" in name} for side in pair[1:]),
-        )
-        for pair in pairs
+        Pair(pair.inputs, *({name: side[name][chosen] for name, chosen in each.items()} for side in pair[1:]))
+        for pair, each in zip(pairs, real, strict=True)
     ]
     return {"logit_error": tensors(only)["relative_error"]}
 
