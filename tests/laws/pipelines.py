@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import models, pipelines, text
+from keras_transformer import generation, models, pipelines, text
 from keras_transformer.export.parity import outputs
 
 from .cases import randomise
@@ -192,6 +192,15 @@ def recognize_speech():
     return pipelines.SpeechToText(randomise(models.CTC(encoder, BYTES.vocabulary_size), 1), BYTES)
 
 
+def transcribe():
+    """Return a recognizer of speech that generates tokens."""
+    ids = {name: getattr(BYTES, name) for name in ("pad_id", "start_id", "end_id")}
+    lengths = {"max_source_length": 10, "max_length": 12, "num_mels": 9}
+    model = randomise(models.Whisper(BYTES.vocabulary_size, **SIZES, **lengths, **ids), 1)
+    options = {"prefix_ids": [70, 71], "max_new_tokens": 6}
+    return pipelines.SpeechToText(model, BYTES, generation.Beam(2), **options)
+
+
 def translate(**options):
     """Return a pipeline of an encoder–decoder."""
     ids = {name: getattr(BYTES, name) for name in ("pad_id", "start_id", "end_id")}
@@ -315,6 +324,7 @@ FORWARD = {
     ),
     "image, number": row(lambda: classify_images(1, patch_size=(8, 2)), IMAGES, invalid=INVALID_IMAGE),
     "speech": row(recognize_speech, AUDIO, invalid=INVALID_AUDIO),
+    "transcription": row(transcribe, AUDIO, invalid=INVALID_AUDIO),
     "nodes": row(classify_nodes, NODES, EDGES, invalid=[NODES[0], EDGES[0] + 9], quick=True),
 }
 GENERATING = {

@@ -1,7 +1,6 @@
 """Speech recognition: files, bad input, padding, and requests to a server."""
 
 import base64
-import functools
 import json
 import pathlib
 import sys
@@ -20,7 +19,7 @@ from keras_transformer_serving.server.batching import compute
 from keras_transformer_serving.server.signatures import Job
 from tests.audio import RATE, wav
 from tests.laws.cases import randomise
-from tests.laws.pipelines import AUDIO, BYTES, LINES, SIZES, recognize_speech
+from tests.laws.pipelines import AUDIO, BYTES, LINES, SIZES, recognize_speech, transcribe
 
 
 @pytest.fixture(scope="module")
@@ -181,21 +180,9 @@ def test_resampling_needs_scipy_and_a_possible_rate(recognize, monkeypatch):
         audio.convert(content, "audio")
 
 
-@functools.cache
-def whisper():
-    """Return a pipeline of a small Whisper."""
-    ids = {name: getattr(BYTES, name) for name in ("pad_id", "start_id", "end_id")}
-    model = models.Whisper(
-        BYTES.vocabulary_size, **SIZES, max_source_length=10, max_length=12, num_mels=9, **ids
-    )
-    return pipelines.SpeechToText(
-        randomise(model, 1), BYTES, generation.Beam(2), prefix_ids=[70, 71], max_new_tokens=6
-    )
-
-
 @pytest.mark.slow
 def test_whisper_texts_equal_generation():
-    recognize, rows = whisper(), [AUDIO[0], AUDIO[1, :1500]]
+    recognize, rows = transcribe(), [AUDIO[0], AUDIO[1, :1500]]
     padded = np.stack([rows[0], np.pad(rows[1], (0, 1500))])
     prefix = np.tile([[70, 71]], (2, 1))
     found = generation.generate(
@@ -260,7 +247,7 @@ def test_the_examples_of_an_export_have_the_pitch_of_a_voice():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [recognize_speech, whisper], ids=["CTC", "Whisper"])
+@pytest.mark.parametrize("make", [recognize_speech, transcribe], ids=["CTC", "Whisper"])
 def test_the_export_and_its_server_answer_as_the_pipeline(make, tmp_path):
     pipeline = make()
     pipeline.save(tmp_path / "saved")
