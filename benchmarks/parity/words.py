@@ -76,17 +76,6 @@ def byte_pair(add_prefix_space: bool, nfc: bool, roles: dict[str, str]) -> Token
     return tokenizer
 
 
-def unigram(lowercase: bool, roles: list[str], unknown: str) -> Tokenizer:
-    """Return the tokenizer of ALBERT or XLM-RoBERTa."""
-    tokenizer = Tokenizer(models.Unigram())
-    steps = [normalizers.NFKC(), normalizers.Replace(" {2,}", " ")]
-    tokenizer.normalizer = normalizers.Sequence([*([normalizers.Lowercase()] if lowercase else []), *steps])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    train(tokenizer, trainers.UnigramTrainer(vocab_size=130, special_tokens=roles, unk_token=unknown))
-    return tokenizer
-
-
 def train(tokenizer: Tokenizer, trainer: object) -> None:
     """Train a tokenizer on the texts and letters."""
     tokenizer.train_from_iterator([*TEXTS, *QUESTIONS, " ".join(string.ascii_letters)] * 3, trainer)
