@@ -446,6 +446,7 @@ class Labelled:
 
     def __init__(self, *labels, answer=None):
         self.labels, self.answer = labels, answer or (lambda text: labels[0])
+        self.config = {"labels": labels}
 
     def __call__(self, texts):
         return [self.answer(text) for text in texts]
