@@ -28,7 +28,10 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype("float32"),
     2: np.dtype("uint8"),
     3: np.dtype("int8"),
+    6: np.dtype("int32"),
+    7: np.dtype("int64"),
     10: np.dtype("float16"),
+    11: np.dtype("float64"),
 }
 
 
