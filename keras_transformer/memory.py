@@ -1,4 +1,4 @@
-"""Memory: what the C library keeps for later allocations, and the time that garbage collection takes."""
+"""Memory that the C library keeps for later allocations or returns, and garbage collection."""
 
 import contextlib
 import ctypes
@@ -71,10 +71,13 @@ def _is_configured() -> bool:
 
 @contextlib.contextmanager
 def quick_collections() -> Iterator[None]:
-    """Exclude the objects that exist from garbage collection.
+    """Exclude the objects that exist from garbage collection, unless the program already excludes some.
 
-    Keras collects garbage after each layer that it quantizes, which takes a quarter of a second beside TensorFlow.
+    Keras collects garbage after each layer that it quantizes, for which Python searches all objects of the process.
     """
+    if gc.get_freeze_count():  # they would be included again
+        yield
+        return
     gc.freeze()
     try:
         yield

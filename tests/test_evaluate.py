@@ -24,7 +24,8 @@ def fake(name, answer, problem_type=None, **config):
             self.generates = False
             self.config = {"pipeline": name, "labels": ["no", "yes"], "problem_type": problem_type, **config}
 
-        def __call__(self, *columns, **_):
+        def __call__(self, *columns, **options):
+            self.options = options
             return answer(*columns)
 
     return Fake()
@@ -136,7 +137,7 @@ def test_questions_have_exact_match_and_f1_of_words(tmp_path):
 
 def test_rerankers_have_the_mean_reciprocal_rank(tmp_path):
     rows = [("q", "a", "1"), ("q", "b", "0"), ("r", "c", " 0"), ("r", "d", "0"), ("r", "e", "1")]
-    scores = {"a": 0.9, "b": 0.2, "c": 0.8, "d": 0.1, "e": 0.7}
+    scores = {"a": 0.9, "b": 0.2, "c": 0.8, "d": 0.1, "e": 0.6}
     path = table(tmp_path / "judgements.tsv", rows)
     for activation, of_probability in (("sigmoid", lambda p: p), ("linear", lambda p: np.log(p / (1 - p)))):
         reranker = fake(
@@ -155,10 +156,12 @@ def test_speech_has_the_word_error_rate_and_resamples(tmp_path):
     speech = fake("SpeechToText", lambda audio: heard[: len(audio)], sample_rate=RATE)
     path = table(tmp_path / "clips.tsv", [("0.wav", "go right"), ("1.wav", "stop")])
     assert recipes.evaluate(speech, [path]) == {"word_error_rate": pytest.approx(2 / 3)}
+    assert not speech.options["resample"]
     path = table(tmp_path / "clips.tsv", [("0.wav", "go right"), ("1.wav", "stop"), ("2.wav", "stop")])
     with pytest.raises(ArgumentError, match=r"must have 16000 .* unless resample=True \(--resample\)"):
         recipes.evaluate(speech, [path])
     assert recipes.evaluate(speech, [path], resample=True) == {"word_error_rate": pytest.approx(2 / 4)}
+    assert speech.options["resample"]
 
 
 def pictures(folder, sizes):
@@ -270,3 +273,18 @@ def test_messages_about_files_name_options_of_the_command(tmp_path, monkeypatch,
     assert "pass --no-header if it is an example" in output.err
     path.write_text("good;yes\nfine;yes\nbad;no\n", encoding="cp1252")
     assert commands.main([*arguments, "--no-header", "--delimiter", ";", "--encoding", "cp1252"]) == 0
+
+
+def test_an_export_takes_images_in_batches_of_its_size(tmp_path):
+    with tarfile.open(FOLDER / "ImageClassification.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    served = serving.load(tmp_path / "export")
+    shape = (*served.config["image_size"], served.config["num_channels"])
+    images = np.random.default_rng(0).uniform(*served.config["value_range"], (3, *shape))
+    answers = served(images)
+    assert [served(image) for image in images] == served(images, batch_size=2) == answers
+    assert served([]) == []
+    with pytest.raises(ValueError, match=r"`images` must each have the shape \(.*Received: "):
+        served([images[0], images[0][:-1]])
+    with pytest.raises(ValueError, match="`batch_size` must be a positive integer. Received: batch_size=0"):
+        served(images, 0)

@@ -1,6 +1,7 @@
 """Memory that is freed and allocated again costs no new pages inside `freed_memory_kept` and `fit`."""
 
 import ctypes
+import gc
 import resource
 
 import keras
@@ -113,3 +114,15 @@ def test_fit_keeps_freed_memory():
     assert len(pages) == 2
     assert max(pages) < outside / 10
     assert new_pages() >= outside / 2
+
+
+def test_objects_that_a_program_excludes_from_garbage_collection_stay_excluded():
+    gc.freeze()
+    count = gc.get_freeze_count()
+    with memory.quick_collections():
+        assert gc.get_freeze_count() == count
+    assert gc.get_freeze_count() == count
+    gc.unfreeze()
+    with memory.quick_collections():
+        assert gc.get_freeze_count() > count // 2
+    assert gc.get_freeze_count() == 0

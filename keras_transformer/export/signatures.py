@@ -113,15 +113,11 @@ def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
     for file in sorted(path.rglob("*.onnx")):
         graph = _without_weights(file)
         name = file.relative_to(path).with_suffix("").as_posix()
-        inputs = {value.name for value in graph.input}
-        defaults = {
-            constant.name: onnx.numpy_helper.to_array(constant)
-            for constant in graph.initializer
-            if constant.name in inputs
-        }
         graphs[name] = {
             "inputs": specs(graph.input),
             "outputs": specs(graph.output),
-            "defaults": {key: value.tolist() for key, value in defaults.items()},
+            "defaults": {
+                constant.name: onnx.numpy_helper.to_array(constant).tolist() for constant in graph.initializer
+            },
         }
     return graphs

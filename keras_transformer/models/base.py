@@ -91,13 +91,13 @@ class Model(Configured, keras.Model):
         `fit`, `evaluate` and `predict` of an enclosing model do not check inputs, so that its graph does.
         """
         specs = self.input_specs()
-        # Keras has no public name of the outermost layer of a call.
-        is_outermost = isinstance(self._get_call_context().entry_layer, Model)
+        # Keras has no public name of the outermost layer of a call, whose methods check inputs if it is one of ours.
+        is_checked = isinstance(self._get_call_context().entry_layer, Model)
         try:
             if args:
-                args = (_prepared(args[0], specs, is_outermost), *args[1:])
+                args = (_prepared(args[0], specs, is_checked), *args[1:])
             elif "inputs" in kwargs:
-                kwargs["inputs"] = _prepared(kwargs["inputs"], specs, is_outermost)
+                kwargs["inputs"] = _prepared(kwargs["inputs"], specs, is_checked)
             return super().__call__(*args, **kwargs)
         finally:
             self._maybe_reset_call_context()
@@ -298,10 +298,10 @@ class Model(Configured, keras.Model):
         return model
 
 
-def _prepared(inputs: Any, specs: InputSpecs, is_outermost: bool) -> Any:
-    """Return the inputs of a call as integers, which the graph of an enclosing model checks."""
+def _prepared(inputs: Any, specs: InputSpecs, is_checked: bool) -> Any:
+    """Return the inputs of a call as integers, with assertions unless they are checked otherwise."""
     inputs = with_integers(inputs, specs)
-    return inputs if is_outermost else with_assertions(inputs, specs)
+    return inputs if is_checked else with_assertions(inputs, specs)
 
 
 @contextlib.contextmanager

@@ -166,20 +166,19 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
 def with_assertions(inputs: Any, specs: InputSpecs) -> Any:
     """Add assertions about lengths and integers to a graph of TensorFlow, where they are unknown before it runs.
 
-    They raise an `InvalidArgumentError` that names the input, except under XLA, which ignores them.
+    They raise an `InvalidArgumentError` that names the input, except under XLA, which ignores them. On JAX lengths are
+    known, an id that is too large gives NaN, and a negative one counts from the end of the vocabulary.
 
     Args:
         inputs: the inputs of a call, a dictionary of tensors or one tensor.
         specs: the inputs, by name.
     """
-    required = [name for name, spec in specs.items() if spec.required]
-    if (
-        keras.backend.backend() != "tensorflow"
-    ):  # on JAX, lengths are known, and rows of ids out of range are NaN
+    if keras.backend.backend() != "tensorflow":
         return inputs
     if isinstance(inputs, dict):
         known = {name: values for name, values in inputs.items() if name in specs}
         return inputs | {name: _asserted(name, values, specs, known) for name, values in known.items()}
+    required = [name for name, spec in specs.items() if spec.required]
     return _asserted(required[0], inputs, specs, {}) if len(required) == 1 else inputs
 
 
@@ -197,8 +196,9 @@ def _asserted(name: str, values: Any, specs: InputSpecs, named: Mapping[str, Any
             assertions.append(tf.debugging.assert_equal(tf.shape(values)[index], int(axis), message))
     limit = spec.limit
     if isinstance(limit, str):  # the size of an axis of another input
-        other = next(other for other in named if limit in specs[other].axes)
-        limit = tf.shape(named[other])[specs[other].axes.index(limit)]
+        # Without the other input, the call raises an error.
+        others = [other for other in named if limit in specs[other].axes]
+        limit = tf.shape(named[others[0]])[specs[others[0]].axes.index(limit)] if others else None
     if values.dtype.is_integer and limit is not None:
         message = f"`{name}` must be in [{spec.minimum}, {spec.limit})"
         for check, bound in (

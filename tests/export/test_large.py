@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer import export, models, pipelines, text
+from keras_transformer.export.signatures import signatures_of
 from keras_transformer.export.to_onnx import conversion, loops, precisions, weights
 from keras_transformer.pipelines import generation_graphs
 from keras_transformer_serving import external_data, sessions
@@ -240,6 +241,28 @@ def test_a_model_of_2_5_gb_is_exported_as_a_saved_model(tmp_path):
     assert sum(path.stat().st_size for path in folder.rglob("variables.data*")) < 1.01 * size
     found = tf.saved_model.load(folder).signatures["serving_default"](tf.constant(["ab", "x y"]))
     assert [text.decode() for text in found["text"].numpy()] == expected
+
+
+def test_signatures_of_graphs_have_the_defaults_of_inputs_and_no_weights(tmp_path):
+    values = {
+        name: onnx.numpy_helper.from_array(np.array([number], "float32"), name)
+        for number, name in enumerate(["limit", "weight"])
+    }
+    x, limit, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [size])
+        for name, size in (("x", "batch_size"), ("limit", 1), ("y", "batch_size"))
+    )
+    node = onnx.helper.make_node("Sum", ["x", *values], ["y"])
+    graph = onnx.helper.make_graph([node], "it", [x, limit], [y], [*values.values()])
+    (tmp_path / "float16").mkdir()
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "float16" / "it.onnx")
+    batch = ["float32", ["batch_size"]]
+    expected = {
+        "inputs": {"x": batch, "limit": ["float32", [1]]},
+        "outputs": {"y": batch},
+        "defaults": {"limit": [0.0]},
+    }
+    assert signatures_of(tmp_path) == {"float16/it": expected}
 
 
 @pytest.mark.parametrize("in_loop", [False, True])

@@ -97,7 +97,7 @@ RETRACED = {
 def test_the_step_of_a_parent_checks_inputs(case):
     """Keras retraces with unknown lengths, and knows nothing of our inputs."""
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("of JAX, lengths are known, and rows of ids out of range are NaN")
+        pytest.skip("assertions are TensorFlow's: JAX knows lengths, and checks no ids")
     from tensorflow.errors import InvalidArgumentError
 
     make, valid, invalid, message = RETRACED[case]

@@ -13,7 +13,7 @@ from keras_transformer_serving.pipelines.errors import InvalidInputError
 _FORMATS = {1: "u1", 2: "<i2", 4: "<i4"}  # of samples of one, two and four bytes
 # Sample rates that are resampled, and the largest denominator of their ratio: headers may be wrong.
 _LOWEST_RATE, _HIGHEST_RATE, _LARGEST_DENOMINATOR = 1_000, 384_000, 10_000
-# The filter: zero crossings on each side, and β of the Kaiser window. It keeps 90 % of the frequencies to within 10⁻⁵.
+# The filter: zero crossings on each side, and β of the Kaiser window. It keeps 90 % of frequencies to within 2·10⁻⁵.
 _ZERO_CROSSINGS, _KAISER = 32, 10.0
 
 

@@ -51,7 +51,7 @@ def message(*entries: tuple[int, bool | int | str | bytes]) -> bytes:
 
 
 def header(number: int, size: int) -> bytes:
-    """Return what comes before the bytes of a field: its number and their size."""
+    """Return the bytes before the content of a field of bytes: its number and the size of the content."""
     return varint(number << 3 | _BYTES) + varint(size)
 
 

@@ -199,10 +199,12 @@ def test_the_cores_are_divided_by_the_workers(small, tmp_path, monkeypatch):
             serving.load(tmp_path / "it", workers=wrong)
 
 
-def test_a_graph_of_a_path_has_the_weights_in_the_file_beside_it(tmp_path):
-    weight = onnx.numpy_helper.from_array(np.arange(6, dtype="float32").reshape(2, 3), "weight")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_a_graph_of_a_path_has_the_weights_in_the_file_beside_it(dtype, tmp_path):
+    weight = onnx.numpy_helper.from_array(np.arange(6, dtype=dtype).reshape(2, 3), "weight")
     x, y = (
-        helper.make_tensor_value_info(name, 1, ["batch_size", size]) for name, size in (("x", 2), ("y", 3))
+        helper.make_tensor_value_info(name, weight.data_type, ["batch_size", size])
+        for name, size in (("x", 2), ("y", 3))
     )
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "weight"], ["y"])], "model", [x], [y], [weight]
@@ -217,7 +219,7 @@ def test_a_graph_of_a_path_has_the_weights_in_the_file_beside_it(tmp_path):
     mapped = sessions.Sessions(lambda _: path, save_memory=True)("model")
     given = sessions.Sessions(read)("model")
     for session in (mapped, given):
-        (found,) = session.run(None, {"x": np.ones((1, 2), "float32")})
+        (found,) = session.run(None, {"x": np.ones((1, 2), dtype)})
         np.testing.assert_array_equal(found, [[3, 5, 7]])
     arenas = [each.get_session_options().enable_cpu_mem_arena for each in (mapped, given)]
     assert arenas == [False, True]
