@@ -113,4 +113,23 @@ def serialized(value: Any) -> Any:
     return keras.saving.serialize_keras_object(value)
 
 
+def separate_config(value: Any) -> Any:
+    """Return the serialized object, from which every call of `deserialize_keras_object` creates a separate one.
+
+    While Keras loads a model, it gives the configs of two objects with one address the id of a shared object. But the
+    address of an object that is gone is given to another one, so that these ids are removed.
+    """
+    return _without_shared_ids(keras.saving.serialize_keras_object(value))
+
+
+def _without_shared_ids(config: Any) -> Any:
+    if isinstance(config, dict):
+        return {
+            name: _without_shared_ids(value) for name, value in config.items() if name != "shared_object_id"
+        }
+    if isinstance(config, list | tuple):
+        return [_without_shared_ids(value) for value in config]
+    return config
+
+
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

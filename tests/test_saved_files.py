@@ -43,8 +43,10 @@ def unpacked(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=ON_JAX.get(name, ())) for name in MODELS])
-def test_saved_models_load_and_give_the_stored_outputs(name, unpacked):
+def test_saved_models_load_and_give_the_stored_outputs(name, unpacked, monkeypatch):
     folder = unpacked(name)
+    # Keras takes two objects with one address for one object, and an address is given again when an object is gone.
+    monkeypatch.setattr("keras.src.saving.serialization_lib.id", lambda value: 0, raising=False)
     model = keras.saving.load_model(folder / "model.keras")
     with np.load(folder / "arrays.npz") as arrays:
         inputs = {key.removeprefix("input/"): arrays[key] for key in arrays if key.startswith("input/")}

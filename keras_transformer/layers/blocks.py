@@ -86,10 +86,10 @@ class BaseBlock(ConfiguredLayer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
         """Create a block from its config; configs of version 0.1 have the arguments of the sublayers."""
-        config = _with_sublayers(config, cls.sublayers) if "num_heads" in config else dict(config)
-        for name in cls.sublayers:
-            config[name] = keras.saving.deserialize_keras_object(config[name])
-        return cls(**config)
+        if "num_heads" in config:
+            return cls(**_with_sublayers(config, cls.sublayers))
+        sublayers = {name: keras.saving.deserialize_keras_object(config[name]) for name in cls.sublayers}
+        return cls(**{**config, **sublayers})
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -401,7 +401,7 @@ class DecoderBlock(BaseBlock):
 
 
 def _with_sublayers(config: dict[str, Any], sublayers: tuple[str, ...]) -> dict[str, Any]:
-    """Convert a config of version 0.1, which has the arguments of the sublayers, to one that has the sublayers."""
+    """Convert a config of version 0.1, which has the arguments of the sublayers, to arguments with the sublayers."""
     config = dict(config)
     dtype = {"dtype": config.get("dtype")}
     shared = {name: config.pop(name) for name in ("use_bias", "kernel_initializer", "output_initializer")}
@@ -418,4 +418,4 @@ def _with_sublayers(config: dict[str, Any], sublayers: tuple[str, ...]) -> dict[
         options = {} if name == "cross_attention" else self_attention_only
         return MultiHeadAttention.from_config({**attention, **options, "name": name})
 
-    return {**config, **{name: keras.saving.serialize_keras_object(layer(name)) for name in sublayers}}
+    return {**config, **{name: layer(name) for name in sublayers}}

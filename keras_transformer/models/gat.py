@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.configuration import separate_config
 from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
 from keras_transformer.models.base import Model
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
@@ -94,7 +95,7 @@ class GAT(Model):
         self.activation = keras.activations.get(activation)
         self.dropout = check_rate("dropout", dropout)
         # Stored as a config, from which each attention layer gets a separate score.
-        self.score = keras.saving.serialize_keras_object(score_layers.get(score))
+        self.score = separate_config(score_layers.get(score))
         self.residual = residual
         self.self_loops = self_loops
         self.regularizer = keras.regularizers.get(regularizer)

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import keras
 
+from keras_transformer.configuration import separate_config
 from keras_transformer.layers import (
     DecoderBlock,
     Dropout,
@@ -150,7 +151,7 @@ class GPT(PublishedSizes, CausalLanguageModel):
         self.normalization, self.norm = normalization, norm
         # Stored as a config, from which each attention layer gets a separate encoding.
         encoding = None if learned else attention_encodings.get(position_encoding, num_heads)
-        config = keras.saving.serialize_keras_object(encoding)
+        config = separate_config(encoding)
         self.position_encoding = "learned" if learned else config
         self.num_kv_heads = num_kv_heads
         self.relation = causal_relation(relation)

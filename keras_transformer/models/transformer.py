@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.configuration import separate_config
 from keras_transformer.layers import (
     DecoderBlock,
     Dropout,
@@ -169,7 +170,7 @@ class Transformer(EncoderDecoder):
         self.max_length = max_length if is_learned else None
         self.scale_embedding, self.embedding_norm = scale_embedding, embedding_norm
         # Stored as a config, from which each attention layer gets a separate score.
-        self.score = keras.saving.serialize_keras_object(score_layers.get(score))
+        self.score = separate_config(score_layers.get(score))
         self.shared_query_key = shared_query_key
         self.rematerialize = check_mode(rematerialize)
         dtype = {"dtype": self.dtype_policy}

@@ -4,6 +4,7 @@ from typing import Any, Self
 
 import keras
 
+from keras_transformer.configuration import separate_config
 from keras_transformer.layers import DecoderBlock, Dropout, FeedForward, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.positions import attention_encodings
@@ -92,7 +93,7 @@ class TransformerXL(CausalLanguageModel):
         self.normalization, self.epsilon = normalization, epsilon
         # A config, from which each attention layer gets a separate encoding.
         encoding = attention_encodings.get(position_encoding, num_heads)
-        self.position_encoding = keras.saving.serialize_keras_object(encoding)
+        self.position_encoding = separate_config(encoding)
         self.relation = causal_relation(relation)
         initializer, dtype = keras.initializers.RandomNormal(stddev=0.02), {"dtype": self.dtype_policy}
         matrices = {"kernel_initializer": initializer, **dtype}
