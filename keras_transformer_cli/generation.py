@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -13,6 +14,13 @@ from keras_transformer_cli.output import errors_at, flag_of, in_chunks, one_line
 from keras_transformer_cli.prediction import generating_export, place_of
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
+# The options of a text, one or one for each; exports have them, too.
+_OPTIONS: dict[str, tuple[Any, str, str]] = {
+    "max_new_tokens": (int, "N", "the maximum number of tokens"),
+    "min_new_tokens": (int, "N", "the minimum number of tokens before an end token"),
+    "temperature": (float, "T", "sample: below 1 for a sharper distribution"),
+    "seed": (int, "SEED", "sample: the seed"),
+}
 # The settings of samplers.
 _SETTINGS: dict[str, tuple[Any, str]] = {
     "num_beams": (int, "beam: the number of hypotheses"),
@@ -20,17 +28,14 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "normalization": (str, "beam: gnmt or length"),
     "diversity": (float, "beam: above 0 for more diverse hypotheses"),
     "early_stopping": (bool, "beam: stop when no better hypothesis is possible"),
-    "temperature": (float, "sample: below 1 for a sharper distribution"),
     "top_k": (int, "sample, contrastive: the number of most probable tokens to choose from"),
     "top_p": (float, "sample: the probability mass of the most probable tokens to choose from"),
     "min_p": (float, "sample: the lowest probability of a token, relative to the most probable one"),
-    "seed": (int, "sample: the seed"),
     "penalty_alpha": (float, "contrastive: the weight of dissimilarity, from 0 to 1"),
     "num_tokens": (int, "speculative: the number of tokens that the draft proposes at a time"),
     "num_return": (int, "beam, sample: the number of outputs for each text, one per line"),
 }
 _CONSTRAINTS: dict[str, tuple[Any, str]] = {
-    "min_new_tokens": (int, "the minimum number of tokens, without the end token"),
     "repetition_penalty": (float, "above 1 to penalise earlier tokens"),
     "no_repeat_ngram": (int, "forbid the repetition of sequences of this many tokens"),
 }
@@ -38,7 +43,6 @@ _REPEATED = {
     "banned": ("TEXT", "a text that no output contains; may be repeated"),
     "forced": ("TEXT", "beam: a text that every output contains; may be repeated"),
     "end": ("TEXT", "an additional end token; may be repeated"),
-    "prefix": ("TEXT", "the prefix of outputs, once for all texts or once for each text"),
     "ensemble": ("FOLDER", "a pipeline whose model is averaged with the model of path; may be repeated"),
 }
 _SHOWN = {
@@ -46,7 +50,7 @@ _SHOWN = {
     "json": "print an object for each output: text, scores, ids, the log-probability of each token",
     "stream": "print each output while it is generated",
 }
-_NAMES = ("sampler", "draft", "max_new_tokens", *_SETTINGS, *_CONSTRAINTS, *_REPEATED, *_SHOWN)
+_FIXED = ("sampler", "draft", *_SETTINGS, *_CONSTRAINTS, *_REPEATED)  # of an export
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -88,11 +92,18 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
         help="default: the pipeline's",
     )
     generate.add_argument("--draft", metavar="FOLDER", help="speculative: the pipeline of a smaller model")
+    for name, (kind, metavar, text) in _OPTIONS.items():
+        generate.add_argument(
+            flag_of(name),
+            type=functools.partial(_numbers, kind),
+            metavar=f"{metavar}[,{metavar}...]",
+            help=f"{text}, or one for each text, such as 8 or 8,16,8",
+        )
     generate.add_argument(
-        "--max-new-tokens",
-        type=_integers,
-        metavar="N[,N...]",
-        help="the maximum number of tokens, or one for each text, such as 8 or 8,16,8",
+        "--prefix",
+        action="append",
+        metavar="TEXT",
+        help="the prefix of outputs, once for all texts or once for each text",
     )
     for name, (kind, text) in {**_SETTINGS, **_CONSTRAINTS}.items():
         option: dict[str, Any] = (
@@ -112,7 +123,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
 
 
 def _generate(options: argparse.Namespace) -> None:
-    chosen = [name for name in _NAMES if getattr(options, name) is not None]
+    fixed = [name for name in _FIXED if getattr(options, name) is not None]
     if options.stream and (options.scores or options.json):
         raise ValueError("`--stream` must not be combined with --scores or --json. Received: both")
     if (options.sampler == "speculative") != (options.draft is not None):
@@ -122,7 +133,7 @@ def _generate(options: argparse.Namespace) -> None:
         )
     for name, others in (("--draft", [options.draft]), ("--ensemble", options.ensemble or [])):
         folders.check_pipelines(name, others)
-    pipeline = load(options.path)
+    pipeline: Any = load(options.path)
     texts: list[Any] = options.texts or read_lines()
     if options.chat:
         if getattr(pipeline, "chat_template", None) is None:
@@ -132,28 +143,40 @@ def _generate(options: argparse.Namespace) -> None:
             )
         texts = [_conversation(text) for text in texts]
     translation = languages.of(pipeline, options)
-    if not chosen:
+    of_texts = {
+        name: _for_each(name, given, len(texts))
+        for name in (*_OPTIONS, "prefix")
+        if (given := getattr(options, name)) is not None
+    }
+    shown = [name for name in _SHOWN if getattr(options, name)]
+    if not (fixed or of_texts or shown):
         answers = in_chunks(languages.with_languages(pipeline, options), texts, place=place_of(options.texts))
         for answer in answers:
             say(one_line(answer))
         return
-    if not hasattr(pipeline, "with_settings"):
+    if fixed and not hasattr(pipeline, "with_settings"):
         raise ValueError(
             "`path` must be a pipeline to change settings; the settings of an export are fixed. "
-            f"Received: {', '.join(map(flag_of, chosen))}"
+            f"Received: {', '.join(map(flag_of, fixed))}"
         )
-    pipeline = _with_settings(pipeline, options)
-    prefixes = _for_each("prefix", options.prefix, len(texts))
-    limits = _for_each("max_new_tokens", options.max_new_tokens, len(texts))
+    if not hasattr(pipeline, "answers"):
+        raise ValueError(
+            "`path` must be a pipeline, or an export with ONNX graphs, for options of texts. "
+            f"Received: {', '.join(map(flag_of, (*of_texts, *shown)))}, and an export without them"
+        )
+    if hasattr(pipeline, "with_settings"):
+        limits = of_texts.get("max_new_tokens")
+        pipeline = _with_settings(pipeline, options, max(limits) if limits else None)
     if options.stream:
         for row, text in enumerate(texts):
-            prefix, limit = prefixes[row] if prefixes else "", limits[row] if limits else None
-            for piece in pipeline.stream(text, prefix, max_new_tokens=limit, **translation):
+            given = {name: values[row] for name, values in of_texts.items()}
+            for piece in pipeline.stream(text, given.pop("prefix", ""), **given, **translation):
                 say(" ".join(piece.split("\n")), end="")
             say("")
         return
+    prefixes = {"prefixes": of_texts.pop("prefix")} if "prefix" in of_texts else {}
     with errors_at(place_of(options.texts)):
-        rows = pipeline.answers(texts, prefixes=prefixes, max_new_tokens=limits, **translation)
+        rows = pipeline.answers(texts, **prefixes, **of_texts, **translation)
     for row, answers in enumerate(rows):
         for answer in answers:
             if options.json:
@@ -250,12 +273,11 @@ def _load_pipeline(name: str, folder: str | pathlib.Path) -> Any:
     return pipeline
 
 
-def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
-    """Return the pipeline with the models, sampler and constraints of the command line."""
+def _with_settings(pipeline: Any, options: argparse.Namespace, max_new_tokens: int | None) -> Any:
+    """Return the pipeline with the models, sampler, constraints and limit of the command line."""
     from keras_transformer import generation
 
     values = [
-        (options.min_new_tokens, generation.MinNewTokens),
         (options.repetition_penalty, generation.RepetitionPenalty),
         (options.no_repeat_ngram, generation.NoRepeatNGram),
         (_ids(pipeline, options.banned), generation.BannedWords),
@@ -272,7 +294,7 @@ def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
         _sampler(pipeline, options),
         model=model,
         constraints=[*kept, *new],
-        max_new_tokens=max(options.max_new_tokens) if options.max_new_tokens else None,
+        max_new_tokens=max_new_tokens,
     )
 
 
@@ -324,10 +346,8 @@ def _end_ids(pipeline: Any, texts: Sequence[str] | None) -> list[int] | None:
     return end_ids
 
 
-def _for_each(name: str, values: Sequence[Any] | None, count: int) -> list[Any] | None:
+def _for_each(name: str, values: Sequence[Any], count: int) -> list[Any]:
     """Repeat a single value for all texts, or return one value for each of `count` texts."""
-    if values is None:
-        return None
     if len(values) not in (1, count):
         raise ValueError(
             f"`{flag_of(name)}` must occur once, or once for each of {count} texts. Received: {len(values)}"
@@ -335,11 +355,12 @@ def _for_each(name: str, values: Sequence[Any] | None, count: int) -> list[Any] 
     return list(values) * (count if len(values) == 1 else 1)
 
 
-def _integers(text: str) -> list[int]:
+def _numbers(kind: type, text: str) -> list[Any]:
     try:
-        return [int(number) for number in text.split(",")]
+        return [kind(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be integers such as 8 or 8,16,8. Received: {text}") from None
+        numbers = "integers such as 8 or 8,16,8" if kind is int else "numbers such as 0.7 or 0.7,1"
+        raise argparse.ArgumentTypeError(f"must be {numbers}. Received: {text}") from None
 
 
 def _number(score: float) -> str:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer_cli import commands, prediction, subtitles
+from keras_transformer_serving.jobs import compute, run_one
 from keras_transformer_serving.text import markup, splitting
 from keras_transformer_serving.text.alignment import copied
 from keras_transformer_serving.text.documents import Document
@@ -43,7 +44,11 @@ class Translator:
         return [self.translate(text) for text in texts]
 
     def split_texts(self, texts):
-        return splitting.split_texts(texts, lambda parts: list(map(len, parts)), 20)
+        def split(text):
+            return splitting.split(text, lambda parts: compute("count", parts), 20)
+
+        methods = {"count": lambda batch: [[*map(len, parts)] for parts in batch]}
+        return [run_one(split(text), methods) for text in texts]
 
 
 @pytest.fixture
@@ -191,11 +196,11 @@ def test_tags_between_words_are_kept_around_their_translations(line, marked):
     def translate(given, tag_handling=None):
         texts.extend(given)
         if tag_handling == "html":
-            return [Document(text, "html").join([copied(text_of(text))]) for text in given]
+            return [run_one(Document.of(text, "html"), {}).join([copied(text_of(text))]) for text in given]
         return given
 
     def text_of(text):
-        (part,) = Document(text, "html").parts
+        (part,) = run_one(Document.of(text, "html"), {}).parts
         return part
 
     content = f"1\n00:00:01,000 --> 00:00:02,000\n{line}\n"

@@ -10,21 +10,24 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as backend
 
-from keras_transformer_serving.server.batching import compute
-from keras_transformer_serving.server.signatures import Job, RequestError, Signature, flattened
-from keras_transformer_serving.server.versions import load
+from keras_transformer_serving.server.signatures import RequestError, Signature
+from keras_transformer_serving.server.versions import Loaded, load
 from keras_transformer_serving.tasks import DEFAULT, Row
+
+_BATCH = 32
 
 
 class TritonPythonModel:
     """The export of a version of a model."""
 
+    loaded: Loaded
     signature: Signature
 
     def initialize(self, args: dict[str, Any]) -> None:
         """Load the export, and run it once on each length."""
         folder = pathlib.Path(args["model_repository"]) / args["model_version"] / "export"
-        self.signature = load(folder, 32).signatures[DEFAULT]
+        self.loaded = load(folder, _BATCH)
+        self.signature = self.loaded.signatures[DEFAULT]
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests, whose rows are computed together; an invalid row has an error, and no effect on others."""
@@ -54,16 +57,7 @@ class TritonPythonModel:
 
     def _outputs(self, rows: Sequence[Row]) -> list[Row]:
         """Return the outputs of rows, computed in batches of similar lengths."""
-        jobs, joined = flattened(self.signature.jobs(rows))
-        groups: dict[Any, list[int]] = {}
-        for place, job in enumerate(jobs):
-            if isinstance(job, Job):
-                groups.setdefault((job.run, job.bucket), []).append(place)
-        outputs: dict[int, Row] = {place: job for place, job in enumerate(jobs) if not isinstance(job, Job)}
-        for places in groups.values():
-            batch = [job for job in (jobs[place] for place in places) if isinstance(job, Job)]
-            outputs.update(zip(places, compute(batch), strict=True))
-        return joined([outputs[place] for place in range(len(jobs))])
+        return self.signature.compute(rows, self.loaded.local, self.loaded.engine, _BATCH)
 
     def _response(self, rows: Sequence[Row]) -> Any:
         """Return the response with the outputs of the rows of a request; those without axes are (B, 1)."""

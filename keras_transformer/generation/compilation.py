@@ -51,7 +51,7 @@ class ModelFunctions:
         ids = dict.fromkeys(("source_ids", "prefix_ids", "target_ids"), padding_value(self.model))
         if not source_is_ids(self.model):
             del ids["source_ids"]  # audio is padded with zeros
-        padding_values = {**ids, "limits": 1}
+        padding_values = {**ids, "limits": 1, "temperatures": 1}
         # Learned positions of an encoder–decoder limit padding, too; prompts are padded on the left, without positions.
         max_length = getattr(self.model, "max_length", None) if is_encoder_decoder(self.model) else None
         return {

@@ -102,6 +102,9 @@ class Generator(ModelFunctions):
         seed: int | None = None,
         padding_mask: Any = None,
         start_ids: Any = None,
+        minimums: Any = None,
+        temperatures: Any = None,
+        seeds: Any = None,
     ) -> Generation:
         """Generate for a batch of padded sources.
 
@@ -114,6 +117,9 @@ class Generator(ModelFunctions):
             seed: an integer in [0, 2³²), in place of the sampler's seed; if both are None, a new one is drawn.
             padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too.
             start_ids: integers (B,), the first input of the decoder in each row, by default the model's `start_id`.
+            minimums: integers (B,), the minimum number of tokens of each row before an end token, by default 0.
+            temperatures: positive numbers (B,), the temperature of each row, in place of the sampler's.
+            seeds: integers (B,) in [0, 2³²), the seed of each row, in place of `seed`.
 
         Returns:
             A `Generation` with L = max(limits) columns; empty for B = 0.
@@ -134,6 +140,9 @@ class Generator(ModelFunctions):
             seed=seed,
             padding_mask=padding_mask,
             start_ids=start_ids,
+            minimums=minimums,
+            temperatures=temperatures,
+            seeds=seeds,
         )
 
     def generate(self, source_ids: np.ndarray, limits: np.ndarray | None, **options: Any) -> Generation:
@@ -141,7 +150,10 @@ class Generator(ModelFunctions):
         inputs, batch_size = self._inputs(source_ids, limits, **options), len(source_ids)
         if batch_size == 0:
             return self._empty()
-        seed = int(inputs["seed"].view(np.uint32)[0]) if "seed" in inputs and "noise" not in inputs else None
+        drawn = (
+            {*inputs["seed"].view(np.uint32).tolist()} if "seed" in inputs and "noise" not in inputs else ()
+        )
+        seed = min(drawn) if len(drawn) == 1 else None
         result = {
             name: keras.ops.convert_to_numpy(value)[:batch_size]
             for name, value in self._run(self._padded(inputs)).items()
@@ -170,6 +182,9 @@ class Generator(ModelFunctions):
         seed: int | None = None,
         padding_mask: Any = None,
         start_ids: Any = None,
+        minimums: Any = None,
+        temperatures: Any = None,
+        seeds: Any = None,
     ) -> Arrays:
         """Validate the arguments, and return the inputs of the loop."""
         sampler: Any = self.settings.sampler
@@ -182,6 +197,17 @@ class Generator(ModelFunctions):
             inputs["start_ids"] = validation.checked_start(model, start_ids, batch_size)
         if limits is not None:
             inputs["limits"] = limits
+        if minimums is not None:
+            inputs["minimums"] = validation.checked_integers(
+                "minimums", minimums, batch_size, 0, self.max_new_tokens
+            )
+        for name, values in (("temperatures", temperatures), ("seeds", seeds)):
+            if values is not None and not sampler.draws:
+                raise ValueError(
+                    f"`{name}` must be None for a sampler that draws nothing. Received: sampler={sampler}"
+                )
+        if temperatures is not None:
+            inputs["temperatures"] = validation.checked_temperatures(temperatures, batch_size)
         prefixes = inputs["prefix_ids"] != model.pad_id if "prefix_ids" in inputs else real[:, :0]
         max_limit = self._max_limit(limits)
         validation.check_lengths(model, real, prefixes, max_limit, sampler.reads_last, sampler.drafts)
@@ -193,7 +219,12 @@ class Generator(ModelFunctions):
         if sampler.draws:
             inputs["rows"] = rows
             seed = validation.seed_or_new(sampler.seed if seed is None else seed)
-            inputs["seed"] = np.array([seed], np.uint32).view(np.int32)
+            seeds = (
+                [seed]
+                if seeds is None
+                else validation.checked_integers("seeds", seeds, batch_size, 0, 2**32 - 1)
+            )
+            inputs["seed"] = np.array(seeds, np.uint32).view(np.int32)
         if noise is not None:
             if not sampler.draws:
                 raise ValueError(
@@ -236,6 +267,9 @@ def generate(
     padding_mask: Any = None,
     rows: Any = None,
     noise: Any = None,
+    minimums: Any = None,
+    temperatures: Any = None,
+    seeds: Any = None,
 ) -> Generation:
     """Generate target ids for source ids, or continue prompts.
 
@@ -260,6 +294,10 @@ def generate(
             whose `pad_id` is None, such as GPT-2, needs the mask for padded prompts.
         rows: integers (B,) in [0, 2³¹), the row numbers that seed the sampling noise, by default 0, 1, 2, …
         noise: floats (B, R, M) in [0, 1], sampling noise in place of the seed.
+        minimums: integers (B,), the minimum number of tokens of each row before an end token. Unlike `min_new_tokens`
+            they are inputs.
+        temperatures: positive numbers (B,), the temperature of each row, in place of the sampler's.
+        seeds: integers (B,) in [0, 2³²), the seed of each row, in place of the sampler's.
 
     Returns:
         A `Generation`.
@@ -285,6 +323,9 @@ def generate(
         seed=seed,
         padding_mask=padding_mask,
         start_ids=start_ids,
+        minimums=minimums,
+        temperatures=temperatures,
+        seeds=seeds,
     )
 
 

@@ -18,7 +18,7 @@ from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import check_finite
 from keras_transformer.typing import Tensor
 
-_CONSTANTS = ("rows", "limits", "seed")
+_CONSTANTS = ("rows", "limits", "minimums", "temperatures", "seed")
 """The inputs that every step reads."""
 
 
@@ -34,6 +34,9 @@ def stream(
     start_ids: Any = None,
     padding_mask: Any = None,
     rows: Any = None,
+    minimums: Any = None,
+    temperatures: Any = None,
+    seeds: Any = None,
 ) -> Iterator[np.ndarray]:
     """Generate as in `generate`, and yield one token of each row after every step.
 
@@ -50,6 +53,9 @@ def stream(
         start_ids: integers (B,).
         padding_mask: booleans (B, S).
         rows: integers (B,).
+        minimums: integers (B,).
+        temperatures: positive numbers (B,).
+        seeds: integers (B,).
 
     Returns:
         An iterator over at most M arrays, int32 (B,), with padding for rows that have ended.
@@ -73,6 +79,9 @@ def stream(
         rows=rows,
         seed=seed,
         padding_mask=padding_mask,
+        minimums=minimums,
+        temperatures=temperatures,
+        seeds=seeds,
     )
     return _with_model(model, tokens)
 

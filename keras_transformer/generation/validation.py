@@ -227,6 +227,22 @@ def checked_noise(noise: Any, shape: tuple[int, ...]) -> np.ndarray:
     return noise
 
 
+def checked_temperatures(temperatures: Any, batch_size: int) -> np.ndarray:
+    """Return validated float32 temperatures (B,)."""
+    values = np.asarray(temperatures)
+    low, high = 1e-20, 1e20
+    if (
+        values.shape != (batch_size,)
+        or values.dtype.kind not in "iuf"
+        or not ((values >= low) & (values <= high)).all()
+    ):
+        raise ValueError(
+            f"`temperatures` must be numbers in [{low}, {high}] of shape (batch,). "
+            f"Received: temperatures={values!r}, {batch_size} sources"
+        )
+    return values.astype(np.float32)
+
+
 def check_finite(failed_step: np.ndarray, quantity: str = "logits") -> None:
     """Raise a ValueError if the logits of a row were not finite, at the step `failed_step` (B,), −1 for none."""
     for row, step in enumerate(failed_step):

@@ -10,8 +10,6 @@ from keras_transformer.pipelines.evaluation import evaluate as evaluate
 from keras_transformer.pipelines.evaluation import scorers as scorers
 from keras_transformer.pipelines.fill_mask import FillMask as FillMask
 from keras_transformer.pipelines.fill_mask import MaskPrediction as MaskPrediction
-from keras_transformer.pipelines.generating import Alignment as Alignment
-from keras_transformer.pipelines.generating import Answer as Answer
 from keras_transformer.pipelines.hugging_face import from_hugging_face as from_hugging_face
 from keras_transformer.pipelines.hugging_face_folders import to_hugging_face as to_hugging_face
 from keras_transformer.pipelines.image_classification import ImageClassification as ImageClassification
@@ -29,6 +27,8 @@ from keras_transformer.pipelines.token_classification import TaggedWord as Tagge
 from keras_transformer.pipelines.token_classification import TokenClassification as TokenClassification
 from keras_transformer_options.arguments import Message
 from keras_transformer_serving import bundle, files
+from keras_transformer_serving.generation import Alignment as Alignment
+from keras_transformer_serving.generation import Answer as Answer
 
 __all__ = [
     "Alignment",

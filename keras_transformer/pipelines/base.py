@@ -62,12 +62,6 @@ class Preprocessed(NamedTuple):
         self.add_errors_to(RowErrors())
         return {name: values.numpy() for name, values in self.inputs.items()}
 
-    def accepted(self, errors: RowErrors) -> tuple[list[int], Arrays]:
-        """Add the errors of invalid inputs; return the indices of the valid ones and the model's inputs for them."""
-        self.add_errors_to(errors)
-        rows = errors.accepted(len(self.error))
-        return rows, {name: values.numpy()[rows] for name, values in self.inputs.items()}
-
 
 @dataclasses.dataclass(frozen=True)
 class Graph:

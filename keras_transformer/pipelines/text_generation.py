@@ -1,16 +1,12 @@
 """Text generation with a decoder-only model."""
 
-import copy
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-import numpy as np
 import tensorflow as tf
 
-from keras_transformer.generation import Generation
 from keras_transformer.models import GPT, Gemma, Llama
-from keras_transformer.pipelines.arguments import as_list
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.hugging_face_chat import read_chat_template, special_tokens_of
@@ -18,13 +14,13 @@ from keras_transformer.pipelines.texts import first_error, first_ids, utf8_error
 from keras_transformer.text.tokenizers.hugging_face import template
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import ArgumentError, check
-from keras_transformer_serving.pipelines.errors import RowErrors
-from keras_transformer_serving.text.chat import Chat, ChatTemplate, is_conversation
+from keras_transformer_serving.pipelines.text_generation import TextGenerationTask
+from keras_transformer_serving.text.chat import ChatTemplate
 
 _PROMPT = 512
 
 
-class TextGeneration(Chat, GeneratingPipeline):
+class TextGeneration(TextGenerationTask, GeneratingPipeline):
     """A pipeline of a language model, its tokenizer and generation settings, from prompts to their continuations.
 
     The text is the concatenation of prompt and output: a space between them belongs to the output.
@@ -111,50 +107,8 @@ class TextGeneration(Chat, GeneratingPipeline):
         self.add_start = add_start
         self.special_tokens = special_tokens
         self._source_tokens_argument = max_source_tokens
-        self._anchor = _anchor(tokenizer, model)
+        self.anchor_id, self._anchor_text = _anchor(tokenizer, model)
         self.chat_template = ChatTemplate.of(chat_template, special_tokens_of(tokenizer))
-
-    def __call__(self, texts: Any, *args: Any, **options: Any) -> Any:
-        """Generate the continuations of prompts, or the answers to conversations; see `GeneratingPipeline`."""
-        if is_conversation(texts):
-            return super().__call__([texts], *args, **options)[0]
-        return super().__call__(texts, *args, **options)
-
-    def stream(self, text: Any, *args: Any, **options: Any) -> Iterator[str]:
-        """Stream the continuation of a prompt, or the answer to a conversation; see `GeneratingPipeline`."""
-        if is_conversation(text):
-            return self._for_conversations().stream(self._text_of(text), *args, **options)
-        return super().stream(text, *args, **options)
-
-    def _generate(
-        self,
-        texts: Any,
-        batch_size: int,
-        prefixes: Any,
-        max_new_tokens: Any,
-        chosen: dict[str, list[str]],
-        errors: RowErrors,
-        truncate: bool,
-    ) -> tuple[list[int], Generation, np.ndarray]:
-        texts = as_list("texts", texts)
-        options = (batch_size, prefixes, max_new_tokens, chosen, errors, truncate)
-        if not any(map(is_conversation, texts)):
-            return super()._generate(texts, *options)
-        rendered = list(texts)
-        for row, conversation in enumerate(texts):
-            with errors.of(row):
-                if isinstance(conversation, str):
-                    raise TypeError(
-                        f"`texts` must be all strings, or all conversations. Received: texts[{row}]={conversation!r}"
-                    )
-                rendered[row] = self._text_of(conversation)
-        return GeneratingPipeline._generate(self._for_conversations(), rendered, *options)
-
-    def _for_conversations(self) -> Self:
-        """Return a copy that takes special tokens, also the start token, from the text."""
-        pipeline = copy.copy(self)
-        pipeline.add_start, pipeline.special_tokens = False, True
-        return pipeline
 
     def preprocess(self, texts: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert prompts to the inputs of the model, as TensorFlow operations.
@@ -171,27 +125,22 @@ class TextGeneration(Chat, GeneratingPipeline):
             texts, add_start=self.add_start, special_tokens=self.special_tokens
         )
         if truncate:
-            rows = self._truncated(rows, int(self.add_start))
+            rows = self._truncated_rows(rows, int(self.add_start))
         missing = tf.where(rows.row_lengths() > 0, "", "`texts` must each have a token. Received: none")
         return self._padded_inputs(rows, first_error(utf8_error(texts=texts), missing))
 
     def decode(self, ids: Any) -> Tensor:
         """Decode generated ids (B, M) to texts, strings (B,), including the space after the prompt."""
         # Without an anchor token before them, tokenizers such as SentencePiece would strip the leading space.
-        ids = self._decoded_ids(ids)
-        anchor = tf.fill([tf.shape(ids)[0], 1], tf.cast(self._anchor[0], ids.dtype))
+        ids = self._ids_to_decode(ids)
+        anchor = tf.fill([tf.shape(ids)[0], 1], tf.cast(self.anchor_id, ids.dtype))
         return tf.strings.substr(
-            self.tokenizer.detokenize(tf.concat([anchor, ids], axis=1)), len(self._anchor[1]), -1
+            self.tokenizer.detokenize(tf.concat([anchor, ids], axis=1)), len(self._anchor_text), -1
         )
-
-    def _prefix_ids(self, prefixes: Any, count: int, errors: RowErrors) -> np.ndarray:
-        """Return empty prefixes (count, 0), or raise a ValueError if there are prefixes."""
-        check(prefixes is None or not count, "be None for a decoder-only model", prefixes=prefixes)
-        return np.zeros((count, 0), np.int32)
 
     def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
         """Return the ids (B, None) of the targets after their texts, with end tokens, and errors (B,)."""
-        anchor_id, anchor = self._anchor
+        anchor_id, anchor = self.anchor_id, self._anchor_text
         prompts, joint, anchored, separate = (
             self.tokenizer.tokenize(strings, special_tokens=self.special_tokens)
             for strings in (
@@ -271,7 +220,7 @@ class TextGeneration(Chat, GeneratingPipeline):
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
-        config = {**super().export_config(), "anchor_id": self._anchor[0]}
+        config = {**super().export_config(), "anchor_id": self.anchor_id}
         return {name: value for name, value in config.items() if name != "chat_template" or value is not None}
 
 

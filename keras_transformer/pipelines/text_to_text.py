@@ -1,14 +1,12 @@
 """Text-to-text generation with an encoder–decoder."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.models import T5, Transformer
-from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.texts import first_error, utf8_error, valid_utf8
@@ -16,13 +14,13 @@ from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check
 from keras_transformer_serving.pipelines import languages
-from keras_transformer_serving.pipelines.errors import RowErrors
+from keras_transformer_serving.pipelines.text_to_text import TextToTextTask
 from keras_transformer_serving.text import splitting
 
 _SOURCE_TOKENS = 512  # by default
 
 
-class TextToText(GeneratingPipeline):
+class TextToText(TextToTextTask, GeneratingPipeline):
     """A pipeline of a model, its tokenizer and generation settings, from strings to strings.
 
     Args:
@@ -54,7 +52,6 @@ class TextToText(GeneratingPipeline):
     model_classes: ClassVar[tuple[type, ...]] = (Transformer, T5)
     _model_description: ClassVar[str] = "an encoder–decoder such as `models.Transformer`"
     _has_encoder: ClassVar[bool] = True
-    _or_long_texts: ClassVar[str] = ", or long_texts='split'"
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "start_id", "end_id")
 
     def __init__(
@@ -82,6 +79,8 @@ class TextToText(GeneratingPipeline):
             skip_special_tokens=skip_special_tokens,
         )
         self.long_texts = long_texts
+        self.languages: Mapping[str, int] = getattr(tokenizer, "languages", {})
+        self.empty_ids = tokenizer.empty_ids
         known = self.languages
         chosen = {languages.SOURCE: source_language, languages.TARGET: target_language}
         for name, language in languages.of_each(1, bool(known), **chosen).items():
@@ -93,37 +92,6 @@ class TextToText(GeneratingPipeline):
     def hugging_face_rows(self) -> dict[str, bool]:
         """Sources end with the end token."""
         return {"add_start": False, "add_end": True}
-
-    @property
-    def languages(self) -> Mapping[str, int]:
-        """The languages of a translation model of many languages, and the ids of their tokens."""
-        known: Mapping[str, int] = getattr(self.tokenizer, "languages", {})
-        return known
-
-    def _split_function(
-        self, long_texts: str | None
-    ) -> Callable[[Sequence[Any]], list[splitting.Split]] | None:
-        splits = splitting.is_split(self.long_texts if long_texts is None else long_texts)
-        return self.split_texts if splits else None
-
-    def split_texts(self, texts: Iterable[str]) -> list[splitting.Split]:
-        r"""Split texts into parts that fit `max_source_tokens`.
-
-        Args:
-            texts: a list of any length.
-
-        Returns:
-            The parts of each text, and a function that joins their outputs; an invalid text is not split. See
-            `keras_transformer_serving.text.splitting.split_texts` for the rule.
-        """
-
-        def count_tokens(parts: Sequence[str]) -> list[int]:
-            ids = [*self.languages.values()][:1]  # all have one token
-            rows = self._source_rows(to_string_tensor(parts), tf.constant(ids, tf.int32))
-            return rows.row_lengths().numpy().tolist()
-
-        texts = arguments.decoded(arguments.as_list("texts", texts))
-        return splitting.split_texts(texts, count_tokens, self.max_source_tokens)
 
     def generation_config(self) -> dict[str, Any]:
         """Return the generation settings of an export, with defaults resolved."""
@@ -152,7 +120,7 @@ class TextToText(GeneratingPipeline):
             padding for a text of spaces and unknown characters; and "padding_mask", booleans (B, S), False for padding.
             Texts that are too long or of an unknown language have an error.
         """
-        ids, error = self._language_ids(languages.SOURCE, source_language)
+        ids, error = self._language_columns(languages.SOURCE, source_language)
         rows = self._source_rows(texts, ids, truncate)
         return self._padded_inputs(rows, first_error(utf8_error(texts=texts), error))
 
@@ -163,14 +131,14 @@ class TextToText(GeneratingPipeline):
         if not self.languages:
             return super().prepared(texts, chosen, truncate)
         batch = self.preprocess(texts, truncate, chosen.get(languages.SOURCE))
-        ids, error = self._language_ids(languages.TARGET, chosen.get(languages.TARGET))
+        ids, error = self._language_columns(languages.TARGET, chosen.get(languages.TARGET))
         is_start = self.tokenizer.language_is_start
         placeholder = self.model.start_id if is_start else self.model.pad_id
         ids = tf.broadcast_to(tf.where(error == "", ids, placeholder), tf.shape(batch.error))
         target = {"start_ids": ids} if is_start else {"prefix_ids": ids[:, None]}
         return batch._replace(inputs={**batch.inputs, **target}, error=first_error(batch.error, error))
 
-    def _language_ids(self, name: str, chosen: Any) -> tuple[Tensor, Tensor]:
+    def _language_columns(self, name: str, chosen: Any) -> tuple[Tensor, Tensor]:
         """Return the ids of the tokens of languages, int32 (B,) or (1,), by default of the setting, and errors.
 
         Without languages there are no ids, (0,).
@@ -201,7 +169,7 @@ class TextToText(GeneratingPipeline):
             last += tokenizer.language_after_source
             rows = tf.concat([rows, column] if tokenizer.language_after_source else [column, rows], axis=1)
         if truncate:
-            rows = self._truncated(rows, self.max_source_tokens - last)
+            rows = self._truncated_rows(rows, self.max_source_tokens - last)
         no_text = tf.constant(
             [
                 *(self.model.pad_id, self.model.end_id, *tokenizer.source_prefix_ids, *tokenizer.empty_ids),
@@ -211,19 +179,6 @@ class TextToText(GeneratingPipeline):
         is_text = tf.reduce_all(rows.values[:, None] != no_text, axis=-1)
         has_text = tf.reduce_any(rows.with_values(is_text), axis=1)
         return tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(has_text, rows.row_lengths())))
-
-    def _prefix_ids(self, prefixes: Any, count: int, errors: RowErrors) -> np.ndarray:
-        """Return the ids of prefixes, integers (count, Q), padded on the right; Q = 0 for None."""
-        if prefixes is None or count == 0:
-            return np.zeros((count, 0), np.int32)
-        prefixes = arguments.one_for_each("prefixes", prefixes, count, errors)
-        (utf8,) = arguments.utf8_columns(errors, prefixes=prefixes)
-        ids = self.tokenizer.encode(utf8).numpy()
-        special = np.isin(ids, [*{self.model.start_id, self.model.end_id} - {self.model.pad_id}]).any(axis=1)
-        for row in np.flatnonzero(special).tolist():
-            message = f"`prefixes` must not have start or end tokens. Received: one in prefixes[{row}]"
-            errors.add(row, ValueError(message))
-        return ids
 
     def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
         """Return the ids of targets with end tokens (B, None), and no errors (B,)."""

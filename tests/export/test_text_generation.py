@@ -1,7 +1,5 @@
 """Exports of decoder-only models: the generation loop, and a step with a cache for external loops."""
 
-import types
-
 import numpy as np
 import onnx
 import pytest
@@ -14,6 +12,7 @@ from keras_transformer.generation import Beam, Contrastive, Greedy, NoRepeatNGra
 from keras_transformer.models import GPT, Gemma, Llama, Unlimiformer
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.pipelines import TextGeneration, TextToText, generation_graphs
+from tests.serving.in_tensorflow import without_graphs
 
 SENTENCES = ["to be, or not to be: that is the question", "whether 'tis nobler in the mind", "ñandú ☃"]
 PROMPTS = ["to be", "w", "the  que "]
@@ -244,7 +243,7 @@ def test_serving_recognises_special_tokens_like_the_pipeline(make):
     prompts = ["", f"to be{end}the question", end, f" {end}<s> mind <unk>", "<pad>w"]
     config = bundle_writer.config_of(pipeline)
     served = serving.TextGeneration(
-        types.SimpleNamespace(**config), serving.tokenizer_of(tokenizer.model_bytes, config), config
+        without_graphs(config), serving.tokenizer_of(tokenizer.model_bytes, config), config
     )
     assert served.encode(prompts) == rows_of(pipeline, prompts)
     ids = np.random.default_rng(0).integers(0, tokenizer.vocabulary_size, (40, 5))

@@ -215,7 +215,8 @@ def test_served_outputs_and_errors_equal_the_pipeline(case, assert_equal):
 def test_server_and_saved_model_signatures_give_equal_outputs(case):
     columns = [[*column, other] for column, other in zip(case.columns, (LONG * 9, "x"), strict=False)]
     pipeline = case.pipeline
-    signatures = forward.signatures(served_in_tensorflow(pipeline), 4)
+    in_tensorflow = served_in_tensorflow(pipeline)
+    signatures = forward.signatures(in_tensorflow)
     assert set(signatures) == set(pipeline.signatures())
     for signature, graph in pipeline.signatures().items():
         inputs = [spec.name for spec in graph.inputs]
@@ -224,7 +225,7 @@ def test_server_and_saved_model_signatures_give_equal_outputs(case):
             continue
         expected = graph.function(*map(tf.constant, columns))
         served = signatures[signature]
-        found = signature_outputs(served, dict(zip(inputs, columns, strict=True)))
+        found = signature_outputs(in_tensorflow, served, dict(zip(inputs, columns, strict=True)))
         assert set(found) == set(expected)
         for tensor in served.outputs:
             values = expected[tensor.name].numpy()

@@ -107,8 +107,7 @@ def test_errors_of_conversations_are_raised_or_returned(chat):
     assert answer == chat(USER)
     assert "Unknown role wizard" in str(error)
     for wrong, message in (
-        ([[], USER], "at least one message"),
-        ([USER, "to be"], "all strings, or all conversations"),
+        ([[], USER], r"must be strings. Received: texts\[0\]=\[\]"),
         ({"tools": []}, 'must have "messages"'),
         ([{"role": "user"}], 'a "content"'),
     ):

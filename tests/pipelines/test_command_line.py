@@ -130,8 +130,17 @@ def test_errors_of_unknown_samplers_name_the_option(saved, capsys):
 
 
 def test_settings_fixed_at_export_cannot_be_changed(exported, capsys):
-    assert commands.main(["generate", str(exported), "uno", "--scores"]) == 2
+    assert commands.main(["generate", str(exported), "uno", "--num-beams", "2"]) == 2
     assert "`path` must be a pipeline to change settings" in capsys.readouterr().err
+
+
+def test_an_export_has_the_options_of_texts(exported, pipeline, capsys):
+    asked = ["uno", "dos", "--prefix", "the", "--max-new-tokens", "2,5", "--min-new-tokens", "1"]
+    options = {"max_new_tokens": [2, 5], "min_new_tokens": 1}
+    assert run(capsys, exported, *asked) == pipeline(["uno", "dos"], prefixes=["the"] * 2, **options)
+    (line,) = run(capsys, exported, "uno", "--json")
+    assert json.loads(line)["ids"] == pipeline.answers(["uno"])[0][0].ids
+    assert run(capsys, exported, "uno", "--stream") == pipeline(["uno"])
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_ids_equal_transformers(name):
     texts, cases = translations(name)
     pipeline = load(name)
     for case in cases:
-        ids = pipeline.encode(texts, source_language=[case["source_language"]]).numpy().tolist()
+        ids = pipeline.encode(texts, source_language=case["source_language"]).numpy().tolist()
         for row, expected in zip(ids, case["source_ids"], strict=True):
             assert row == expected + [pipeline.model.pad_id] * (len(row) - len(expected))
         for sampler in SAMPLERS:
@@ -148,12 +148,12 @@ def test_truncated_and_split_sources_have_the_language(name):
         tokenizer.end_id,
     )
     (split,) = pipeline.split_texts(["la casa azul. el perro."])
-    lengths = [pipeline.encode([part], source_language=[language]).shape[1] for part in split.parts]
+    lengths = [pipeline.encode([part], source_language=language).shape[1] for part in split.parts]
     assert max(lengths) <= 6
 
 
 def test_a_text_without_content_has_no_tokens(nllb):
-    assert (nllb.encode(["  ", "\u2603"], source_language=["eng_Latn"]).numpy() == nllb.model.pad_id).all()
+    assert (nllb.encode(["  ", "\u2603"], source_language="eng_Latn").numpy() == nllb.model.pad_id).all()
 
 
 ONE_OF = r"must be one of eng_Latn, fra_Latn, spa_Latn, zho_Hans\. Received: "

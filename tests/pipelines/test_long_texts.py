@@ -1,7 +1,6 @@
 """Long texts raise an error, or are split into parts whose outputs are joined."""
 
-import types
-
+import numpy as np
 import pytest
 
 import keras_transformer_serving as serving
@@ -9,7 +8,9 @@ from keras_transformer import pipelines
 from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.generation import Beam, Sample
 from keras_transformer.pipelines import TextToText
-from keras_transformer.pipelines.generating import GeneratingPipeline
+from keras_transformer_serving.generation import Generated
+from keras_transformer_serving.pipelines.generating import Output
+from tests.serving.in_tensorflow import without_graphs
 
 LONG = (
     "  Uno dos tres. La casa azul!\r\n\r\n\t* * *\r\nEl perro, el gato y la casa. " + "Uno dos " * 20 + "\n"
@@ -30,22 +31,24 @@ def calls(monkeypatch):
     """Record the texts, prefixes and limits of calls; pipelines return the texts."""
     found = []
 
-    def copied(self, texts, batch_size, prefixes, max_new_tokens, chosen, errors, truncate):
-        found.append((texts, prefixes, max_new_tokens))
-        return list(texts)
+    def copied(self, text, row, index, number, count, marked):
+        yield from ()
+        source = yield from self.source_of("uno", row, index, number)
+        found.append((text, index, number, bool(source.prefix_ids), source.max_new_tokens))
+        return Output([text], Generated(np.zeros((1, 0), int), np.zeros(1, int), np.zeros(1)))
 
-    monkeypatch.setattr(GeneratingPipeline, "_outputs", copied)
+    monkeypatch.setattr(TextToText, "_part", copied)
     return found
 
 
 def test_copied_parts_concatenate_to_the_text(splitting, calls):
     assert splitting(TEXTS, prefixes=["a", "b", "c", "d", "e"], max_new_tokens=[1, 2, 3, 4, 5]) == TEXTS
-    ((parts, prefixes, limits),) = calls
-    first, *others = splitting.split_texts([LONG])[0].parts
-    assert parts[:5] == [TEXTS[0], first, "", "Uno.", TEXTS[4]]
-    assert parts[5:] == [*others, "Dos."]
-    assert prefixes == ["a", "b", "c", "d", "e", *[""] * len(parts[5:])]
-    assert limits == [1, 2, 3, 4, 5, *[2] * len(others), 4]
+    long = splitting.split_texts([LONG])[0].parts
+    parts = [(TEXTS[0], 0, 0), *((part, 1, number) for number, part in enumerate(long))]
+    parts += [("", 2, 0), ("Uno.", 3, 0), ("Dos.", 3, 1), (TEXTS[4], 4, 0)]
+    assert sorted(calls, key=lambda call: call[1:]) == [
+        (part, index, number, number == 0, index + 1) for part, index, number in parts
+    ]
 
 
 @pytest.mark.slow
@@ -93,7 +96,7 @@ def test_a_stream_of_a_long_text_equals_a_call(splitting, sampler):
 
 def test_long_texts_are_rejected_for_ids_scores_and_streams(splitting, pipeline):
     message = r"`texts` must have at most 24 tokens each \(max_source_tokens\).* tokens in texts\[1\]"
-    for call in (splitting.generate, splitting.answers, lambda texts: splitting(texts, long_texts="refuse")):
+    for call in (splitting.generate, lambda texts: splitting(texts, long_texts="refuse")):
         with pytest.raises(ValueError, match=message):
             call(["uno", LONG])
     with pytest.raises(ValueError, match=message.replace("1", "0")):
@@ -136,7 +139,7 @@ def test_long_texts_is_saved_and_exported(splitting, pipeline, tmp_path):
 def test_serving_splits_texts_as_the_pipeline_does(splitting):
     config = config_of(splitting)
     tokenizer = serving.tokenizer_of(splitting.tokenizer.model_bytes, config)
-    served = serving.TextToText(types.SimpleNamespace(**config), tokenizer, config)
-    assert served.splits()
+    served = serving.TextToText(without_graphs(config), tokenizer, config)
+    assert served.long_texts == "split"
     texts = [*TEXTS, "☃" * 99 + ".", "o" * 99, "☃ ☃\n☃"]
     assert served.split_texts(texts) == splitting.split_texts(texts)

@@ -57,8 +57,8 @@ def test_scores_do_not_depend_on_the_batch(pipeline):
         ((["uno"], "one"), "`targets` must be a list of strings"),
         (("uno", ["one"]), "`texts` must be a list of strings"),
         ((["uno", " "], ["one", "two"]), r"`texts` must not be empty. Received: an empty text in texts\[1\]"),
-        ((["uno"], [1]), r"`targets\[0\]` must be a string"),
-        ((["uno"], ["one"], 0), "`batch_size` must be positive"),
+        ((["uno"], [1]), r"`targets` must be strings. Received: targets\[0\]=1"),
+        ((["uno"], ["one"], 0), "`batch_size` must be a positive integer"),
     ],
 )
 def test_invalid_arguments_are_rejected(pipeline, arguments, error):

@@ -15,8 +15,6 @@ from keras_transformer_cli import commands
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
 from keras_transformer_serving.server import forward, tensorflow_serving
-from keras_transformer_serving.server.batching import compute
-from keras_transformer_serving.server.signatures import Job
 from tests.audio import RATE, wav
 from tests.laws.cases import randomise
 from tests.laws.pipelines import AUDIO, BYTES, LINES, SIZES, recognize_speech, transcribe
@@ -260,11 +258,11 @@ def test_the_export_and_its_server_answer_as_the_pipeline(make, tmp_path):
     found = served(rows, errors="return")
     assert found[:3] == expected[:3]
     assert str(found[3]) == str(expected[3])
-    signatures = forward.signatures(served, 4)
+    signatures = forward.signatures(served)
     audio = [{"b64": base64.b64encode(rows[2]).decode()}, rows[1].tolist(), [0.0] * 9]
     name, columns, _ = tensorflow_serving.parse(
         {"instances": [{"audio": each} for each in audio]}, signatures
     )
-    answers = [compute([job])[0] if isinstance(job, Job) else job for job in signatures[name].jobs(columns)]
+    answers = signatures[name].compute(columns, {}, forward.ForwardEngine(served, 4), 4)
     assert [answer["text"] for answer in answers] == [*expected[2:0:-1], ""]
     assert "must have 160 to" in answers[2]["error"]

@@ -1,7 +1,6 @@
 import json
 import pathlib
 import shutil
-import types
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from keras_transformer import generation, pipelines, text
 from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.pipelines import TextToText
 from keras_transformer_serving import files
+from tests.serving.in_tensorflow import without_graphs
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 # Letters of the vocabulary next to arbitrary Unicode characters.
@@ -131,7 +131,7 @@ def test_a_model_that_does_not_match_the_tokenizer_is_rejected(pipeline, random_
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_ids_are_equal_in_python_in_a_graph_and_in_serving(pipeline, inputs):
     config = config_of(pipeline)
-    graphs = types.SimpleNamespace(**config)
+    graphs = without_graphs(config)
     served = serving.TextToText(graphs, serving.tokenizer_of(pipeline.tokenizer.model_bytes, config), config)
     ids = pipeline.encode(inputs).numpy()
     as_bytes = tf.constant([one.encode() for one in inputs])
@@ -166,7 +166,7 @@ def test_pipeline_and_serving_skip_special_tokens(pipeline):
     assert skipping.generation_config()["skip_special_tokens"]
     assert "skip_special_tokens" not in pipeline.generation_config()
     config, ids = config_of(skipping), [7, pipeline.tokenizer.unknown_id, 8]
-    graphs = types.SimpleNamespace(end_id=pipeline.model.end_id)
+    graphs = without_graphs(config)
     served = serving.TextToText(graphs, serving.tokenizer_of(pipeline.tokenizer.model_bytes, config), config)
     expected = pipeline.decode([[7, 8]]).numpy()[0].decode()
     assert skipping.decode([ids]).numpy()[0].decode() == served.decode(ids) == expected

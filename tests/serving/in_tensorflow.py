@@ -6,8 +6,7 @@ import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer.export.bundle_writer import config_of
-from keras_transformer_serving.server.batching import compute
-from keras_transformer_serving.server.signatures import Job
+from keras_transformer_serving.server.forward import ForwardEngine
 
 
 class GraphInTensorFlow:
@@ -36,6 +35,12 @@ class GraphInTensorFlow:
         return [outputs[name].numpy() for name in names]
 
 
+def without_graphs(config):
+    """Return a stand-in for the graphs of an export that generates, of which the texts alone are compared."""
+    others = {"sampler": config["generation"], "end_ids": {config["end_id"]}, "num_return": 1}
+    return types.SimpleNamespace(**config, **others, methods={}, map=None)
+
+
 def served_in_tensorflow(pipeline):
     """Return the serving pipeline of a pipeline, whose graph TensorFlow runs."""
     config = config_of(pipeline)
@@ -43,12 +48,13 @@ def served_in_tensorflow(pipeline):
     served.config = config
     served.tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
     served._sessions = serving.Sessions(lambda _: b"")  # computes one batch at a time
+    served.map = served._sessions.map
     served._session = GraphInTensorFlow(pipeline.forward_graph())
     served.inputs = [entry.name for entry in served._session.get_inputs()]
     return served
 
 
-def signature_outputs(signature, columns):
+def signature_outputs(served, signature, columns):
     """Return the outputs of a signature of the server for columns of rows."""
-    jobs = signature.jobs(signature.rows(columns, "{}[{}]".format))
-    return signature.stack([compute([job])[0] if isinstance(job, Job) else job for job in jobs])
+    rows = signature.rows(columns, "{}[{}]".format)
+    return signature.stack(signature.compute(rows, {}, ForwardEngine(served, 4), 4))

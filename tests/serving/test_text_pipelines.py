@@ -1,7 +1,5 @@
 """Serving pipelines for texts equal the pipelines in prompts, pairs and ids; tests/laws has what all share."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -24,7 +22,7 @@ from tests.laws.pipelines import (
     result_of,
     roberta_tokenizer,
 )
-from tests.serving.in_tensorflow import served_in_tensorflow, signature_outputs
+from tests.serving.in_tensorflow import served_in_tensorflow, signature_outputs, without_graphs
 
 
 def test_prompts_equal_the_pipeline_prompts(assert_equal):
@@ -43,14 +41,14 @@ def test_prompts_equal_the_pipeline_prompts(assert_equal):
     ):
         found, expected = (result_of(each, ["a b", "", "c"], **prompt) for each in (served, pipeline))
         assert_equal(found, expected)
-    signature = forward.signatures(served, 4)["embed"]
+    signature = forward.signatures(served)["embed"]
     rows = {
         "text": ["a", "b", "c", "d", b"\xff"],
         "prompt_name": ["query", "none", "", "other", ""],
         "prompt": ["", "z", "", "", ""],
     }
     for columns in (rows, {"text": rows["text"][:3]}, {"text": rows["text"][:3], "prompt_name": ["none"]}):
-        found = signature_outputs(signature, columns)
+        found = signature_outputs(served, signature, columns)
         graph = pipeline.signatures()["embed"]
         given = {name: tf.constant(values) for name, values in {**graph.defaults, **columns}.items()}
         expected = graph.function(*(given[tensor.name] for tensor in signature.inputs))
@@ -137,7 +135,7 @@ def test_source_ids_and_errors_equal_the_pipeline(make, random_transformer, asse
     pipeline = translator(make(), random_transformer)
     config = config_of(pipeline)
     tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
-    served = serving.TextToText(types.SimpleNamespace(**config), tokenizer, config)
+    served = serving.TextToText(without_graphs(config), tokenizer, config)
     inputs = pipeline.preprocess(tf.constant(SOURCES)).inputs
     expected = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
     assert served.encode(SOURCES) == expected

@@ -6,9 +6,12 @@ from typing import Any
 
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.bundle import Bundle as Bundle
+from keras_transformer_serving.generation import Alignment as Alignment
+from keras_transformer_serving.generation import Answer as Answer
+from keras_transformer_serving.generation import Generation as Generation
+from keras_transformer_serving.generation import uniform_noise as uniform_noise
 from keras_transformer_serving.graph_files import FLOAT32, graph_reader
 from keras_transformer_serving.graphs import Graphs as Graphs
-from keras_transformer_serving.graphs import uniform_noise as uniform_noise
 from keras_transformer_serving.model import Model as Model
 from keras_transformer_serving.parity import ParityError as ParityError
 from keras_transformer_serving.parity import exported_tokenizer
@@ -33,9 +36,12 @@ from keras_transformer_serving.text import tokenizer_of as tokenizer_of
 
 __version__ = "0.1.0"
 __all__ = [
+    "Alignment",
+    "Answer",
     "Bundle",
     "Embedding",
     "FillMask",
+    "Generation",
     "Graphs",
     "Model",
     "ParityError",

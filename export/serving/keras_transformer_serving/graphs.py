@@ -1,17 +1,30 @@
 """Generation by the ONNX graphs of an export: token ids in, token ids out."""
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_transformer_serving.decoding import CONSTRAINTS, TokenChooser
+from keras_transformer_serving.generation import (
+    GENERATE,
+    SCORE,
+    Generated,
+    Scored,
+    Source,
+    Token,
+    padded,
+    uniform_noise,
+)
+from keras_transformer_serving.jobs import Method
 from keras_transformer_serving.sessions import Sessions, as_value, device_of
 
 ENCODER = "encoder_model"
 DECODER = "decoder_model_merged"
 TEMPERATURES = (1e-20, 1e20)  # the range of the temperature of sampling
 MODEL = "model"  # a decoder-only model, or a model that does not generate
+_MOST_LOGITS = 2**24  # of a batch that is scored
 
 
 def loop_name(config: dict[str, Any]) -> str:
@@ -20,7 +33,7 @@ def loop_name(config: dict[str, Any]) -> str:
 
 
 class Graphs:
-    """Generation by ONNX Runtime.
+    """Generation by ONNX Runtime: a `GenerationEngine`.
 
     Args:
         sessions: ONNX Runtime's sessions of the graphs.
@@ -36,14 +49,14 @@ class Graphs:
         self.max_new_tokens: int = config["max_new_tokens"]
         self.max_source_tokens: int = config["max_source_tokens"]
         self.vocabulary_size: int = config["vocabulary_size"]
-        self.sampler: dict[str, Any] = config["generation"]
+        self.sampler: Mapping[str, Any] = config["generation"]
+        self.num_return = int(self.sampler.get("num_return", 1))  # N
+        self.constraints: list[dict[str, Any]] = config.get("constraints", [])
+        ends = (each["end_ids"] for each in self.constraints if each["constraint"] == "EndTokens")
+        self.end_ids = frozenset((self.end_id, *(id_ for ids in ends for id_ in ids)))
+        self.methods: Mapping[str, Method] = {GENERATE: self._generated, SCORE: self._scored}
         self._loop = loop_name(config)
         self.session(self._loop)  # find a damaged file now, not at the first request
-
-    @property
-    def num_return(self) -> int:
-        """The number of hypotheses returned for each input, N."""
-        return int(self.sampler.get("num_return", 1))
 
     @property
     def has_steps(self) -> bool:
@@ -56,9 +69,142 @@ class Graphs:
         return True
 
     @property
-    def can_score(self) -> bool:
-        """True if `score` has its graphs, the single steps of an encoder–decoder."""
-        return self.start_id is not None and self.has_steps
+    def needed_to_score(self) -> str:
+        """The requirement of `score` that is not met, "" for none."""
+        if self.has_steps:
+            return ""
+        names = MODEL if self.start_id is None else f"{ENCODER} and {DECODER}"
+        return (
+            f"the graphs of single steps, {names}: load an export of a model that has them with "
+            "precision='float32'. Received: an export without them"
+        )
+
+    @property
+    def needed_to_stream(self) -> str:
+        """The requirement of generation token by token that is not met, "" for none."""
+        sampler = self.sampler["sampler"]
+        if sampler not in ("greedy", "sample") or self.num_return > 1:
+            received = f"Received: the sampler {sampler!r} with {self.num_return} hypotheses"
+            return f"greedy search or sampling of one hypothesis. {received}"
+        others = {each["constraint"] for each in self.constraints} - CONSTRAINTS.keys()
+        if others:
+            return f"constraints among {', '.join(CONSTRAINTS)}. Received: {', '.join(sorted(others))}"
+        return "" if self.has_steps else "the graphs of single steps, which this export or precision lacks"
+
+    def map(self, method: Method, batches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the results of a method for several batches, as many at the same time as there are workers."""
+        return self.session.map(method, batches)
+
+    def max_target_tokens(self, source: Source) -> int:
+        """Return the maximum number of tokens of a target to score, that of new tokens."""
+        return self.max_new_tokens
+
+    def new_seed(self) -> int:
+        """Return a new seed of sampling."""
+        return secrets.randbits(32)
+
+    def ranking_score(self, score: float, length: int) -> None:
+        """Return None: graphs do not give scores after the beam's length penalty."""
+
+    def attention(
+        self, source: Source, target_ids: Sequence[int], layer: int, head: int | Sequence[int] | None
+    ) -> np.ndarray:
+        """Raise a ValueError, as graphs do not return attention weights."""
+        raise ValueError(
+            "`align` needs the pipeline of the model, as exported graphs do not return attention weights; "
+            "`attributions` needs none. Received: an export"
+        )
+
+    def tokens(self, source: Source) -> Iterator[Token]:
+        """Generate token by token, up to an end token, the tokens that the graph of the loop generates."""
+        limit = self.max_new_tokens if source.max_new_tokens is None else source.max_new_tokens
+        temperature = (
+            self.sampler.get("temperature", 1.0) if source.temperature is None else source.temperature
+        )
+        samples = self.sampler["sampler"] == "sample"
+        chooser = TokenChooser(
+            self.sampler,
+            self.constraints,
+            self.end_ids,
+            self.never - self.end_ids,
+            limit,
+            source.min_new_tokens,
+            temperature,
+            self._noise(source)[0] if samples else None,
+        )
+        ids = list[int]()
+        next_logits = self.next_logits(*padded([source.ids], self.padding_value), **self.targets([source]))
+        while len(source.ids) and len(ids) < limit and not (ids and ids[-1] in self.end_ids):
+            (logits,) = next_logits(np.array([ids[-1:]]) if ids else None)
+            token = chooser(logits, ids)
+            if token is None:
+                return
+            ids.append(token)
+            yield Token(token, logits)
+
+    def _generated(self, batch: Sequence[Source]) -> list[Generated]:
+        """Return the hypotheses of a batch of sources."""
+        ids, mask = padded([source.ids for source in batch], self.padding_value)
+        numbers: dict[str, tuple[Any, list[Any]]] = {
+            "max_new_tokens": (
+                np.int64(self.max_new_tokens),
+                [source.max_new_tokens for source in batch],
+            ),
+            "min_new_tokens": (np.int64(0), [source.min_new_tokens or None for source in batch]),
+        }
+        inputs = self.targets(batch)
+        if self.sampler["sampler"] == "sample":
+            numbers["temperature"] = (
+                np.float32(self.sampler["temperature"]),
+                [source.temperature for source in batch],
+            )
+            inputs["noise"] = np.stack([*map(self._noise, batch)])
+        for name, (default, values) in numbers.items():
+            if any(value is not None for value in values):
+                given = [default if value is None else value for value in values]
+                inputs[name] = np.array(given, default.dtype)
+        outputs = self.run_loop(ids, mask, inputs)
+        shapes = {"ids": (-1, self.max_new_tokens), "lengths": -1, "scores": -1}
+        return [
+            Generated(*(outputs[name][row].reshape(shape) for name, shape in shapes.items()))
+            for row in range(len(batch))
+        ]
+
+    def _scored(self, batch: Sequence[Scored]) -> list[np.ndarray]:
+        """Return the log-probabilities (T,) of the targets of a batch."""
+        length = max(len(each.source.ids) + len(each.target_ids) for each in batch)
+        most = max(_MOST_LOGITS // (length * self.vocabulary_size), 1)
+        if (
+            len({len(each.source.prefix_ids) for each in batch}) > 1
+        ):  # the graph takes no padding between tokens
+            most = 1
+        if len(batch) > most:
+            return [*self._scored(batch[:most]), *self._scored(batch[most:])]
+        input_ids, mask = padded([each.source.ids for each in batch], self.padding_value)
+        for row, each in zip(mask, batch, strict=True):
+            if each.mask is not None:
+                row[: len(each.mask)] = each.mask
+        target_ids, _ = padded([each.target_ids for each in batch], self.padding_value)
+        scores = self.score(input_ids, target_ids, mask, **self.targets([each.source for each in batch]))
+        return [row[: len(each.target_ids)] for row, each in zip(scores, batch, strict=True)]
+
+    def _noise(self, source: Source) -> np.ndarray:
+        """Return the noise of sampling of a row (N, M)."""
+        if source.noise is not None:
+            return source.noise
+        noise = uniform_noise(source.seed, np.array([source.row]), self.num_return, self.max_new_tokens)
+        first: np.ndarray = noise[0]
+        return first
+
+    def targets(self, batch: Sequence[Source]) -> dict[str, np.ndarray]:
+        """Return the "prefix_ids" and "start_ids" of sources, if there are any."""
+        inputs = {}
+        if any(source.prefix_ids for source in batch):
+            inputs["prefix_ids"], _ = padded([source.prefix_ids for source in batch], self.padding_value)
+        if any(source.start_id is not None for source in batch):
+            starts = [self.start_id if source.start_id is None else source.start_id for source in batch]
+            inputs["start_ids"] = np.array(starts, np.int64)
+        return inputs
 
     def padding_mask(self, input_ids: np.ndarray) -> np.ndarray:
         """Return the mask int64 (B, S): 0 where `input_ids` equal `pad_id`; all ones if that is None."""
@@ -176,7 +322,7 @@ class Graphs:
     def seed(self) -> int:
         """Return the sampler's seed, or a new one if it has none."""
         seed: int | None = self.sampler["seed"]
-        return secrets.randbits(32) if seed is None else seed
+        return self.new_seed() if seed is None else seed
 
     def generate_by_steps(
         self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None, **targets: np.ndarray
@@ -244,17 +390,17 @@ class Graphs:
 
         Returns:
             float32 (B, T).
-
-        Raises:
-            ValueError: if the model is decoder-only.
         """
-        if self.start_id is None:
-            raise ValueError(f"`score` needs an encoder–decoder. Received: start_id={self.start_id}")
-        starts = self._starts(len(target_ids), **targets)
         mask = self.padding_mask(input_ids) if attention_mask is None else attention_mask
-        step = self._encoded(input_ids, mask, starts)
-        logits = step(np.concatenate([starts, target_ids[:, :-1]], axis=1)).astype(np.float32)
-        logits = logits[:, starts.shape[1] - 1 :]
+        if self.start_id is None:
+            # A first step reads the prompts, and gives the logits of the first target token.
+            step = self._prompted(input_ids, mask)
+            logits = np.concatenate([step(None)[:, -1:], step(target_ids)[:, :-1]], axis=1)
+        else:
+            starts = self._starts(len(target_ids), **targets)
+            step = self._encoded(input_ids, mask, starts)
+            logits = step(np.concatenate([starts, target_ids[:, :-1]], axis=1))[:, starts.shape[1] - 1 :]
+        logits = logits.astype(np.float32)
         chosen = np.take_along_axis(logits, target_ids[..., None], axis=-1)[..., 0]
         largest = logits.max(axis=-1)
         total = np.exp(logits - largest[..., None]).sum(axis=-1)
@@ -342,38 +488,6 @@ class Graphs:
             for entry in self.session(name).get_inputs()
             if entry.name.startswith("past_key_values")
         }
-
-
-def uniform_noise(seed: int, rows: np.ndarray, hypotheses: int, steps: int) -> np.ndarray:
-    """Return uniform numbers in (0, 1) that depend only on (seed, row, hypothesis, step).
-
-    A counter-based hash: bit for bit the noise of `keras_transformer.generation`.
-
-    Args:
-        seed: an integer in [0, 2³²).
-        rows: integers (B,), the index of each input.
-        hypotheses: the number of hypotheses of each input, N.
-        steps: the number of steps, M.
-
-    Returns:
-        float32 (B, N, M).
-    """
-    golden = np.uint32(0x9E3779B1)
-    state = _mix(np.array([seed], np.uint32) + golden)
-    for axis, values in enumerate([rows, np.arange(hypotheses), np.arange(steps)]):
-        numbers = np.asarray(values).astype(np.uint32).reshape([1] * axis + [-1] + [1] * (2 - axis))
-        state = _mix(state + numbers * golden)
-    uniform = (state >> np.uint32(9)).astype(np.float32) + np.float32(0.5)
-    noise: np.ndarray = uniform * np.float32(2.0**-23)
-    return noise
-
-
-def _mix(state: np.ndarray) -> np.ndarray:
-    """Apply the 32-bit finaliser of MurmurHash3."""
-    state = (state ^ (state >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    state = (state ^ (state >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    mixed: np.ndarray = state ^ (state >> np.uint32(16))
-    return mixed
 
 
 def _checked(

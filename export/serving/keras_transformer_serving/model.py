@@ -33,6 +33,7 @@ class Model(ExportedPipeline):
         self.config = config
         self._sessions, self._session = sessions, sessions(MODEL)
         self.inputs = [entry.name for entry in self._session.get_inputs()]
+        self.map = sessions.map
 
     @property
     def session(self) -> Any:

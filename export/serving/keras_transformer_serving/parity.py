@@ -4,17 +4,17 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from keras_transformer_serving.bundle import ONNX, TOKENIZER_EXAMPLES, Bundle
+from keras_transformer_serving.generation import padded
 from keras_transformer_serving.graph_files import FLOAT32, graph_reader
 from keras_transformer_serving.graphs import Graphs
 from keras_transformer_serving.model import Model
-from keras_transformer_serving.pipelines import generating_pipeline, languages
-from keras_transformer_serving.pipelines.generating import stacked
+from keras_transformer_serving.pipelines import generating_pipeline
 from keras_transformer_serving.sessions import File, Sessions
 from keras_transformer_serving.text import Tokenizer, reads_text, tokenizer_of
 
@@ -138,20 +138,18 @@ class GeneratingGraphs:
         by_graph = {"onnx_loop": self.generate(texts, **chosen)["ids"]}
         if self._steps:
             served.graphs.session.release()  # a large model is in memory once
-            rows = served.encode(texts, source_language=chosen.get(languages.SOURCE))
-            targets = [
-                served.target_inputs(language) for language in chosen.get(languages.TARGET, [""] * len(rows))
-            ]
+            graphs, sources = served.graphs, served.sources_of(texts, **chosen)
+            batches = [sources[begin : begin + _BATCH] for begin in range(0, len(sources), _BATCH)]
             parts = [
-                served.graphs.generate_by_steps(
-                    *served.padded(rows[begin : begin + _BATCH]), **stacked(targets[begin : begin + _BATCH])
+                graphs.generate_by_steps(
+                    *padded([source.ids for source in batch], graphs.padding_value), **graphs.targets(batch)
                 )
-                for begin in range(0, len(rows), _BATCH)
+                for batch in batches
             ]
             by_graph[ONNX_STEPS] = np.concatenate(parts)
         return {name: (ids, self._answers(ids)) for name, ids in by_graph.items()}
 
-    def generate(self, texts: Sequence[Any], **chosen: Any) -> Arrays:
+    def generate(self, texts: Sequence[Any], **chosen: Any) -> Mapping[str, Any]:
         """Return the "ids", "lengths" and "scores" of the graph with the generation loop."""
         return self._served.generate(texts, _BATCH, **chosen)
 

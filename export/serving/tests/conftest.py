@@ -110,6 +110,6 @@ def blocked(monkeypatch):
     from keras_transformer_serving.server import batching
 
     free, compute = threading.Event(), batching.compute_each
-    monkeypatch.setattr(batching, "compute_each", lambda jobs: free.wait(30) and compute(jobs))
+    monkeypatch.setattr(batching, "compute_each", lambda *batch: free.wait(30) and compute(*batch))
     yield free
     free.set()

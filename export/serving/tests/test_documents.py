@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keras_transformer_serving.jobs import compute, run_one
 from keras_transformer_serving.text import alignment, markup
 from keras_transformer_serving.text.alignment import AlignedText, Word
 from keras_transformer_serving.text.documents import Document
@@ -56,6 +57,10 @@ HTML = st.recursive(
 )
 
 
+def document_of(*arguments):
+    return run_one(Document.of(*arguments), {})
+
+
 SKIPPED = re.compile(r"<!--.*?-->|<script>.*?</script>", re.DOTALL)
 
 
@@ -98,7 +103,7 @@ def check(tag_handling, data, seed):
     """Each tag and placeholder is in the output once, nested; the rest is the translation of the parts."""
     text = data.draw(HTML if tag_handling == "html" else st.lists(st.one_of(STRINGS, EMPTY)).map("".join))
     random = np.random.default_rng(seed)
-    document = Document(text, tag_handling)
+    document = document_of(text, tag_handling)
     outputs = [translated(part, random) for part in document.parts]
     output = document.join(outputs)
     if tag_handling == "html":
@@ -142,7 +147,7 @@ def test_5000_documents_have_each_tag_once_and_nested(tag_handling, data, seed):
 @given(HTML)
 def test_a_copied_document_keeps_its_tags_in_their_places(text):
     text = MARK.sub(r" \g<0> ", text)  # a tag within a word is moved to its start or end
-    document = Document(text, "html")
+    document = document_of(text, "html")
     output = document.join([alignment.copied(part) for part in document.parts])
     assert MARK.findall(output) == MARK.findall(text)
     # A tag beside punctuation may be on its other side.
@@ -177,9 +182,15 @@ def score(sources, target):
 
 
 def translate(text, output, tag_handling=None, entries=None, mode="hard"):
-    document = Document(text, tag_handling, None if entries is None else Glossary(entries, mode))
+    document = document_of(text, tag_handling, None if entries is None else Glossary(entries, mode))
     (part,) = document.of_parts
-    return document.join([part.finish(output, score)])
+    return document.join([scored_by(score, part.finish, output)])
+
+
+def scored_by(score, function, *arguments):
+    """Return the result of steps that score."""
+    steps = function(*arguments, lambda *values: compute("score", values))
+    return run_one(steps, {"score": lambda batch: [score(*values) for values in batch]})
 
 
 @pytest.mark.parametrize(
@@ -331,7 +342,7 @@ def test_trailing_punctuation_is_not_part_of_an_address():
 
 def test_preformatted_text_keeps_its_lines():
     text = "<pre>Una  casa\n\n    <b>casa azul</b>\r\n  dos {x}\n<i>tres\ncuatro</i></pre>\n<p>una\ncasa</p>"
-    document = Document(text, "html")
+    document = document_of(text, "html")
     assert document.parts == ("Una casa", "casa azul", "dos", "tres", "cuatro", "una casa")
     copied = document.join([alignment.copied(part) for part in document.parts])
     assert copied == text.replace("Una  casa", "Una casa").replace("una\ncasa", "una casa")
@@ -357,9 +368,9 @@ def test_invalid_tags_name_the_error_and_its_place():
         ("<p translate=no>x", "none for <p translate=no>"),
     ):
         with pytest.raises(ValueError, match=message):
-            Document(text, "html")
+            document_of(text, "html")
     with pytest.raises(ValueError, match="`tag_handling` must be one of .* Received: tag_handling='xml'"):
-        Document("x", "xml")
+        document_of("x", "xml")
 
 
 def test_invalid_glossaries_name_the_error():
@@ -396,7 +407,7 @@ def test_invalid_glossaries_name_the_error():
 def test_large_documents_take_time_in_proportion_to_their_size(text):
     """A quadratic implementation would take minutes."""
     try:
-        document = Document(text, "html")
+        document = document_of(text, "html")
     except ValueError:
         return
     document.join([alignment.copied(part) for part in document.parts])
@@ -409,9 +420,9 @@ def test_each_word_of_a_source_is_omitted_once():
         sources.extend(texts)
         return np.zeros((len(texts), 1)), [len(target)]
 
-    alignment.align("uno, dos (tres)", "x", record)
+    scored_by(record, alignment.align, "uno, dos (tres)", "x")
     assert sources == ["uno, dos (tres)", ", dos (tres)", "uno, (tres)", "uno, dos ()"]
     sources.clear()
-    alignment.align(" ".join(f"w{i}" for i in range(200)), "x", record)
+    scored_by(record, alignment.align, " ".join(f"w{i}" for i in range(200)), "x")
     assert len(sources) == 51
     assert sources[1].startswith("w4 ")

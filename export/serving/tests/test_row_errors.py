@@ -44,6 +44,7 @@ def error_of(function, *arguments):
 def test_an_invalid_text_fails_only_its_own_row(loaded, name, batch_size):
     pipeline = loaded[name]
     bad = [*BAD, ""] if name in ("generator", "sampler") else BAD
+    bad = [text for text in bad if name in ("classifier", "tagger") or not isinstance(text, bytes)]
     rows = ["hello", *bad, "the cat"]
     found = pipeline(rows, batch_size=batch_size, errors="return")
     good = pipeline(["hello", *["a"] * len(bad), "the cat"], batch_size=batch_size)
@@ -85,7 +86,8 @@ def test_generate_returns_an_error_per_row(loaded):
         ]  # fmt: skip
         good = loaded[name].generate([texts[0], texts[2]], max_new_tokens=[3, 5])
         for output, values in good.items():
-            np.testing.assert_array_equal(found[output][[0, 2]], values)
+            expected = found[output][[0, 2]]
+            np.testing.assert_array_equal(expected[:, :5] if output == "ids" else expected, values)
         assert not found["lengths"][[1, 3, 4]].any()
         assert "error" not in good
 

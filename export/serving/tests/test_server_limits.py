@@ -107,7 +107,7 @@ def test_overload_is_answered_or_rejected_within_the_time_limit(exports, monkeyp
     from keras_transformer_serving.server import batching
 
     limit, service, compute = 0.5, 0.1, batching.compute_each
-    monkeypatch.setattr(batching, "compute_each", lambda jobs: time.sleep(service) or compute(jobs))
+    monkeypatch.setattr(batching, "compute_each", lambda *batch: time.sleep(service) or compute(*batch))
 
     async def timed(app):
         begin = time.perf_counter()
@@ -130,12 +130,12 @@ def test_threads_of_a_small_model_compute_separate_batches(exports, monkeypatch,
 
     running, compute = [0, 0], batching.compute_each
 
-    def counted(jobs):
+    def counted(*batch):
         running[0] += 1
         running[1] = max(running)
         time.sleep(0.05)
         running[0] -= 1
-        return compute(jobs)
+        return compute(*batch)
 
     monkeypatch.setattr(batching, "compute_each", counted)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keras_transformer_serving.text.splitting import SplitTexts, sentences, split_texts
+from keras_transformer_serving.jobs import compute, run_one
+from keras_transformer_serving.text.splitting import sentences, split
 
 MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 # Letters, marks, joiners, flags, spaces and line ends next to arbitrary Unicode characters.
@@ -23,6 +24,12 @@ TEXTS = st.text(
 
 def count(parts):
     return [len(part.encode()) for part in parts]
+
+
+def split_text(text, limit, count=count):
+    """Split a text into parts of at most `limit` bytes."""
+    steps = split(text, lambda parts: compute("count", parts), limit)
+    return run_one(steps, {"count": lambda batch: [*map(count, batch)]})
 
 
 @pytest.mark.parametrize(
@@ -46,23 +53,19 @@ def test_texts_are_split_after_final_punctuation(line):
 
 
 @MANY
-@given(st.lists(TEXTS, max_size=4), st.integers(1, 30))
-def test_parts_fit_and_concatenate_to_the_text(texts, limit):
-    splits = split_texts(texts, count, limit)
-    for text, split in zip(texts, splits, strict=True):
-        assert split.join(split.parts) == text
-        assert max(count(split.parts)) <= limit or split.parts == (text,)
-    together = SplitTexts(splits)
-    assert together.join(together.parts) == texts
-    assert together.of_each(texts)[: len(texts)] == texts == together.of_first(texts, "")[: len(texts)]
+@given(TEXTS, st.integers(1, 30))
+def test_parts_fit_and_concatenate_to_the_text(text, limit):
+    found = split_text(text, limit)
+    assert found.join(found.parts) == text
+    assert max(count(found.parts)) <= limit or found.parts == (text,)
 
 
 @MANY
 @given(TEXTS, st.integers(1, 30))
 def test_parts_do_not_split_grapheme_clusters(text, limit):
     regex = pytest.importorskip("regex")
-    (split,) = split_texts([text], count, limit)
-    strings = itertools.chain.from_iterable(zip(split.between, [*split.parts, ""], strict=True))
+    found = split_text(text, limit)
+    strings = itertools.chain.from_iterable(zip(found.between, [*found.parts, ""], strict=True))
     places = {0, *itertools.accumulate(len(string) for string in strings)}
     assert places <= {0, *(match.end() for match in regex.finditer(r"\X", text))}
 
@@ -71,22 +74,22 @@ def test_parts_do_not_split_grapheme_clusters(text, limit):
 @given(TEXTS)
 def test_a_line_that_fits_is_one_part(text):
     line = "".join(text.splitlines())
-    (split,) = split_texts([line], count, max(1, len(line.encode())))
-    assert split.parts == (line,)
-    assert split.between == ("", "")
+    found = split_text(line, max(1, len(line.encode())))
+    assert found.parts == (line,)
+    assert found.between == ("", "")
 
 
 def test_lines_spaces_and_strings_without_letters_are_kept():
     text = "\ufeffOne.\r\n\r\n\r\n  Two.  Three.\t\r\n* * *\r\n42\r\nFour"
-    (split,) = split_texts([text], count, 100)
-    assert split.parts == ("\ufeffOne.", "Two.", "Three.", "Four")
-    assert split.between == ("", "\r\n\r\n\r\n  ", "  ", "\t\r\n* * *\r\n42\r\n", "")
-    assert split_texts(["-" * 9], count, 5)[0].join([""]) == "-" * 9
+    found = split_text(text, 100)
+    assert found.parts == ("\ufeffOne.", "Two.", "Three.", "Four")
+    assert found.between == ("", "\r\n\r\n\r\n  ", "  ", "\t\r\n* * *\r\n42\r\n", "")
+    assert split_text("-" * 9, 5).join([""]) == "-" * 9
 
 
 def test_long_sentences_are_split_at_clauses_then_spaces_then_characters():
     def parts(text, limit):
-        return split_texts([text], count, limit)[0].parts
+        return split_text(text, limit).parts
 
     assert parts("one two three, four five six", 20) == ("one two three,", "four five six")
     assert parts("one two, three four five six seven eight", 28) == (
@@ -99,16 +102,16 @@ def test_long_sentences_are_split_at_clauses_then_spaces_then_characters():
 
 def test_a_character_that_does_not_fit_is_not_split():
     accented = "a. x\u0301\u0301 b."
-    assert split_texts([accented, "b. c"], count, 4)[0].parts == (accented,)
-    assert split_texts([accented, "b. c"], count, 5)[0].parts == ("a.", "x\u0301\u0301", "b.")
+    assert split_text(accented, 4).parts == (accented,)
+    assert split_text(accented, 5).parts == ("a.", "x\u0301\u0301", "b.")
 
 
-def test_tokens_are_counted_for_all_texts_together():
+def test_tokens_of_equal_parts_are_counted_once():
     calls = []
 
     def counted(parts):
         calls.append(len(parts))
         return count(parts)
 
-    split_texts(["Go on. Stay. " * 50, "So long, dear reader. " * 50, "short"], counted, 13)
-    assert calls == [3, 3, 2]
+    split_text("So long, dear reader. Go on. " * 50, 13, counted)
+    assert calls == [1, 2, 2]

@@ -177,7 +177,7 @@ invalid(
 invalid(
     lambda batch_size: generator()(["a"], batch_size=batch_size),
     {},
-    *[must("be positive", batch_size=size) for size in (0, -1)],
+    *[must("be a positive integer", batch_size=size) for size in (0, -1)],
     name="TextGeneration call",
 )
 invalid(

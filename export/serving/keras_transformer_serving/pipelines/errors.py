@@ -60,10 +60,14 @@ class RowErrors:
         """Add an error that is raised in the block, a check of a row."""
         try:
             yield
-        except InvalidInputError as error:
-            self.add(row, ValueError(f"{error} in {error.argument}[{row}]"))
         except (TypeError, ValueError) as error:
-            self.add(row, error)
+            self.catch(row, error)
+
+    def catch(self, row: int, error: Exception) -> None:
+        """Add an error that was raised, with the place of the row if it is of an invalid input."""
+        if isinstance(error, InvalidInputError):
+            error = ValueError(f"{error} in {error.argument}[{row}]")
+        self.add(row, error)
 
     def accepted(self, count: int) -> list[int]:
         """Return the indices of those of `count` rows that have no error."""

@@ -1,37 +1,142 @@
-"""Exported pipelines that generate: texts in, texts out."""
+"""Generation, from texts to texts: how a text is prepared, generated from and finished, on any engine."""
 
 import abc
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
-from keras_transformer_serving.graphs import DECODER, ENCODER, TEMPERATURES, Graphs
-from keras_transformer_serving.pipelines import documents, languages
+from keras_transformer_serving import jobs
+from keras_transformer_serving.generation import (
+    GENERATE,
+    MAX_SEED,
+    NEW_SEED,
+    SCORE,
+    Alignment,
+    Answer,
+    Generated,
+    Generation,
+    GenerationEngine,
+    Scored,
+    Source,
+    part_seed,
+    stream_text,
+)
+from keras_transformer_serving.graphs import TEMPERATURES, Graphs
+from keras_transformer_serving.jobs import Steps, compute, gather
+from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import (
     Errors,
     InvalidInputError,
     RowErrors,
+    as_list,
     check_batch_size,
     check_string,
     check_truncate,
 )
-from keras_transformer_serving.tasks import DEFAULT, ERROR_OUTPUT, TEXT, ExportedPipeline, Task, Tensor
-from keras_transformer_serving.text import Tokenizer, splitting
+from keras_transformer_serving.pipelines.options import glossaries_of, numbers_of, tags_of, texts_of
+from keras_transformer_serving.tasks import DEFAULT, ERROR_OUTPUT, TEXT, ExportedPipeline, Row, Task, Tensor
+from keras_transformer_serving.text import Tokenizer
 from keras_transformer_serving.text.alignment import Score
-from keras_transformer_serving.text.chat import Chat, ChatTemplate, is_conversation
+from keras_transformer_serving.text.documents import Document, Part
+from keras_transformer_serving.text.methods import DETOKENIZE, TOKENIZE, PythonMethods, TextMethods
+from keras_transformer_serving.text.splitting import Split
 
-NEW_SEED = -1  # draws a new seed
-_MOST_LOGITS = 2**24  # of a batch that is scored
+T = TypeVar("T")
+TRUNCATE = "truncate"
+_MOST_ALIGNED = 64  # tokens of a source text: each is hidden once
 _NO_TEXT = (
     "`texts` must be rows of ids, for `generate`: the export's tokenizer is not one of `keras_transformer.text`, so "
     "that texts are for its SavedModel."
 )
 
 
-class GeneratingTask(Task):
-    """Generation: from texts to texts."""
+class Options(TypedDict, total=False):
+    """The options of texts that are generated from: one value, or one for each text; None for the default.
+
+    Attributes:
+        prefixes: for an encoder–decoder, the beginning of the output, "" for none. The model continues it. If a text
+            is split, it is that of the first part.
+        max_new_tokens: the maximum number of new tokens, at most the pipeline's, without the prefix. If a text is
+            split, it limits each part.
+        min_new_tokens: the minimum number of tokens before an end token, by default 0.
+        temperature: the temperature of sampling, by default the sampler's.
+        seed: the seed of sampling, by default the sampler's or, without one, a new seed. The noise of a text depends
+            on it and on the index of the text.
+        source_language: for a model of many languages, the language of the text; by default the pipeline's setting.
+        target_language: the language of the output, likewise.
+    """
+
+    prefixes: str | Iterable[str] | None
+    max_new_tokens: int | Sequence[int] | None
+    min_new_tokens: int | Sequence[int] | None
+    temperature: float | Sequence[float] | None
+    seed: int | Sequence[int] | None
+    source_language: str | Iterable[str] | None
+    target_language: str | Iterable[str] | None
+
+
+class TextOptions(Options, total=False):
+    """The options of texts whose outputs are texts, and those of `Options`.
+
+    Attributes:
+        long_texts: for an encoder–decoder, "refuse" to raise an error for texts of more than `max_source_tokens`
+            tokens, or "split" to split them into lines and sentences, whose outputs are joined; by default the
+            pipeline's setting.
+        tag_handling: for an encoder–decoder, "html" to keep HTML and XML tags and placeholders, or "placeholders" to
+            keep placeholders such as `{name}` and `%s` only. They are put around or beside the words that translate
+            theirs.
+        placeholders: the kinds of placeholders that are kept: of "jinja", "icu", "python", "rails", "variables",
+            "printf" and "url", by default all of them, "colon" and "at", and patterns of `re.compile`. With them,
+            `tag_handling` is by default "placeholders".
+        glossary: for an encoder–decoder, a mapping of at most 1,000 terms to their translations, or one for each text.
+            Those whose term is in a text are in its output, in place of the words that translate the term.
+        glossary_mode: "hard", or "soft" to keep other words if the model finds the translation of a term too
+            improbable.
+    """
+
+    long_texts: str | None
+    tag_handling: str | None
+    placeholders: Any
+    glossary: Any
+    glossary_mode: str
+
+
+class Output(NamedTuple):
+    """The output for a text.
+
+    Attributes:
+        texts: the texts of its first hypotheses, as many as were asked for.
+        generated: the ids and scores of all.
+    """
+
+    texts: list[str]
+    generated: Generated
+
+
+class GeneratingTask(Task, abc.ABC):
+    """Generation: from texts to texts, or to token ids by `generate`.
+
+    A task defines `tokenize`, and what only its kind of model has.
+
+    Attributes:
+        engine: what generates and scores.
+        text_methods: what tokenizes and detokenizes; None if the export's tokenizer needs TensorFlow, so that inputs
+            must be token ids.
+        max_source_tokens: the maximum number of tokens of a text.
+        skip_special_tokens: whether outputs are without special tokens such as "<unk>".
+        languages: the languages of a translation model of many languages, and the ids of their tokens.
+    """
+
+    engine: GenerationEngine
+    tokenizer: Any
+    text_methods: TextMethods | None
+    max_source_tokens: int
+    skip_special_tokens: bool
+    languages: Mapping[str, int] = MappingProxyType({})
+    _or_long_texts = ""  # in the error of a text that is too long, an alternative to truncation
 
     @classmethod
     def tensors(cls, config: dict[str, Any]) -> dict[str, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
@@ -94,7 +199,7 @@ class GeneratingTask(Task):
             "max_new_tokens": (max([1, *counts]), limit),
             "min_new_tokens": (0, limit),
             "temperature": TEMPERATURES,
-            "seed": (NEW_SEED, 2**32 - 1),
+            "seed": (NEW_SEED, MAX_SEED),
             "rows": (-1, 2**31 - 1),
         }
 
@@ -106,404 +211,586 @@ class GeneratingTask(Task):
             return ()
         return (Tensor("noise", "float32", (sampler["num_return"], config["max_new_tokens"]), optional=True),)
 
-
-class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
-    """Base class of exported pipelines that generate: from texts to texts, or to token ids by `generate`.
-
-    A task defines `tokenize` and `decode`.
-
-    Args:
-        graphs: the export's graphs.
-        tokenizer: the export's tokenizer; None if it needs TensorFlow, so that inputs must be token ids.
-        config: the export's settings.
-    """
-
-    _or_long_texts = ""  # in the error of a text that is too long, an alternative to truncation
-
-    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
-        self.graphs = graphs
-        self.tokenizer = tokenizer
-        self.config = config
-        constraints = config.get("constraints", [])
-        self._other_ends = {
-            id_
-            for constraint in constraints
-            if constraint["constraint"] == "EndTokens"
-            for id_ in constraint["end_ids"]
-        }
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """The tokens that end an output: the model's end token and those of constraints."""
-        return frozenset((self.graphs.end_id, *self._other_ends))
-
-    @property
-    def languages(self) -> Sequence[str]:
-        """The languages of a translation model of many languages; none for most models."""
-        known: Sequence[str] = self.config.get("languages", ())
-        return known
-
-    @property
-    def _text_tokenizer(self) -> Tokenizer:
-        """The tokenizer, or a ValueError if it needs TensorFlow."""
-        if self.tokenizer is None:
-            raise ValueError(_NO_TEXT)
-        return self.tokenizer
-
-    @abc.abstractmethod
-    def tokenize(self, text: str, source_language: str = "") -> list[int]:
-        """Return the source ids of a text, which is in a language if the model has languages."""
-
-    @abc.abstractmethod
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of generated ids."""
-
-    def _decoded_ids(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids before the first of the other end tokens, without special tokens to skip.
-
-        The tokenizer finds the model's own end token.
-        """
-        before_end = itertools.takewhile(lambda id_: id_ not in self._other_ends, ids)
-        if not self.config.get("skip_special_tokens"):
-            return [*before_end]
-        skipped = {*self._text_tokenizer.special_token_ids.values()} - {self.graphs.end_id}
-        return [id_ for id_ in before_end if id_ not in skipped]
-
     def __call__(
         self,
-        texts: str | Iterable[str],
+        texts: Any,
         batch_size: int = 64,
         *,
-        max_new_tokens: Any = None,
-        min_new_tokens: Any = None,
-        temperature: Any = None,
-        source_language: Any = None,
-        target_language: Any = None,
-        long_texts: str | None = None,
-        tag_handling: str | None = None,
-        placeholders: Any = None,
-        glossary: Any = None,
-        glossary_mode: str = "hard",
         errors: Errors = "raise",
         truncate: bool = False,
+        **options: Unpack[TextOptions],
     ) -> Any:
         r"""Generate texts.
 
         Args:
-            texts: strings, or one string. A text of only spaces and unknown characters gives an empty output; a
-                prompt must have at least one token.
-            batch_size: the number of texts in a batch.
-            max_new_tokens: as in `generate`; the options of a text that is split hold for each part.
-            min_new_tokens: as in `generate`.
-            temperature: as in `generate`.
-            source_language: as in `generate`.
-            target_language: as in `generate`.
-            long_texts: of an encoder–decoder, "refuse", an error, for texts of more than `max_source_tokens` tokens, or
-                "split" them into lines and sentences, whose outputs are joined; by default the export's setting.
-            tag_handling: of an encoder–decoder, "html" to keep tags and placeholders, or "placeholders" to keep
-                placeholders such as `{name}` and `%s`: they are put around or beside the words that translate theirs.
-            placeholders: the kinds of placeholders that are kept: of "jinja", "icu", "python", "rails", "variables",
-                "printf" and "url", by default all of them, "colon" and "at", and patterns of `re.compile`. With them,
-                `tag_handling` is by default "placeholders".
-            glossary: of an encoder–decoder, a mapping of at most 1,000 terms to their translations, or one for each
-                text. Those whose term is in a text are in its output, in place of the words that translate the term.
-            glossary_mode: "hard", or "soft" to keep other words if the model finds the translation of a term too
-                improbable.
+            texts: a list of any length, or one text. A text of only spaces and unknown characters gives an empty
+                output, or only its prefix; a prompt must have at least one token.
+            batch_size: the number of rows in a batch.
             errors: "raise" the error of a text, or "return" it in place of the output.
-            truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
-                tokens and the end token; a prompt is truncated to its last tokens, which the output continues.
+            truncate: whether to truncate texts of more than `max_source_tokens` tokens. An encoder–decoder reads the
+                first tokens and the end token; a decoder-only model reads the last tokens of a prompt.
+            **options: `prefixes`, `max_new_tokens`, `min_new_tokens`, `temperature`, `seed`, `source_language`,
+                `target_language`, `long_texts`, `tag_handling`, `placeholders`, `glossary` and `glossary_mode`; see
+                `TextOptions`.
 
         Returns:
-            The first hypothesis of each text: a list as long as `texts`, or a string for a string.
+            A list as long as `texts`, or a string for one text: the first of several hypotheses (see `answers`).
 
         Raises:
-            TypeError: if a text is not a string.
+            TypeError: if an argument is of another type, or an option is unknown.
             ValueError: if a text is not valid Unicode or too long, its tags are not closed, an option is out of range,
-                a language is unknown or missing, there is no tokenizer, the export lacks graphs of single steps, which
-                `tag_handling` and `glossary` need, or a decoder-only model is given one of them or `long_texts`.
+                the numbers of options and texts differ, a language is unknown or missing, there is no tokenizer, or the
+                model or the export has no such option.
 
         Example:
-            >>> translate(["la casa", "el perro"], max_new_tokens=[4, 8])
-            ['the house', 'the dog']
-            >>> translate("La casa.\n\nEl perro.", long_texts="split")
+            >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
+            ['the house', 'a house']
+            >>> translator("La casa.\n\nEl perro.", long_texts="split")
             'The house.\n\nThe dog.'
-            >>> translate("<p>La <b>casa</b> azul", tag_handling="html", glossary={"casa": "home"})
-            '<p>The blue <b>home</b>'
+            >>> translator("<p>La <b>casa</b> azul.", tag_handling="html", glossary={"casa": "home"})
+            '<p>The blue <b>home</b>.'
+            >>> translator(["la casa", None], errors="return")
+            ['the house', TypeError('`texts` must be strings. Received: texts[1]=None')]
         """
         one = self._is_one(texts)
-        rows = [texts] if one else list(texts)
-        if self.tokenizer is None:
-            raise ValueError(_NO_TEXT)
-        options = _numbers(len(rows), max_new_tokens, min_new_tokens, temperature)
-        chosen = self._languages(len(rows), source_language, target_language)
-        tag_handling, placeholders = documents.chosen_tags(tag_handling, placeholders)
-        if tag_handling is not None or glossary is not None:
-            self.check_documents(truncate)
-            outputs = documents.translate(
-                rows,
-                tag_handling,
-                placeholders,
-                documents.glossaries_of(len(rows), glossary, glossary_mode),
-                self.split_function(long_texts),
-                lambda split: self._outputs(
-                    split.parts, batch_size, *_of_parts(split, options, chosen), "return"
-                ),
-                lambda row: self.score_function({name: values[row] for name, values in chosen.items()}),
-                errors,
-            )
-        elif splitting_function := self.split_function(long_texts):
-            split = splitting.SplitTexts(splitting_function(rows))
-            options, chosen = _of_parts(split, options, chosen)
-            outputs = split.join(self._outputs(split.parts, batch_size, options, chosen, errors, truncate))
-        else:
-            outputs = self._outputs(rows, batch_size, options, chosen, errors, truncate)
+        if one and isinstance(prefix := options.get("prefixes"), str):
+            options["prefixes"] = [prefix]
+        row_errors = RowErrors(errors)
+        answers = self._run([texts] if one else texts, batch_size, row_errors, truncate, options, self._text)
+        outputs = row_errors.merge(answers)
         return outputs[0] if one else outputs
 
-    def _outputs(
+    def answers(
         self,
-        rows: Sequence[Any],
-        batch_size: int,
-        options: dict[str, np.ndarray],
-        chosen: dict[str, list[str]],
-        errors: Errors,
+        texts: Iterable[Any],
+        batch_size: int = 64,
+        *,
+        errors: Errors = "raise",
         truncate: bool = False,
+        **options: Unpack[TextOptions],
     ) -> list[Any]:
-        """Return the output texts, or errors, of texts that are not split."""
+        """Generate all hypotheses for each text: the n-best of a beam, or several samples.
+
+        Args:
+            texts: as in a call.
+            batch_size: as in a call.
+            errors: as in a call.
+            truncate: as in a call.
+            **options: as in a call.
+
+        Returns:
+            A list of the N `Answer`s to each text, or fewer if there are not N distinct ones.
+
+        Example:
+            >>> translator = TextToText(model, tokenizer, Beam(4, num_return=2))
+            >>> [[answer.text for answer in answers] for answers in translator.answers(["la casa"])]
+            [['the house', 'a house']]
+        """
         row_errors = RowErrors(errors)
-        for row, text in enumerate(rows):
-            with row_errors.of(row):
-                self._check_text(row, text)
-        ids = self._generate(rows, batch_size, row_errors, truncate, options, chosen)["ids"]
-        first = ids if ids.ndim == 2 else ids[:, 0]
-        return row_errors.merge({row: self.decode(first[row]) for row in row_errors.accepted(len(rows))})
-
-    def _is_one(self, texts: Any) -> bool:
-        """Return whether the argument of a call is one text."""
-        return isinstance(texts, str)
-
-    def _check_text(self, row: int, text: Any) -> None:
-        """Raise a TypeError or ValueError unless the item of a call at index `row` is a text."""
-        check_string("texts", row, text)
-
-    def split_function(
-        self, long_texts: str | None = None
-    ) -> Callable[[Sequence[Any]], list[splitting.Split]] | None:
-        """Return the function that splits texts into parts that fit `max_source_tokens`; None if long ones are errors.
-
-        Args:
-            long_texts: "refuse" or "split", by default the export's setting.
-
-        Raises:
-            ValueError: if the setting is unknown, or the model is decoder-only.
-        """
-        if long_texts is not None:
-            raise ValueError(
-                f"`long_texts` must be None for a decoder-only model. Received: long_texts={long_texts!r}"
-            )
-        return None
-
-    def check_documents(self, truncate: bool = False) -> None:
-        """Raise a ValueError unless texts can have tags and a glossary."""
-        raise ValueError(
-            "`tag_handling` and `glossary` must be None for a decoder-only model. Received: an export of a "
-            f"{self.config['pipeline']}"
-        )
-
-    def score_function(self, chosen: dict[str, str]) -> Score:
-        """Return a function from sources and a target to log-probabilities, with which translations are aligned.
-
-        Args:
-            chosen: the languages of the texts and the outputs, by option.
-        """
-        tokenizer = self._text_tokenizer
-
-        def score(sources: Sequence[str], target: str) -> tuple[np.ndarray, list[int]]:
-            rows = [self.tokenize(source, chosen.get(languages.SOURCE, "")) for source in sources]
-            target_ids = tokenizer.tokenize(target)
-            scores = np.full((len(rows), len(target_ids)), -np.inf)
-            accepted = [row for row, ids in enumerate(rows) if ids]
-            size = max(_MOST_LOGITS // max(len(target_ids) * self.graphs.vocabulary_size, 1), 1)
-            for begin in range(0, len(accepted) if target_ids else 0, size):
-                batch = accepted[begin : begin + size]
-                input_ids, mask = self.padded([rows[row] for row in batch])
-                targets = stacked([self.target_inputs(chosen.get(languages.TARGET, ""))] * len(batch))
-                scores[batch] = self.graphs.score(
-                    input_ids, np.tile(target_ids, (len(batch), 1)), mask, **targets
-                )
-            ends = [len(tokenizer.detokenize(target_ids[: end + 1])) for end in range(len(target_ids))]
-            return scores, [min(end, len(target)) for end in ends]
-
-        return score
+        return row_errors.merge(self._run(texts, batch_size, row_errors, truncate, options, self._answers))
 
     def generate(
         self,
-        texts: Sequence[Any],
+        texts: Iterable[Any],
         batch_size: int = 64,
         *,
-        max_new_tokens: Any = None,
-        min_new_tokens: Any = None,
-        temperature: Any = None,
-        source_language: Any = None,
-        target_language: Any = None,
         errors: Errors = "raise",
         truncate: bool = False,
-    ) -> dict[str, Any]:
+        **options: Unpack[Options],
+    ) -> Generation:
         """Generate token ids.
 
         Args:
-            texts: B strings, or lists of token ids.
-            batch_size: the number of texts in a batch.
-            max_new_tokens: the maximum number of new tokens, or one for each text, at most the export's.
-            min_new_tokens: the minimum number of tokens before an end token, or one for each text, by default 0.
-            temperature: the temperature of sampling, or one for each text, by default the sampler's.
-            source_language: for a model of many languages, the language of the texts, or one for each; by default that
-                of the export. Lists of ids have it already.
-            target_language: the language of the outputs, likewise.
+            texts: B texts, or lists of token ids.
+            batch_size: as in a call.
             errors: "raise" the error of a text, or "return" it in "error", with empty values in its row.
             truncate: as in a call; lists of ids are truncated, too.
+            **options: those of `Options`.
 
         Returns:
-            "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if the
-            export returns N > 1 hypotheses. With errors="return" also "error", a list of B errors, None for none.
-
-        Raises:
-            TypeError: as for a call.
-            ValueError: as for a call, or if ids are out of range.
+            The `Generation`, as long as the largest limit; prefixes are not part of it.
         """
-        options = _numbers(len(texts), max_new_tokens, min_new_tokens, temperature)
-        chosen = self._languages(len(texts), source_language, target_language)
-        row_errors = RowErrors(errors)
-        outputs = self._generate(texts, batch_size, row_errors, truncate, options, chosen)
-        if errors == "raise":
-            return outputs
-        return {**outputs, "error": row_errors.merge(dict.fromkeys(range(len(texts))))}
-
-    def _generate(
-        self,
-        texts: Sequence[Any],
-        batch_size: int,
-        errors: RowErrors,
-        truncate: bool,
-        options: dict[str, np.ndarray],
-        chosen: dict[str, list[str]],
-    ) -> dict[str, np.ndarray]:
-        """Generate the outputs of `generate`; the outputs of texts with an error are empty."""
-        check_batch_size(batch_size)
-        if isinstance(texts, str):
-            raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
-        rows = self._encoded(texts, errors, truncate, chosen.get(languages.SOURCE))
-        targets: dict[int, dict[str, Any]] = {}
-        for row in rows:
-            with errors.of(row):
-                targets[row] = self.target_inputs(chosen[languages.TARGET][row] if chosen else "")
-        order = sorted(targets, key=lambda row: len(rows[row]))  # batches of similar lengths
-        count = self.graphs.num_return
-        shape = (len(texts), count) if count > 1 else (len(texts),)
-        ids = np.full((*shape, self.graphs.max_new_tokens), self.graphs.padding_value, np.int64)
-        lengths, scores = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-
-        def generate(batch: list[int]) -> dict[str, np.ndarray]:
-            input_ids, mask = self.padded([rows[row] for row in batch])
-            batch_options = {
-                name: values[batch] if values.ndim else values for name, values in options.items()
-            }
-            batch_options |= stacked([targets[row] for row in batch])
-            return self.graphs.generate(input_ids, np.array(batch), attention_mask=mask, **batch_options)
-
-        batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
-        for batch, part in zip(batches, self.graphs.session.map(generate, batches), strict=True):
-            ids[batch], lengths[batch], scores[batch] = part["ids"], part["lengths"], part["scores"]
-        return {"ids": ids, "lengths": lengths, "scores": scores}
-
-    def run(self, input_ids: np.ndarray, **arrays: Any) -> dict[str, np.ndarray]:
-        """Return the outputs of the graph with the generation loop for token ids, without a tokenizer or batches.
-
-        Args:
-            input_ids: integers (B, S), padded.
-            **arrays: the other arguments of `Graphs.generate`.
-
-        Returns:
-            As `generate`.
-
-        Raises:
-            ValueError: if an argument has another shape, or values out of range.
-        """
-        return self.graphs.generate(input_ids, **arrays)
+        texts, row_errors = as_list("texts", texts), RowErrors(errors)
+        rows = self.rows(len(texts), row_errors, truncate, options, (*Options.__annotations__,))
+        found = self._run(texts, batch_size, row_errors, truncate, options, self._generated, rows)
+        limits = [row.get("max_new_tokens", self.engine.max_new_tokens) for row in rows]
+        seeds = {row["seed"] for row in rows if "seed" in row}
+        return Generation(
+            **_stacked(found, len(texts), max(limits, default=self.engine.max_new_tokens), self.engine),
+            seed=seeds.pop() if len(seeds) == 1 else None,
+            error=row_errors.merge(dict.fromkeys(range(len(texts)))) if errors == "return" else None,
+        )
 
     def encode(
-        self, texts: Sequence[Any], truncate: bool = False, *, source_language: Any = None
+        self, texts: Iterable[Any], truncate: bool = False, *, source_language: Any = None
     ) -> list[list[int]]:
         """Return the source ids of each text or list of ids."""
-        chosen = self._languages(len(texts), source_language, None)
-        return list(self._encoded(texts, RowErrors(), truncate, chosen.get(languages.SOURCE)).values())
+        row_errors, options = RowErrors(), {"source_language": source_language}
+        found = self._run(texts, 1, row_errors, truncate, options, self.source_ids)
+        return row_errors.merge(found)
 
-    def preprocess(self, text: str, truncate: bool = False, source_language: str = "") -> list[int]:
-        """Return the source ids of a text.
+    def score(
+        self,
+        texts: Iterable[str],
+        targets: Iterable[str],
+        batch_size: int = 64,
+        *,
+        source_language: str | Iterable[str] | None = None,
+        target_language: str | Iterable[str] | None = None,
+        errors: Errors = "raise",
+    ) -> list[Any]:
+        """Score target texts.
+
+        Args:
+            texts: a list of any length.
+            targets: the target of each text.
+            batch_size: the number of rows in a batch.
+            source_language: as in a call.
+            target_language: as in a call; its token is not scored.
+            errors: "raise" the error of a text or target, or "return" it in place of the answer.
+
+        Returns:
+            An `Answer` for each target, including its end token.
+
+        Raises:
+            TypeError: if an argument is of another type.
+            ValueError: if a text is empty or too long, a target is too long, the numbers of texts and targets differ,
+                or the export lacks the graphs of single steps.
+
+        Example:
+            >>> [answer.score for answer in translator.score(["la casa"] * 2, ["the house", "a house"])]
+            [-0.2, -3.1]
+        """
+        self._check_scores("`score`")
+        texts, row_errors = as_list("texts", texts), RowErrors(errors)
+        targets = texts_of("targets", targets, len(texts), row_errors)
+
+        def scored(text: Any, row: Row, index: int) -> Steps[Answer]:
+            scores, target_ids = yield from self.scored(text, targets[index], row, index)
+            total = float(scores.sum())
+            ranking = self.engine.ranking_score(total, len(target_ids))
+            return Answer(targets[index], total, ranking, target_ids, scores.tolist())
+
+        options = {"source_language": source_language, "target_language": target_language}
+        return row_errors.merge(self._run(texts, batch_size, row_errors, False, options, scored))
+
+    def align(
+        self,
+        text: str,
+        target: str | None = None,
+        *,
+        layer: int = -1,
+        head: Any = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+    ) -> Alignment:
+        """Align a target with its text by the decoder's cross-attention; see `generation.align`.
+
+        Args:
+            text: one text.
+            target: the target; by default the output of a call.
+            layer: the index of the decoder layer.
+            head: the index of a head, or several indices to average; by default all.
+            source_language: as in a call.
+            target_language: as in a call.
+
+        Returns:
+            The `Alignment`.
+
+        Raises:
+            TypeError: if an argument is of another type.
+            ValueError: if the text is empty, the model has no such weights, layer or head, or the pipeline is an
+                export, whose graphs return no attention weights.
+
+        Example:
+            >>> alignment = translator.align("la casa")
+            >>> [(piece, alignment.source[row.argmax()]) for piece, row in zip(alignment.target, alignment.weights)]
+            [('▁the', '▁la'), ('▁house', '▁casa'), ('</s>', '</s>')]
+        """
+        options = {"source_language": source_language, "target_language": target_language}
+        row = self._row(text, target, options)
+        source, target_ids, output = self.now(self._pair(text, target, row, 0))
+        weights = self.engine.attention(source, target_ids, layer, head)
+        return self._alignment(source, target_ids, weights, output)
+
+    def attributions(
+        self,
+        text: str,
+        target: str | None = None,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+    ) -> Alignment:
+        """Return how much each token of a text contributes to each token of a target.
+
+        The contribution is the decrease of the log-probability of the target's token if the source token is masked,
+        at least 0, divided by the sum over the source.
+
+        Args:
+            text: one text, of at most 64 tokens.
+            target: the target; by default the output of a call.
+            source_language: as in a call.
+            target_language: as in a call.
+
+        Returns:
+            The `Alignment`; the weights of a token on which masking has no effect are 0.
+
+        Raises:
+            TypeError: if an argument is of another type.
+            ValueError: if the text is empty or has more tokens, or the export lacks the graphs of single steps.
+
+        References:
+            Li et al., Understanding Neural Networks through Representation Erasure, 2016, equation 2.
+        """
+        self._check_scores("`attributions`")
+        options = {"source_language": source_language, "target_language": target_language}
+        return self.now(self.attributed(text, target, self._row(text, target, options), 0))
+
+    def stream(
+        self,
+        text: Any,
+        prefix: str = "",
+        *,
+        long_texts: str | None = None,
+        truncate: bool = False,
+        **options: Unpack[Options],
+    ) -> Iterator[str]:
+        """Stream the output text while it is generated; the concatenated pieces equal the output of a call.
+
+        Args:
+            text: one text.
+            prefix: the prefix of the output, part of the first piece.
+            long_texts: as in a call.
+            truncate: as in a call.
+            **options: those of `Options`.
+
+        Raises:
+            TypeError: if an argument has a wrong type.
+            ValueError: if the sampler keeps several parallel hypotheses, or as in a call.
+        """
+        check_truncate(truncate)
+        given: Any = {**options, "long_texts": long_texts}
+        if prefix:
+            given["prefixes"] = [prefix]
+        (row,) = self.rows(1, RowErrors(), truncate, given, (*Options.__annotations__, "long_texts"))
+        with RowErrors().of(0):
+            pieces = self.pieces(text, row)
+        return filter(None, pieces)
+
+    # The steps of a row. Doors call them, too.
+
+    def rows(
+        self,
+        count: int,
+        errors: RowErrors,
+        truncate: bool,
+        options: Mapping[str, Any],
+        known: Sequence[str] = (*TextOptions.__annotations__,),
+    ) -> list[Row]:
+        """Return the options of each of `count` texts.
+
+        Args:
+            count: the number of texts.
+            errors: the errors of texts, to which those of their options are added.
+            truncate: whether to truncate long texts.
+            options: those of `TextOptions`.
+            known: the names that they may have.
+
+        Returns:
+            For each text "truncate", and the options that are given: "prefix", the numbers, the languages,
+            "long_texts", "tag_handling", "placeholders" and "glossary".
+        """
+        if unknown := [name for name in options if name not in known]:
+            raise TypeError(f"The options must be among {', '.join(known)}. Received: {', '.join(unknown)}")
+        given = {name: value for name, value in options.items() if value is not None}
+        self.check_options(given, truncate)
+        columns: dict[str, Sequence[Any]] = {TRUNCATE: [truncate] * count}
+        if "prefixes" in given:
+            columns["prefix"] = texts_of("prefixes", given["prefixes"], count, errors)
+        declared = {tensor.name: tensor for tensor in self.options(self._declared)}
+        for name in ("max_new_tokens", "min_new_tokens", "temperature", "seed"):
+            if name in given:
+                if name not in declared:
+                    raise ValueError(
+                        f"`{name}` needs the sampler `Sample`. Received: {name}={given[name]!r}, and the sampler "
+                        f"{self.engine.sampler['sampler']!r}"
+                    )
+                columns[name] = numbers_of(declared[name], given[name], count)
+        chosen = {name: given[name] for name in languages.NAMES if name in given}
+        columns |= languages.of_each(count, bool(self.languages), **chosen)
+        tags, placeholders = tags_of(given.get("tag_handling"), given.get("placeholders"))
+        shared = {"long_texts": given.get("long_texts"), "tag_handling": tags, "placeholders": placeholders}
+        columns |= {name: [value] * count for name, value in shared.items() if value is not None}
+        if "glossary" in given:
+            mode = given.get("glossary_mode", "hard")
+            columns["glossary"] = glossaries_of(count, given["glossary"], mode)
+        if "seed" not in given and "seed" in declared:
+            columns["seed"] = [self._seed(declared["seed"].default)] * count
+        rows = [
+            {name: values[index] for name, values in columns.items() if values[index] is not None}
+            for index in range(count)
+        ]
+        ranges = self.ranges(self._declared)
+        if given.keys() & ranges.keys():
+            for index, row in enumerate(rows):
+                with errors.of(index):
+                    self.check_numbers(row, ranges)
+        return rows
+
+    def check_numbers(self, row: Row, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
+        """Raise an `InvalidInputError` if a number of a row is out of its range; `ranges` if they are known."""
+        for name, (low, high) in (self.ranges(self._declared) if ranges is None else ranges).items():
+            if name in row and not low <= row[name] <= high:
+                raise InvalidInputError(name, f"`{name}` must be in [{low}, {high}]. Received: {row[name]}")
+
+    def output(self, text: Any, row: Row, index: int, count: int = 1) -> Steps[Output]:
+        """Generate the output for a text.
+
+        Args:
+            text: the text, or a list of token ids.
+            row: its options, see `rows`, and for sampling also "rows", its number in place of the index, and "noise".
+            index: its index, which seeds the noise of sampling.
+            count: the number of hypotheses whose texts are wanted.
+        """
+        split = yield from self._split(text, row, index)
+        if isinstance(split, Split) and split.is_whole:
+            return (yield from self._part(text, row, index, 0, count, None))
+        of_parts = split.of_parts if isinstance(split, Document) else [None] * len(split.parts)
+        parts = yield from gather(
+            self._part(part, row, index, number, count, marked)
+            for number, (part, marked) in enumerate(zip(split.parts, of_parts, strict=True))
+        )
+        texts = [split.join([part.texts[place] for part in parts]) for place in range(count)]
+        return Output(texts, _joined([part.generated for part in parts], self.engine))
+
+    def source_of(self, text: Any, row: Row, index: int, part: int = 0) -> Steps[Source]:
+        """Return the inputs of the generation for a text, or for a part of it; the arguments are those of `output`."""
+        ids = yield from self.source_ids(text, row, index)
+        prefix_ids, start_id = yield from self._begin(row, index, part)
+        limit, minimum = row.get("max_new_tokens"), row.get("min_new_tokens", 0)
+        number = row.get("rows", -1)
+        return Source(
+            ids,
+            prefix_ids,
+            start_id,
+            limit,
+            minimum if limit is None else min(minimum, limit),
+            row.get("temperature"),
+            part_seed(self._seed(row.get("seed", self.engine.sampler.get("seed"))), part),
+            index if number < 0 else number,
+            row.get("noise"),
+        )
+
+    def scored(self, text: Any, target: str, row: Row, index: int) -> Steps[tuple[np.ndarray, list[int]]]:
+        """Return the log-probability of each token of a target, and their ids; see `output` for the arguments."""
+        source = yield from self.source_of(text, row, index)
+        if not source.ids:
+            raise InvalidInputError("texts", "`texts` must not be empty. Received: an empty text")
+        target_ids = yield from self._target_ids(text, target)
+        limit = self.engine.max_target_tokens(source)
+        if len(target_ids) > limit:
+            raise InvalidInputError(
+                "targets",
+                f"`targets` must have at most {limit} tokens each beside their texts. "
+                f"Received: {len(target_ids)} tokens",
+            )
+        scores = yield from self._scores(source, target_ids)
+        return scores, target_ids
+
+    def attributed(self, text: Any, target: str | None, row: Row, index: int) -> Steps[Alignment]:
+        """Return the `attributions` of a text; see `output` for the arguments."""
+        source, target_ids, output = yield from self._pair(text, target, row, index)
+        count = len(source.ids)
+        if count > _MOST_ALIGNED:
+            raise InvalidInputError(
+                "texts",
+                f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {count} tokens",
+            )
+        masks = 1 - np.eye(count + 1, count, -1, dtype=np.int64)
+        scores = yield from gather(self._scores(source, target_ids, mask) for mask in masks)
+        decreases = np.maximum(scores[0] - np.array(scores[1:]), 0).T  # (T, S)
+        sums = decreases.sum(axis=1, keepdims=True)
+        weights = np.divide(decreases, sums, out=np.zeros_like(decreases), where=sums > 0)
+        return self._alignment(source, target_ids, weights, output)
+
+    def pieces(self, text: Any, row: Row) -> Iterator[str]:
+        """Return an iterator of the pieces of a text while it is generated; joined, they are the text.
 
         Args:
             text: the text.
-            truncate: whether to truncate it if it has too many tokens.
-            source_language: its language, if the model has languages.
+            row: its options, see `rows`.
 
         Raises:
-            InvalidInputError: if it has too many tokens, is a prompt without tokens, or the language is unknown.
+            InvalidInputError: if the text or an option is invalid.
+            ValueError: if the engine cannot generate token by token.
         """
-        ids = self.tokenize(text, source_language)
-        if self.graphs.start_id is None and not ids:
-            raise InvalidInputError("texts", "`texts` must each have a token. Received: none")
-        return self._limited(ids, truncate)
-
-    def target_inputs(self, language: str = "") -> dict[str, Any]:
-        """Return the inputs of the generation loop for a row in a target language, "" for none.
-
-        Raises:
-            InvalidInputError: if the model has languages, and this is none of them.
-        """
-        return {}
-
-    def _languages(self, count: int, source_language: Any, target_language: Any) -> dict[str, list[str]]:
-        """Return the languages of each text and of each output, by option; none if the model has none."""
-        chosen = languages.of_each(
-            count,
-            bool(self.languages),
-            source_language=source_language,
-            target_language=target_language,
+        if needed := self.engine.needed_to_stream:
+            raise ValueError(f"`stream` needs {needed}")
+        split = self.now(self._split(text, row, 0))
+        assert isinstance(split, Split)  # there are no tags
+        sources = [self.now(self.source_of(each, row, 0, part)) for part, each in enumerate(split.parts)]
+        streams = [self.engine.tokens(source) for source in sources]
+        return split.stream(
+            stream_text((token.id for token in tokens), self._text_of_ids, self._shown_prefix(source))
+            for source, tokens in zip(sources, streams, strict=True)
         )
-        defaults = {option.name: [option.default] * count for option in languages.options(self.config)}
-        return {**defaults, **chosen}
 
-    def _encoded(
-        self, texts: Sequence[Any], errors: RowErrors, truncate: bool, source_languages: list[str] | None
-    ) -> dict[int, list[int]]:
-        """Return the source ids of the texts or lists of ids that have no error, by index."""
+    def sources_of(self, texts: Sequence[Any], **options: Any) -> list[Source]:
+        """Return the inputs of the generation for each text or list of ids; the options are those of `Options`."""
+        row_errors = RowErrors()
+        return row_errors.merge(self._run(texts, 1, row_errors, False, options, self.source_of))
+
+    def _text_of_ids(self, ids: Sequence[int]) -> str:
+        return self.now(self._decoded(ids))
+
+    def now(self, steps: Steps[T]) -> T:
+        """Return the result of steps that are computed now."""
+        methods = {} if self.text_methods is None else self.text_methods.methods
+        return jobs.run_one(steps, {**methods, **self.engine.methods})
+
+    def _run(
+        self,
+        texts: Any,
+        batch_size: int,
+        errors: RowErrors,
+        truncate: bool,
+        options: Mapping[str, Any],
+        answer: Callable[[Any, Row, int], Steps[T]],
+        rows: Sequence[Row] | None = None,
+    ) -> dict[int, T]:
+        """Return the answers to the texts without an error, by index; `rows` are their options, if they are known."""
+        check_batch_size(batch_size)
         check_truncate(truncate)
-        rows = {}
-        for row in errors.accepted(len(texts)):
-            with errors.of(row):
-                language = source_languages[row] if source_languages else ""
-                rows[row] = self._ids(texts[row], row, truncate, language)
-        return rows
+        texts = [
+            text.decode(errors="surrogateescape") if isinstance(text, bytes) else text
+            for text in as_list("texts", texts)
+        ]
+        rows = self.rows(len(texts), errors, truncate, options) if rows is None else rows
+        accepted = errors.accepted(len(texts))
+        steps = {index: answer(texts[index], rows[index], index) for index in accepted}
+        local = {} if self.text_methods is None else self.text_methods.methods
+        return jobs.run(steps, local, self.engine, batch_size, errors)
 
-    def _ids(self, text: Any, row: int, truncate: bool, language: str) -> list[int]:
+    def _row(self, text: Any, target: str | None, options: Mapping[str, Any]) -> Row:
+        """Return the options of a single text, after a check of text and target."""
+        for name, value in (("text", text), ("target", target or "")):
+            if not isinstance(value, str):
+                raise TypeError(f"`{name}` must be a string. Received: {name}={value!r}")
+        (row,) = self.rows(1, RowErrors(), False, options)
+        return row
+
+    def _text(self, text: Any, row: Row, index: int) -> Steps[str]:
+        """Return the text of the first hypothesis."""
+        self._check_text(text, index)
+        output = yield from self.output(text, row, index)
+        return output.texts[0]
+
+    def _answers(self, text: Any, row: Row, index: int) -> Steps[list[Answer]]:
+        """Return all hypotheses that were found."""
+        self._check_text(text, index)
+        texts, out = yield from self.output(text, row, index, self.engine.num_return)
+        return [
+            Answer(
+                texts[place],
+                float(out.scores[place]),
+                None if out.ranking_scores is None else float(out.ranking_scores[place]),
+                out.ids[place, :length].tolist(),
+                None if out.token_scores is None else out.token_scores[place, :length].tolist(),
+                row.get("seed"),
+            )
+            for place, length in enumerate(out.lengths)
+            if out.scores[place] > -np.inf
+        ]
+
+    def _generated(self, text: Any, row: Row, index: int) -> Steps[Generated]:
+        """Return the ids of all hypotheses."""
+        source = yield from self.source_of(text, row, index)
+        return (yield from self._hypotheses(source))
+
+    def _hypotheses(self, source: Source) -> Steps[Generated]:
+        """Return the ids of all hypotheses for a source."""
+        out: Generated = yield from compute(GENERATE, source, len(source.ids))
+        return out
+
+    def _part(
+        self, text: Any, row: Row, index: int, number: int, count: int, marked: Part | None
+    ) -> Steps[Output]:
+        """Return the output for a part of a text, aligned if there are tags or terms in it."""
+        source = yield from self.source_of(text, row, index, number)
+        out = yield from self._hypotheses(source)
+        prefix = self._shown_prefix(source)
+        ids = [[*prefix, *out.ids[place, : out.lengths[place]].tolist()] for place in range(count)]
+        texts: list[Any] = yield from gather(map(self._decoded, ids))
+        if marked is not None and marked.is_marked:
+            score = self._score_function(row, index)
+            texts = yield from gather(marked.finish(each, score) for each in texts)
+        return Output(texts, out)
+
+    def _score_function(self, row: Row, index: int) -> Score:
+        """Return the steps from sources and a target to log-probabilities, with which translations are aligned."""
+        of_text = {name: value for name, value in row.items() if name in languages.NAMES}
+
+        def score(sources: Sequence[str], target: str) -> Steps[tuple[np.ndarray, list[int]]]:
+            target_ids = (yield from self._target_ids("", target))[:-1]
+            scores = np.full((len(sources), len(target_ids)), -np.inf)
+            if not target_ids:
+                return scores, []
+            found = yield from gather(self.source_of(source, of_text, index) for source in sources)
+            accepted = [place for place, source in enumerate(found) if source.ids]
+            scores[accepted] = yield from gather(self._scores(found[place], target_ids) for place in accepted)
+            texts = yield from gather(self._decoded(target_ids[: end + 1]) for end in range(len(target_ids)))
+            return scores, [min(len(text), len(target)) for text in texts]
+
+        return score
+
+    def _scores(
+        self, source: Source, target_ids: Sequence[int], mask: np.ndarray | None = None
+    ) -> Steps[np.ndarray]:
+        """Return the log-probability of each token of a target."""
+        length = len(source.ids) + len(target_ids)
+        scores: np.ndarray = yield from compute(SCORE, Scored(source, target_ids, mask), length)
+        return scores
+
+    def _pair(
+        self, text: Any, target: str | None, row: Row, index: int
+    ) -> Steps[tuple[Source, list[int], str]]:
+        """Return the source of a text, the ids of a target, by default the output for it, and the target."""
+        source = yield from self.source_of(text, row, index)
+        if not source.ids:
+            raise InvalidInputError("texts", "`texts` must not be empty. Received: an empty text")
+        if target is not None:
+            target_ids = yield from self._target_ids(text, target)
+            return source, target_ids, target
+        out = yield from self._hypotheses(source)
+        target_ids = out.ids[0, : out.lengths[0]].tolist()
+        output = yield from self._decoded([*self._shown_prefix(source), *target_ids])
+        return source, target_ids, output
+
+    def _alignment(
+        self, source: Source, target_ids: Sequence[int], weights: np.ndarray, text: str
+    ) -> Alignment:
+        assert self.text_methods is not None
+        piece = self.text_methods.piece
+        of_source, of_target = ([*map(piece, ids)] for ids in (source.ids, target_ids))
+        return Alignment(of_source, of_target, weights, text)
+
+    def source_ids(self, text: Any, row: Row, index: int) -> Steps[list[int]]:
+        """Return the source ids of a text or a list of ids."""
         ids = None
         if isinstance(text, list | tuple | np.ndarray):
             ids = np.asarray(text, None if len(text) else np.int64)
         if ids is None or ids.dtype.kind not in "iu":
-            check_string("texts", row, text)
-            return self.preprocess(text, truncate, language)
-        if ids.ndim != 1 or not ((ids >= 0) & (ids < self.graphs.vocabulary_size)).all():
-            raise ValueError(
-                f"`texts` must have ids from 0 to {self.graphs.vocabulary_size - 1}. Received: texts[{row}]={text!r}"
-            )
-        return self._limited([id_ for id_ in ids.tolist() if id_ != self.graphs.pad_id], truncate)
+            self._check_text(text, index)
+            tokenized = yield from self._tokenized(text, row)
+            return self._limited(tokenized, row)
+        size = self.engine.vocabulary_size
+        if ids.ndim != 1 or not ((ids >= 0) & (ids < size)).all():
+            raise ValueError(f"`texts` must have ids from 0 to {size - 1}. Received: texts[{index}]={text!r}")
+        return self._limited([id_ for id_ in ids.tolist() if id_ != self.engine.pad_id], row)
 
-    @abc.abstractmethod
-    def _truncated(self, ids: list[int], limit: int) -> list[int]:
-        """Return `limit` of more ids, special ones among them."""
-
-    def _limited(self, ids: list[int], truncate: bool) -> list[int]:
-        limit = self.graphs.max_source_tokens
-        if len(ids) > limit and truncate:
+    def _limited(self, ids: list[int], row: Row) -> list[int]:
+        limit = self.max_source_tokens
+        if len(ids) > limit and row.get(TRUNCATE):
             return self._truncated(ids, limit)
         if len(ids) > limit:
             raise InvalidInputError(
@@ -513,203 +800,169 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             )
         return ids
 
-    def padded(self, rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return padded ids and their mask (0 for padding), both int64 (B, S), S at least 1."""
-        ids = np.full((len(rows), max(map(len, rows), default=0) or 1), self.graphs.padding_value, np.int64)
-        mask = np.zeros_like(ids)
-        for row, content in enumerate(rows):
-            ids[row, : len(content)] = content
-            mask[row, : len(content)] = 1
-        return ids, mask
+    def _tokenize(self, text: str, special_tokens: bool = False) -> Steps[list[int]]:
+        ids: list[int] = yield from compute(TOKENIZE, (text, special_tokens))
+        return ids
 
+    def _decoded(self, ids: Sequence[int]) -> Steps[str]:
+        """Return the text of generated ids."""
+        text: str = yield from compute(DETOKENIZE, self._shown_ids(ids))
+        return text
 
-class TextToText(Generating):
-    """An exported encoder–decoder; `load` creates it."""
+    def _shown_ids(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the ids before the first of the other end tokens, without special tokens to skip.
 
-    _or_long_texts = ", or long_texts='split'"
-
-    def split_function(
-        self, long_texts: str | None = None
-    ) -> Callable[[Sequence[Any]], list[splitting.Split]] | None:
-        """Return the function that splits texts into parts that fit `max_source_tokens`; None if long ones are errors.
-
-        Args:
-            long_texts: "refuse" or "split", by default the export's setting.
-
-        Raises:
-            ValueError: if the setting is unknown.
+        The tokenizer finds the model's own end token.
         """
-        return self.split_texts if self.splits(long_texts) else None
+        if not self.skip_special_tokens and len(self.engine.end_ids) == 1:
+            return ids
+        others = self.engine.end_ids - {self.engine.end_id}
+        before_end = itertools.takewhile(lambda id_: id_ not in others, ids)
+        if not self.skip_special_tokens:
+            return [*before_end]
+        skipped = {*self.tokenizer.special_token_ids.values()} - {self.engine.end_id}
+        return [id_ for id_ in before_end if id_ not in skipped]
 
-    def check_documents(self, truncate: bool = False) -> None:
-        """Raise a ValueError unless texts can have tags and a glossary."""
-        if truncate:
-            raise ValueError(
-                "`truncate` must be False with `tag_handling` or `glossary`. Received: truncate=True"
-            )
-        if not self.graphs.can_score:
-            raise ValueError(
-                f"`tag_handling` and `glossary` need the graphs {ENCODER} and {DECODER}, by which words are aligned: "
-                "load an export of a Transformer or T5 with precision='float32'. Received: an export without them"
-            )
+    @property
+    def _declared(self) -> dict[str, Any]:
+        """The settings on which the options of a row depend."""
+        return {
+            "generation": self.engine.sampler,
+            "constraints": self.engine.constraints,
+            "max_new_tokens": self.engine.max_new_tokens,
+        }
 
-    def splits(self, long_texts: str | None = None) -> bool:
-        """Return whether long texts are split, by an argument or the export's setting."""
-        return splitting.is_split(
-            self.config.get("long_texts", "refuse") if long_texts is None else long_texts
-        )
+    def _seed(self, seed: int | None) -> int:
+        """Return a seed, a new one for None and `NEW_SEED`; 0 for a sampler that draws nothing."""
+        if self.engine.sampler["sampler"] != "sample":
+            return 0
+        return self.engine.new_seed() if seed in (None, NEW_SEED) else int(seed or 0)
 
-    def split_texts(self, texts: Iterable[str]) -> list[splitting.Split]:
-        """Split texts into parts that fit `max_source_tokens`; see `text.splitting.split_texts`."""
-        any_language = next(iter(self._text_tokenizer.languages), "")  # all have one token
-        return splitting.split_texts(
-            list(texts),
-            lambda parts: [len(self.tokenize(part, any_language)) for part in parts],
-            self.graphs.max_source_tokens,
-        )
+    def _is_one(self, texts: Any) -> bool:
+        """Return whether the argument of a call is one text."""
+        return isinstance(texts, str)
 
-    def tokenize(self, text: str, source_language: str = "") -> list[int]:
-        """Return the source ids of a text, the end id and its language's; none for only spaces and unknown characters.
+    def _check_text(self, text: Any, index: int) -> None:
+        """Raise a TypeError or ValueError unless the item of a call at an index is a text that can be tokenized."""
+        check_string("texts", index, text)
+        self._check_reads_texts()
 
-        Raises:
-            InvalidInputError: if the model has languages, and this is none of them.
-        """
-        tokenizer = self._text_tokenizer
-        language = self._language_ids(languages.SOURCE, source_language)
-        ids = tokenizer.tokenize(text)
-        no_text = {self.graphs.pad_id, self.graphs.end_id, *self.config["empty_ids"]}
-        if no_text.issuperset(ids):
-            return []
-        ids = [*tokenizer.source_prefix_ids, *ids, self.graphs.end_id]
-        return [*ids, *language] if tokenizer.language_after_source else [*language, *ids]
+    def _check_reads_texts(self) -> None:
+        """Raise a ValueError if the tokenizer needs TensorFlow."""
+        if self.text_methods is None:
+            raise ValueError(_NO_TEXT)
 
-    def target_inputs(self, language: str = "") -> dict[str, Any]:
-        """Return the inputs of the generation loop for a row in a target language.
+    def _check_scores(self, name: str) -> None:
+        """Raise a ValueError if the engine cannot score."""
+        if needed := self.engine.needed_to_score:
+            raise ValueError(f"{name} needs {needed}")
 
-        Raises:
-            InvalidInputError: if the model has languages, and this is none of them.
-        """
-        ids = self._language_ids(languages.TARGET, language)
-        if not ids:
-            return {}
-        return {"start_ids": ids[0]} if self._text_tokenizer.language_is_start else {"prefix_ids": ids}
+    @abc.abstractmethod
+    def check_options(self, options: Mapping[str, Any], truncate: bool) -> None:
+        """Raise a ValueError if the task or the engine has no such option."""
 
-    def _language_ids(self, name: str, language: str) -> list[int]:
-        """Return the id of a language's token, [] if the model has no languages."""
-        known = {} if self.tokenizer is None else self.tokenizer.languages
-        if known and language not in known:
-            received = language if language else "none"
-            raise InvalidInputError(name, languages.expectation(name, known) + received)
-        return [known[language]] if known else []
+    @abc.abstractmethod
+    def _split(self, text: Any, row: Row, index: int) -> Steps[Split | Document]:
+        """Return the parts of a text."""
 
+    @abc.abstractmethod
+    def _tokenized(self, text: Any, row: Row) -> Steps[list[int]]:
+        """Return the source ids of a text."""
+
+    @abc.abstractmethod
     def _truncated(self, ids: list[int], limit: int) -> list[int]:
-        last = 2 if self.tokenizer and self.tokenizer.language_after_source else 1
-        return [*ids[: limit - last], *ids[-last:]]
+        """Return `limit` of more ids, special ones among them."""
+
+    @abc.abstractmethod
+    def _target_ids(self, text: Any, target: str) -> Steps[list[int]]:
+        """Return the ids of a target, with the end token."""
+
+    def _begin(self, row: Row, index: int, part: int) -> Steps[tuple[list[int], int | None]]:
+        """Return the prefix of an output of an encoder–decoder, and the decoder's first input; None for the model's."""
+        yield from ()
+        return [], None
+
+    def _shown_prefix(self, source: Source) -> Sequence[int]:
+        """Return the ids of the prefix that are part of the text."""
+        return ()
+
+
+class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
+    """Base class of exported pipelines that generate.
+
+    Args:
+        graphs: the export's graphs.
+        tokenizer: the export's tokenizer; None if it needs TensorFlow, so that inputs must be token ids.
+        config: the export's settings.
+    """
+
+    engine: Graphs
+
+    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
+        self.graphs = self.engine = graphs
+        self.tokenizer, self.config = tokenizer, config
+        self.text_methods = None if tokenizer is None else PythonMethods(tokenizer)
+        self.max_source_tokens = graphs.max_source_tokens
+        self.skip_special_tokens = config.get("skip_special_tokens", False)
+        self.languages = {} if tokenizer is None else tokenizer.languages
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
-        return self._text_tokenizer.detokenize(self._decoded_ids(ids))
+        return self._text_of_ids(ids)
+
+    def run(self, input_ids: np.ndarray, **arrays: Any) -> dict[str, np.ndarray]:
+        """Return the outputs of the graph with the generation loop for token ids, without a tokenizer or batches.
+
+        Args:
+            input_ids: integers (B, S), padded.
+            **arrays: the other arguments of `Graphs.generate`.
+
+        Returns:
+            "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if the
+            export returns N > 1 hypotheses.
+
+        Raises:
+            ValueError: if an argument has another shape, or values out of range.
+        """
+        return self.graphs.generate(input_ids, **arrays)
 
 
-class TextGeneration(Chat, Generating):
-    """An exported decoder-only model, from prompts to their continuations; `load` creates it.
-
-    With a chat template, a prompt may be a conversation: a list of messages, or a mapping with "messages" and other
-    arguments of `apply_chat_template`.
-    """
-
-    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
-        super().__init__(graphs, tokenizer, config)
-        self.chat_template = ChatTemplate.of(config.get("chat_template"), {})
-
-    def _is_one(self, texts: Any) -> bool:
-        return isinstance(texts, str) or is_conversation(texts)
-
-    def _check_text(self, row: int, text: Any) -> None:
-        if not is_conversation(text):
-            super()._check_text(row, text)
-
-    def _ids(self, text: Any, row: int, truncate: bool, language: str) -> list[int]:
-        if is_conversation(text):  # its special tokens are in the template
-            return self._limited(self._text_tokenizer.tokenize(self._text_of(text), True), truncate)
-        return super()._ids(text, row, truncate, language)
-
-    def tokenize(self, text: str, source_language: str = "") -> list[int]:
-        """Return the source ids of a prompt."""
-        ids = self._text_tokenizer.tokenize(text, self.config["special_tokens"])
-        return [self._text_tokenizer.start_id, *ids] if self.config["add_start"] else ids
-
-    def _truncated(self, ids: list[int], limit: int) -> list[int]:
-        start = int(self.config["add_start"])
-        return [*ids[:start], *ids[len(ids) - limit + start :]]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of generated ids, including the space after the prompt."""
-        # As in the pipeline: without an ordinary token before them, the leading space would be stripped.
-        anchor, ids = self.config["anchor_id"], self._decoded_ids(ids)
-        text, prefix = (self._text_tokenizer.detokenize(row) for row in ([anchor, *ids], [anchor]))
-        return text.removeprefix(prefix)
+def _joined(parts: Sequence[Generated], engine: GenerationEngine) -> Generated:
+    """Return the ids and scores of the parts of a text: the n-th hypothesis is that of each part together."""
+    rows = [
+        np.concatenate([part.ids[place, : part.lengths[place]] for part in parts])
+        for place in range(engine.num_return)
+    ]
+    lengths = np.sum([part.lengths for part in parts], axis=0)
+    ids = np.full((len(rows), max(map(len, rows))), _padding_value(engine), parts[0].ids.dtype)
+    for row, values in zip(ids, rows, strict=True):
+        row[: len(values)] = values
+    return Generated(ids, lengths, np.sum([part.scores for part in parts], axis=0))
 
 
-def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
-    """Return an exported pipeline that generates, of the class of its name or, if it has none, of its kind of model."""
-    pipeline_class = ExportedPipeline.of(config["pipeline"])
-    if pipeline_class is None or not issubclass(pipeline_class, Generating):
-        pipeline_class = TextGeneration if config["start_id"] is None else TextToText
-    return pipeline_class(graphs, tokenizer, config)
+def _stacked(
+    rows: Mapping[int, Generated], count: int, length: int, engine: GenerationEngine
+) -> dict[str, np.ndarray]:
+    """Return the fields of a `Generation` of `count` rows and a length; rows that are missing are empty."""
+    shape = (count, engine.num_return)
+    fields: dict[str, np.ndarray] = {
+        "ids": np.full((*shape, length), _padding_value(engine), np.int32),
+        "lengths": np.zeros(shape, np.int32),
+        "scores": np.zeros(shape, np.float32),
+        "ranking_scores": np.zeros(shape, np.float32),
+        "token_scores": np.zeros((*shape, length), np.float32),
+    }
+    for index, row in rows.items():
+        for name, values in row._asdict().items():
+            if values is None:
+                fields.pop(name, None)
+            elif values.ndim == 1:
+                fields[name][index] = values
+            else:
+                width = min(values.shape[1], length)
+                fields[name][index, :, :width] = values[:, :width]
+    return fields
 
 
-def stream_text(
-    tokens: Iterable[int], decode: Callable[[list[int]], str], ids: Sequence[int] = ()
-) -> Iterator[str]:
-    """Yield the text of tokens while they are generated: a piece for each, "" if it adds none, and the rest.
-
-    Args:
-        tokens: the ids.
-        decode: a function from ids to their text.
-        ids: the ids before the first token, part of the text.
-    """
-    ids, emitted = list(ids), ""
-    for token in tokens:
-        ids.append(token)
-        text = decode(ids)
-        # The last character may be incomplete until later tokens add its remaining bytes.
-        complete = text.startswith(emitted) and not text.endswith("\ufffd")
-        yield text[len(emitted) :] if complete else ""
-        emitted = text if complete else emitted
-    yield decode(ids)[len(emitted) :] if ids else ""
-
-
-def stacked(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Return the inputs of B ≥ 1 rows, of `target_inputs`, as arrays (B, …)."""
-    return {name: np.array([row[name] for row in rows], np.int64) for name in rows[0]}
-
-
-def _of_parts(
-    split: splitting.SplitTexts, options: dict[str, np.ndarray], chosen: dict[str, list[str]]
-) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
-    """Return the options and the languages of the parts of texts."""
-    return (
-        {name: values[split.owners] if values.ndim else values for name, values in options.items()},
-        {name: split.of_each(values) for name, values in chosen.items()},
-    )
-
-
-def _numbers(count: int, *values: Any) -> dict[str, np.ndarray]:
-    """Return the options that are given as arrays, () or (count,).
-
-    Args:
-        count: the number of texts.
-        *values: `max_new_tokens`, `min_new_tokens` and `temperature`.
-
-    Raises:
-        ValueError: if one has another shape.
-    """
-    options = dict(zip(("max_new_tokens", "min_new_tokens", "temperature"), values, strict=True))
-    arrays = {name: np.asarray(value) for name, value in options.items() if value is not None}
-    for name, array in arrays.items():
-        if array.shape not in ((), (count,)):
-            raise ValueError(
-                f"`{name}` must be one number, or one for each of {count} texts. Received: {name}={options[name]!r}"
-            )
-    return arrays
+def _padding_value(engine: GenerationEngine) -> int:
+    return engine.end_id if engine.pad_id is None else engine.pad_id

@@ -8,14 +8,18 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from keras_transformer_serving.generation import GENERATE, SCORE
+from keras_transformer_serving.jobs import Job, Method
 from keras_transformer_serving.server.metrics import Metrics, ModelMetrics
-from keras_transformer_serving.server.signatures import Job, RequestError
-from keras_transformer_serving.tasks import Row
+from keras_transformer_serving.server.signatures import RequestError, Started, bucket, proceed
+from keras_transformer_serving.tasks import ERROR, Row
 
 T = TypeVar("T")
+# Source tokens; shorter texts are in one batch, as the decoder takes most of the time.
+_SHORT = {GENERATE: 32, SCORE: 32}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +81,37 @@ class _Request:
 
 
 @dataclasses.dataclass(eq=False)
-class _Waiting:
-    """A row in the queue, of a request and with an index in it."""
+class _Row:
+    """A row of a request, and the results of its jobs.
 
-    job: Job
+    Attributes:
+        request: the request.
+        index: the index of the row in it.
+        steps: the steps of the row.
+        results: the result of each of its jobs that has been computed.
+        missing: the number of the others.
+    """
+
     request: _Request
     index: int
+    steps: Any
+    results: list[Any]
+    missing: int
+
+
+@dataclasses.dataclass(eq=False)
+class _Waiting:
+    """A job in the queue, of a row and with a place among its jobs."""
+
+    job: Job
+    row: _Row
+    place: int
     since: float
+
+    @property
+    def request(self) -> _Request:
+        """The request."""
+        return self.row.request
 
 
 @dataclasses.dataclass(eq=False)
@@ -105,11 +133,23 @@ class Batcher:
         limits: the limits.
         metrics: the server's metrics.
         name: the model's name in metrics.
+        methods: the methods of the engine, by name.
+        local: the methods that are computed at once, those of the tokenizer.
         num_batches: the number of batches that are computed at the same time.
     """
 
-    def __init__(self, limits: Limits, metrics: Metrics, name: str, num_batches: int = 1) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        metrics: Metrics,
+        name: str,
+        methods: Mapping[str, Method],
+        local: Mapping[str, Method],
+        num_batches: int = 1,
+    ) -> None:
+        self.local = local
         self._limits, self._name, self._num_batches = limits, name, num_batches
+        self._methods = methods
         self._metrics = ModelMetrics(metrics, name)
         self._loop = asyncio.get_running_loop()
         self._queues: dict[Hashable, collections.deque[_Waiting]] = {}
@@ -138,33 +178,39 @@ class Batcher:
         finally:
             self._count(-rows)
 
-    def submit(self, jobs: Sequence[Job | Row], respond: Callable[[list[Row]], T]) -> "asyncio.Future[T]":
+    def submit(self, rows: Sequence[Started | Row], respond: Callable[[list[Row]], T]) -> "asyncio.Future[T]":
         """Put the rows of a request into the queue.
 
         Args:
-            jobs: the job of each row, or the outputs of an invalid one.
+            rows: each row, or the outputs of one that is invalid or complete.
             respond: a function from the outputs of each row to the result, run in another thread.
 
         Returns:
             The result. Cancelling it removes the rows from the queue.
         """
-        outputs = [{} if isinstance(job, Job) else job for job in jobs]
-        missing = sum(isinstance(job, Job) for job in jobs)
-        if missing < len(jobs):
-            self._metrics.refused_rows.inc(len(jobs) - missing)
+        outputs = [{} if isinstance(row, Started) else row for row in rows]
+        missing = sum(isinstance(row, Started) for row in rows)
+        if refused := sum(bool(row.get(ERROR)) for row in outputs):
+            self._metrics.refused_rows.inc(refused)
         now = time.perf_counter()
         request = _Request(outputs, missing, respond, self._loop.create_future(), now)
         if not missing:
             _set_results([_finished(request)])
             return request.result
         with self._changed:
-            for index, job in enumerate(jobs):
-                if isinstance(job, Job):
-                    queue = self._queues.setdefault((job.run, job.bucket), collections.deque())
-                    queue.append(_Waiting(job, request, index, now))
+            for index, row in enumerate(rows):
+                if isinstance(row, Started):
+                    self._append(_Row(request, index, row.steps, [], 0), row.jobs, now)
             if self._computing < self._num_batches:
                 self._changed.notify()
         return request.result
+
+    def _append(self, row: _Row, jobs: Sequence[Job], now: float) -> None:
+        """Put the next jobs of a row into the queue."""
+        row.results, row.missing = [None] * len(jobs), len(jobs)
+        for place, job in enumerate(jobs):
+            queue = self._queues.setdefault((job.method, _bucket(job)), collections.deque())
+            queue.append(_Waiting(job, row, place, now))
 
     def check_space(self, rows: int = 1) -> None:
         """Raise a RequestError if the queue has no space for this number of rows."""
@@ -271,23 +317,46 @@ class Batcher:
     def _compute(self, batch: Sequence[_Waiting]) -> None:
         """Compute a batch, and answer the requests that it completes."""
         begin = time.perf_counter()
-        results = compute_each([waiting.job for waiting in batch])
+        method = self._methods[batch[0].job.method]
+        results = compute_each(method, [waiting.job.values for waiting in batch])
         seconds = time.perf_counter() - begin
-        complete: list[tuple[_Request, Exception | None]] = []
+        outcomes: list[tuple[_Request, Any]] = []
+        complete: dict[int, _Row] = {}
         with self._changed:
             self._end_computing()
             self._row_seconds = seconds / len(batch)
-            for waiting, outputs in zip(batch, results, strict=True):
-                request = waiting.request
-                if isinstance(outputs, Exception):
-                    complete.append((request, outputs))
+            for waiting, result in zip(batch, results, strict=True):
+                if isinstance(result, Exception):
+                    outcomes.append((waiting.request, result))
                     continue
-                request.outputs[waiting.index] = outputs
-                request.missing -= 1
-                if not request.missing:
-                    complete.append((request, None))
+                waiting.row.results[waiting.place] = result
+                waiting.row.missing -= 1
+                if not waiting.row.missing:
+                    complete[id(waiting.row)] = waiting.row
         self._metrics.observe_batch([begin - waiting.since for waiting in batch], seconds)
-        self._deliver([(request, error) if error else _finished(request) for request, error in complete])
+        for row in complete.values():
+            outcomes += self._proceed(row)
+        self._deliver(outcomes)
+
+    def _proceed(self, row: _Row) -> list[tuple[_Request, Any]]:
+        """Let a row go on with its results; return its request and the result of that if it is complete."""
+        request = row.request
+        if request.result.done():  # dropped
+            return []
+        try:
+            found = proceed(row.steps, row.results, self.local)
+        except Exception as error:
+            return [(request, error)]
+        with self._changed:
+            if not isinstance(found, dict):
+                self._append(row, found, time.perf_counter())
+                self._changed.notify()
+                return []
+            request.outputs[row.index] = found
+            request.missing -= 1
+            if request.missing:
+                return []
+        return [_finished(request)]
 
     def _run_step(self, step: _Step) -> None:
         outcome: Any = None
@@ -330,17 +399,17 @@ def _set_results(outcomes: "Sequence[tuple[_Request | _Step, Any]]") -> None:
             item.result.set_result(outcome)
 
 
-def compute(jobs: Sequence[Job]) -> list[Row]:
-    """Return the outputs of each job of a batch."""
-    results = jobs[0].run([job.values for job in jobs])
-    return [job.finish(result) for job, result in zip(jobs, results, strict=True)]
-
-
-def compute_each(jobs: Sequence[Job]) -> list[Row | Exception]:
-    """Return the outputs of each job of a batch, or its exception; one that fails does not fail the others."""
+def compute_each(method: Method, batch: Sequence[Any]) -> list[Any]:
+    """Return the results of a batch, or the exception of each that fails, which does not fail the others."""
     try:
-        return [*compute(jobs)]
+        return [*method(batch)]
     except Exception as error:
-        if len(jobs) == 1:
+        if len(batch) == 1:
             return [error]
-    return [outputs for job in jobs for outputs in compute_each([job])]
+    return [result for values in batch for result in compute_each(method, [values])]
+
+
+def _bucket(job: Job) -> Hashable:
+    """Return the bucket of lengths of a job, or the shapes of its arrays."""
+    length: Hashable = job.length
+    return bucket(max(length, _SHORT.get(job.method, 1))) if isinstance(length, int) else length

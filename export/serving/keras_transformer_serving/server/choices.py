@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.generating import Generating, stream_text
-from keras_transformer_serving.server.generating import Token
+from keras_transformer_serving.generation import Token, stream_text
+from keras_transformer_serving.pipelines.generating import Generating
 
 
 class Logprob(NamedTuple):
@@ -68,14 +68,14 @@ class Choice:
             sent = end
             if stop is not None:
                 return
-        if self.num_tokens == self._limit and self._ids[-1] not in self._pipeline.end_ids:
+        if self.num_tokens == self._limit and self._ids[-1] not in self._pipeline.engine.end_ids:
             self.finish_reason = "length"
         yield text[sent:], None
 
     def _read(self) -> Iterator[int]:
         for token in self._tokens:
             self.num_tokens += 1
-            if self._top is not None and token.id not in self._pipeline.end_ids:
+            if self._top is not None and token.id not in self._pipeline.engine.end_ids:
                 self._logprob = self._logprob_of(token, self._top)
             self._ids.append(token.id)
             yield token.id
@@ -102,5 +102,5 @@ class Choice:
         prefix, text = self._pipeline.decode(before), self._pipeline.decode([*before, id_])
         if text.startswith(prefix) and len(text) > len(prefix) and not text.endswith("\ufffd"):
             return text[len(prefix) :]
-        assert self._pipeline.tokenizer is not None
-        return str(self._pipeline.tokenizer.pieces[id_])
+        assert self._pipeline.text_methods is not None
+        return self._pipeline.text_methods.piece(id_)

@@ -1,16 +1,17 @@
 """The signatures of exported pipelines that run their model once."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_transformer_serving.jobs import Method, Steps, compute
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import InvalidInputError
-from keras_transformer_serving.pipelines.texts import TextPipeline, Windows
-from keras_transformer_serving.server.signatures import TRUNCATE, Job, Signature, bucket, text_of
+from keras_transformer_serving.pipelines.texts import TextPipeline
+from keras_transformer_serving.server.signatures import TRUNCATE, Signature, text_of
 from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, FORWARD, Row, Tensor
 
 _DTYPES = {
@@ -21,36 +22,47 @@ _DTYPES = {
 }
 
 
-def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
-    """Return the signatures of a pipeline that runs its model once, by name: the signatures of the SavedModel.
+_WINDOWS = "windows"
+
+
+class ForwardEngine:
+    """The engine of a pipeline that runs its model once: on arrays and, for texts, on windows of ids.
 
     Args:
         pipeline: the pipeline.
         max_batch_size: the number of rows that the model runs on at once.
     """
+
+    def __init__(self, pipeline: Model, max_batch_size: int) -> None:
+        methods: dict[str, Method] = {FORWARD: functools.partial(_run, pipeline)}
+        if isinstance(pipeline, TextPipeline):
+            methods[_WINDOWS] = functools.partial(pipeline.run_windows, batch_size=max_batch_size)
+        self.methods: Mapping[str, Method] = methods
+        self.map = pipeline.map
+
+
+def signatures(pipeline: Model) -> dict[str, Signature]:
+    """Return the signatures of a pipeline that runs its model once, by name: the signatures of the SavedModel."""
     session = pipeline.session
     inputs = tuple(
         Tensor(entry.name, _DTYPES[entry.type], _sizes(entry), optional=entry.name in _OPTIONAL)
         for entry in session.get_inputs()
     )
     results = tuple(Tensor(entry.name, _DTYPES[entry.type], _sizes(entry)) for entry in session.get_outputs())
-    prepare_arrays = functools.partial(_prepare_arrays, pipeline, functools.partial(_run, pipeline))
-    result = {FORWARD: Signature(inputs, results, prepare_arrays)}
+    result = {FORWARD: Signature(inputs, results, functools.partial(_arrays, pipeline))}
     if isinstance(pipeline, ArrayPipeline):
         outputs = (*pipeline.outputs(pipeline.config), ERROR_OUTPUT)
-        prepare = functools.partial(prepare_arrays, finish=functools.partial(_finish_arrays, pipeline))
-        result[DEFAULT] = Signature(pipeline.graph_inputs(pipeline.config), outputs, prepare)
+        steps = functools.partial(_answer_arrays, pipeline)
+        result[DEFAULT] = Signature(pipeline.graph_inputs(pipeline.config), outputs, steps)
     if isinstance(pipeline, TextPipeline):
-        run = functools.partial(pipeline.run_windows, batch_size=max_batch_size)
         for name, (tensors, outputs) in pipeline.tensors(pipeline.config).items():
-            prepare = functools.partial(_prepare_texts, pipeline, run, [tensor.name for tensor in tensors])
-            result[name] = Signature(tensors, outputs, prepare)
+            steps = functools.partial(_answer_texts, pipeline, [tensor.name for tensor in tensors])
+            result[name] = Signature(tensors, outputs, steps)
     return result
 
 
-def warm_up(pipeline: Model, max_batch_size: int) -> Iterator[Job]:
-    """Yield a job for each bucket of lengths, or one of an image."""
-    run = functools.partial(_run, pipeline)
+def warm_up(pipeline: Model) -> None:
+    """Run the model on each bucket of lengths, or on an image."""
     limit = pipeline.config.get("max_length") or 1
     length = 1
     while length < 2 * limit:
@@ -62,7 +74,7 @@ def warm_up(pipeline: Model, max_batch_size: int) -> Iterator[Job]:
                 )
                 for entry in pipeline.session.get_inputs()
             }
-            yield Job(run, length, pipeline.feed(**arrays), lambda outputs: outputs)
+            pipeline.run(**arrays)
         except ValueError:  # a length that the model does not take
             return
         length *= 2
@@ -75,35 +87,29 @@ def _sizes(entry: Any) -> tuple[int | None, ...]:
     return tuple(size if isinstance(size, int) else None for size in entry.shape[1:])
 
 
-def _prepare_arrays(pipeline: Model, run: Any, row: Row, index: int, finish: Any = None) -> Job:
-    """Return a job of a row of arrays; rows of the same shapes can be in one batch."""
+def _arrays(pipeline: Model, row: Row, index: int) -> Steps[Row]:
+    """Return the outputs of a row of arrays; rows of the same shapes can be in one batch."""
     try:
         feed = pipeline.feed(**{name: np.asarray(values)[None] for name, values in row.items()})
     except ValueError as error:
         raise InvalidInputError(next(iter(row)), str(error)) from None
-    shapes = tuple(values.shape for values in feed.values())
-    return Job(run, shapes, feed, _identity if finish is None else finish)
+    outputs: Row = yield from compute(FORWARD, feed, tuple(values.shape for values in feed.values()))
+    return outputs
+
+
+def _answer_arrays(pipeline: ArrayPipeline, row: Row, index: int) -> Steps[Row]:
+    outputs = yield from _arrays(pipeline, row, index)
+    return {**pipeline.postprocess(outputs), ERROR: ""}
+
+
+def _answer_texts(pipeline: TextPipeline, names: Sequence[str], row: Row, index: int) -> Steps[Row]:
+    windows, state = pipeline.preprocess(*(text_of(row, name) for name in names), truncate=TRUNCATE in row)
+    length = max(map(len, windows.ids)) + len(windows.before or ())
+    outputs = yield from compute(_WINDOWS, windows, length)
+    return {**pipeline.postprocess(outputs, windows, state), ERROR: ""}
 
 
 def _run(pipeline: Model, batch: Sequence[dict[str, np.ndarray]]) -> list[Row]:
     feed = {name: np.concatenate([values[name] for values in batch]) for name in batch[0]}
     outputs = pipeline.run_checked(feed)
     return [{name: values[row] for name, values in outputs.items()} for row in range(len(batch))]
-
-
-def _finish_arrays(pipeline: ArrayPipeline, outputs: Row) -> Row:
-    return {**pipeline.postprocess(outputs), ERROR: ""}
-
-
-def _identity(outputs: Row) -> Row:
-    return outputs
-
-
-def _prepare_texts(pipeline: TextPipeline, run: Any, names: Sequence[str], row: Row, index: int) -> Job:
-    windows, state = pipeline.preprocess(*(text_of(row, name) for name in names), truncate=TRUNCATE in row)
-    length = max(map(len, windows.ids)) + len(windows.before or ())
-    return Job(run, bucket(length), windows, functools.partial(_finish_text, pipeline, windows, state))
-
-
-def _finish_text(pipeline: TextPipeline, windows: Windows, state: Any, outputs: dict[str, np.ndarray]) -> Row:
-    return {**pipeline.postprocess(outputs, windows, state), ERROR: ""}

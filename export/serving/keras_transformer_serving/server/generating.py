@@ -2,33 +2,26 @@
 
 import dataclasses
 import functools
-import secrets
+import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from keras_transformer_serving.decoding import CONSTRAINTS, TokenChooser
-from keras_transformer_serving.graphs import uniform_noise
+from keras_transformer_serving.generation import GENERATE, Generated, Source
+from keras_transformer_serving.jobs import Steps
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError
-from keras_transformer_serving.pipelines.generating import NEW_SEED, Generating, stacked, stream_text
-from keras_transformer_serving.server import documents, long_texts
-from keras_transformer_serving.server.signatures import (
-    TRUNCATE,
-    Job,
-    RequestError,
-    Signature,
-    SplitRow,
-    bucket,
-    text_of,
-)
+from keras_transformer_serving.pipelines.generating import Generating
+from keras_transformer_serving.pipelines.options import tags_of
+from keras_transformer_serving.pipelines.text_to_text import TextToText
+from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, text_of
 from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, TEXT, Row, Tensor
 from keras_transformer_serving.text import splitting
-from keras_transformer_serving.text.documents import Document
+from keras_transformer_serving.text.glossary import GLOSSARY_MODES, Glossary, of_json
+from keras_transformer_serving.text.markup import PLACEHOLDERS, TAG_HANDLING
 
-_SHORT = 32  # source tokens; shorter texts are in one batch, as the decoder takes most of the time
-_MOST_ALIGNED = 64  # tokens of a source text: each is hidden once
+LONG_TEXTS = "long_texts"
+_TAGS, _PLACEHOLDERS, _GLOSSARY, _MODE = "tag_handling", "placeholders", "glossary", "glossary_mode"
+_NUMBERS = ("max_new_tokens", "min_new_tokens", "temperature", "seed", "rows")
 _SETTINGS = {
     **{name: f"Beam({name}=…)" for name in ("num_beams", "length_penalty", "num_return")},
     **{name: f"Sample({name}=…)" for name in ("temperature", "top_k", "top_p", "min_p")},
@@ -39,45 +32,53 @@ _SETTINGS = {
 }
 
 
-class Values(NamedTuple):
-    """The inputs of the generation of a row.
+class _GlossaryTensor(Tensor):
+    """A glossary: a JSON object, or a string of one."""
 
-    Attributes:
-        ids: the source ids.
-        options: "max_new_tokens", "min_new_tokens", and of sampling "temperature".
-        noise: of sampling, (1, N, M).
-        targets: of `target_inputs`.
-    """
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of a glossary."""
+        return {"type": "object", "additionalProperties": {"type": "string"}}
 
-    ids: list[int]
-    options: Row
-    noise: np.ndarray | None
-    targets: Row
+    def convert(self, value: Any, place: str) -> Any:
+        """Return a JSON object as a string."""
+        return super().convert(json.dumps(value) if isinstance(value, dict) else value, place)
 
 
-def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, Signature]:
+class _PlaceholdersTensor(Tensor):
+    """Kinds of placeholders: a list of names, or a string of names and spaces."""
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the names."""
+        return {"type": "array", "items": {"type": "string", "enum": [*PLACEHOLDERS]}}
+
+    def convert(self, value: Any, place: str) -> Any:
+        """Return a list of names as a string."""
+        is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        return super().convert(" ".join(value) if is_list else value, place)
+
+
+def signatures(pipeline: Generating) -> dict[str, Signature]:
     """Return the signatures of a pipeline that generates, by name.
 
-    Args:
-        pipeline: the pipeline.
-        scores_targets: whether its export has the graphs of `score`.
-
-    The signatures of the SavedModel, and `align` where there is `score`: texts to texts, or without a tokenizer for its
-    texts `generate_ids` of `input_ids`. `score` needs graphs of single steps of an encoder–decoder, with which it takes
-    targets of at most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling,
-    so that a sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take
-    `long_texts`, `tag_handling` and `glossary`, too.
+    The signatures of the SavedModel, and `align` where there is `score`: texts to texts, or without a tokenizer
+    for its texts `generate_ids` of `input_ids`. `score` needs graphs of single steps, with which it takes targets of at
+    most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling, so that a
+    sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take `long_texts`,
+    `tag_handling` and `glossary`, too.
     """
     declared = pipeline.tensors(pipeline.config)
-    options = (*long_texts.option(pipeline), *documents.options(pipeline))
-    run = functools.partial(_generate, pipeline)
-    prepare = functools.partial(_prepare, pipeline, run)
-    if pipeline.tokenizer is None:
+    options = _text_options(pipeline)
+
+    def generates(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature:
+        names = [tensor.name for tensor in outputs]
+        return Signature((*inputs,), (*outputs,), functools.partial(_generate, pipeline, names), _SETTINGS)
+
+    if pipeline.text_methods is None:
         (_, *of_rows), (_, *noise) = (declared[name][0] for name in ("generate", "generate_ids"))
         arrays = (Tensor("input_ids", "int64", (None,)), *of_rows, *noise)
-        outputs = declared["generate_ids"][1]
-        prepare_ids = functools.partial(prepare, outputs)
-        return {"generate_ids": Signature(arrays, outputs, prepare_ids, _SETTINGS)}
+        return {"generate_ids": generates(arrays, declared["generate_ids"][1])}
     result = {}
     for name in (DEFAULT, "generate", "generate_ids"):
         inputs, outputs = declared[name]
@@ -88,14 +89,10 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
                 else tensor
                 for tensor in outputs
             )
-        of_texts = () if name == "generate_ids" else options
-        prepare_texts = functools.partial(prepare, outputs)
-        result[name] = Signature((*inputs, *of_texts), outputs, prepare_texts, _SETTINGS)
-    result["encode"] = Signature(*declared["encode"], functools.partial(_prepare_encoding, pipeline))
-    if scores_targets:
-        run_scores = functools.partial(_score, pipeline)
-        prepare_scoring = functools.partial(_prepare_scoring, pipeline, run_scores)
-        result["score"] = Signature(*declared["score"], prepare_scoring)
+        result[name] = generates((*inputs, *(() if name == "generate_ids" else options)), outputs)
+    result["encode"] = Signature(*declared["encode"], functools.partial(_encode, pipeline))
+    if not pipeline.engine.needed_to_score:
+        result["score"] = Signature(*declared["score"], functools.partial(_score, pipeline))
         aligned = (
             Tensor("text", "string"),
             Tensor("source_pieces", "string", (None,)),
@@ -103,129 +100,21 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
             Tensor("alignment", "float32", (None, None)),
             ERROR_OUTPUT,
         )
-        run_alignment = functools.partial(_align, pipeline)
-        result["align"] = Signature(
-            declared[DEFAULT][0], aligned, functools.partial(_prepare_alignment, pipeline, run_alignment)
-        )
+        result["align"] = Signature(declared[DEFAULT][0], aligned, functools.partial(_attribute, pipeline))
     return result
 
 
-def warm_up(pipeline: Generating) -> Iterator[Job]:
-    """Yield a job for each bucket of lengths, which generates one token."""
-    run = functools.partial(_generate, pipeline)
-    targets = pipeline.target_inputs(next(iter(pipeline.languages), ""))
-    length = 1
-    while length < 2 * pipeline.graphs.max_source_tokens:
-        ids = [pipeline.graphs.end_id] * min(length, pipeline.graphs.max_source_tokens)
-        first = Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
-        yield Job(run, length, first, lambda result: result)
-        length *= 2
-
-
-def warm_up_steps(pipeline: Generating) -> None:
-    """Generate one token by the graphs of single steps."""
-    targets = pipeline.target_inputs(next(iter(pipeline.languages), ""))
-    first = Values([pipeline.graphs.end_id], {"max_new_tokens": 1}, _noise(pipeline, {}, 0), targets)
-    next(tokens(pipeline, first), None)
-
-
-def streams(pipeline: Generating) -> str:
-    """Return the reason why an export cannot generate token by token, or "" if it can."""
-    if pipeline.tokenizer is None:
-        return "a tokenizer that runs without TensorFlow"
-    sampler = pipeline.graphs.sampler["sampler"]
-    if sampler not in ("greedy", "sample") or pipeline.graphs.num_return > 1:
-        received = f"Received: the sampler {sampler!r} with {pipeline.graphs.num_return} hypotheses"
-        return f"greedy search or sampling of one hypothesis. {received}"
-    others = {each["constraint"] for each in pipeline.config.get("constraints", [])} - CONSTRAINTS.keys()
-    if others:
-        return f"constraints among {', '.join(CONSTRAINTS)}. Received: {', '.join(sorted(others))}"
-    if not pipeline.graphs.has_steps:
-        return "the graphs of single steps, which this export or precision lacks"
-    return ""
-
-
-class Token(NamedTuple):
-    """A generated token.
-
-    Attributes:
-        id: its id.
-        logits: the model's logits (V,), before constraints and temperature; None if the loop has generated it.
-    """
-
-    id: int
-    logits: np.ndarray | None = None
-
-
-def pieces(pipeline: Generating, row: Row, truncate: bool = False) -> Iterator[str]:
-    """Return an iterator of the pieces of a text while it is generated; joined, they are the text.
-
-    Args:
-        pipeline: one for which `streams` returns "".
-        row: the inputs, of `stream_inputs`.
-        truncate: whether to cut a text that is too long.
-
-    Raises:
-        InvalidInputError: if the text is invalid, or a language is unknown.
-    """
-    text, chosen = text_of(row, "text"), {**_default_languages(pipeline), **row}
-    split = long_texts.split(pipeline, text, row.get(long_texts.NAME))
-    rows = [pipeline.preprocess(content, truncate, _source_language(chosen)) for content in split.parts]
-    parts = [values(pipeline, ids, chosen, 0, part) for part, ids in enumerate(rows)]
-    return split.stream(
-        stream_text((token.id for token in tokens(pipeline, each)), pipeline.decode) for each in parts
+def _text_options(pipeline: Generating) -> tuple[Tensor, ...]:
+    """Return the options of texts that are split or have tags, inputs of signatures, if the pipeline has them."""
+    if not isinstance(pipeline, TextToText) or pipeline.text_methods is None:
+        return ()
+    return (
+        Tensor(LONG_TEXTS, "string", default=pipeline.long_texts, choices=splitting.LONG_TEXTS),
+        Tensor(_TAGS, "string", optional=True, choices=TAG_HANDLING),
+        _PlaceholdersTensor(_PLACEHOLDERS, "string", optional=True),
+        _GlossaryTensor(_GLOSSARY, "string", optional=True),
+        Tensor(_MODE, "string", optional=True, choices=GLOSSARY_MODES),
     )
-
-
-def values(pipeline: Generating, ids: list[int], row: Row, index: int, part: int = 0) -> Values:
-    """Return the inputs of the generation of a row.
-
-    Args:
-        pipeline: the pipeline.
-        ids: the source ids of the row, or of a part of its text.
-        row: its other inputs.
-        index: its index in the request, which seeds the noise of sampling.
-        part: the index of the part.
-
-    Raises:
-        InvalidInputError: if an input is out of range.
-    """
-    check_options(pipeline, row)
-    options: Row = {
-        name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row
-    }
-    if options.keys() >= {"max_new_tokens", "min_new_tokens"}:
-        options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
-    return Values(ids, options, _noise(pipeline, row, index, part), _target_inputs(pipeline, row))
-
-
-def tokens(pipeline: Generating, values: Values) -> Iterator[Token]:
-    """Generate token by token, up to an end token, the tokens that the graph of the loop generates.
-
-    Args:
-        pipeline: one for which `streams` returns "".
-        values: the inputs.
-    """
-    graphs, options, ids = pipeline.graphs, values.options, list[int]()
-    limit = options.get("max_new_tokens", graphs.max_new_tokens)
-    chooser = TokenChooser(
-        graphs.sampler,
-        pipeline.config.get("constraints", []),
-        pipeline.end_ids,
-        graphs.never - pipeline.end_ids,
-        limit,
-        options.get("min_new_tokens", 0),
-        options.get("temperature", graphs.sampler.get("temperature", 1.0)),
-        None if values.noise is None else values.noise[0, 0],
-    )
-    next_logits = graphs.next_logits(*pipeline.padded([values.ids]), **stacked([values.targets]))
-    while values.ids and len(ids) < limit and not (ids and ids[-1] in pipeline.end_ids):
-        (logits,) = next_logits(np.array([ids[-1:]]) if ids else None)
-        token = chooser(logits, ids)
-        if token is None:
-            return
-        ids.append(token)
-        yield Token(token, logits)
 
 
 def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
@@ -234,192 +123,120 @@ def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
         dataclasses.replace(option, default=None, optional=True)
         for option in pipeline.options(pipeline.config)
     )
-    return (TEXT, *languages.options(pipeline.config), *options, *long_texts.option(pipeline))
+    return (TEXT, *languages.options(pipeline.config), *options, *_text_options(pipeline)[:1])
 
 
-def check_options(pipeline: Generating, options: Row) -> None:
-    """Raise a InvalidInputError if an option is out of range."""
-    for name, (low, high) in pipeline.ranges(pipeline.config).items():
-        if name in options and not low <= options[name] <= high:
-            raise InvalidInputError(name, f"`{name}` must be in [{low}, {high}]. Received: {options[name]}")
+def warm_up(pipeline: Generating) -> None:
+    """Generate one token in each bucket of lengths and, where there are graphs of single steps, by these."""
+    language = next(iter(pipeline.languages), None)
+    row = dict.fromkeys(languages.NAMES, language) if language else {}
+    limit = pipeline.max_source_tokens
+    length = 1
+    while length < 2 * limit:
+        ids = [pipeline.engine.end_id] * min(length, limit)
+        source = pipeline.now(pipeline.source_of(ids, {**row, "max_new_tokens": 1}, 0))
+        pipeline.engine.methods[GENERATE]([source])
+        length *= 2
+    if not pipeline.engine.needed_to_stream:
+        next(pipeline.engine.tokens(source), None)
 
 
-def _prepare(
-    pipeline: Generating, run: Any, outputs: Sequence[Tensor], row: Row, index: int
-) -> Job | SplitRow:
-    split: splitting.Split | Document | None = None
-    if "input_ids" in row:
-        try:
-            rows = pipeline.encode([row["input_ids"]])
-        except ValueError as error:
-            raise InvalidInputError("input_ids", str(error)) from None
-    else:
-        # In signatures without the option, long texts are errors.
-        text, setting = text_of(row, "text", "texts"), row.get(long_texts.NAME, "refuse")
-        split = documents.document(pipeline, row, text, setting) or long_texts.split(pipeline, text, setting)
-        rows = [pipeline.preprocess(part, TRUNCATE in row, _source_language(row)) for part in split.parts]
-    finish = functools.partial(_finish, pipeline, [tensor.name for tensor in outputs])
-    jobs = []
-    for part, ids in enumerate(rows):
-        of_part = values(pipeline, ids, row, index, part)
-        if isinstance(split, Document) and split.of_parts[part].is_marked:
-            # Other rows are computed between two of these, whose alignment takes longer.
-            aligned = (of_part, split.of_parts[part], documents.score_function(pipeline, row))
-            jobs.append(Job(functools.partial(documents.finish_parts, pipeline, run), None, aligned, finish))
-        else:
-            jobs.append(Job(run, bucket(max(len(ids), _SHORT)), of_part, finish))
-    if split is None or (isinstance(split, splitting.Split) and split.is_whole):
-        return jobs[0]
-    return SplitRow(jobs, functools.partial(long_texts.join, pipeline, split))
+def source_of(pipeline: Generating, ids: Sequence[int], row: Row, index: int) -> Source:
+    """Return the inputs of the generation for token ids; the inputs of the row are those of "generate"."""
+    return pipeline.now(pipeline.source_of(ids, _options(pipeline, row), index))
 
 
-def _source_ids(pipeline: Generating, row: Row) -> list[int]:
-    return pipeline.preprocess(text_of(row, "text", "texts"), TRUNCATE in row, _source_language(row))
+def pieces(pipeline: Generating, row: Row) -> Iterator[str]:
+    """Return an iterator of the pieces of a text while it is generated; joined, they are the text.
 
+    Args:
+        pipeline: one that streams.
+        row: the inputs, of `stream_inputs`, and `TRUNCATE`.
 
-def _source_language(row: Row) -> str:
-    """Return the language of the text of a row, "" without languages."""
-    return text_of(row, languages.SOURCE) if languages.SOURCE in row else ""
-
-
-def _target_inputs(pipeline: Generating, row: Row) -> Row:
-    """Return the inputs of the generation loop for the language of the output of a row."""
-    return pipeline.target_inputs(text_of(row, languages.TARGET)) if languages.TARGET in row else {}
-
-
-def _default_languages(pipeline: Generating) -> Row:
-    return {option.name: option.default for option in languages.options(pipeline.config)}
-
-
-def _noise(pipeline: Generating, row: Row, index: int, part: int = 0) -> np.ndarray | None:
-    """Return the noise of sampling (1, N, M) of a part of a text; None for other samplers.
-
-    The noise is an input of the row, or is sampled with its seed and index.
+    Raises:
+        InvalidInputError: if an input is invalid.
     """
-    graphs = pipeline.graphs
-    if graphs.sampler["sampler"] != "sample":
-        return None
-    if "noise" in row:
-        noise: np.ndarray = row["noise"]
-        if not ((noise >= 0) & (noise <= 1)).all():
-            received = f"from {noise.min()} to {noise.max()}"
-            raise InvalidInputError("noise", f"`noise` must be in [0, 1]. Received: {received}")
-        return noise[None]
-    number, seed = row.get("rows", -1), row.get("seed")
-    if seed is None:
-        seed = graphs.seed()
-    elif seed == NEW_SEED:
-        seed = secrets.randbits(32)
-    rows = np.array([(index if number < 0 else number) + part])
-    return uniform_noise(seed, rows, graphs.num_return, graphs.max_new_tokens)
+    return pipeline.pieces(text_of(row, "text"), _options(pipeline, row))
 
 
-def _prepare_encoding(pipeline: Generating, row: Row, index: int) -> Job:
-    ids = _source_ids(pipeline, row)
-    outputs: Row = {"source_ids": ids, "padding_mask": [True] * len(ids), ERROR: ""}
-    return Job(_identity, None, outputs, lambda result: result)
+def _options(pipeline: Generating, row: Row) -> Row:
+    """Return the options of a row as the pipeline takes them.
 
-
-def _identity(batch: Sequence[Row]) -> Sequence[Row]:
-    return batch
-
-
-def _prepare_scoring(pipeline: Generating, run: Any, row: Row, index: int) -> Job:
-    ids = _source_ids(pipeline, row)
-    if not ids:
-        raise InvalidInputError("texts", "`texts` must not be empty. Received: an empty text")
-    assert pipeline.tokenizer is not None
-    target = [*pipeline.tokenizer.tokenize(text_of(row, "target", "targets")), pipeline.graphs.end_id]
-    if len(target) > pipeline.graphs.max_new_tokens:
-        raise InvalidInputError(
-            "targets",
-            f"`targets` must have at most {pipeline.graphs.max_new_tokens} tokens each (max_new_tokens). "
-            f"Received: {len(target)} tokens",
-        )
-    given = (ids, target, _target_inputs(pipeline, row))
-    return Job(run, bucket(max(len(ids), _SHORT)), given, lambda result: result)
-
-
-def _score(pipeline: Generating, batch: Sequence[tuple[list[int], list[int], Row]]) -> list[Row]:
-    """Return the scores of the target ids of a batch of source ids, target ids and inputs of target languages."""
-    source_rows, target_rows, first = zip(*batch, strict=True)
-    sources, targets = (pipeline.padded(rows)[0] for rows in (source_rows, target_rows))
-    token_scores = pipeline.graphs.score(sources, targets, **stacked(first))
-    rows = [scores[: len(target)] for scores, target in zip(token_scores, target_rows, strict=True)]
-    return [{"scores": float(row.sum()), "token_scores": row, "lengths": len(row), ERROR: ""} for row in rows]
-
-
-def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> Job:
-    ids = _source_ids(pipeline, row)
-    if not 0 < len(ids) <= _MOST_ALIGNED:
-        raise InvalidInputError(
-            "texts",
-            f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {len(ids)} tokens",
-        )
-    given = Values(ids, {}, _noise(pipeline, {}, index), _target_inputs(pipeline, row))
-    return Job(run, _MOST_ALIGNED, given, lambda result: result)
-
-
-def _align(pipeline: Generating, batch: Sequence[Values]) -> list[Row]:
-    """Generate, and return how much each token of the source contributes to each generated token.
-
-    The contribution is the decrease of the log-probability of the token when the source token is masked, divided by
-    the sum over the source.
-
-    References:
-        Li et al., Understanding Neural Networks through Representation Erasure, 2016, equation 2.
+    Raises:
+        InvalidInputError: if one is invalid.
     """
-    assert pipeline.tokenizer is not None
-    pieces = pipeline.tokenizer.pieces
-    rows = []
-    for values, generated in zip(batch, _generate(pipeline, batch), strict=True):
-        ids = generated["ids"] if generated["ids"].ndim == 1 else generated["ids"][0]
-        target = ids[: int(np.ravel(generated["lengths"])[0])]
-        mask = 1 - np.eye(len(values.ids) + 1, len(values.ids), -1, dtype=np.int64)
-        source = np.tile(np.array(values.ids, np.int64), (len(mask), 1))
-        first = stacked([values.targets] * len(mask))
-        scores = pipeline.graphs.score(source, np.tile(target, (len(mask), 1)), mask, **first)
-        decreases = np.maximum(scores[0] - scores[1:], 0).T  # (T, S)
-        sums = decreases.sum(axis=1, keepdims=True)
-        rows.append(
-            {
-                "text": pipeline.decode(ids.tolist()),
-                "source_pieces": [pieces[id_] for id_ in values.ids],
-                "pieces": [pieces[id_] for id_ in target.tolist()],
-                "alignment": np.divide(decreases, sums, out=np.zeros_like(decreases), where=sums > 0),
-                ERROR: "",
-            }
+    options: Row = {name: row[name] for name in (*_NUMBERS, "noise") if name in row}
+    pipeline.check_numbers(options)
+    if "noise" in row and not ((row["noise"] >= 0) & (row["noise"] <= 1)).all():
+        received = f"from {row['noise'].min()} to {row['noise'].max()}"
+        raise InvalidInputError("noise", f"`noise` must be in [0, 1]. Received: {received}")
+    options |= {name: text_of(row, name) for name in (*languages.NAMES, LONG_TEXTS, _TAGS) if name in row}
+    options[TRUNCATE] = TRUNCATE in row
+    if LONG_TEXTS in row and row[LONG_TEXTS] not in splitting.LONG_TEXTS:
+        expected = f"one of {splitting.LONG_TEXTS}"
+        raise InvalidInputError(
+            LONG_TEXTS, f"`{LONG_TEXTS}` must be {expected}. Received: {LONG_TEXTS}={row[LONG_TEXTS]!r}"
         )
-    return rows
+    if not {_TAGS, _PLACEHOLDERS, _GLOSSARY} & row.keys():
+        return options
+    try:
+        given = {name: row[name] for name in (_TAGS, _PLACEHOLDERS, _GLOSSARY) if name in row}
+        pipeline.check_options(given, TRUNCATE in row)
+        if _GLOSSARY in row:
+            mode = text_of(row, _MODE) if _MODE in row else GLOSSARY_MODES[0]
+            options[_GLOSSARY] = Glossary(of_json(text_of(row, _GLOSSARY)), mode)
+        names = text_of(row, _PLACEHOLDERS).split() if _PLACEHOLDERS in row else None
+        options[_TAGS], options[_PLACEHOLDERS] = tags_of(options.get(_TAGS), names)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError("texts", str(error)) from None
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _generate(pipeline: Generating, batch: Sequence[Values]) -> list[dict[str, np.ndarray]]:
-    graphs = pipeline.graphs
-    ids, mask = pipeline.padded([values.ids for values in batch])
-    defaults: Row = {"max_new_tokens": np.int64(graphs.max_new_tokens), "min_new_tokens": np.int64(0)}
-    inputs: dict[str, np.ndarray] = {}
-    if batch[0].noise is not None:
-        defaults["temperature"] = np.float32(graphs.sampler["temperature"])
-        inputs["noise"] = np.concatenate([values.noise for values in batch if values.noise is not None])
-    for name, default in defaults.items():
-        if any(name in values.options for values in batch):
-            options = [values.options.get(name, default) for values in batch]
-            inputs[name] = np.array(options, default.dtype)
-    inputs |= stacked([values.targets for values in batch])
-    outputs = graphs.run_loop(ids, mask, inputs)
-    return [{name: values[row] for name, values in outputs.items()} for row in range(len(batch))]
-
-
-def _finish(pipeline: Generating, names: Sequence[str], generated: dict[str, np.ndarray]) -> Row:
-    """Return the named outputs of a row, with the texts of its ids."""
-    outputs: Row = {name: generated[name] for name in names if name in generated}
-    if "text" in names and "text" in generated:
-        outputs["text"] = generated["text"] if generated["ids"].ndim > 1 else generated["text"][0]
-    elif "text" in names:
-        ids = generated["ids"]
-        texts = [pipeline.decode(row) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
-        outputs["text"] = texts if ids.ndim > 1 else texts[0]
+def _generate(pipeline: Generating, names: Sequence[str], row: Row, index: int) -> Steps[Row]:
+    """Return the named outputs of a row."""
+    # In signatures without the option, long texts are errors.
+    options = {LONG_TEXTS: "refuse", **_options(pipeline, row)}
+    given = row["input_ids"] if "input_ids" in row else text_of(row, "text", "texts")
+    count = pipeline.engine.num_return if "text" in names else 0
+    try:
+        output = yield from pipeline.output(given, options, index, count)
+    except InvalidInputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError("input_ids" if "input_ids" in row else "texts", str(error)) from None
+    outputs = {name: values for name, values in _outputs(output.generated).items() if name in names}
+    if "text" in names:
+        outputs["text"] = output.texts if count > 1 else output.texts[0]
     return {**outputs, ERROR: ""}
+
+
+def _outputs(generated: Generated) -> Row:
+    """Return "ids", "lengths" and "scores", without an axis of hypotheses if there is one only."""
+    values = {"ids": generated.ids, "lengths": generated.lengths, "scores": generated.scores}
+    return {name: array[0] if len(array) == 1 else array for name, array in values.items()}
+
+
+def _encode(pipeline: Generating, row: Row, index: int) -> Steps[Row]:
+    ids = yield from pipeline.source_ids(text_of(row, "text", "texts"), _options(pipeline, row), index)
+    return {"source_ids": ids, "padding_mask": [True] * len(ids), ERROR: ""}
+
+
+def _score(pipeline: Generating, row: Row, index: int) -> Steps[Row]:
+    text, target = text_of(row, "text", "texts"), text_of(row, "target", "targets")
+    scores, ids = yield from pipeline.scored(text, target, _options(pipeline, row), index)
+    return {"scores": float(scores.sum()), "token_scores": scores, "lengths": len(ids), ERROR: ""}
+
+
+def _attribute(pipeline: Generating, row: Row, index: int) -> Steps[Row]:
+    text, options = text_of(row, "text", "texts"), _options(pipeline, row)
+    found = yield from pipeline.attributed(text, None, options, index)
+    return {
+        "text": found.text,
+        "source_pieces": found.source,
+        "pieces": found.target,
+        "alignment": found.weights,
+        ERROR: "",
+    }
 
 
 def check_stream(pipeline: Any) -> Generating:
@@ -428,8 +245,17 @@ def check_stream(pipeline: Any) -> Generating:
     Raises:
         RequestError: if it does not.
     """
-    needed = streams(pipeline) if isinstance(pipeline, Generating) else "a pipeline that generates"
+    needed = "a pipeline that generates"
+    if isinstance(pipeline, Generating):
+        needed = streams(pipeline)
     if needed:
         raise RequestError(400, f"Streaming needs {needed}")
     assert isinstance(pipeline, Generating)
     return pipeline
+
+
+def streams(pipeline: Generating) -> str:
+    """Return the reason why an export cannot generate token by token, or "" if it can."""
+    if pipeline.text_methods is None:
+        return "a tokenizer that runs without TensorFlow"
+    return pipeline.engine.needed_to_stream

@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from keras_transformer_serving.pipelines import languages
-from keras_transformer_serving.pipelines.generating import TextToText
-from keras_transformer_serving.server import long_texts, openapi, requests
+from keras_transformer_serving.pipelines.text_to_text import TextToText
+from keras_transformer_serving.server import openapi, requests
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response, json_response
+from keras_transformer_serving.server.generating import LONG_TEXTS
 from keras_transformer_serving.server.keys import key_of
 from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.server.versions import ServedModel
@@ -166,8 +167,8 @@ async def _translated(
                     f"`format` must be text, as {model.name} cannot keep the tags of HTML. Received: html",
                 )
             options = {**options, _TAG_HANDLING: "html"}
-        if long_texts.NAME in inputs:
-            options = {**options, long_texts.NAME: "split"}
+        if LONG_TEXTS in inputs:
+            options = {**options, LONG_TEXTS: "split"}
 
         def rows() -> tuple[str, list[Row], None]:
             return DEFAULT, [{**options, "text": text} for text in texts], None

@@ -15,6 +15,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
+from keras_transformer_serving.generation import Token
 from keras_transformer_serving.graphs import TEMPERATURES
 from keras_transformer_serving.pipelines.embedding import Embedding
 from keras_transformer_serving.pipelines.errors import InvalidInputError
@@ -22,7 +23,6 @@ from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import generating, openapi, requests, streaming
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response
 from keras_transformer_serving.server.choices import Choice, Logprob
-from keras_transformer_serving.server.generating import Token
 from keras_transformer_serving.server.signatures import RequestError, Signature, text_of
 from keras_transformer_serving.server.versions import Loaded, ServedModel, Version
 from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
@@ -312,7 +312,7 @@ def _settings(document: Json, form: Form, pipeline: Generating) -> Settings:
     Raises:
         RequestError: if one is wrong, or the export's graph has no such option.
     """
-    sampler, options = pipeline.graphs.sampler, Row()
+    sampler, options = pipeline.engine.sampler, Row()
     samples = sampler["sampler"] == "sample"
     low, high = map(int, pipeline.ranges(pipeline.config)["max_new_tokens"])
     limits = [_integer(document, name, low, high) for name in ("max_tokens", "max_completion_tokens")]
@@ -511,8 +511,8 @@ class _Answer:
 
     def _tokens(self, index: int) -> Iterator[Token]:
         _, rows, _ = self.rows()
-        values = generating.values(self._pipeline, self._prompts[index], rows[index], index)
-        return generating.tokens(self._pipeline, values)
+        source = generating.source_of(self._pipeline, self._prompts[index], rows[index], index)
+        return self._pipeline.engine.tokens(source)
 
     def _whole(self, choices: Sequence[tuple[Choice, list[tuple[str, Logprob | None]]]]) -> Json:
         found = []

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from keras_transformer_serving.server import tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
-from keras_transformer_serving.server.signatures import RequestError, Signature, flattened
+from keras_transformer_serving.server.signatures import RequestError, Signature, Started
 from keras_transformer_serving.tasks import ERROR, Row, shown
 
 T = TypeVar("T")
@@ -144,19 +144,20 @@ async def compute(
 
     with batcher.reserved(len(rows)):
         with tracing.span("tokenize"):
-            jobs, joined = flattened(await prepared(functools.partial(signature.jobs, rows)))
-        if len(jobs) > limits.max_rows:
+            started = await prepared(functools.partial(signature.start, rows, batcher.local))
+        count = sum(len(row.jobs) if isinstance(row, Started) else 1 for row in started)
+        if count > limits.max_rows:
             raise RequestError(
                 400,
-                f"A request must have at most {limits.max_rows} rows and parts of long texts. Received: {len(jobs)}",
+                f"A request must have at most {limits.max_rows} rows and parts of long texts. Received: {count}",
             )
 
         def encoded(outputs: list[Row]) -> bytes:
-            answered = respond(signature, signature.stack(joined(outputs)), style)
+            answered = respond(signature, signature.stack(outputs), style)
             return answered if isinstance(answered, bytes) else encode(answered)
 
-        with batcher.reserved(len(jobs) - len(rows)), tracing.span("wait and compute"):
-            result = batcher.submit(jobs, encoded)
+        with batcher.reserved(count - len(rows)), tracing.span("wait and compute"):
+            result = batcher.submit(started, encoded)
             if await _in_time(request, result, seconds_left()):
                 return result.result()
     raise _timeout(batcher, limits)

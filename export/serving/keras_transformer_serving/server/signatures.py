@@ -1,14 +1,14 @@
 """Signatures of a served model: its named tensors, and the conversion of rows of a request."""
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.errors import InvalidInputError
+from keras_transformer_serving.jobs import Engine, Job, Method, Steps, advance, run
+from keras_transformer_serving.pipelines.errors import InvalidInputError, RowErrors
 from keras_transformer_serving.tasks import ERROR, Row, Tensor, shown
 
 TRUNCATE = "truncate"
@@ -39,34 +39,16 @@ class RequestError(Exception):
         self.param, self.code = param, code
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One row to compute. Jobs with the same `run` and `bucket` can be in one batch.
+class Started(NamedTuple):
+    """A row that has been prepared.
 
     Attributes:
-        run: a function from the values of a batch to the results.
-        bucket: of rows of similar length.
-        values: those of this row.
-        finish: a function from its result to its outputs, by name.
+        steps: its steps.
+        jobs: what the engine computes next.
     """
 
-    run: Callable[[Sequence[Any]], Sequence[Any]]
-    bucket: Hashable
-    values: Any
-    finish: Callable[[Any], Row]
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitRow:
-    """One row to compute as several jobs, such as the parts of a long text.
-
-    Attributes:
-        jobs: the jobs.
-        join: a function from the outputs of each job to those of the row.
-    """
-
+    steps: Steps[Row]
     jobs: Sequence[Job]
-    join: Callable[[Sequence[Row]], Row]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,14 +58,14 @@ class Signature:
     Attributes:
         inputs: the inputs.
         outputs: the outputs; "error" among them if rows can have errors.
-        prepare: a function from the inputs of a row and its index in the request to a `Job` or `SplitRow`. It raises a
-            InvalidInputError for an invalid row.
+        steps: a function from the inputs of a row and its index in the request to the steps to its outputs, which raise
+            an `InvalidInputError` for an invalid row.
         settings: settings of exports that requests cannot change, and how they are set.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    prepare: Callable[[Row, int], Job | SplitRow]
+    steps: Callable[[Row, int], Steps[Row]]
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def rows(
@@ -151,24 +133,58 @@ class Signature:
                     row.setdefault(tensor.name, tensor.default)
         return rows
 
-    def jobs(self, rows: Sequence[Row]) -> list[Job | SplitRow | Row]:
-        """Return a job for each row, several for a row that is split, or the outputs of an invalid one.
+    def answer(self, row: Row, index: int) -> Steps[Row]:
+        """Return the outputs of a row, which are empty for an invalid one.
+
+        Args:
+            row: the inputs of the row.
+            index: its index in the request.
 
         Raises:
-            RequestError: if a row is invalid, and the signature is without the output "error".
+            RequestError: if it is invalid, and the signature is without the output "error".
         """
-        jobs: list[Job | SplitRow | Row] = []
+        if ERROR in row:
+            return self.error_row(row[ERROR])
+        try:
+            return (yield from self.steps(row, index))
+        except InvalidInputError as error:
+            if all(tensor.name != ERROR for tensor in self.outputs):
+                raise RequestError(400, f"{error} in row {index}") from None
+            return self.error_row(str(error))
+
+    def start(self, rows: Sequence[Row], local: Mapping[str, Method]) -> list[Started | Row]:
+        """Return the rows with what the engine computes first, or the outputs of those that are invalid or complete.
+
+        Args:
+            rows: the inputs of each row.
+            local: the methods that are computed at once, those of the tokenizer.
+
+        Raises:
+            RequestError: as `answer`.
+        """
+        started: list[Started | Row] = []
         for index, row in enumerate(rows):
-            if ERROR in row:
-                jobs.append(self.error_row(row[ERROR]))
-                continue
-            try:
-                jobs.append(self.prepare(row, index))
-            except InvalidInputError as error:
-                if all(tensor.name != ERROR for tensor in self.outputs):
-                    raise RequestError(400, f"{error} in row {index}") from None
-                jobs.append(self.error_row(str(error)))
-        return jobs
+            steps = self.answer(row, index)
+            found = proceed(steps, None, local)
+            started.append(found if isinstance(found, dict) else Started(steps, found))
+        return started
+
+    def compute(
+        self, rows: Sequence[Row], local: Mapping[str, Method], engine: Engine, batch_size: int
+    ) -> list[Row]:
+        """Return the outputs of rows, computed in batches of similar lengths.
+
+        Args:
+            rows: the inputs of each row.
+            local: the methods that are computed at once, those of the tokenizer.
+            engine: what computes the others.
+            batch_size: the maximum number of rows in a batch.
+
+        Raises:
+            RequestError: as `answer`.
+        """
+        errors, steps = RowErrors(), {index: self.answer(row, index) for index, row in enumerate(rows)}
+        return errors.merge(run(steps, local, engine, batch_size, errors))
 
     def error_row(self, message: str) -> Row:
         """Return the outputs of an invalid row: empty values and its error."""
@@ -179,22 +195,13 @@ class Signature:
         return {tensor.name: tensor.stack([row[tensor.name] for row in rows]) for tensor in self.outputs}
 
 
-def flattened(
-    rows: Sequence[Job | SplitRow | Row],
-) -> tuple[list[Job | Row], Callable[[Sequence[Row]], list[Row]]]:
-    """Return the jobs of all rows, and a function from the outputs of each job to those of each row."""
-    jobs = [job for row in rows for job in (row.jobs if isinstance(row, SplitRow) else [row])]
-
-    def joined(outputs: Sequence[Row]) -> list[Row]:
-        remaining = iter(outputs)
-        return [
-            row.join([*itertools.islice(remaining, len(row.jobs))])
-            if isinstance(row, SplitRow)
-            else next(remaining)
-            for row in rows
-        ]
-
-    return jobs, joined
+def proceed(steps: Steps[Row], results: Any, local: Mapping[str, Method]) -> Sequence[Job] | Row:
+    """Return the next jobs of a row after the results of its last ones, None at first; or its outputs."""
+    try:
+        return advance(steps, results, local)
+    except StopIteration as end:
+        outputs: Row = end.value
+        return outputs
 
 
 def text_of(row: Row, name: str, argument: str | None = None) -> str:

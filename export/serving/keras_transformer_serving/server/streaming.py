@@ -18,7 +18,7 @@ from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, check_truncate
 from keras_transformer_serving.server.versions import Loaded
-from keras_transformer_serving.tasks import shown
+from keras_transformer_serving.tasks import Row, shown
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ async def response(
     truncate = document.get(TRUNCATE, False)
     check_truncate(truncate)
     try:
-        row = {
+        row: Row = {
             name: tensor.convert(document[name], name) for name, tensor in inputs.items() if name in document
         }
     except ValueError as error:
@@ -150,10 +150,11 @@ async def response(
             400,
             f"`text` must have at most {limits.max_characters} characters. Received: {len(row['text'])}",
         )
+    if truncate:
+        row[TRUNCATE] = True
     stepper = Stepper(batcher, limits, stack, metrics.first_token_seconds.labels(name))
     try:
-        generating.check_options(pipeline, row)
-        pieces = await batcher.step(lambda: generating.pieces(pipeline, row, truncate))
+        pieces = await batcher.step(lambda: generating.pieces(pipeline, row))
     except InvalidInputError as error:
         raise RequestError(400, str(error)) from None
 

@@ -15,9 +15,10 @@ import keras_transformer_serving as serving
 from keras_transformer_serving.bundle import ONNX, is_bundle
 from keras_transformer_serving.graph_files import FLOAT32
 from keras_transformer_serving.graphs import loop_name
+from keras_transformer_serving.jobs import Engine, Method
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import forward, generating
-from keras_transformer_serving.server.batching import Batcher, Limits, compute
+from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.sessions import device_of, num_cores
@@ -37,6 +38,8 @@ class Loaded:
     Attributes:
         pipeline: the pipeline.
         signatures: its signatures, by name.
+        engine: what computes its jobs.
+        local: the methods of its tokenizer, which are computed at once.
         num_batches: the number of batches that are computed at the same time.
         device: the type of the device that it runs on, "cpu" or "cuda".
         example: inputs with which the page begins, by name; empty if the export has none.
@@ -44,6 +47,8 @@ class Loaded:
 
     pipeline: Any
     signatures: dict[str, Signature]
+    engine: Engine
+    local: Mapping[str, Method]
     num_batches: int
     device: str
     example: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -89,20 +94,21 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
     pipeline = serving.load(folder, threads=min(threads, 1) if small else threads, **options)
     if isinstance(pipeline, Generating):
         session = pipeline.graphs.session(loop_name(pipeline.config))
-        signatures = generating.signatures(pipeline, pipeline.graphs.can_score)
-        jobs = generating.warm_up(pipeline)
-        if not generating.streams(pipeline):
-            generating.warm_up_steps(pipeline)
+        engine: Engine = pipeline.engine
+        signatures = generating.signatures(pipeline)
+        local = {} if pipeline.text_methods is None else pipeline.text_methods.methods
+        generating.warm_up(pipeline)
     else:
         session = pipeline.session
-        signatures = forward.signatures(pipeline, max_batch_size)
-        jobs = forward.warm_up(pipeline, max_batch_size)
-    for job in jobs:
-        compute([job])
+        engine, local = forward.ForwardEngine(pipeline, max_batch_size), {}
+        signatures = forward.signatures(pipeline)
+        forward.warm_up(pipeline)
     device, _ = device_of(session)
     # A core is left for HTTP. More batches would only be smaller, as Python's lock limits the other work.
     num_batches = max(min(threads - 1, _MOST_BATCHES), 1) if small and device == "cpu" else 1
-    return Loaded(pipeline, signatures, num_batches, device, _example(serving.Bundle(folder).parity))
+    return Loaded(
+        pipeline, signatures, engine, local, num_batches, device, _example(serving.Bundle(folder).parity)
+    )
 
 
 def _example(reports: dict[str, Any]) -> dict[str, str]:
@@ -247,12 +253,19 @@ class ServedModel:
         version = self.versions[number] = Version(number, _files=fingerprint)
         begin = time.perf_counter()
         try:
-            version.loaded = await asyncio.to_thread(self._loader, folder)
+            loaded = version.loaded = await asyncio.to_thread(self._loader, folder)
         except Exception as error:  # of a damaged file, any
             version.state, version.error = "END", f"{type(error).__name__}: {error}"
             LOG.error("%s version %d was not loaded: %s", self.name, number, version.error)
             return None
-        version.batcher = Batcher(self._limits, self._metrics, self.name, version.loaded.num_batches)
+        version.batcher = Batcher(
+            self._limits,
+            self._metrics,
+            self.name,
+            loaded.engine.methods,
+            loaded.local,
+            loaded.num_batches,
+        )
         version.state, version.created = "AVAILABLE", time.time()
         seconds, device = time.perf_counter() - begin, version.loaded.device
         LOG.info("%s version %d is served on %s, loaded in %.1f s", self.name, number, device, seconds)

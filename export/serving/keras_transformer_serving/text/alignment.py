@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-Score = Callable[[Sequence[str], str], tuple[np.ndarray, Sequence[int]]]
-"""A function from R sources and a target to the log-probabilities (R, T) of the target's tokens for each source, −∞ for
+from keras_transformer_serving.jobs import Steps
+
+Score = Callable[[Sequence[str], str], Steps[tuple[np.ndarray, Sequence[int]]]]
+"""The steps from R sources and a target to the log-probabilities (R, T) of the target's tokens for each source, −∞ for
 a source without tokens, and the place in the target (T,) where each token ends."""
 
 _MOST_OMITTED = 64  # parts of a source that are omitted, one after another
@@ -84,7 +86,7 @@ def whole(source: str, text: str) -> AlignedText:
     return AlignedText(text, tuple(word._replace(source=(0, len(source))) for word in words_of(text)))
 
 
-def align(source: str, target: str, score: Score) -> AlignedText:
+def align(source: str, target: str, score: Score) -> Steps[AlignedText]:
     """Align each word of a target with the source word that contributes most to it.
 
     The contribution is the decrease of the log-probability of the word's tokens if the source word is omitted. A word
@@ -95,7 +97,7 @@ def align(source: str, target: str, score: Score) -> AlignedText:
     Args:
         source: the source.
         target: the target.
-        score: a function from sources and a target to log-probabilities.
+        score: the steps from sources and a target to log-probabilities.
 
     References:
         Li et al., On the Word Alignment from Neural Machine Translation, ACL 2019: prediction difference.
@@ -106,7 +108,7 @@ def align(source: str, target: str, score: Score) -> AlignedText:
     words = list(words_of(target))
     if not words:
         return AlignedText(target, ())
-    scores, ends = score([source, *(_without(source, *unit) for unit in units)], target)
+    scores, ends = yield from score([source, *(_without(source, *unit) for unit in units)], target)
     with np.errstate(invalid="ignore"):  # −∞ − −∞
         decreases = np.nan_to_num(scores[0] - scores[1:], nan=0.0, posinf=1e9)  # (units, tokens)
     of_words = np.zeros((len(units), len(words)))

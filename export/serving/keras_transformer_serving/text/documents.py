@@ -4,14 +4,16 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Self
 
+from keras_transformer_serving.jobs import Steps, gather
 from keras_transformer_serving.text import alignment, glossary, markup
 from keras_transformer_serving.text.alignment import AlignedText, Score
 from keras_transformer_serving.text.glossary import Glossary, Term
 from keras_transformer_serving.text.markup import Segment
 from keras_transformer_serving.text.splitting import Split
 
-SplitText = Callable[[Sequence[str]], Sequence[Split]]
+SplitText = Callable[[str], Steps[Split]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,67 +37,85 @@ class Part:
         """True if there are tags or terms in the part."""
         return self.has_tags or bool(self.terms)
 
-    def finish(self, output: str, score: Score) -> str | AlignedText:
+    def finish(self, output: str, score: Score) -> Steps[str | AlignedText]:
         """Return the translation of the part with the terms of the glossary, and aligned if there are tags within it.
 
         Args:
             output: the translation.
-            score: a function from sources and a target to log-probabilities; see `alignment`.
+            score: the steps from sources and a target to log-probabilities; see `alignment`.
         """
         missing = glossary.missing(output, self.terms)
         if not self.has_tags and not missing:
             return output
-        translation = alignment.align(self.text, output, score)
-        return (
-            glossary.apply(self.text, translation, missing, self.is_soft, score) if missing else translation
-        )
+        translation = yield from alignment.align(self.text, output, score)
+        if not missing:
+            return translation
+        return (yield from glossary.apply(self.text, translation, missing, self.is_soft, score))
 
 
 class Document:
     """A text with tags, placeholders or terms of a glossary; like a `Split`, it has parts, which are translated.
 
     Args:
-        text: the text.
-        tag_handling: "html", "placeholders", or None for a text without tags.
+        segments: the segments of the text.
+        between: the strings before, between and after them.
+        splits: the parts of each segment.
         terms: the glossary, or None.
-        split_texts: a function that splits texts into parts; None to translate each segment as one part.
-        placeholders: the kinds of placeholders; see `markup.parse`.
 
     Attributes:
         parts: the texts of the parts.
         of_parts: the parts.
 
-    Raises:
-        ValueError: if the tags are not closed, or not nested, or a kind of placeholders is unknown.
-
     Example:
-        >>> document = Document("<p>La <b>casa</b> roja</p>", "html")
+        >>> document = run_one(Document.of("<p>La <b>casa</b> roja</p>", "html"), {})
         >>> document.parts
         ('La casa roja',)
-        >>> document.join([part.finish(output, score) for part, output in zip(document.of_parts, outputs)])
-        '<p>The red <b>house</b></p>'
+        >>> document.join(["The red house"])
+        '<p>The red house<b></b></p>'
     """
 
     def __init__(
         self,
-        text: str,
-        tag_handling: str | None = None,
-        terms: Glossary | None = None,
-        split_texts: SplitText | None = None,
-        placeholders: markup.Placeholders | None = None,
+        segments: Sequence[Segment],
+        between: Sequence[str],
+        splits: Sequence[Split],
+        terms: Glossary | None,
     ) -> None:
-        if tag_handling is None:
-            self._segments, self._between = [Segment(text, [], False)], ["", ""]
-        else:
-            self._segments, self._between = markup.parse(text, tag_handling, placeholders)
-        texts = [segment.text for segment in self._segments]
-        self._splits = [*map(Split.whole, texts)] if split_texts is None else [*split_texts(texts)]
+        self._segments, self._between, self._splits = segments, between, splits
         self.of_parts = [
             part
             for segment, split in zip(self._segments, self._splits, strict=True)
             for part in _parts(segment, split, terms)
         ] or [Part("")]
         self.parts = tuple(part.text for part in self.of_parts)
+
+    @classmethod
+    def of(
+        cls,
+        text: str,
+        tag_handling: str | None = None,
+        terms: Glossary | None = None,
+        split: SplitText | None = None,
+        placeholders: markup.Placeholders | None = None,
+    ) -> Steps[Self]:
+        """Return a text with tags, placeholders or terms of a glossary.
+
+        Args:
+            text: the text.
+            tag_handling: "html", "placeholders", or None for a text without tags.
+            terms: the glossary, or None.
+            split: the steps that split a text into parts; None to translate each segment as one part.
+            placeholders: the kinds of placeholders; see `markup.parse`.
+
+        Raises:
+            ValueError: if the tags are not closed, or not nested, or a kind of placeholders is unknown.
+        """
+        segments, between = [Segment(text, [], False)], ["", ""]
+        if tag_handling is not None:
+            segments, between = markup.parse(text, tag_handling, placeholders)
+        texts = [segment.text for segment in segments]
+        splits = [*map(Split.whole, texts)] if split is None else (yield from gather(map(split, texts)))
+        return cls(segments, between, splits, terms)
 
     def join(self, outputs: Sequence[str | AlignedText]) -> str:
         """Return the text of the translations of the parts."""

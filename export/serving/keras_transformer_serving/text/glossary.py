@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from keras_transformer_serving.jobs import Steps, gather
 from keras_transformer_serving.text.alignment import AlignedText, Score, Word, words_of
 from keras_transformer_serving.text.placement import Element, Placement
 
@@ -134,7 +135,7 @@ def missing(text: str, terms: Sequence[Term]) -> list[Term]:
 
 def apply(
     source: str, translation: AlignedText, terms: Sequence[Term], is_soft: bool, score: Score
-) -> AlignedText:
+) -> Steps[AlignedText]:
     """Return a translation with the translations of terms in place of the words that are aligned with them.
 
     A term without aligned words is inserted after the translation of the word before it.
@@ -144,12 +145,14 @@ def apply(
         translation: the translation.
         terms: the terms in the source that are `missing`.
         is_soft: whether to keep the translation if the model finds that with the terms too improbable.
-        score: a function from sources and a target to log-probabilities.
+        score: the steps from sources and a target to log-probabilities.
     """
     replaced = _replaced(source, translation, terms)
     if is_soft:
-        before, after = (score([source], text)[0].sum() for text in (translation.text, replaced.text))
-        if before - after > _SOFT_BONUS * len(terms):
+        (before, _), (after, _) = yield from gather(
+            score([source], text) for text in (translation.text, replaced.text)
+        )
+        if before.sum() - after.sum() > _SOFT_BONUS * len(terms):
             return translation
     return replaced
 

@@ -7,6 +7,9 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from keras_transformer_serving.jobs import Steps
+
+CountTokens = Callable[[Sequence[str]], Steps[Sequence[int]]]
 LONG_TEXTS = ("refuse", "split")
 
 # Punctuation that ends a sentence before a space, and in scripts without spaces.
@@ -89,57 +92,6 @@ class Split:
             yield self.between[-1]
 
 
-class SplitTexts:
-    """The parts of several texts as one list.
-
-    The first part of each text has the index of the text; the other parts follow. Outputs that depend on the index of a
-    row, such as samples, are thereby the same for texts of one part as without splitting.
-
-    Args:
-        splits: the split texts: a `Split` or another object with its `parts` and `join` for each.
-
-    Attributes:
-        parts: the parts of all texts.
-        owners: the index of the text of each part.
-    """
-
-    def __init__(self, splits: Sequence[Any]) -> None:
-        self._splits = splits
-        self.parts = self.of_parts([split.parts for split in splits])
-        self.owners = self.of_parts([[index] * len(split.parts) for index, split in enumerate(splits)])
-
-    @property
-    def number_of_texts(self) -> int:
-        """The number of texts."""
-        return len(self._splits)
-
-    def of_first(self, values: Sequence[Any], other: Any) -> list[Any]:
-        """Return the value of each text for its first part, and another value for the other parts."""
-        return [*values, *[other] * (len(self.parts) - len(self._splits))]
-
-    def of_each(self, values: Sequence[Any]) -> list[Any]:
-        """Return the value of each text for each of its parts."""
-        return [values[owner] for owner in self.owners]
-
-    def of_parts(self, values: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return the values of the parts of each text in the order of all parts."""
-        others = (value for of_text in values for value in of_text[1:])
-        return [*(of_text[0] for of_text in values), *others]
-
-    def join(self, outputs: Sequence[Any]) -> list[Any]:
-        """Return the output of each text, joined from those of its parts, or the error of a part."""
-        text_outputs: list[list[Any]] = [[] for _ in self._splits]
-        for owner, output in zip(self.owners, outputs, strict=True):
-            text_outputs[owner].append(output)
-        errors = [
-            next((part for part in parts if isinstance(part, Exception)), None) for parts in text_outputs
-        ]
-        return [
-            split.join(parts) if error is None else error
-            for split, parts, error in zip(self._splits, text_outputs, errors, strict=True)
-        ]
-
-
 def is_split(long_texts: Any) -> bool:
     """Return whether long texts are split rather than errors.
 
@@ -151,10 +103,8 @@ def is_split(long_texts: Any) -> bool:
     return bool(long_texts == "split")
 
 
-def split_texts(
-    texts: Sequence[Any], count_tokens: Callable[[Sequence[str]], Sequence[int]], max_tokens: int
-) -> list[Split]:
-    r"""Split texts into parts that fit a number of tokens.
+def split(text: str, count_tokens: CountTokens, max_tokens: int) -> Steps[Split]:
+    r"""Split a text into parts that fit a number of tokens.
 
     A text of one line that fits is one part. Others are split into lines and these into sentences, one a part: models
     of translation are trained on sentences, and omit some of several. A sentence that does not fit is halved until its
@@ -162,52 +112,43 @@ def split_texts(
     characters. Strings without letters, such as "* * *", are skipped.
 
     Args:
-        texts: the texts.
-        count_tokens: a function from strings to their numbers of tokens.
+        text: the text.
+        count_tokens: the steps from strings to their numbers of tokens.
         max_tokens: the maximum number of tokens of a part.
 
     Returns:
-        A `Split` for each text, of which parts and strings between them together are the text. A text with a character
-        that does not fit is its only part, and so is a value that is not a string of valid Unicode.
+        The `Split`, of which parts and strings between them together are the text. A text with a character that does
+        not fit is its only part.
 
     Example:
         >>> text = "Hi, Dr. Li!\n\nIs it 3.5? Yes."
-        >>> split = split_texts([text], lambda parts: [len(part) for part in parts], 20)[0]
-        >>> split.parts
+        >>> parts = run_one(split(text, lambda parts: compute("count", parts), 20), {"count": count_characters})
+        >>> parts.parts
         ('Hi, Dr. Li!', 'Is it 3.5?', 'Yes.')
-        >>> split.join(["¡Hola, Dr. Li!", "¿Son 3,5?", "Sí."])
+        >>> parts.join(["¡Hola, Dr. Li!", "¿Son 3,5?", "Sí."])
         '¡Hola, Dr. Li!\n\n¿Son 3,5? Sí.'
     """
     sizes = {"": 0}
 
-    def count(strings: Iterable[str]) -> None:
+    def count(strings: Iterable[str]) -> Steps[None]:
         new = [*dict.fromkeys(string for string in strings if string not in sizes)]
-        sizes.update(zip(new, count_tokens(new) if new else (), strict=True))
+        if new:
+            sizes.update(zip(new, (yield from count_tokens(new)), strict=True))
 
     def fits(string: str) -> bool:
         return sizes[string] <= max_tokens
 
-    strings = [text for text in texts if is_valid_text(text)]
-    count(strings)
-    pieces = {
-        text: [sentence for line in text.splitlines(True) for sentence in sentences(line)]
-        for text in strings
-        if not (fits(text) and text.splitlines() in ([text], []))
-    }
+    yield from count([text])
+    if fits(text) and text.splitlines() in ([text], []):
+        return Split.whole(text)
+    pieces = [sentence for line in text.splitlines(True) for sentence in sentences(line)]
     are_cut = True
     while are_cut:
-        count(_core(piece) for of_text in pieces.values() for piece in of_text)
-        are_cut = False
-        for text, of_text in pieces.items():
-            halves = ([piece] if fits(_core(piece)) else _halves(piece) for piece in of_text)
-            pieces[text] = [*itertools.chain.from_iterable(halves)]
-            are_cut |= len(pieces[text]) > len(of_text)
-    splits = {
-        text: _split(of_text)
-        for text, of_text in pieces.items()
-        if all(fits(_core(piece)) for piece in of_text)
-    }
-    return [(is_valid_text(text) and splits.get(text)) or Split.whole(text) for text in texts]
+        yield from count(map(_core, pieces))
+        halves = [[piece] if fits(_core(piece)) else _halves(piece) for piece in pieces]
+        are_cut = any(len(each) > 1 for each in halves)
+        pieces = [*itertools.chain.from_iterable(halves)]
+    return _split(pieces) if all(fits(_core(piece)) for piece in pieces) else Split.whole(text)
 
 
 def sentences(line: str) -> list[str]:

@@ -1,0 +1,89 @@
+"""The options of the texts of a call: one value, or one for each text."""
+
+import numbers
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_transformer_serving.pipelines.errors import RowErrors, as_list, check_string
+from keras_transformer_serving.tasks import Tensor, shown
+from keras_transformer_serving.text import glossary, markup
+from keras_transformer_serving.text.glossary import Glossary
+from keras_transformer_serving.text.markup import Placeholders
+
+
+def numbers_of(declared: Tensor, values: Any, count: int) -> list[Any]:
+    """Return a number for each of `count` texts.
+
+    Raises:
+        TypeError: if a value is not a number, or not an integer for an option that is one.
+        ValueError: if there are not as many as texts.
+    """
+    name, is_real = declared.name, declared.dtype == "float32"
+    kind = numbers.Real if is_real else numbers.Integral
+    values = values.item() if isinstance(values, np.ndarray) and values.ndim == 0 else values
+    is_list = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+    listed = list(values) if is_list else [values]
+    if not all(isinstance(value, kind) and not isinstance(value, bool) for value in listed):
+        raise TypeError(
+            f"`{name}` must be {'a number' if is_real else 'an integer'}, or one for each text. "
+            f"Received: {name}={shown(values)}"
+        )
+    if not is_list:
+        listed *= count
+    if len(listed) != count:
+        raise ValueError(
+            f"`{name}` must be one number, or one for each of {count} texts. Received: {len(listed)} numbers"
+        )
+    return [float(value) if is_real else int(value) for value in listed]
+
+
+def texts_of(name: str, texts: Any, count: int, errors: RowErrors) -> list[Any]:
+    """Return a text for each of `count` texts.
+
+    Raises:
+        TypeError: if the argument is no list.
+        ValueError: if there are not as many as texts.
+    """
+    listed = as_list(name, texts)
+    if len(listed) != count:
+        raise ValueError(
+            f"`{name}` must have one item for each of {count} texts. Received: {len(listed)} items"
+        )
+    for index, text in enumerate(listed):
+        with errors.of(index):
+            check_string(name, index, text)
+    return listed
+
+
+def tags_of(
+    tag_handling: str | None, placeholders: Placeholders | None
+) -> tuple[str | None, Placeholders | None]:
+    """Return `tag_handling`, by default "placeholders" if there are kinds of placeholders, and these as a tuple.
+
+    Raises:
+        ValueError: if a kind is unknown.
+    """
+    if placeholders is None:
+        return tag_handling, None
+    markup.patterns_of(placeholders)
+    return tag_handling or "placeholders", (*placeholders,)
+
+
+def glossaries_of(count: int, entries: Any, mode: str) -> list[Glossary | None]:
+    """Return the glossary of each of `count` texts, for a mapping, one for each text, or None.
+
+    Raises:
+        TypeError: if the argument is of another type.
+        ValueError: if there are not as many as texts, a glossary has too many entries, or the mode is unknown.
+    """
+    glossary.check_mode(mode)
+    if entries is None or isinstance(entries, Mapping | str) or not isinstance(entries, Iterable):
+        return [None if entries is None else Glossary(entries, mode)] * count
+    glossaries = [None if each is None else Glossary(each, mode) for each in entries]
+    if len(glossaries) != count:
+        raise ValueError(
+            f"`glossary` must be a mapping, or one for each of {count} texts. Received: {len(glossaries)} items"
+        )
+    return glossaries
