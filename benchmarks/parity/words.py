@@ -5,7 +5,8 @@
 Each folder has random weights, a tokenizer that is trained here, and `expected.json`: the ids of texts and the words of
 the tokenizer, with the label that the pipeline "token-classification" predicts at the first token of each word, or the
 most probable answer, aligned to words as the pipeline "question-answering" of transformers 4 aligns it. Training data
-has the ids of `is_split_into_words=True`. White space around words is no part of them here.
+has the ids of `is_split_into_words=True`. White space around words is no part of them here. Words of SentencePiece are
+split around tokens of punctuation, by the places of tokens.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import os
 import pathlib
 import shutil
 import string
+import unicodedata
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -76,6 +78,18 @@ def byte_pair(add_prefix_space: bool, nfc: bool, roles: dict[str, str]) -> Token
     return tokenizer
 
 
+def unigrams() -> Tokenizer:
+    """Return the tokenizer of XLM-RoBERTa."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    train(tokenizer, trainers.UnigramTrainer(vocab_size=130, special_tokens=special, unk_token="<unk>"))
+    return tokenizer
+
+
 def train(tokenizer: Tokenizer, trainer: object) -> None:
     """Train a tokenizer on the texts and letters."""
     tokenizer.train_from_iterator([*TEXTS, *QUESTIONS, " ".join(string.ascii_letters)] * 3, trainer)
@@ -120,6 +134,12 @@ def families() -> dict[str, tuple[str, str, Tokenizer, dict[str, object]]]:
             with_rows(byte_pair(True, False, ROBERTA_ROLES), "<s>", "</s>", 2),
             {**roberta, "add_prefix_space": True},
         ),
+        "XLMRoberta": (
+            "XLMRoberta",
+            "XLMRobertaTokenizer",
+            with_rows(unigrams(), "<s>", "</s>", 2),
+            roberta,
+        ),
         "ModernBert": (
             "ModernBert",
             "PreTrainedTokenizerFast",
@@ -136,13 +156,26 @@ def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     return first, first + len(text[first:end].strip())
 
 
+def is_apart(encoding: object, text: str, index: int) -> bool:
+    """Return whether a token of SentencePiece is punctuation; other tokenizers have words of it."""
+    token = text[slice(*encoding.offsets[index])].strip()
+    is_punctuation = all(unicodedata.category(each)[0] in "PS" for each in token)
+    return token != "" and is_punctuation and encoding.tokens[1].startswith("\u2581")
+
+
 def words_of(encoding: object, text: str, sequence: int = 0) -> list[tuple[int, int, list[int]]]:
     """Return the start and the end of each word of a text, and the indices of its tokens."""
     tokens = zip(encoding.word_ids, encoding.sequence_ids, itertools.count(), strict=False)
     of_text = [(word, index) for word, owner, index in tokens if owner == sequence and word is not None]
-    words = []
-    for _, group in itertools.groupby(of_text, key=lambda token: token[0]):
-        indices = [index for _, index in group]
+    words, before = [], None
+    groups: list[list[int]] = []
+    for word, index in of_text:
+        apart = word == before and (is_apart(encoding, text, index) or is_apart(encoding, text, index - 1))
+        if word != before or (apart and encoding.tokens[index - 1] != "\u2581"):
+            groups.append([])
+        groups[-1].append(index)
+        before = word
+    for indices in groups:
         places = [encoding.offsets[index] for index in indices]
         place = trimmed(text, min(start for start, _ in places), max(end for _, end in places))
         words.append((*place, indices))

@@ -135,7 +135,7 @@ def questions(
     return encoder_batches(
         _examples(questions, contexts, answers),
         to_arrays,
-        "questions, words of the tokenizer",  # files in `cache_dir` of earlier versions have other ids
+        "questions, words without punctuation",  # files in `cache_dir` of earlier versions have other ids
         tokenizer,
         shapes,
         shuffle=shuffle,

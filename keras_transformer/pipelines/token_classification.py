@@ -35,9 +35,9 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
         labels: a name for each class, by default its index.
         long_texts: "refuse" to raise an error for texts that are too long, or "window" to split them into windows and
             classify each token in the window in which it is farthest from the edges.
-        words: "tokenizer" for the words of the tokenizer, see `text.Tokenizer.tokenize_words`: with WordPiece or
-            byte-level BPE, punctuation is apart from words. "white_space" for words delimited by white space and
-            tokenised one by one, as pipelines of earlier versions do.
+        words: "tokenizer" for the words of the tokenizer, see `text.Tokenizer.tokenize_words`: punctuation is apart
+            from words. "white_space" for words delimited by white space and tokenised one by one, as pipelines of
+            earlier versions do.
 
     Raises:
         ValueError: if model, tokenizer and labels do not match.

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer_serving as serving
-from keras_transformer import data, pipelines
+from keras_transformer import data, pipelines, text
 from keras_transformer.export.bundle_writer import config_of
 
 FOLDERS = sorted((pathlib.Path(__file__).parent / "words").iterdir())
@@ -138,3 +138,48 @@ def test_pipelines_of_before_have_words_of_white_space(tmp_path):
     old = served_by(before)
     del old.config["words"]
     assert [word.word for word in old(text)] == expected
+
+
+@pytest.fixture(scope="module", params=["identity", "nmt_nfkc"])
+def sentence_piece(request):
+    lines = ["Paris and Paris", "said Ada (Lovelace), / ! .", "a b c d e f g h"] * 3
+    return text.SentencePieceTokenizer.train(lines, 300, normalization=request.param)
+
+
+PUNCTUATED = [
+    ("from Paris.", ["from", "Paris", "."]),
+    ("(Paris), Ada!", ["(", "Paris", ")", ",", "Ada", "!"]),
+    ("Paris/Ada", ["Paris", "/", "Ada"]),
+    ("", []),
+    # Bytes of letters, and letters that NFKC changes.
+    ("Łódź. (cafe\u0301).", ["Łódź", ".", "(", "cafe\u0301", ")", "."]),
+    ("½.", ["½", "."]),
+]
+
+
+def test_punctuation_is_apart_from_words_in_both_runtimes(sentence_piece, tmp_path):
+    texts, expected = zip(*PUNCTUATED, strict=True)
+    served = serving.tokenizer_of(sentence_piece.model_bytes, {"tokenizer_class": "SentencePieceTokenizer"})
+    of_texts = [[word for word in served.tokenize_words(line) if word.ids] for line in texts]
+    assert [
+        [line[word.start : word.end] for word in words] for line, words in zip(texts, of_texts, strict=True)
+    ] == [*expected]
+    columns = zip(*(values.to_list() for values in sentence_piece.tokenize_words(texts)), strict=True)
+    assert [[*zip(*row, strict=True)] for row in columns] == [[*map(tuple, words)] for words in of_texts]
+    ids = [[id_ for word in words for id_ in word.ids] for words in of_texts]
+    assert ids == sentence_piece.tokenize(texts).to_list()
+
+    saved = tf.Module()
+    saved.words = tf.function(sentence_piece.tokenize_words, [tf.TensorSpec([None], tf.string)])
+    saved.tokenizer = sentence_piece
+    tf.saved_model.save(saved, tmp_path / "saved")
+    loaded = tf.saved_model.load(tmp_path / "saved").words(tf.constant(texts))
+    assert loaded.starts.to_list() == [[word.start for word in words] for words in of_texts]
+
+
+def test_an_answer_before_punctuation_is_labelled_without_it(sentence_piece):
+    context = "Ada said Paris."
+    _, labels = next(iter(data.questions(["who"], [context], [("Paris", 9)], sentence_piece, 1)))
+    ids = sentence_piece.tokenize([context, "Ada said"]).to_list()
+    before = len(sentence_piece.tokenize("who")) + 2
+    assert labels.numpy().tolist() == [[before + len(ids[1]), before + len(ids[0]) - 2]]

@@ -1,6 +1,7 @@
 """The base class of all tokenizers, which encodes texts with special tokens and decodes ids."""
 
 import abc
+import functools
 import hashlib
 import os
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
 from keras_transformer.text.tokenizers.words import TokenizedWords, white_space_words
 from keras_transformer_options.arguments import check_fraction
 from keras_transformer_serving.text.base import tokens_in_text
+
+_SPACE = "\u2581"  # in pieces of SentencePiece
 
 
 class Tokenizer(tf.Module, abc.ABC):
@@ -176,7 +179,7 @@ class Tokenizer(tf.Module, abc.ABC):
 
         Byte-level BPE and WordPiece have the words of their pre-tokenizer, in which punctuation and, for WordPiece,
         Chinese characters are words of their own, and the ids are those of `tokenize`. Words of other tokenizers are
-        delimited by white space and tokenised one by one.
+        delimited by white space and tokenised one by one; their pieces of punctuation are words of their own.
 
         Args:
             texts: a list of B str, or a string tensor (B,).
@@ -192,7 +195,16 @@ class Tokenizer(tf.Module, abc.ABC):
             return self._tokenize_words(to_string_tensor(texts))
 
     def _tokenize_words(self, texts: tf.Tensor) -> TokenizedWords:
-        return TokenizedWords.of(white_space_words(texts), self._tokenize)
+        return TokenizedWords.around_punctuation(
+            white_space_words(texts), self._tokenize, self._piece_lengths
+        )
+
+    @functools.cached_property
+    def _piece_lengths(self) -> tf.Tensor:
+        """The number of characters of each piece without spaces, int32 (V,)."""
+        pieces = map(self._id_to_piece, range(self.vocabulary_size))
+        with tf.init_scope(), tf.device("CPU"):
+            return tf.constant([len(piece.replace(_SPACE, "")) for piece in pieces], tf.int32)
 
     def sample(self, texts: Any, rate: float, seed: Any) -> tf.RaggedTensor:
         """Convert texts to the ids of random segmentations, which decode to the same texts.

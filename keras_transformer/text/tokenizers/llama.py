@@ -8,9 +8,9 @@ import tensorflow as tf
 from keras_transformer.text.pretokenizers.characters import CodePointTable, cut, row_starts, shifted
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout
-from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids
+from keras_transformer.text.tokenizers.subword import PairTokenizer, WordTokenizer, character_ids
 from keras_transformer.text.tokenizers.vocabulary import text_settings, without_defaults
-from keras_transformer.text.tokenizers.words import TokenizedWords, white_space_words
+from keras_transformer.text.tokenizers.words import TokenizedWords
 from keras_transformer_options.arguments import check_not_negative, check_one_of
 from keras_transformer_serving.text.subword import PREPEND_SCHEMES, byte_fallback_ids
 
@@ -118,7 +118,7 @@ class LlamaTokenizer(PairTokenizer):
         return tf.where(texts == "", "", tf.strings.join([_SPACE, spaces])) if scheme == "legacy" else spaces
 
     def _tokenize_words(self, texts: tf.Tensor) -> TokenizedWords:
-        return TokenizedWords.of(white_space_words(texts), self._tokenize)
+        return super(WordTokenizer, self)._tokenize_words(texts)  # a word of `_words_of` may be long
 
     def _words_of(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
         scheme = self._settings["prepend_scheme"]

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import cut, row_starts, shifted
 from keras_transformer.text.tokenizers.tokens_in_text import Parts, split_around
-from keras_transformer_serving.text.base import TokensInText
+from keras_transformer_serving.text.base import PUNCTUATION, TokensInText
 
 _SPACES = [code for code in range(0x3001) if chr(code).isspace()]  # the last one is U+3000
 
@@ -44,6 +44,57 @@ class TokenizedWords(NamedTuple):
         """Tokenise each distinct word once, by a function of strings (W,) to int32 ids (W, None)."""
         distinct, places = tf.unique(words.words.values)
         return cls(words.words.with_values(tf.gather(tokenize(distinct), places)), words.starts, words.ends)
+
+    @classmethod
+    def around_punctuation(
+        cls, words: PlacedWords, tokenize: Callable[[tf.Tensor], tf.RaggedTensor], lengths: tf.Tensor
+    ) -> "TokenizedWords":
+        """Tokenise each distinct word once, and split it around its pieces of punctuation.
+
+        If the pieces do not have the word's number of characters, as after normalisation, only the places of leading
+        and trailing punctuation are known.
+
+        Args:
+            words: the words.
+            tokenize: a function of strings (W,) to int32 ids (W, None).
+            lengths: the number of characters of the piece of each id, int32 (V,).
+        """
+        distinct, places = tf.unique(words.words.values)
+        ids = tokenize(distinct)
+        size, before, after = _punctuation_around(distinct)  # (W,)
+        rows = ids.value_rowids()
+        length = tf.gather(lengths, ids.values)  # of each piece
+        missing = tf.gather(size - tf.reduce_sum(ids.with_values(length), axis=1), rows)
+        start = tf.cumsum(length, exclusive=True)
+        start -= tf.gather(start, tf.gather(ids.row_starts(), rows))  # in the word
+        is_trailing = start + missing >= tf.gather(after, rows)
+        at_edge = (start + length <= tf.gather(before, rows)) | is_trailing
+        is_whole = missing == 0
+        pieces = tf.strings.substr(
+            tf.gather(distinct, rows), tf.where(is_whole, start, 0), length, unit="UTF8_CHAR"
+        )
+        is_apart = tf.where(is_whole, tf.strings.regex_full_match(pieces, f"[{PUNCTUATION}]+"), at_edge)
+        firsts = row_starts(rows) | ((start > 0) & (is_apart | shifted(is_apart, 1, False)))
+        part_rows = tf.boolean_mask(rows, firsts)
+        start = tf.boolean_mask(tf.where(is_trailing & ~row_starts(rows), start + missing, start), firsts)
+        end = tf.where(
+            shifted(row_starts(part_rows), -1, True), tf.gather(size, part_rows), shifted(start, -1, 0)
+        )
+        parts = tf.RaggedTensor.from_value_rowids(
+            tf.RaggedTensor.from_value_rowids(ids.values, tf.cumsum(tf.cast(firsts, tf.int64)) - 1),
+            part_rows,
+            ids.nrows(),
+        )
+
+        def of_texts(values: tf.RaggedTensor) -> tf.RaggedTensor:
+            """Return values of all parts of words (B, W · P, …) from those of distinct words (W, P, …)."""
+            return words.words.with_values(tf.gather(values, places)).merge_dims(1, 2)
+
+        word_starts = tf.repeat(words.starts.values, tf.gather(parts.row_lengths(), places))
+        starts, ends = (of_texts(parts.with_values(place)) for place in (start, end))
+        return cls(
+            of_texts(parts), *(place.with_values(place.values + word_starts) for place in (starts, ends))
+        )
 
     def of_sources(self, sources: tf.RaggedTensor) -> "TokenizedWords":
         """Return the words at their places in the texts before normalisation.
@@ -103,6 +154,22 @@ def white_space_words(texts: tf.Tensor) -> PlacedWords:
         words.with_values(tf.boolean_mask(place, starts)),
         words.with_values(tf.boolean_mask(place, ends) + 1),
     )
+
+
+def _punctuation_around(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the numbers of characters of words (W,), and the places after leading and before trailing punctuation.
+
+    They are 0 and the number of characters for words of punctuation.
+    """
+
+    def length(texts: tf.Tensor) -> tf.Tensor:
+        return tf.strings.length(texts, unit="UTF8_CHAR")
+
+    size = length(words)
+    before = size - length(tf.strings.regex_replace(words, rf"\A[{PUNCTUATION}]+", ""))
+    after = length(tf.strings.regex_replace(words, rf"[{PUNCTUATION}]+\z", ""))
+    is_punctuation = after == 0
+    return size, tf.where(is_punctuation, 0, before), tf.where(is_punctuation, size, after)
 
 
 def words_around(

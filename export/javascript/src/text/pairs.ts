@@ -4,6 +4,7 @@ import { range } from "../errors.js";
 import { Merges, type PairFile } from "./merging.js";
 import { DIGIT, GPT_2, compiled, isolated } from "./patterns.js";
 import {
+  META_SPACE,
   VocabularyTokenizer,
   byteName,
   concatenated,
@@ -14,8 +15,6 @@ import {
   type Span,
   type Word,
 } from "./tokenizer.js";
-
-const META_SPACE = "\u2581";
 
 /** Base class of byte-pair encoding. */
 abstract class PairTokenizer extends VocabularyTokenizer {

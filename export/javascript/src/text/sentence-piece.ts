@@ -5,6 +5,7 @@ import { mergePairs } from "./merging.js";
 import { Normalizer, characterLength, longestSymbol } from "./normalizer.js";
 import { cleanedText, decodedPieces, normalizer, preTokenizer } from "./steps.js";
 import {
+  META_SPACE,
   Tokenizer,
   VocabularyTokenizer,
   byteName,
@@ -15,7 +16,6 @@ import {
 } from "./tokenizer.js";
 import { BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Unigram, type Piece } from "./unigram.js";
 
-const META_SPACE = "\u2581";
 const REPLACEMENT = "\ufffd";
 const UNKNOWN_SURFACE = " \u2047 ";
 // Fields of ModelProto, of SentencePiece and of TrainerSpec.

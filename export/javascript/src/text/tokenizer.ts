@@ -3,6 +3,11 @@
 /** Unicode's white space, as a class of a regular expression. */
 export const WHITE_SPACE = "[\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]";
 
+/** U+2581, which pieces of SentencePiece have for a space. */
+export const META_SPACE = "\u2581";
+const PUNCTUATION =
+  /[!-\/:-@\[-`{-~\u00a1-\u00a9\u00ab-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u060c\u061b\u061f\u0964\u0965\u2010-\u2027\u2030-\u205e\u20a0-\u20cf\u2190-\u2bff\u3001-\u3003\u3008-\u3020\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65]/u;
+
 /** The settings in a tokenizer's file. */
 export interface Settings {
   special_tokens: Partial<Record<"pad" | "unknown" | "start" | "end" | "mask", string>>;
@@ -90,15 +95,51 @@ export abstract class Tokenizer {
   /**
    * Return the words of a text, which have its ids.
    *
-   * Byte-level BPE and WordPiece have the words of their pre-tokenizer; white space delimits those of other tokenizers.
+   * Byte-level BPE and WordPiece have the words of their pre-tokenizer; white space delimits those of other tokenizers,
+   * whose pieces of punctuation are words of their own.
    */
   tokenizeWords(text: string): Word[] {
-    if (!this.cutWords) return this.tokenizeWhiteSpaceWords(text);
+    if (!this.cutWords) return this.tokenizeWhiteSpaceWords(text).flatMap((word) => this.aroundPunctuation(word, text));
     return this.wordsOf(text, this.tokensInText(false)).map(({ ids, start, end }) => {
       const word = text.slice(start, end);
       const trimmed = word.replace(LEADING_SPACE, "");
       const first = end - trimmed.length;
       return { ids, start: first, end: first + trimmed.replace(TRAILING, "").length };
+    });
+  }
+
+  /**
+   * Split a word of a text around its pieces of punctuation.
+   *
+   * If the pieces do not have the word's number of characters, as after normalisation, only the places of leading and
+   * trailing punctuation are known.
+   */
+  private aroundPunctuation(word: Word, text: string): Word[] {
+    const characters = Array.from(text.slice(word.start, word.end));
+    const isPunctuation = characters.map((character) => PUNCTUATION.test(character));
+    const ends = [0]; // of pieces, in characters
+    for (const id of word.ids) ends.push(ends.at(-1)! + Array.from(this.pieces[id].replaceAll(META_SPACE, "")).length);
+    const missing = characters.length - ends.at(-1)!;
+    let before = isPunctuation.indexOf(false);
+    let after = isPunctuation.lastIndexOf(false) + 1;
+    if (after === 0) [before, after] = [0, characters.length]; // the word is punctuation
+    const isApart = word.ids.map((_, place) => {
+      const [start, end] = [ends[place], ends[place + 1]];
+      if (missing !== 0) return end <= before || start + missing >= after;
+      return end > start && isPunctuation.slice(start, end).every(Boolean);
+    });
+    const firsts = [0];
+    const starts = [0];
+    for (let place = 1; place < word.ids.length; place += 1) {
+      if (ends[place] === 0 || !(isApart[place - 1] || isApart[place])) continue;
+      firsts.push(place);
+      starts.push(ends[place] + missing >= after ? ends[place] + missing : ends[place]);
+    }
+    firsts.push(word.ids.length);
+    starts.push(characters.length);
+    const places = starts.map((start) => word.start + characters.slice(0, start).join("").length);
+    return firsts.slice(1).map((next, part) => {
+      return { ids: word.ids.slice(firsts[part], next), start: places[part], end: places[part + 1] };
     });
   }
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer_serving.jobs import Steps
+from keras_transformer_serving.text.base import PUNCTUATION
 
 Score = Callable[[Sequence[str], str], Steps[tuple[np.ndarray, Sequence[int]]]]
 """The steps from R sources and a target to the log-probabilities (R, T) of the target's tokens for each source, −∞ for
@@ -18,17 +19,12 @@ a source without tokens, and the place in the target (T,) where each token ends.
 
 _MOST_OMITTED = 64  # parts of a source that are omitted, one after another
 _LEAST_DECREASE = 0.05  # of the log-probability of a word that depends on a part
-_PUNCTUATION = (
-    r"!-/:-@\[-`{-~\u00a1-\u00a9\u00ab-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u060c\u061b\u061f\u0964\u0965"
-    r"\u2010-\u2027\u2030-\u205e\u20a0-\u20cf\u2190-\u2bff\u3001-\u3003\u3008-\u3020\uff01-\uff0f\uff1a-\uff20"
-    r"\uff3b-\uff40\uff5b-\uff65"
-)
 # Of scripts without spaces, each character is a word, with its marks.
 _IDEOGRAPHS = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_LETTER = rf"[^\s{_PUNCTUATION}{_IDEOGRAPHS}]"
+_LETTER = rf"[^\s{PUNCTUATION}{_IDEOGRAPHS}]"
 # A word ends after the apostrophe of an elision (l'eau) and before a hyphen.
 _WORD = re.compile(
-    rf"[{_IDEOGRAPHS}][\u3099\u309a\ufe00-\ufe0f]*|{_LETTER}+(?:[.,]{_LETTER}+)*(?:['’](?={_LETTER}))?|[{_PUNCTUATION}]"
+    rf"[{_IDEOGRAPHS}][\u3099\u309a\ufe00-\ufe0f]*|{_LETTER}+(?:[.,]{_LETTER}+)*(?:['’](?={_LETTER}))?|[{PUNCTUATION}]"
 )
 
 

@@ -3,13 +3,20 @@
 import abc
 import dataclasses
 import functools
+import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 # Unicode's white space, as a class of a regular expression.
 WHITE_SPACE = "[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+# Punctuation and symbols, as the content of a class in regular expressions of Python and RE2.
+PUNCTUATION = (
+    "!-/:-@\\[-`{-~\u00a1-\u00a9\u00ab-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u060c\u061b\u061f\u0964\u0965"
+    "\u2010-\u2027\u2030-\u205e\u20a0-\u20cf\u2190-\u2bff\u3001-\u3003\u3008-\u3020\uff01-\uff0f\uff1a-\uff20"
+    "\uff3b-\uff40\uff5b-\uff65"
+)
 # Symbols that Unicode counts as letters: circled and squared ones.
 ALPHABETIC_SYMBOLS = (
     (0x24B6, 0x24E9),
@@ -80,6 +87,9 @@ class TokensInText:
 _LEADING = re.compile(f"{WHITE_SPACE}*")
 _TRAILING = re.compile(rf"{WHITE_SPACE}+\Z")
 _WHITE_SPACE_WORD = re.compile(r"\S+")
+_PUNCTUATION = re.compile(f"[{PUNCTUATION}]+")
+_TRAILING_PUNCTUATION = re.compile(rf"[{PUNCTUATION}]+\Z")
+_SPACE = "\u2581"
 
 
 def tokens_in_text(
@@ -230,12 +240,43 @@ class Tokenizer(abc.ABC):
         """Return the words of a text, which have its ids.
 
         Byte-level BPE and WordPiece have the words of their pre-tokenizer; those of other tokenizers are delimited by
-        white space and tokenised one by one.
+        white space and tokenised one by one, and pieces of punctuation are words of their own.
 
         Args:
             text: the text, without lone surrogates.
         """
-        return self.tokenize_white_space_words(text)
+        words = self.tokenize_white_space_words(text)
+        return [part for word in words for part in self._around_punctuation(word, text)]
+
+    def _around_punctuation(self, word: Word, text: str) -> Iterator[Word]:
+        """Split a word of a text around its pieces of punctuation.
+
+        If the pieces do not have the word's number of characters, as after normalisation, only the places of leading
+        and trailing punctuation are known.
+        """
+        written = text[word.start : word.end]
+        lengths = (len(self.pieces[id_].replace(_SPACE, "")) for id_ in word.ids)
+        ends = [*itertools.accumulate(lengths, initial=0)]
+        missing = len(written) - ends[-1]
+        leading = _PUNCTUATION.match(written)
+        before, after = leading.end() if leading else 0, len(_TRAILING_PUNCTUATION.sub("", written))
+        if after == 0:  # the word is punctuation
+            before, after = 0, len(written)
+
+        def is_apart(start: int, end: int) -> bool:
+            if missing:
+                return end <= before or start + missing >= after
+            return _PUNCTUATION.fullmatch(written, start, end) is not None
+
+        apart = [is_apart(*piece) for piece in itertools.pairwise(ends)]
+        firsts = [
+            place for place in range(1, len(apart)) if ends[place] and (apart[place - 1] or apart[place])
+        ]
+        starts = [ends[first] + (missing if ends[first] + missing >= after else 0) for first in firsts]
+        tokens = itertools.pairwise([0, *firsts, len(word.ids)])
+        places = itertools.pairwise([word.start, *(word.start + start for start in starts), word.end])
+        for (first, last), place in zip(tokens, places, strict=True):
+            yield Word(word.ids[first:last], *place)
 
     def tokenize_white_space_words(self, text: str) -> list[Word]:
         """Return the words of a text that white space delimits, tokenised one by one."""
