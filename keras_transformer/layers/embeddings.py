@@ -1,7 +1,9 @@
 """Token embeddings, and the output projection."""
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +13,8 @@ from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers.quantization import matrix_arguments
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive, check_positive_integer
+
+_MARKS_UNKNOWN_ROWS: contextvars.ContextVar[bool] = contextvars.ContextVar("unknown_rows", default=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -137,11 +141,31 @@ def take_rows(table: Tensor, indices: Tensor, training: bool | None = None) -> T
     On TensorFlow, the gradient of `ops.take` has a separate entry for every time that a row is read. Keras optimizers
     that square gradients, such as Adam, square each entry instead of their sum. `ops.reshape` sums them.
     """
-    return ops.take(ops.reshape(table, table.shape) if training else table, indices, axis=0)
+    rows = ops.take(ops.reshape(table, table.shape) if training else table, indices, axis=0)
+    return _marked(rows, indices, table.shape[0])
 
 
 def embed(layer: keras.layers.Embedding, ids: Tensor, training: bool | None = None) -> Tensor:
     """Return `layer(ids)` (…, D); in training, the gradient is dense, see `take_rows`."""
     if training and layer.quantization_mode is None:
         return ops.cast(take_rows(layer.embeddings, ids, training), layer.compute_dtype)
-    return layer(ids)
+    return _marked(layer(ids), ids, layer.input_dim)
+
+
+@contextlib.contextmanager
+def unknown_rows_marked() -> Iterator[None]:
+    """Return NaN for rows that a table does not have, of which JAX and XLA return others without an error."""
+    token = _MARKS_UNKNOWN_ROWS.set(True)
+    try:
+        yield
+    finally:
+        _MARKS_UNKNOWN_ROWS.reset(token)
+
+
+def _marked(rows: Tensor, indices: Tensor, size: int) -> Tensor:
+    """Replace rows (…, D) by NaN where their index is unknown, if that is marked."""
+    if not _MARKS_UNKNOWN_ROWS.get():
+        return rows
+    indices = ops.convert_to_tensor(indices)
+    is_known = ops.logical_and(indices >= 0, indices < size)
+    return ops.where(ops.expand_dims(is_known, -1), rows, ops.cast(float("nan"), rows.dtype))

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_transformer import memory, processes, relations, xla
 from keras_transformer.configuration import Configured
+from keras_transformer.layers.embeddings import unknown_rows_marked
 from keras_transformer.layers.masks import merge
 from keras_transformer.layers.positions.rotary_scaling import RotaryScaling
 from keras_transformer.models import jax_state
@@ -88,17 +89,22 @@ class Model(Configured, keras.Model):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model as a layer, with integers in place of the floats with which Keras builds enclosing models.
 
-        `fit`, `evaluate` and `predict` of an enclosing model do not check inputs, so that its graph does.
+        `fit`, `evaluate` and `predict` of an enclosing model do not check inputs, so that its graph does. Where it
+        cannot raise an error, on JAX and under XLA, ids outside the vocabulary give NaN.
         """
         specs = self.input_specs()
         # Keras has no public name of the outermost layer of a call, whose methods check inputs if it is one of ours.
-        is_checked = isinstance(self._get_call_context().entry_layer, Model)
+        outermost = self._get_call_context().entry_layer
+        is_checked = isinstance(outermost, Model)
+        # On JAX, an enclosing model is not known: its step calls its layers only.
+        is_enclosed = not is_checked or (outermost is self and keras.backend.backend() == "jax")
         try:
             if args:
                 args = (_prepared(args[0], specs, is_checked), *args[1:])
             elif "inputs" in kwargs:
                 kwargs["inputs"] = _prepared(kwargs["inputs"], specs, is_checked)
-            return super().__call__(*args, **kwargs)
+            with unknown_rows_marked() if is_enclosed else contextlib.nullcontext():
+                return super().__call__(*args, **kwargs)
         finally:
             self._maybe_reset_call_context()
 

@@ -166,8 +166,9 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
 def with_assertions(inputs: Any, specs: InputSpecs) -> Any:
     """Add assertions about lengths and integers to a graph of TensorFlow, where they are unknown before it runs.
 
-    They raise an `InvalidArgumentError` that names the input, except under XLA, which ignores them. On JAX lengths are
-    known, an id that is too large gives NaN, and a negative one counts from the end of the vocabulary.
+    They raise an `InvalidArgumentError` that names the input, except under XLA, which ignores them. There and on JAX,
+    where lengths are known, ids outside the vocabulary give NaN, see `layers.embeddings.unknown_rows_marked`; edges are
+    not checked.
 
     Args:
         inputs: the inputs of a call, a dictionary of tensors or one tensor.

@@ -110,6 +110,19 @@ def test_the_step_of_a_parent_checks_inputs(case):
             model.predict(invalid, verbose=0)
 
 
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of the pooler
+@pytest.mark.parametrize("parent", [Classifier, functional], ids=lambda parent: parent.__name__)
+def test_unknown_ids_give_nan_in_the_compiled_step_of_a_parent(parent):
+    """XLA and JAX raise no error for them."""
+    model, classes = parent(bert()), LABELS[:, 0]
+    model.compile("sgd", LOSS, jit_compile=True)
+    assert np.isfinite(model.predict(IDS, verbose=0)).all()
+    for unknown in (-3, 20):
+        ids = np.where(IDS == 5, unknown, IDS)
+        np.testing.assert_array_equal(np.isnan(model.predict(ids, verbose=0)), [[True] * 3, [False] * 3])
+    assert np.isnan(model.train_on_batch(ids, classes))
+
+
 @pytest.mark.parametrize("make", [models.GPT, models.Transformer], ids=lambda make: make.__name__)
 def test_a_saved_parent_keeps_the_weights_of_its_own_layers(make, tmp_path):
     """Keras builds a loaded model with float inputs; if that fails, its layers keep their new weights."""
