@@ -14,7 +14,7 @@ from keras_transformer.layers.quantization import matrix_arguments
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive, check_positive_integer
 
-_MARKS_UNKNOWN_ROWS: contextvars.ContextVar[bool] = contextvars.ContextVar("unknown_rows", default=False)
+_NAN_FOR_UNKNOWN_ROWS: contextvars.ContextVar[bool] = contextvars.ContextVar("unknown_rows", default=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -142,29 +142,29 @@ def take_rows(table: Tensor, indices: Tensor, training: bool | None = None) -> T
     that square gradients, such as Adam, square each entry instead of their sum. `ops.reshape` sums them.
     """
     rows = ops.take(ops.reshape(table, table.shape) if training else table, indices, axis=0)
-    return _marked(rows, indices, table.shape[0])
+    return _with_nan(rows, indices, table.shape[0])
 
 
 def embed(layer: keras.layers.Embedding, ids: Tensor, training: bool | None = None) -> Tensor:
     """Return `layer(ids)` (…, D); in training, the gradient is dense, see `take_rows`."""
     if training and layer.quantization_mode is None:
         return ops.cast(take_rows(layer.embeddings, ids, training), layer.compute_dtype)
-    return _marked(layer(ids), ids, layer.input_dim)
+    return _with_nan(layer(ids), ids, layer.input_dim)
 
 
 @contextlib.contextmanager
-def unknown_rows_marked() -> Iterator[None]:
+def nan_for_unknown_rows() -> Iterator[None]:
     """Return NaN for rows that a table does not have, of which JAX and XLA return others without an error."""
-    token = _MARKS_UNKNOWN_ROWS.set(True)
+    token = _NAN_FOR_UNKNOWN_ROWS.set(True)
     try:
         yield
     finally:
-        _MARKS_UNKNOWN_ROWS.reset(token)
+        _NAN_FOR_UNKNOWN_ROWS.reset(token)
 
 
-def _marked(rows: Tensor, indices: Tensor, size: int) -> Tensor:
-    """Replace rows (…, D) by NaN where their index is unknown, if that is marked."""
-    if not _MARKS_UNKNOWN_ROWS.get():
+def _with_nan(rows: Tensor, indices: Tensor, size: int) -> Tensor:
+    """Replace rows (…, D) by NaN where their index is unknown, inside `nan_for_unknown_rows`."""
+    if not _NAN_FOR_UNKNOWN_ROWS.get():
         return rows
     indices = ops.convert_to_tensor(indices)
     is_known = ops.logical_and(indices >= 0, indices < size)

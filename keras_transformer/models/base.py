@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer import memory, processes, relations, xla
 from keras_transformer.configuration import Configured
-from keras_transformer.layers.embeddings import unknown_rows_marked
+from keras_transformer.layers.embeddings import nan_for_unknown_rows
 from keras_transformer.layers.masks import merge
 from keras_transformer.layers.positions.rotary_scaling import RotaryScaling
 from keras_transformer.models import jax_state
@@ -24,7 +24,7 @@ from keras_transformer.models.input_checks import (
     with_assertions,
     with_integers,
 )
-from keras_transformer.models.loss_checks import check_class_weight, check_losses
+from keras_transformer.models.loss_checks import check_class_weight, check_losses, expanded_weights
 from keras_transformer.models.strategies import check_strategy
 from keras_transformer.processes import check_agreement
 from keras_transformer.typing import Tensor
@@ -103,7 +103,7 @@ class Model(Configured, keras.Model):
                 args = (_prepared(args[0], specs, is_checked), *args[1:])
             elif "inputs" in kwargs:
                 kwargs["inputs"] = _prepared(kwargs["inputs"], specs, is_checked)
-            with unknown_rows_marked() if is_enclosed else contextlib.nullcontext():
+            with nan_for_unknown_rows() if is_enclosed else contextlib.nullcontext():
                 return super().__call__(*args, **kwargs)
         finally:
             self._maybe_reset_call_context()
@@ -194,6 +194,22 @@ class Model(Configured, keras.Model):
         """Predict as `keras.Model.predict_on_batch`, with a check of ids unless `check_inputs` is False."""
         with _checked_batch(self, x, None, check_inputs):
             return super().predict_on_batch(x)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the loss as `keras.Model.compute_loss`; weights of rows are those of all their tokens."""
+        return super().compute_loss(x, y, y_pred, expanded_weights(sample_weight, y_pred), *args, **kwargs)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        """Return the metrics as `keras.Model.compute_metrics`, with weights as in `compute_loss`."""
+        return super().compute_metrics(x, y, y_pred, expanded_weights(sample_weight, y_pred))
 
     def _make_function(self, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the function of a step of `fit`, `evaluate` or `predict`, whose state is kept on JAX."""

@@ -1,8 +1,9 @@
-"""Checks of the losses and class weights of `fit`, with which training would silently learn something else."""
+"""The losses and weights of `fit`, with which Keras would silently train something else."""
 
 from typing import Any
 
 import keras
+from keras import ops
 
 _FROM_LOGITS = (
     keras.losses.BinaryCrossentropy,
@@ -62,3 +63,33 @@ def check_class_weight(model: Any, class_weight: Any) -> None:
             f"{type(model).__name__} with outputs of shape {shapes}"
             + (f" and {problem_type=}" if one_class else "")
         )
+
+
+def expanded_weights(sample_weight: Any, outputs: Any) -> Any:
+    """Return weights of rows (B,) as (B, 1, …), with as many axes as the losses of the outputs.
+
+    Keras multiplies losses (B, T) by weights (B,) along T.
+
+    Args:
+        sample_weight: the weights, a tensor or a structure of them; None for no weights.
+        outputs: the model's outputs. The weights are for all of them, or have their structure.
+    """
+    if sample_weight is None:
+        return None
+    if not keras.tree.is_nested(sample_weight):
+        return keras.tree.map_structure(lambda output: _expanded(sample_weight, output), outputs)
+    try:
+        keras.tree.assert_same_structure(sample_weight, outputs)
+    except ValueError:
+        return sample_weight
+    return keras.tree.map_structure(_expanded, sample_weight, outputs)
+
+
+def _expanded(weights: Any, output: Any) -> Any:
+    num_axes = len(output.shape) - 1  # of the losses
+    if weights is None or num_axes < 2:
+        return weights
+    is_unknown = getattr(weights.shape, "rank", 0) is None  # after calls with both (B,) and (B, T)
+    if not is_unknown and len(weights.shape) != 1:
+        return weights
+    return ops.reshape(weights, (ops.shape(output)[0], -1, *[1] * (num_axes - 2)))

@@ -404,6 +404,27 @@ def test_class_weights_need_a_class_for_each_row():
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
+def test_weights_of_rows_apply_to_all_their_tokens():
+    """Keras multiplies the losses of tokens (B, T) by weights (B,) along T, in silence where B = T."""
+    ids, labels = IDS[:2, :2], LABELS[:2, :2]
+    weights = np.array([0.25, 1.75], "float32")
+    model = models.GPT(V, 1, 1, 4, max_length=8, dropout=0.0)
+    for length in (2, 1):
+        model.compile(
+            "sgd", SPARSE, weighted_metrics=[keras.metrics.SparseCategoricalCrossentropy(from_logits=True)]
+        )
+        inputs = ids[:, :length], labels[:, :length]
+        expected = model.test_on_batch(*inputs, np.repeat(weights, length).reshape(2, length))
+        np.testing.assert_allclose(model.test_on_batch(*inputs, weights), expected, rtol=1e-6)
+    classifier = models.GPTClassifier(model, 3, dropout=0.0)
+    classifier.compile("sgd", {"classes": SPARSE, "tokens": SPARSE})
+    targets = {"classes": CLASSES[:2], "tokens": labels}
+    each = {"classes": weights, "tokens": np.repeat(weights, 2).reshape(2, 2)}
+    expected = classifier.test_on_batch(ids, targets, each)
+    for given in (weights, {"classes": weights, "tokens": weights}):
+        np.testing.assert_allclose(classifier.test_on_batch(ids, targets, given), expected, rtol=1e-6)
+
+
 NODES = np.ones((1, 4, 5), "float32")
 GRAPH = {"nodes": NODES, "edges": np.array([[[0, 1], [1, 2], [-1, -1]]], "int32")}
 RETRACED = {
