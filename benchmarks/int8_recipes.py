@@ -160,11 +160,12 @@ def blockwise(graph: Any) -> Any:
 def embedding(bundle: Any, content: bytes) -> Any:
     """Return the exported pipeline with another graph."""
     import keras_transformer_serving as serving
+    from keras_transformer_serving.forward import ForwardGraph
     from keras_transformer_serving.parity import exported_tokenizer
-    from keras_transformer_serving.pipelines import forward_pipeline
+    from keras_transformer_serving.pipelines import pipeline_of
 
     sessions = serving.Sessions(lambda _: content, threads=1)
-    return forward_pipeline(sessions, bundle.config, exported_tokenizer(bundle))
+    return pipeline_of(ForwardGraph(sessions), bundle.config, exported_tokenizer(bundle))
 
 
 def processor_time(function: Callable[[], Any]) -> float:

@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -24,13 +25,13 @@ from keras_transformer_cli.output import (
     warnings_on_stderr,
 )
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.arguments import check, check_positive_integer, renamed
+from keras_transformer_options.arguments import check, check_one_of, check_positive_integer, renamed
 from keras_transformer_options.base import TableOptions, column
 from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
 from keras_transformer_options.metrics import METRICS
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
-_TRANSFORMERS = "transformers"
+_FORMATS, _TRANSFORMERS = ("saved_model", "onnx"), "transformers"
 _DISTRIBUTION = "keras-transformer-core"
 _MOST_CHARACTERS = 200  # of an error of a library
 _FILES = (*training.FILE_FORMAT, "on_error")  # options of the files of `evaluate`
@@ -215,33 +216,39 @@ def _export(options: argparse.Namespace) -> None:
             f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only "
             "a version, or choose a different folder"
         )
-    formats, precisions = set(options.formats or ("saved_model", "onnx")), conversion.precisions_of(options)
-    if precisions and "onnx" not in formats:
+    targets, precisions = tuple(dict.fromkeys(options.formats or _FORMATS)), conversion.precisions_of(options)
+    for name in targets:
+        check_one_of((*_FORMATS, *_other_formats()), formats=name)
+    if precisions and "onnx" not in targets:
         raise ValueError(
             "`--precisions` requires the format onnx. "
-            f"Received: --precisions {' '.join(precisions)}, --formats {' '.join(formats)}"
+            f"Received: --precisions {' '.join(precisions)}, --formats {' '.join(targets)}"
         )
-    parts = [bundle.ONNX] if "onnx" in formats else []
-    if "saved_model" in formats:
+    parts = [name for name in targets if name != "saved_model"]
+    if "saved_model" in targets:
         name = checked_model_name(options.folder, options.name, options.version)
-        parts.append(bundle.new_version(options.folder, name, options.version))
+        parts.insert(0, bundle.new_version(options.folder, name, options.version))
     bundle.check_free(options.folder, parts)
     load_libraries()
     from keras_transformer import export, pipelines
 
     pipeline = pipelines.load(options.path)
-    arguments: dict[str, Any] = {"signature_key": key}
-    if "onnx" in formats:
-        arguments["precisions"] = precisions
-    if "saved_model" in formats:
-        arguments |= {"name": options.name, "version": options.version}
+    arguments: dict[str, Any] = {
+        "targets": targets,
+        "precisions": precisions,
+        "name": options.name,
+        "version": options.version,
+    }
     if options.vocabulary_shortlist:
         texts = pathlib.Path(options.vocabulary_shortlist)
         arguments["vocabulary_shortlist"] = export.vocabulary_shortlist(pipeline, texts)
-    write = export.bundle if len(formats) == 2 else getattr(export, *formats)
-    if write is not export.saved_model:
-        arguments["say"] = note
-    say(str(write(pipeline, options.folder, **arguments)))
+    written = export.bundle(pipeline, options.folder, signature_key=key, say=note, **arguments)
+    say(str(written if len(parts) > 1 else written / parts[0]))
+
+
+def _other_formats() -> list[str]:
+    """Return the names of the targets that other packages add, without importing them."""
+    return sorted(importlib.metadata.entry_points(group="keras_transformer.targets").names)
 
 
 def _export_to_transformers(options: argparse.Namespace) -> None:
@@ -364,8 +371,9 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     export.add_argument(
         "--formats",
         nargs="+",
-        choices=["saved_model", "onnx", _TRANSFORMERS],
-        help=f"default: saved_model and onnx; {_TRANSFORMERS} alone writes a folder of `transformers`",
+        metavar="FORMAT",
+        help=f"default: {' and '.join(_FORMATS)}; {_TRANSFORMERS} alone writes a folder of `transformers`; "
+        "packages can add others",
     )
     export.add_argument(
         "--tokenizer",

@@ -112,6 +112,7 @@ def _precisions(text: str) -> list[str]:
 
 def _convert(options: argparse.Namespace) -> None:
     from keras_transformer_serving import bundle, graph_files
+    from keras_transformer_serving.part_files import PartFiles
 
     folder = pathlib.Path(options.output)
     folders.check_published("source", options.source)
@@ -133,7 +134,8 @@ def _convert(options: argparse.Namespace) -> None:
         note(_description(pipeline))
         export.bundle(pipeline, folder, precisions=precisions_of(options), say=note)
     if options.instructions:
-        precisions = ["float32", *graph_files.converted_precisions(bundle.Bundle(folder))]
+        graphs = PartFiles.of_bundle(bundle.Bundle(folder), bundle.ONNX)
+        precisions = ["float32", *graph_files.converted_precisions(graphs.names)]
         say(
             f"Wrote {folder}: a SavedModel, and ONNX graphs in {', '.join(precisions)}, compared with the model"
         )

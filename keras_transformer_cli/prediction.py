@@ -372,13 +372,13 @@ class _SavedModelTexts:
 
 
 def generating_export(export: Any) -> Callable[..., list[str]]:
-    """Return the ONNX graphs of a generating export, or without them its newest SavedModel, as a function."""
+    """Return the part of a generating export that runs without TensorFlow, or its newest SavedModel, as a function."""
     import keras_transformer_serving as serving
 
     folder, config = export.folder, export.config
     parts = [part for part in export.parity if (folder / part).is_dir()]
-    versions = [folder / part for part in parts if part != serving.bundle.ONNX]
-    if not versions or (serving.bundle.ONNX in parts and serving.reads_text(config)):
+    versions = [folder / part for part in parts if serving.ServedTarget.of(part) is None]
+    if not versions or (len(versions) < len(parts) and serving.reads_text(config)):
         generate: Callable[..., list[str]] = serving.load(folder)
         return generate
     load_libraries()

@@ -23,6 +23,7 @@ from keras_transformer_serving.bundle import MANIFEST, ONNX
 from keras_transformer_serving.external_data import file_name
 from keras_transformer_serving.files import new_folder, write_bytes
 from keras_transformer_serving.graph_files import graph_reader
+from keras_transformer_serving.part_files import PartFiles
 from keras_transformer_serving.triton import (
     CONFIG,
     MAX_BATCH_SIZE,
@@ -112,7 +113,7 @@ def _text_model(export: Bundle, precision: str, max_batch_size: int) -> tuple[di
 
 def _graph(export: Bundle, precision: str) -> tuple[list[pathlib.Path], dict[str, Any]]:
     """Return the verified files of the graph to serve, and its inputs, outputs and defaults."""
-    read = graph_reader(export, precision)
+    read = graph_reader(PartFiles.of_bundle(export, ONNX), precision)
     signatures = export.parity.get(ONNX, {}).get("signatures", {})
     file = served_graph(export.config, signatures, precision)
     graph = export.folder / ONNX / file

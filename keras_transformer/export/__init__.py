@@ -4,12 +4,14 @@ from keras_transformer.export.keras_models import onnx_model as onnx_model
 from keras_transformer.export.keras_models import saved_model_of as saved_model_of
 from keras_transformer.export.parity.comparison import verify as verify
 from keras_transformer.export.shortlist import vocabulary_shortlist as vocabulary_shortlist
+from keras_transformer.export.targets import ExportTarget as ExportTarget
 from keras_transformer.export.to_bundle import bundle as bundle
-from keras_transformer.export.to_onnx.conversion import onnx as onnx
+from keras_transformer.export.to_onnx.target import onnx as onnx
 from keras_transformer.export.to_saved_model import saved_model as saved_model
 from keras_transformer_serving import ParityError as ParityError
 
 __all__ = [
+    "ExportTarget",
     "ParityError",
     "bundle",
     "onnx",

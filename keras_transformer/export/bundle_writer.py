@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.export import model_card, serving_files
-from keras_transformer.export.signatures import signatures_of
+from keras_transformer.export import model_card
+from keras_transformer.export.targets import ExportTarget, targets_of
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.generation import VocabularyShortlist
 from keras_transformer.pipelines.base import Pipeline
@@ -60,8 +60,8 @@ def new_parts(
     def write_derived(new: pathlib.Path, reports: dict[str, Any]) -> None:
         for part, report in reports.items():
             if (new / part).exists():
-                report["signatures"] = signatures_of(new / part)
-        serving_files.write(new, config, reports)
+                report["signatures"] = ExportTarget.of(part).signatures(new / part)
+        write_serving_files(new, config, reports)
         card = model_card.model_card(folder.absolute().name, pipeline, reports)
         files.write_bytes(new / bundle.CARD, card.encode())
 
@@ -70,6 +70,20 @@ def new_parts(
     return bundle.new_parts(
         folder, parts, config, versions, write_shared, signature_key, write_derived, source
     )
+
+
+def write_serving_files(folder: pathlib.Path, config: dict[str, Any], reports: dict[str, Any]) -> None:
+    """Write the folder `serving/` of an export: configurations of servers, and sample requests.
+
+    Args:
+        folder: the folder to write into.
+        config: the settings of the export.
+        reports: the content of `parity.json`.
+    """
+    for target in targets_of(reports):
+        for name, content in target.serving_files(config, reports):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
 
 
 @contextlib.contextmanager

@@ -1,27 +1,13 @@
 """The model card of an export: its README.md."""
 
 import json
-import pathlib
-import re
-import shlex
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
-import keras_transformer_serving as serving
-from keras_transformer.export.serving_files import (
-    TENSORFLOW_SERVING,
-    TRITON,
-    latest_versions,
-    request_file,
-    rest_request,
-)
+from keras_transformer.export import card
 from keras_transformer.export.signatures import MOST_CHARACTERS
+from keras_transformer.export.targets import targets_of
 from keras_transformer.interop.source import Source
-from keras_transformer.pipelines.base import DEFAULT
-from keras_transformer_serving import triton
-from keras_transformer_serving.bundle import ONNX
-from keras_transformer_serving.graphs import MODEL
 from keras_transformer_serving.pipelines import languages
 
 _NOT_SETTINGS = ("pipeline", "tokenizer_sha256", "empty_ids")
@@ -38,8 +24,6 @@ _LICENSES = {
     "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "agpl-3.0", "lgpl-3.0", "mpl-2.0", "unlicense",
     "openrail", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "llama3", "gemma",
 }  # fmt: skip
-_SERVED = (DEFAULT, "generate")
-_CONFIGURATION = "/etc/tensorflow_serving"  # in the container
 
 
 def model_card(name: str, pipeline: Any, reports: Mapping[str, Any]) -> str:
@@ -55,9 +39,7 @@ def model_card(name: str, pipeline: Any, reports: Mapping[str, Any]) -> str:
             *_front_matter(name, pipeline, reports),
             *_head(name, pipeline),
             *_examples(reports),
-            *_onnx(pipeline, reports),
-            *_saved_models(reports),
-            *_triton(name, pipeline, reports),
+            *(line for target in targets_of(reports) for line in target.card(name, pipeline, reports)),
             *_limits(pipeline, reports),
             *_license(pipeline.source),
             *_settings(pipeline),
@@ -81,7 +63,8 @@ def _front_matter(name: str, pipeline: Any, reports: Mapping[str, Any]) -> Itera
             yield f"license_name: {json.dumps(source.license)}"
     if source is not None and source.commit is not None:
         yield f"base_model: {json.dumps(source.name)}"
-    yield f"tags: [{', '.join(['keras', *(['onnx'] if ONNX in reports else [])])}]\n---\n"
+    tags = [tag for target in targets_of(reports) for tag in target.tags]
+    yield f"tags: [{', '.join(['keras', *tags])}]\n---\n"
 
 
 def _head(name: str, pipeline: Any) -> Iterator[str]:
@@ -126,29 +109,14 @@ def _examples(reports: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of a few texts and the outputs of the model."""
     rows = [
         (text, answer)
-        for text, answer in _outputs(reports).items()
+        for text, answer in card.outputs(reports).items()
         if any(map(str.isalpha, text)) and len(f"{text}{answer}") <= MOST_CHARACTERS
     ]
     if rows:
         yield "## Examples\n\n| input | output |\n|---|---|"
         for text, answer in rows[:_MOST_EXAMPLES]:
-            yield f"| {_cell(text)} | {_cell(answer)} |"
+            yield f"| {card.cell(text)} | {card.cell(answer)} |"
         yield "\nThese outputs were compared with the model at export. They are no measure of quality.\n"
-
-
-def _outputs(reports: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs that the parity check has stored, by text."""
-    for report in reports.values():
-        examples = report.get("examples", {})
-        if examples and all(isinstance(text, str) for text in examples["texts"]):
-            return dict(zip(examples["texts"], examples["answers"], strict=True))
-    return {}
-
-
-def _cell(value: Any) -> str:
-    """Return a string, or the JSON of another value, in a cell of a Markdown table."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.split()))
 
 
 def _limits(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
@@ -216,112 +184,6 @@ def _code(text: str) -> str:
     return f"`{text.replace('`', '')[:MOST_CHARACTERS]}`"
 
 
-def _saved_models(reports: Mapping[str, Any]) -> Iterator[str]:
-    latest = latest_versions(reports)
-    if not latest:
-        return
-    yield "## TensorFlow Serving\n"
-    yield "In this folder:\n\n```sh"
-    yield "docker run --rm -p 8500:8500 -p 8501:8501 \\"
-    yield f'  -v "$PWD/saved_model:/models" -v "$PWD/{TENSORFLOW_SERVING}:{_CONFIGURATION}" \\'
-    yield f"  tensorflow/serving --model_config_file={_CONFIGURATION}/models.config --enable_batching=true \\"
-    yield f"  --batching_parameters_file={_CONFIGURATION}/batching_parameters.txt \\"
-    yield f"  --monitoring_config_file={_CONFIGURATION}/monitoring.config"
-    yield "```\n"
-    for model, part in latest.items():
-        specs = reports[part].get("signatures", {})
-        yield f"### saved_model/{model}\n"
-        yield from _table("signature", specs)
-        if any("error" in tensors["outputs"] for tensors in specs.values()):
-            yield (
-                '`error` is the reason why a row is invalid, or "". The other outputs of an invalid row are empty,\n'
-                "and the other rows are answered.\n"
-            )
-        yield "```sh"
-        for signature in _SERVED:
-            if signature in specs:
-                yield _curl(model, signature, specs[signature])
-        yield "```\n"
-        yield from _request(specs.get(DEFAULT, {}), _outputs(reports))
-        if any("example" in tensors for tensors in specs.values()):
-            folder = pathlib.PurePosixPath(request_file(model, DEFAULT)).parent
-            yield f"`{folder}/` has more requests: over REST, and over gRPC as `PredictRequest` in JSON.\n"
-
-
-def _request(tensors: Mapping[str, Any], outputs: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the body of the first request, and the response if it is known."""
-    if example := tensors.get("example"):
-        body = json.dumps(rest_request(DEFAULT, example), ensure_ascii=False)
-        yield f"The body of the first request is:\n\n```json\n{body}\n```\n"
-        if (
-            example.keys() == {"text"}
-            and tensors["outputs"].keys() == {"text", "error"}
-            and example["text"] in outputs
-        ):
-            answer = {"text": outputs[example["text"]], "error": ""}
-            response = json.dumps({"predictions": [answer]}, ensure_ascii=False)
-            yield f"The response is:\n\n```json\n{response}\n```\n"
-
-
-def _curl(model: str, signature: str, tensors: Mapping[str, Any]) -> str:
-    """Return a command that sends one row to the REST API."""
-    url = f"http://localhost:8501/v1/models/{model}:predict"
-    if "example" in tensors:
-        return f"curl -d @{request_file(model, signature)} {url}"
-    shapes = {key: [size or 1 for size in shape[1:]] for key, (_, shape) in tensors["inputs"].items()}
-    row = "{" + ", ".join(f'"{key}": {_zeros(shape)}' for key, shape in shapes.items()) + "}"
-    name = "" if signature == DEFAULT else f'"signature_name": "{signature}", '
-    body = f'{{{name}"instances": [{row}]}}'
-    return f"python -c {shlex.quote(f'import json; print(json.dumps({body}))')} | curl -d @- {url}"
-
-
-def _zeros(shape: list[int]) -> str:
-    """Return a Python expression of nested lists of zeros."""
-    return f"[{_zeros(shape[1:])}] * {shape[0]}" if shape else "0"
-
-
-def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
-    if ONNX not in reports:
-        return
-    specs, config = reports[ONNX].get("signatures", {}), pipeline.export_config()
-    yield "## Python, with ONNX Runtime\n"
-    texts = serving.reads_text(config)
-    extras = "cpu,tokenizers" if texts else "cpu"
-    yield f"In this folder, with `pip install 'keras-transformer-serving[{extras}]'` and no TensorFlow:\n\n```python"
-    numpy = "" if texts or pipeline.generates else "import numpy\n"
-    yield f'{numpy}import keras_transformer_serving as serving\n\nmodel = serving.load(".")'
-    if pipeline.generates:
-        example = json.dumps(reports[ONNX]["examples"]["texts"][:1], ensure_ascii=False)
-        output = json.dumps(reports[ONNX]["examples"]["answers"][:1], ensure_ascii=False)
-        yield f"model({example})  # {output}" if texts else f'model.generate({example})["ids"]'
-    elif texts:
-        inputs = pipeline.example_inputs()[DEFAULT][0].values()
-        yield f"model({', '.join(json.dumps([str(column[0])], ensure_ascii=False) for column in inputs)})"
-    else:
-        inputs = next(graph["inputs"] for name, graph in specs.items() if name.endswith(MODEL)).items()
-        required = {tensor.name for tensor in pipeline.graph_inputs(config) if tensor.required}
-        yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key in required)})"
-    yield f"```\n\nThe graphs in `{ONNX}/` take ids or arrays. Other programs can run them:\n"
-    yield from _table("graph", specs)
-
-
-def _triton(name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
-    if not (graphs := reports.get(ONNX, {}).get("signatures")):
-        return
-    graph = f"{ONNX}/{triton.served_graph(pipeline.export_config(), graphs)}"
-    model = shlex.quote(f"../model_repository/{name}")  # outside the export, whose files are verified
-    yield f"## Triton: {TRITON}\n"
-    yield "A model for a model repository of NVIDIA Triton Inference Server; it takes arrays. In this folder:\n\n```sh"
-    yield f'model={model}\nmkdir -p "$model/1"\ncp -r {TRITON}/. "$model"\ncp {graph}* "$model/1"'
-    yield "```\n"
-
-
-def _array(name: str, dtype: str, shape: list[Any]) -> str:
-    """Return a Python expression of an array with one row."""
-    sizes = tuple(size if isinstance(size, int) else 1 for size in shape)
-    return f'numpy.{"ones" if name == "input_ids" else "zeros"}({sizes}, "{dtype}")'
-
-
 def _parity(reports: Mapping[str, Any]) -> Iterator[str]:
     yield "## Comparison with the model\n"
     yield "The outputs were compared with the pipeline's at export. `keras-transformer verify .` compares again."
@@ -343,7 +205,7 @@ def _parity(reports: Mapping[str, Any]) -> Iterator[str]:
             )
             yield f"| {part} | {precision} | {shown} |"
         for precision, reason in report.get("left_out", {}).items():
-            yield f"| {part} | {precision} | left out: {_cell(reason)} |"
+            yield f"| {part} | {precision} | left out: {card.cell(reason)} |"
         if "vocabulary_shortlist" in report:
             figures = report["vocabulary_shortlist"]
             same = f"{figures['identical']} of {figures['outputs']} outputs"
@@ -353,25 +215,3 @@ def _parity(reports: Mapping[str, Any]) -> Iterator[str]:
 
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
-
-
-def _table(head: str, specs: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of signatures or graphs, their inputs and outputs."""
-    yield f"| {head} | inputs | outputs |\n|---|---|---|"
-    for name, tensors in specs.items():
-        inputs = _tensors(tensors["inputs"], tensors["defaults"])
-        yield f"| `{name}` | {inputs} | {_tensors(tensors['outputs'])} |"
-    yield "\nSizes with a name, or ?, are dynamic. `{i}` is the index of a layer. Inputs with a value are optional.\n"
-
-
-def _tensors(specs: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return names, types, shapes and defaults, with one entry for all layers."""
-    by_name = {re.sub(r"\.\d+\.", ".{i}.", name): spec for name, spec in specs.items()}
-    return ", ".join(
-        f"`{name}` {dtype} ({_sizes(shape)})" + (f" = {defaults[name]}" if name in defaults else "")
-        for name, (dtype, shape) in by_name.items()
-    )
-
-
-def _sizes(shape: list[Any]) -> str:
-    return ", ".join("?" if size is None else str(size) for size in shape)

@@ -17,20 +17,16 @@ MOST_CHARACTERS = 500
 """The length of an example as JSON up to which it is stored."""
 
 
-def signatures_of(path: pathlib.Path) -> dict[str, Any]:
-    """Return the signatures of a part of an export, for `parity.json`.
+def of_saved_model(path: pathlib.Path) -> dict[str, Any]:
+    """Return the signatures of a SavedModel, for `parity.json`.
 
     Args:
-        path: the folder of a SavedModel, or of ONNX graphs.
+        path: the folder of the SavedModel.
 
     Returns:
-        By signature or graph: "inputs" and "outputs", each a type and a shape by name, and the "defaults" of optional
-        inputs. Signatures of a SavedModel also have an "example", one row of inputs, if it is short.
+        By signature "inputs" and "outputs", each a type and a shape by name, the "defaults" of optional inputs and, if
+        it is short, an "example", one row of inputs.
     """
-    return _of_saved_model(path) if (path / "saved_model.pb").exists() else _of_graphs(path)
-
-
-def _of_saved_model(path: pathlib.Path) -> dict[str, Any]:
     saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
 
     def specs(tensors: Any) -> dict[str, list[Any]]:  # "error" last
@@ -97,7 +93,15 @@ def _without_weights(file: pathlib.Path) -> Any:
     return graph
 
 
-def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
+def of_graphs(path: pathlib.Path) -> dict[str, Any]:
+    """Return the tensors of ONNX graphs, for `parity.json`.
+
+    Args:
+        path: the folder of the graphs.
+
+    Returns:
+        By graph "inputs" and "outputs", each a type and a shape by name, and the "defaults" of optional inputs.
+    """
     import onnx
 
     def specs(values: Any) -> dict[str, list[Any]]:

@@ -1,19 +1,18 @@
-"""Export of pipelines as SavedModel and ONNX graphs in one step."""
+"""Export of pipelines by several targets in one step."""
 
 import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer.export import to_saved_model
-from keras_transformer.export.bundle_writer import new_parts, with_shortlist
-from keras_transformer.export.parity import comparison
+from keras_transformer.export.targets import ExportTarget
 from keras_transformer.export.tensorflow_process import on_tensorflow
-from keras_transformer.export.to_onnx import conversion, text_graphs
-from keras_transformer_options.files import checked_model_name
+from keras_transformer.export.to_onnx.target import Onnx as Onnx  # registered by its name, as is SavedModel
+from keras_transformer.export.to_saved_model import SavedModel as SavedModel
+from keras_transformer.export.writing import write_parts
 from keras_transformer_serving import files
-from keras_transformer_serving.bundle import ONNX, new_version
-from keras_transformer_serving.graph_files import CONVERTED, FLOAT32
+
+_DEFAULTS = {"name": None, "version": 1, "precisions": None, "text_graph": False}
 
 
 @on_tensorflow
@@ -21,6 +20,7 @@ def bundle(
     pipeline: Any,
     folder: str | os.PathLike[str],
     *,
+    targets: Sequence[str | ExportTarget] = ("saved_model", "onnx"),
     precisions: Sequence[str] | None = None,
     name: str | None = None,
     version: int = 1,
@@ -30,18 +30,19 @@ def bundle(
     signature_key: bytes | None = None,
     say: Callable[[str], None] = print,
 ) -> pathlib.Path:
-    """Export a pipeline as SavedModel and as ONNX graphs, and verify their outputs.
+    """Export a pipeline by several targets, by default as SavedModel and as ONNX graphs, and verify their outputs.
 
-    The export is committed when both are complete and verified; an error or an interruption leaves `folder` unchanged.
+    The export is committed when all are complete and verified; an error or an interruption leaves `folder` unchanged.
 
     Args:
         pipeline: a pipeline of `pipelines`.
         folder: the export's folder.
+        targets: what to write: "saved_model", "onnx", or other names of `ExportTarget`s, or such objects.
         precisions: the precisions of the ONNX graphs; see `onnx`. By default float32, and those of float16 and int8
             that are close enough to the pipeline.
         name: the model's name in TensorFlow Serving, by default the folder's name.
         version: the model's version in TensorFlow Serving, a positive integer.
-        texts: texts to compare the pipeline and both exports on; see `saved_model`.
+        texts: texts to compare the pipeline and its export on; see `saved_model`.
         text_graph: whether to write an ONNX graph from strings to strings, too; see `onnx`.
         vocabulary_shortlist: the ids of the tokens that the export generates, such as those of texts in the target
             language, with the model's `end_id`; its graphs compute the logits of no others. By default all. The report
@@ -54,7 +55,7 @@ def bundle(
 
     Raises:
         BlockingIOError: if another export writes to `folder`.
-        FileExistsError: if the version or `folder/onnx` exists already.
+        FileExistsError: if the version or the folder of another target exists already.
         ParityError: if an output differs; in a precision that `precisions` names, if outputs differ too much.
         ValueError: if an argument is invalid, or ONNX does not support an operation of the model.
 
@@ -65,15 +66,21 @@ def bundle(
         PosixPath('export/es-en')
     """
     folder = files.as_folder(folder)
-    pipeline = with_shortlist(pipeline, vocabulary_shortlist)
-    conversion.check(pipeline, precisions)
-    if text_graph:
-        text_graphs.check(pipeline)
-    part = new_version(folder, checked_model_name(folder, name, version), version)
-    compare = comparison.WithPipeline(pipeline, texts)
-    with new_parts(pipeline, folder, [part, ONNX], signature_key) as written:
-        say(f"[1/2] {part}")
-        to_saved_model.write(pipeline, part, *written[part], compare)
-        say(f"[2/2] {ONNX}: {', '.join(precisions or (FLOAT32, *CONVERTED))}")
-        conversion.write(pipeline, precisions, *written[ONNX], compare, say, text_graph)
+    given = {
+        "saved_model": {"name": name, "version": version},
+        "onnx": {"precisions": precisions, "text_graph": text_graph},
+    }
+    for target, options in given.items():
+        for option, value in options.items():
+            if target not in targets and value != _DEFAULTS[option]:
+                raise ValueError(
+                    f"`{option}` needs the target {target!r}. Received: {option}={value!r}, targets={targets!r}"
+                )
+    chosen = [
+        ExportTarget.of(target)(**given.get(target, {})) if isinstance(target, str) else target
+        for target in targets
+    ]
+    if not chosen or not all(isinstance(target, ExportTarget) for target in chosen):
+        raise ValueError(f"`targets` must be names, or `ExportTarget`s. Received: targets={targets!r}")
+    write_parts(pipeline, folder, chosen, texts, vocabulary_shortlist, signature_key, say)
     return folder

@@ -4,22 +4,93 @@ import inspect
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import new_parts, with_shortlist, without_tensorflow_warnings
-from keras_transformer.export.parity import comparison
+from keras_transformer.export import signatures
+from keras_transformer.export.bundle_writer import check_pipeline, without_tensorflow_warnings
+from keras_transformer.export.parity import generation, outputs
+from keras_transformer.export.parity.comparison import WithPipeline
+from keras_transformer.export.targets import ExportTarget, Say
 from keras_transformer.export.tensorflow_process import on_tensorflow
-from keras_transformer.export.tensorflow_serving import operations, warmup
+from keras_transformer.export.tensorflow_serving import configuration, operations, section, warmup
+from keras_transformer.export.writing import write_parts
 from keras_transformer.pipelines.base import Graph
 from keras_transformer.typing import Tensor
 from keras_transformer_options.files import checked_model_name
-from keras_transformer_serving import bundle, files
+from keras_transformer_serving import bundle, files, parity
+from keras_transformer_serving.bundle import Bundle
 
 _LOGGER = logging.getLogger(__name__)
+
+
+class SavedModel(ExportTarget, name="saved_model"):
+    """A SavedModel for TensorFlow Serving; the arguments are those of the function `saved_model`."""
+
+    signatures_compared = None
+
+    def __init__(self, name: str | None = None, version: int = 1) -> None:
+        self.model_name, self.version = name, version
+
+    def check(self, pipeline: Any) -> None:
+        """Raise unless a pipeline can be exported."""
+        check_pipeline(pipeline)
+
+    def part(self, folder: pathlib.Path) -> str:
+        """Return the folder of the version, which must be new."""
+        name = checked_model_name(folder, self.model_name, self.version)
+        return bundle.new_version(folder, name, self.version)
+
+    def write(self, pipeline: Any, folder: pathlib.Path) -> None:
+        """Write the signatures."""
+        tokenizers = [] if pipeline.tokenizer is None else [pipeline.tokenizer]
+        _LOGGER.info("Write the signatures")
+        write_signatures(pipeline.signatures(), [pipeline.model, *tokenizers], folder)
+
+    def export(
+        self, pipeline: Any, folder: pathlib.Path, report: dict[str, Any], compare: WithPipeline, say: Say
+    ) -> None:
+        """Write the signatures, compare them, and write the requests that warm a server up."""
+        self.write(pipeline, folder)
+        _LOGGER.info("Compare the signatures with the model")
+        report.update(self.compare(compare, folder))
+        compare.store(folder)
+        warmup.write(folder, folder.parent.name, pipeline.example_inputs(compare.texts))
+
+    @classmethod
+    def compare(cls, compare: WithPipeline, folder: pathlib.Path) -> dict[str, Any]:
+        """Return the report of the comparison of all signatures."""
+        return compare.report(compare.expected(), cls.runner(folder, compare.config, None))
+
+    @classmethod
+    def runner(cls, folder: pathlib.Path, config: dict[str, Any], tokenizer: Any) -> Callable[..., Any]:
+        """Return the SavedModel as a function, run by TensorFlow."""
+        return generation.SavedModel(folder, config) if "generation" in config else outputs.SavedModel(folder)
+
+    @classmethod
+    def verify(cls, bundle: Bundle, part: str) -> dict[str, Any]:
+        """Return the report of the comparison with the outputs that were stored at export."""
+        return parity.compare_with_stored(bundle, part, cls.runner(bundle.folder / part, bundle.config, None))
+
+    @classmethod
+    def signatures(cls, folder: pathlib.Path) -> dict[str, Any]:
+        """Return the inputs, outputs, defaults and examples of the signatures."""
+        return signatures.of_saved_model(folder)
+
+    @classmethod
+    def serving_files(
+        cls, config: Mapping[str, Any], reports: Mapping[str, Any]
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield the configuration of TensorFlow Serving, and sample requests."""
+        return configuration.files(reports)
+
+    @classmethod
+    def card(cls, name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
+        """Yield how to run the SavedModels with TensorFlow Serving."""
+        return section.section(reports)
 
 
 @on_tensorflow
@@ -76,35 +147,9 @@ def saved_model(
         PosixPath('export/es-en/saved_model/es-en/1')
     """
     folder = files.as_folder(folder)
-    pipeline = with_shortlist(pipeline, vocabulary_shortlist)
-    part = bundle.new_version(folder, checked_model_name(folder, name, version), version)
-    compare = comparison.WithPipeline(pipeline, texts)
-    with new_parts(pipeline, folder, [part], signature_key) as written:
-        write(pipeline, part, *written[part], compare)
+    target = SavedModel(name, version)
+    (part,) = write_parts(pipeline, folder, [target], texts, vocabulary_shortlist, signature_key, print)
     return folder / part
-
-
-def write(
-    pipeline: Any, part: str, new: pathlib.Path, report: dict[str, Any], compare: comparison.WithPipeline
-) -> None:
-    """Write a SavedModel and the report of its comparison.
-
-    Args:
-        pipeline: the pipeline.
-        part: the part of the export.
-        new: the folder to write into.
-        report: the part's entry of `parity.json`, which is updated.
-        compare: the comparison with the pipeline.
-
-    Raises:
-        ParityError: if an output differs.
-    """
-    tokenizers = [] if pipeline.tokenizer is None else [pipeline.tokenizer]
-    _LOGGER.info("Write the signatures")
-    write_signatures(pipeline.signatures(), [pipeline.model, *tokenizers], new)
-    _LOGGER.info("Compare the signatures with the model")
-    report.update(compare(new, part, store=True))
-    warmup.write(new, part.split("/")[1], pipeline.example_inputs(compare.texts))
 
 
 def _with_defaults(graph: Graph) -> Callable[..., dict[str, Tensor]]:

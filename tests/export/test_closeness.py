@@ -164,9 +164,9 @@ def test_manifests_say_why_precisions_are_left_out(tmp_path):
     with pytest.raises(
         ValueError, match="float32. .*'int8', which was left out at export: mean cosine is 0.84"
     ):
-        graph_files.graph_reader(it, "int8")
+        graph_files.graph_reader(serving.PartFiles.of_bundle(it, "onnx"), "int8")
     with pytest.raises(ValueError, match="Received: precision='float16'$"):
-        graph_files.graph_reader(it, "float16")
+        graph_files.graph_reader(serving.PartFiles.of_bundle(it, "onnx"), "float16")
 
 
 @pytest.mark.slow

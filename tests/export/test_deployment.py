@@ -21,7 +21,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from google.protobuf import text_format
 from onnx import helper
 
-from keras_transformer.export.signatures import signatures_of
+from keras_transformer.export.signatures import of_graphs
 from keras_transformer_serving import Bundle, bundle, command_line
 from keras_transformer_serving.server.metrics import Metrics
 
@@ -417,7 +417,7 @@ def write_export(folder, axes=("batch_size", "sequence_length"), weights=b""):
     with bundle.new_parts(folder, ["onnx"], config, {"onnx": "1"}) as written:
         new, report = written["onnx"]
         (new / "model.onnx").write_bytes(model.SerializeToString())
-        report["signatures"] = signatures_of(new)
+        report["signatures"] = of_graphs(new)
         if weights:
             (new / "model.onnx_data").write_bytes(weights)
     return folder

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer import export, models, pipelines, text
-from keras_transformer.export.signatures import signatures_of
+from keras_transformer.export.signatures import of_graphs
 from keras_transformer.export.to_onnx import conversion, loops, precisions, weights
 from keras_transformer.pipelines import generation_graphs
 from keras_transformer_serving import external_data, sessions
@@ -262,7 +262,7 @@ def test_signatures_of_graphs_have_the_defaults_of_inputs_and_no_weights(tmp_pat
         "outputs": {"y": batch},
         "defaults": {"limit": [0.0]},
     }
-    assert signatures_of(tmp_path) == {"float16/it": expected}
+    assert of_graphs(tmp_path) == {"float16/it": expected}
 
 
 @pytest.mark.parametrize("in_loop", [False, True])

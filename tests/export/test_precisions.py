@@ -12,7 +12,7 @@ import pytest
 import keras_transformer_serving as serving
 from keras_transformer import export, generation, models, pipelines, text
 from keras_transformer.export import ParityError, to_saved_model
-from keras_transformer.export.to_onnx import conversion, graph_traversal, precisions
+from keras_transformer.export.to_onnx import conversion, graph_traversal, precisions, target
 from keras_transformer_serving import parity
 from keras_transformer_serving import precisions as thresholds
 from tests.laws.pipelines import classify_images, embed, recognize_speech
@@ -174,10 +174,10 @@ def test_a_conversion_that_fails_is_left_out_unless_it_is_named(tmp_path, monkey
     monkeypatch.setattr(conversion, "CONVERTERS", {"float16": fail})
     graph, left_out = SimpleNamespace(function=None, inputs=None, axes=None, defaults={}), {}
     paths = {"float16": tmp_path / "float16"}
-    conversion._write_graph("it", graph, [], tmp_path, paths, [], left_out)
+    conversion.write_graph("it", graph, [], tmp_path, paths, [], left_out)
     assert left_out == {"float16": "RuntimeError: an operation of the model"}
     with pytest.raises(RuntimeError):
-        conversion._write_graph("it", graph, [], tmp_path, paths, [], None)
+        conversion.write_graph("it", graph, [], tmp_path, paths, [], None)
 
 
 LOOP_OF_SENSITIVE_OPERATIONS = """
@@ -391,7 +391,9 @@ def test_an_interrupted_bundle_leaves_no_files(pipeline, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(to_saved_model, "write", lambda _, __, new, *___: (new / "saved_model.pb").touch())
+    monkeypatch.setattr(
+        to_saved_model.SavedModel, "export", lambda _, __, new, *___: (new / "saved_model.pb").touch()
+    )
     monkeypatch.setattr(conversion, "convert", interrupt)
     with pytest.raises(KeyboardInterrupt):
         export.bundle(pipeline, tmp_path / "it", say=lambda line: None)
@@ -419,10 +421,10 @@ def test_a_non_generating_pipeline_is_exported_in_every_precision(tmp_path):
 def test_int8_is_fitted_to_examples_that_are_like_real_inputs(tmp_path, monkeypatch):
     """The channels of noise are not those of speech or images: fitted to them, int8 wrote other words."""
     seen = []
-    monkeypatch.setattr(conversion, "_write_graph", lambda *arguments: seen.append(len(arguments[5])))
-    monkeypatch.setattr(conversion.optimum, "configurations", lambda pipeline: None)
+    monkeypatch.setattr(conversion, "write_graph", lambda *arguments: seen.append(len(arguments[5])))
+    monkeypatch.setattr(target.optimum, "configurations", lambda pipeline: None)
     compare = SimpleNamespace(texts=None, tokenizers=lambda: None)
     for make in (recognize_speech, embed, classify_images):
-        with pytest.raises(TypeError):  # nothing is compared
-            conversion.write(make(), ("float32", "int8"), tmp_path, {}, compare, print)
+        with pytest.raises(AttributeError):  # nothing is compared
+            target.Onnx(("float32", "int8")).export(make(), tmp_path, {}, compare, print)
     assert seen == [2, 3, 0]

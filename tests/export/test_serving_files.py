@@ -11,8 +11,8 @@ from google.protobuf import json_format, text_format
 from served_exports import json_call, run
 from tensorflow.core.framework import tensor_pb2
 
-from keras_transformer.export import bundle_writer, serving_files
-from keras_transformer.export.tensorflow_serving import messages, warmup
+from keras_transformer.export import bundle_writer
+from keras_transformer.export.tensorflow_serving import configuration, messages, warmup
 from keras_transformer_serving import Bundle, files, manifest
 
 KIT = pathlib.Path(__file__).resolve().parents[2] / "export"
@@ -91,9 +91,9 @@ def test_every_model_is_served_once_from_the_folder_mounted_by_compose(tmp_path,
     assert served(exported) == {"tiny": f"{target}/tiny"}
     report = reports.pop("saved_model/tiny/1")
     parts = ["saved_model/es-en/10", "saved_model/señal_2.b/3", "saved_model/es-en/9"]
-    serving_files.write(tmp_path, Bundle(exported).config, dict.fromkeys(parts, report))
+    bundle_writer.write_serving_files(tmp_path, Bundle(exported).config, dict.fromkeys(parts, report))
     assert served(tmp_path) == {name: f"{target}/{name}" for name in ("es-en", "señal_2.b")}
-    assert serving_files.latest_versions(dict.fromkeys(parts))["es-en"] == "saved_model/es-en/10"
+    assert configuration.latest_versions(dict.fromkeys(parts))["es-en"] == "saved_model/es-en/10"
 
 
 def test_batching_parameters_are_valid_for_tensorflow_serving(exported):
@@ -121,19 +121,19 @@ def test_files_of_a_server_are_written_with_the_format_it_serves(tmp_path, expor
     for number, (part, folders) in enumerate(
         [("saved_model/tiny/1", {"tensorflow_serving", "requests"}), ("onnx", {"triton"})]
     ):
-        serving_files.write(tmp_path / str(number), config, {part: reports[part]})
+        bundle_writer.write_serving_files(tmp_path / str(number), config, {part: reports[part]})
         assert {path.name for path in (tmp_path / str(number) / "serving").iterdir()} == folders
-    serving_files.write(tmp_path / "both", config, reports)
+    bundle_writer.write_serving_files(tmp_path / "both", config, reports)
     both = written(tmp_path / "both")
     assert both == written(tmp_path / "0") | written(tmp_path / "1")
     assert both == {f"serving/{name}": content for name, content in written(exported / "serving").items()}
-    serving_files.write(tmp_path / "unknown", config, {"onnx": {}, "saved_model/tiny/1": {}})
+    bundle_writer.write_serving_files(tmp_path / "unknown", config, {"onnx": {}, "saved_model/tiny/1": {}})
     assert served(tmp_path / "unknown") == {"tiny": "/models/tiny"}
 
 
 def test_examples_missing_from_the_report_have_no_request(tmp_path, exported, reports):
     del reports["saved_model/tiny/1"]["signatures"]["generate"]["example"]
-    serving_files.write(tmp_path, Bundle(exported).config, reports)
+    bundle_writer.write_serving_files(tmp_path, Bundle(exported).config, reports)
     assert not [name for name in written(tmp_path) if name.split("/")[-1].startswith("generate.")]
     assert "serving/requests/tiny/generate_ids.json" in written(tmp_path)
 

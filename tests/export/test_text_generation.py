@@ -243,7 +243,7 @@ def test_serving_recognises_special_tokens_like_the_pipeline(make):
     prompts = ["", f"to be{end}the question", end, f" {end}<s> mind <unk>", "<pad>w"]
     config = bundle_writer.config_of(pipeline)
     served = serving.TextGeneration(
-        without_graphs(config), serving.tokenizer_of(tokenizer.model_bytes, config), config
+        without_graphs(config), config, serving.tokenizer_of(tokenizer.model_bytes, config)
     )
     assert served.encode(prompts) == rows_of(pipeline, prompts)
     ids = np.random.default_rng(0).integers(0, tokenizer.vocabulary_size, (40, 5))

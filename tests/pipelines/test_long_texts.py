@@ -139,7 +139,7 @@ def test_long_texts_is_saved_and_exported(splitting, pipeline, tmp_path):
 def test_serving_splits_texts_as_the_pipeline_does(splitting):
     config = config_of(splitting)
     tokenizer = serving.tokenizer_of(splitting.tokenizer.model_bytes, config)
-    served = serving.TextToText(without_graphs(config), tokenizer, config)
+    served = serving.TextToText(without_graphs(config), config, tokenizer)
     assert served.long_texts == "split"
     texts = [*TEXTS, "☃" * 99 + ".", "o" * 99, "☃ ☃\n☃"]
     assert served.split_texts(texts) == splitting.split_texts(texts)

@@ -263,6 +263,6 @@ def test_the_export_and_its_server_answer_as_the_pipeline(make, tmp_path):
     name, columns, _ = tensorflow_serving.parse(
         {"instances": [{"audio": each} for each in audio]}, signatures
     )
-    answers = signatures[name].compute(columns, {}, forward.ForwardEngine(served, 4), 4)
+    answers = signatures[name].compute(columns, {}, forward.Rows(served, 4), 4)
     assert [answer["text"] for answer in answers] == [*expected[2:0:-1], ""]
     assert "must have 160 to" in answers[2]["error"]

@@ -132,7 +132,7 @@ def test_a_model_that_does_not_match_the_tokenizer_is_rejected(pipeline, random_
 def test_ids_are_equal_in_python_in_a_graph_and_in_serving(pipeline, inputs):
     config = config_of(pipeline)
     graphs = without_graphs(config)
-    served = serving.TextToText(graphs, serving.tokenizer_of(pipeline.tokenizer.model_bytes, config), config)
+    served = serving.TextToText(graphs, config, serving.tokenizer_of(pipeline.tokenizer.model_bytes, config))
     ids = pipeline.encode(inputs).numpy()
     as_bytes = tf.constant([one.encode() for one in inputs])
     np.testing.assert_array_equal(pipeline.encode(as_bytes).numpy(), ids)
@@ -167,7 +167,7 @@ def test_pipeline_and_serving_skip_special_tokens(pipeline):
     assert "skip_special_tokens" not in pipeline.generation_config()
     config, ids = config_of(skipping), [7, pipeline.tokenizer.unknown_id, 8]
     graphs = without_graphs(config)
-    served = serving.TextToText(graphs, serving.tokenizer_of(pipeline.tokenizer.model_bytes, config), config)
+    served = serving.TextToText(graphs, config, serving.tokenizer_of(pipeline.tokenizer.model_bytes, config))
     expected = pipeline.decode([[7, 8]]).numpy()[0].decode()
     assert skipping.decode([ids]).numpy()[0].decode() == served.decode(ids) == expected
     assert pipeline.decode([ids]).numpy()[0].decode() != expected

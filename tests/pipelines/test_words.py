@@ -32,13 +32,13 @@ def served_by(pipeline):
     """Return the pipeline of the library without TensorFlow, with the same model."""
     config = config_of(pipeline)
     tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
-    sessions = types.SimpleNamespace(map=lambda function, batches: map(function, batches))
+    engine = types.SimpleNamespace(map=lambda function, batches: map(function, batches))
 
     class Served(getattr(serving, type(pipeline).__name__)):
         inputs = ("input_ids", *(["token_type_ids"] if config.get("num_segments", 1) > 1 else []))
 
         def __init__(self):
-            self._sessions, self.config, self.tokenizer = sessions, config, tokenizer
+            self.engine, self.config, self.tokenizer = engine, config, tokenizer
 
         def run(self, input_ids, token_type_ids=None):
             inputs = {"token_ids": input_ids}

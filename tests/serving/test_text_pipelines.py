@@ -135,7 +135,7 @@ def test_source_ids_and_errors_equal_the_pipeline(make, random_transformer, asse
     pipeline = translator(make(), random_transformer)
     config = config_of(pipeline)
     tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
-    served = serving.TextToText(without_graphs(config), tokenizer, config)
+    served = serving.TextToText(without_graphs(config), config, tokenizer)
     inputs = pipeline.preprocess(tf.constant(SOURCES)).inputs
     expected = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
     assert served.encode(SOURCES) == expected

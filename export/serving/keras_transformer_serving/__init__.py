@@ -4,17 +4,19 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.bundle import Bundle as Bundle
 from keras_transformer_serving.generation import Alignment as Alignment
 from keras_transformer_serving.generation import Answer as Answer
+from keras_transformer_serving.generation import ExportedEngine as ExportedEngine
 from keras_transformer_serving.generation import Generation as Generation
 from keras_transformer_serving.generation import uniform_noise as uniform_noise
-from keras_transformer_serving.graph_files import FLOAT32, graph_reader
+from keras_transformer_serving.graph_files import FLOAT32
 from keras_transformer_serving.graphs import Graphs as Graphs
 from keras_transformer_serving.model import Model as Model
+from keras_transformer_serving.onnx_target import ServedOnnx as ServedOnnx
 from keras_transformer_serving.parity import ParityError as ParityError
 from keras_transformer_serving.parity import exported_tokenizer
+from keras_transformer_serving.part_files import PartFiles as PartFiles
 from keras_transformer_serving.pipelines import Embedding as Embedding
 from keras_transformer_serving.pipelines import FillMask as FillMask
 from keras_transformer_serving.pipelines import QuestionAnswering as QuestionAnswering
@@ -25,11 +27,13 @@ from keras_transformer_serving.pipelines import TextClassification as TextClassi
 from keras_transformer_serving.pipelines import TextGeneration as TextGeneration
 from keras_transformer_serving.pipelines import TextToText as TextToText
 from keras_transformer_serving.pipelines import TokenClassification as TokenClassification
-from keras_transformer_serving.pipelines import forward_pipeline, generating_pipeline
+from keras_transformer_serving.pipelines import pipeline_of
 from keras_transformer_serving.pipelines.errors import check_positive_integer
-from keras_transformer_serving.precisions import compare_onnx_with_stored
 from keras_transformer_serving.sessions import Provider
 from keras_transformer_serving.sessions import Sessions as Sessions
+from keras_transformer_serving.targets import EngineOptions as EngineOptions
+from keras_transformer_serving.targets import ServedTarget as ServedTarget
+from keras_transformer_serving.targets import part_to_run
 from keras_transformer_serving.text import Tokenizer as Tokenizer
 from keras_transformer_serving.text import reads_text as reads_text
 from keras_transformer_serving.text import tokenizer_of as tokenizer_of
@@ -40,14 +44,18 @@ __all__ = [
     "Answer",
     "Bundle",
     "Embedding",
+    "EngineOptions",
+    "ExportedEngine",
     "FillMask",
     "Generation",
     "Graphs",
     "Model",
     "ParityError",
+    "PartFiles",
     "QuestionAnswering",
     "RankedText",
     "Reranking",
+    "ServedTarget",
     "Sessions",
     "SpeechToText",
     "TextClassification",
@@ -70,9 +78,10 @@ def load(
     precision: str = FLOAT32,
     threads: int | None = None,
     workers: int = 1,
+    engine: str | None = None,
     signature_key: bytes | None = None,
 ) -> Any:
-    """Load the ONNX graphs of an export, after verifying that they are what was exported.
+    """Load an export to run it without TensorFlow, after verifying that they are what was exported.
 
     The size and SHA-256 digest of each file that is used are verified of the bytes that are used. Files of other parts
     of the export may be missing, but no file may have been added.
@@ -86,6 +95,8 @@ def load(
             by `workers`.
         workers: the number of batches of texts that are computed at the same time. Many batches of a small model are
             fastest on a CPU with one worker for each core, a single one with one worker.
+        engine: the name of the target whose part is run, such as "onnx"; by default "onnx", or the first part of the
+            export that an engine runs.
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
@@ -94,12 +105,12 @@ def load(
         graphs. All have `run`, which takes and returns arrays.
 
     Raises:
-        FileNotFoundError: if the folder is not an export or has no ONNX graphs.
+        FileNotFoundError: if the folder is not an export or has no part that an engine runs.
         ImportError: if ONNX Runtime is not installed, or `tokenizers`, if the export's tokenizer needs it.
         ParityError: if the tokenizer gives other ids than at export.
         ValueError: if a file is not the one that was exported or was added, or the manifest was edited or is not
             signed with the key, a provider cannot be used, `threads` or `workers` is no positive integer, or the export
-            lacks the precision.
+            lacks the precision, or the engine does not take an option.
 
     Example:
         >>> translate = load("export/es-en")
@@ -109,18 +120,19 @@ def load(
     check_positive_integer("workers", workers)
     bundle = Bundle(folder, signature_key)
     bundle.check_additions()
+    part, target = part_to_run(bundle, engine)
+    options = EngineOptions(precision, providers, threads, workers)
+    target.check_options(options)
     config = bundle.config
-    sessions = Sessions(graph_reader(bundle, precision), providers, threads, workers=workers)
-    tokenizer = exported_tokenizer(bundle)
-    if "generation" in config:
-        return generating_pipeline(Graphs(sessions, config), tokenizer, config)
-    return forward_pipeline(sessions, config, tokenizer)
+    computing = target.engine(PartFiles.of_bundle(bundle, part), config, options)
+    return pipeline_of(computing, config, exported_tokenizer(bundle))
 
 
 def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None) -> dict[str, Any]:
     """Verify an export: that it has the files that were exported and no others, and that its graphs give the outputs.
 
-    The ONNX graphs are run on the inputs that were stored at export. SavedModels need TensorFlow to run:
+    The parts that run without TensorFlow, such as ONNX graphs, are run on the inputs that were stored at export.
+    SavedModels need TensorFlow to run:
     `keras_transformer.export.verify` does.
 
     Args:
@@ -128,7 +140,7 @@ def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
-        For the part "onnx", if there is one, the report of `keras_transformer.export.verify`.
+        By part that runs without TensorFlow, the report of `keras_transformer.export.verify`.
 
     Raises:
         FileNotFoundError: if `folder` is not an export.
@@ -143,5 +155,5 @@ def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None
     """
     bundle = Bundle(folder, signature_key)
     bundle.check()
-    parts = [ONNX] if ONNX in bundle.parity else []
-    return {part: compare_onnx_with_stored(bundle) for part in parts}
+    targets = {part: ServedTarget.of(part) for part in bundle.parity}
+    return {part: target.verify(bundle, part) for part, target in targets.items() if target is not None}

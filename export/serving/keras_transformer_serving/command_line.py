@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "grpc-port", int, None, "the port of the Open Inference Protocol over gRPC, 0 for any; default: none"
     )
     option("precision", str, "float32", "float32, float16 or int8, if the exports have it")
+    option("engine", str, None, "the target whose files are run; default: onnx, or the first that can be run")
     option("threads", int, None, "the number of threads that compute a model; default: one for each core")
     option(
         "providers",
@@ -167,6 +168,7 @@ async def _serve(options: argparse.Namespace) -> None:
         grpc_address=_grpc_address(options),
         tracer=tracer,
         precision=options.precision,
+        engine=options.engine,
         threads=options.threads,
         providers=options.providers,
         signature_key=key,

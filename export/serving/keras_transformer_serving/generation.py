@@ -1,12 +1,13 @@
 """The inputs and outputs of engines that generate, and the answers of pipelines."""
 
 import dataclasses
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from keras_transformer_serving.jobs import Engine
+from keras_transformer_serving.jobs import Engine, Method
 
 GENERATE, SCORE = "generate", "score"
 NEW_SEED = -1  # draws a new seed
@@ -150,6 +151,73 @@ class GenerationEngine(Engine, Protocol):
         Raises:
             ValueError: if the engine does not give them, or the model has no such weights, layer or head.
         """
+
+
+class ExportedEngine:
+    """Base class of engines of exports: the settings, and that the engine only generates, unless a subclass does more.
+
+    Args:
+        config: the export's settings.
+
+    Attributes:
+        device: the type of the device that it runs on, "cpu" or "cuda".
+    """
+
+    methods: Mapping[str, Method]
+    device = "cpu"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.pad_id: int | None = config["pad_id"]
+        self.start_id: int | None = config["start_id"]
+        self.end_id: int = config["end_id"]
+        self.padding_value = self.end_id if self.pad_id is None else self.pad_id
+        self.max_new_tokens: int = config["max_new_tokens"]
+        self.max_source_tokens: int = config["max_source_tokens"]
+        self.vocabulary_size: int = config["vocabulary_size"]
+        self.sampler: Mapping[str, Any] = config["generation"]
+        self.num_return = int(self.sampler.get("num_return", 1))
+        self.constraints: Sequence[Mapping[str, Any]] = config.get("constraints", [])
+        ends = (each["end_ids"] for each in self.constraints if each["constraint"] == "EndTokens")
+        self.end_ids = frozenset((self.end_id, *(id_ for ids in ends for id_ in ids)))
+
+    @property
+    def needed_to_score(self) -> str:
+        """The requirement of "score" that is not met: by default an engine that has it."""
+        return "" if SCORE in self.methods else "an engine that scores. Received: one that only generates"
+
+    @property
+    def needed_to_stream(self) -> str:
+        """The requirement of generation token by token that is not met: by default an engine that does."""
+        return "an engine that generates token by token. Received: one that does not"
+
+    def map(self, method: Method, batches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the results of a method for several batches, by default one after another."""
+        return [method(batch) for batch in batches]
+
+    def max_target_tokens(self, source: Source) -> int:
+        """Return the maximum number of tokens of a target to score, that of new tokens."""
+        return self.max_new_tokens
+
+    def new_seed(self) -> int:
+        """Return a new seed of sampling."""
+        return secrets.randbits(32)
+
+    def ranking_score(self, score: float, length: int) -> float | None:
+        """Return None: exports do not give scores after the beam's length penalty."""
+        return None
+
+    def tokens(self, source: Source) -> Iterator[Token]:
+        """Raise a ValueError, as the engine does not generate token by token."""
+        raise ValueError(f"Streaming needs {self.needed_to_stream}")
+
+    def attention(
+        self, source: Source, target_ids: Sequence[int], layer: int, head: int | Sequence[int] | None
+    ) -> np.ndarray:
+        """Raise a ValueError, as exports do not return attention weights."""
+        raise ValueError(
+            "`align` needs the pipeline of the model, as exported graphs do not return attention weights; "
+            "`attributions` needs none. Received: an export"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,57 +1,52 @@
 """The files of the ONNX graphs of an export, in float32 and other precisions."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Container, Iterable
 
 from keras_transformer_serving import external_data
-from keras_transformer_serving.bundle import ONNX, Bundle
+from keras_transformer_serving.part_files import PartFiles
 
 FLOAT32 = "float32"
 CONVERTED = ("float16", "int8")  # converted from float32, each in a folder of its name
 OPTIMUM = "optimum"  # the folder of graphs that Optimum loads
 
 
-def graph_file(name: str, exists: Callable[[str], bool], precision: str = FLOAT32) -> str:
+def graph_file(name: str, files: Container[str], precision: str = FLOAT32) -> str:
     """Return the file of a graph, relative to the folder of ONNX graphs.
 
     Args:
         name: the graph's name, or `external_data.file_name` of it: the weights of a large graph are in the same folder.
-        exists: a function that returns whether there is a file of a name.
+        files: the names of all files.
         precision: "float32" or one of `CONVERTED`.
     """
     file = name if name.endswith(external_data.file_name("")) else f"{name}.onnx"
     if precision != FLOAT32:
         return f"{precision}/{file}"
     optimum = f"{OPTIMUM}/{file}"
-    return optimum if exists(optimum) else file
+    return optimum if optimum in files else file
 
 
-def graph_reader(bundle: Bundle, precision: str = FLOAT32) -> Callable[[str], bytes]:
-    """Return a function from the name of an ONNX graph of an export, or of its weights, to the content of the file.
+def graph_reader(files: PartFiles, precision: str = FLOAT32) -> Callable[[str], bytes | os.PathLike[str]]:
+    """Return a function from the name of an ONNX graph of an export, or of its weights, to the file.
 
     Args:
-        bundle: the export.
+        files: the files of the part.
         precision: one of the export's precisions.
 
     Raises:
         ValueError: if the export does not have the precision.
     """
-    precisions = [FLOAT32, *converted_precisions(bundle)]
+    precisions = [FLOAT32, *converted_precisions(files.names)]
     if precision not in precisions:
-        reason = bundle.left_out.get(precision)
+        reason = files.left_out.get(precision)
         raise ValueError(
             f"`precision` must be one of the export's: {', '.join(precisions)}. Received: precision={precision!r}"
             + (f", which was left out at export: {reason}" if reason else "")
         )
-
-    def exists(file: str) -> bool:
-        return f"{ONNX}/{file}" in bundle.manifest["files"]
-
-    return lambda name: bundle.read(f"{ONNX}/{graph_file(name, exists, precision)}")
+    return lambda name: files.read(graph_file(name, files.names, precision))
 
 
-def converted_precisions(bundle: Bundle) -> list[str]:
-    """Return the precisions of an export except float32."""
-    files = bundle.manifest["files"]
-    return [
-        precision for precision in CONVERTED if any(name.startswith(f"{ONNX}/{precision}/") for name in files)
-    ]
+def converted_precisions(names: Iterable[str]) -> list[str]:
+    """Return the precisions of an export except float32, from the names of its files."""
+    folders = {name.split("/")[0] for name in names}
+    return [precision for precision in CONVERTED if precision in folders]

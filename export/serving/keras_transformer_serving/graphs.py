@@ -1,7 +1,6 @@
 """Generation by the ONNX graphs of an export: token ids in, token ids out."""
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from keras_transformer_serving.decoding import CONSTRAINTS, TokenChooser
 from keras_transformer_serving.generation import (
     GENERATE,
     SCORE,
+    ExportedEngine,
     Generated,
     Scored,
     Source,
@@ -32,7 +32,7 @@ def loop_name(config: dict[str, Any]) -> str:
     return f"generate_{config['generation']['sampler']}"
 
 
-class Graphs:
+class Graphs(ExportedEngine):
     """Generation by ONNX Runtime: a `GenerationEngine`.
 
     Args:
@@ -41,22 +41,12 @@ class Graphs:
     """
 
     def __init__(self, sessions: Sessions, config: dict[str, Any]) -> None:
+        super().__init__(config)
         self.session = sessions
-        self.pad_id: int | None = config["pad_id"]
-        self.start_id: int | None = config["start_id"]  # None for a decoder-only model
-        self.end_id: int = config["end_id"]
-        self.padding_value = self.end_id if self.pad_id is None else self.pad_id
-        self.max_new_tokens: int = config["max_new_tokens"]
-        self.max_source_tokens: int = config["max_source_tokens"]
-        self.vocabulary_size: int = config["vocabulary_size"]
-        self.sampler: Mapping[str, Any] = config["generation"]
-        self.num_return = int(self.sampler.get("num_return", 1))  # N
-        self.constraints: list[dict[str, Any]] = config.get("constraints", [])
-        ends = (each["end_ids"] for each in self.constraints if each["constraint"] == "EndTokens")
-        self.end_ids = frozenset((self.end_id, *(id_ for ids in ends for id_ in ids)))
-        self.methods: Mapping[str, Method] = {GENERATE: self._generated, SCORE: self._scored}
+        self.methods = {GENERATE: self._generated, SCORE: self._scored}
         self._loop = loop_name(config)
-        self.session(self._loop)  # find a damaged file now, not at the first request
+        # A damaged file is found now, not at the first request.
+        self.device, _ = device_of(self.session(self._loop))
 
     @property
     def has_steps(self) -> bool:
@@ -94,26 +84,6 @@ class Graphs:
     def map(self, method: Method, batches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
         """Return the results of a method for several batches, as many at the same time as there are workers."""
         return self.session.map(method, batches)
-
-    def max_target_tokens(self, source: Source) -> int:
-        """Return the maximum number of tokens of a target to score, that of new tokens."""
-        return self.max_new_tokens
-
-    def new_seed(self) -> int:
-        """Return a new seed of sampling."""
-        return secrets.randbits(32)
-
-    def ranking_score(self, score: float, length: int) -> None:
-        """Return None: graphs do not give scores after the beam's length penalty."""
-
-    def attention(
-        self, source: Source, target_ids: Sequence[int], layer: int, head: int | Sequence[int] | None
-    ) -> np.ndarray:
-        """Raise a ValueError, as graphs do not return attention weights."""
-        raise ValueError(
-            "`align` needs the pipeline of the model, as exported graphs do not return attention weights; "
-            "`attributions` needs none. Received: an export"
-        )
 
     def tokens(self, source: Source) -> Iterator[Token]:
         """Generate token by token, up to an end token, the tokens that the graph of the loop generates."""

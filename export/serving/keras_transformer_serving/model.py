@@ -5,16 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.graphs import MODEL
-from keras_transformer_serving.sessions import Sessions
-from keras_transformer_serving.tasks import ExportedPipeline
+from keras_transformer_serving.forward import ForwardEngine
+from keras_transformer_serving.tasks import ExportedPipeline, Tensor
 
 
 class Model(ExportedPipeline):
     """An exported pipeline that does not generate, such as a classifier; `load` creates it.
 
     Args:
-        sessions: ONNX Runtime's sessions of the graphs.
+        engine: what runs the model.
         config: the export's settings.
 
     Attributes:
@@ -29,16 +28,9 @@ class Model(ExportedPipeline):
         ['positive']
     """
 
-    def __init__(self, sessions: Sessions, config: dict[str, Any]) -> None:
-        self.config = config
-        self._sessions, self._session = sessions, sessions(MODEL)
-        self.inputs = [entry.name for entry in self._session.get_inputs()]
-        self.map = sessions.map
-
-    @property
-    def session(self) -> Any:
-        """ONNX Runtime's session of the graph."""
-        return self._session
+    def __init__(self, engine: ForwardEngine, config: dict[str, Any]) -> None:
+        self.engine, self.config = engine, config
+        self.inputs = [tensor.name for tensor in engine.inputs]
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Raise a ValueError: only the export's SavedModel takes texts."""
@@ -60,12 +52,7 @@ class Model(ExportedPipeline):
         Raises:
             ValueError: if an input is missing or unknown, has another shape, or values out of range.
         """
-        return self.run_checked(self.feed(**arrays))
-
-    def run_checked(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the model's outputs for the result of `feed`."""
-        names = [output.name for output in self._session.get_outputs()]
-        return dict(zip(names, self._session.run(names, feed), strict=True))
+        return self.engine.run(self.feed(**arrays))
 
     def feed(self, **arrays: Any) -> dict[str, np.ndarray]:
         """Return the graph's inputs for the arguments of `run`, after checking them.
@@ -83,7 +70,7 @@ class Model(ExportedPipeline):
             raise ValueError(
                 f"`arrays` must be {', '.join(self.inputs)}. Received: {', '.join(arrays) or 'none'}"
             )
-        feed = {entry.name: _checked(entry, arrays[entry.name]) for entry in self._session.get_inputs()}
+        feed = {tensor.name: _checked(tensor, arrays[tensor.name]) for tensor in self.engine.inputs}
         self._check(feed)
         return feed
 
@@ -152,17 +139,16 @@ def classes_of(scores: np.ndarray, config: Mapping[str, Any]) -> list[Any]:
     return [labels[i] for i in scores.argmax(-1).tolist()]
 
 
-def _checked(entry: Any, values: Any) -> np.ndarray:
-    """Return values as an array of the type of an input."""
+def _checked(tensor: Tensor, values: Any) -> np.ndarray:
+    """Return values as an array (B, …) of the type of an input."""
     array = np.asarray(values)
-    wanted = np.int64 if entry.type == "tensor(int64)" else np.float32
-    shape = [size if isinstance(size, int) else None for size in entry.shape]
-    fits = len(shape) == array.ndim and all(
-        size in (None, length) for size, length in zip(shape, array.shape, strict=True)
+    fits = array.ndim == 1 + len(tensor.shape) and all(
+        size in (None, length) for size, length in zip(tensor.shape, array.shape[1:], strict=True)
     )
-    if not fits or array.dtype.kind not in ("biu" if wanted is np.int64 else "biuf"):
+    if not fits or array.dtype.kind not in ("biuf" if tensor.dtype == "float32" else "biu"):
+        sizes = ("batch_size", *("any" if size is None else size for size in tensor.shape))
         raise ValueError(
-            f"`{entry.name}` must be {np.dtype(wanted).name} of shape ({', '.join(map(str, entry.shape))}). "
+            f"`{tensor.name}` must be {tensor.dtype} of shape ({', '.join(map(str, sizes))}). "
             f"Received: {array.dtype} of shape {array.shape}"
         )
-    return array.astype(wanted)
+    return array.astype(tensor.names.numpy)

@@ -1,4 +1,4 @@
-"""Parity of an export's ONNX graphs with the model: the outputs that were stored at export, and the comparison."""
+"""Parity of an export with the model: the outputs that were stored at export, and the comparison."""
 
 import dataclasses
 import io
@@ -9,13 +9,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from keras_transformer_serving.bundle import ONNX, TOKENIZER_EXAMPLES, Bundle
-from keras_transformer_serving.generation import padded
-from keras_transformer_serving.graph_files import FLOAT32, graph_reader
-from keras_transformer_serving.graphs import Graphs
-from keras_transformer_serving.model import Model
-from keras_transformer_serving.pipelines import generating_pipeline
-from keras_transformer_serving.sessions import File, Sessions
+from keras_transformer_serving.bundle import TOKENIZER_EXAMPLES, Bundle
+from keras_transformer_serving.generation import GenerationEngine
+from keras_transformer_serving.pipelines import pipeline_of
 from keras_transformer_serving.text import Tokenizer, reads_text, tokenizer_of
 
 ONNX_STEPS = "onnx_steps"
@@ -23,7 +19,7 @@ EXAMPLES = "examples.npz"
 NEAR_TIE = 1e-4  # float32 sums in another order may swap two candidates whose logits are closer than this
 SEED = 0  # of the noise with which an export that draws new seeds is compared
 _STORED = 64
-_BATCH = 64
+BATCH = 64
 _OTHERS = ("greedy", "constrained")  # the attributes of a reference with other outputs
 _EXCERPT = 80  # characters of a text that an error shows
 
@@ -110,48 +106,37 @@ def seeded(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "generation": {**generation, **seed}}
 
 
-class GeneratingGraphs:
-    """The ONNX graphs of a pipeline that generates, run by ONNX Runtime with serving's tokenizer.
+class GeneratingExport:
+    """A pipeline that generates on the engine of an export, for `compare_generated`.
 
     Args:
-        sessions: ONNX Runtime's sessions of the graphs.
-        tokenizer: the export's tokenizer; None if it needs TensorFlow.
+        name: the name of the outputs in the report.
+        engine: the engine.
         config: the export's settings.
-        steps: whether there are graphs of a single step, too.
+        tokenizer: the export's tokenizer; None if it needs TensorFlow.
     """
 
     def __init__(
-        self, sessions: Sessions, tokenizer: Tokenizer | None, config: dict[str, Any], steps: bool
+        self, name: str, engine: GenerationEngine, config: dict[str, Any], tokenizer: Tokenizer | None
     ) -> None:
-        self._steps = steps
-        config = seeded(config)
-        self._served = generating_pipeline(Graphs(sessions, config), tokenizer, config)
+        self._name, self._served = name, pipeline_of(engine, config, tokenizer)
 
     def __call__(self, texts: Sequence[Any], **chosen: list[str]) -> Answers:
-        """Return the outputs of the graph with the generation loop and, if any, of the graphs of single steps.
+        """Return the ids and texts of the outputs.
 
         Args:
             texts: the inputs.
             **chosen: the languages of each text and of its output, if the model has languages.
         """
-        served = self._served
-        by_graph = {"onnx_loop": self.generate(texts, **chosen)["ids"]}
-        if self._steps:
-            served.graphs.session.release()  # a large model is in memory once
-            graphs, sources = served.graphs, served.sources_of(texts, **chosen)
-            batches = [sources[begin : begin + _BATCH] for begin in range(0, len(sources), _BATCH)]
-            parts = [
-                graphs.generate_by_steps(
-                    *padded([source.ids for source in batch], graphs.padding_value), **graphs.targets(batch)
-                )
-                for batch in batches
-            ]
-            by_graph[ONNX_STEPS] = np.concatenate(parts)
-        return {name: (ids, self._answers(ids)) for name, ids in by_graph.items()}
+        return {name: (ids, self._answers(ids)) for name, ids in self._ids(texts, **chosen).items()}
 
     def generate(self, texts: Sequence[Any], **chosen: Any) -> Mapping[str, Any]:
-        """Return the "ids", "lengths" and "scores" of the graph with the generation loop."""
-        return self._served.generate(texts, _BATCH, **chosen)
+        """Return the "ids", "lengths" and "scores" of the outputs."""
+        outputs: Mapping[str, Any] = self._served.generate(texts, BATCH, **chosen)
+        return outputs
+
+    def _ids(self, texts: Sequence[Any], **chosen: list[str]) -> dict[str, np.ndarray]:
+        return {self._name: self.generate(texts, **chosen)["ids"]}
 
     def _answers(self, ids: np.ndarray) -> list[Any]:
         if self._served.tokenizer is None:
@@ -419,43 +404,6 @@ def compare_tokenizers(tokenizer: Tokenizer, examples: dict[str, Any]) -> None:
                 f"`tokenizers` may not: install the version in the export's manifest. For {text!r}, expected {ids} "
                 f"{decoded!r}. Received: {tokenized} {tokenizer.detokenize(ids)!r}"
             )
-
-
-def onnx_runner(bundle: Bundle, precision: str = FLOAT32) -> Any:
-    """Return a function that runs the ONNX graphs of an export, for `compare_with_stored`.
-
-    Raises:
-        ImportError: if the export's tokenizer needs the `tokenizers` library, which is not installed.
-        ParityError: if the tokenizer gives other ids or texts than at export.
-    """
-    config, tokenizer = bundle.config, exported_tokenizer(bundle)
-    sessions = sessions_to_compare(graph_reader(bundle, precision), precision)
-    steps = ONNX_STEPS in bundle.parity[ONNX]["graphs"] and precision == FLOAT32
-    return graph_runner(sessions, tokenizer, config, steps)
-
-
-def sessions_to_compare(read: Callable[[str], File], precision: str = FLOAT32) -> Sessions:
-    """Return sessions for comparisons in a precision.
-
-    Other precisions than float32 run on one thread: int8 ids change with the rounding of sums, which may depend on how
-    ONNX Runtime distributes them to threads, and `verify` must find what was found at export.
-    """
-    return Sessions(read, threads=None if precision == FLOAT32 else 1, save_memory=True)
-
-
-def graph_runner(sessions: Sessions, tokenizer: Tokenizer | None, config: dict[str, Any], steps: bool) -> Any:
-    """Return the ONNX graphs of an export as a function, for `compare_generated` or `compare_tensors`.
-
-    Args:
-        sessions: ONNX Runtime's sessions of the graphs.
-        tokenizer: the export's tokenizer; None if it needs TensorFlow.
-        config: the export's settings.
-        steps: whether there are graphs of a single step, too.
-    """
-    if "generation" in config:
-        return GeneratingGraphs(sessions, tokenizer, config, steps)
-    model = Model(sessions, config)
-    return lambda _graph, inputs: model.run(**inputs)
 
 
 def _difference(

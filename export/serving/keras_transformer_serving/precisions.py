@@ -1,25 +1,13 @@
 """How close exported ONNX graphs in float16 and int8 must be to the pipeline, and the comparison."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer_serving import closeness
-from keras_transformer_serving.bundle import ONNX, Bundle
-from keras_transformer_serving.graph_files import converted_precisions
 from keras_transformer_serving.graphs import TEMPERATURES
-from keras_transformer_serving.parity import (
-    EXAMPLES,
-    Arrays,
-    Example,
-    ParityError,
-    Reference,
-    compare_with_stored,
-    load_examples,
-    onnx_runner,
-)
+from keras_transformer_serving.parity import Arrays, Example, ParityError, Reference
 from keras_transformer_serving.tasks import ExportedPipeline, Task
 
 # The least value of shares, cosines and correlations, and the largest of errors, by the figures of `closeness`.
@@ -54,47 +42,6 @@ for _precision, _share in (("float16", 0.98), ("int8", 0.9)):
     for _choices in ("labels", "tags", "pieces", "spans", "frames"):
         THRESHOLDS[_precision][f"identical_{_choices}"] = _share
 _LARGEST = ("score_difference", "relative_error", "probability_difference", "logit_error")
-
-
-def compare_onnx_with_stored(bundle: Bundle) -> dict[str, Any]:
-    """Compare the ONNX graphs of an export, in each precision, with the outputs that were stored at export.
-
-    Args:
-        bundle: the export.
-
-    Returns:
-        The report of `parity.compare_with_stored`, and "precisions", the reports of `compare` for others than float32.
-
-    Raises:
-        ParityError: if an output differs too much.
-    """
-    report, stored = compare_with_stored(bundle, ONNX, onnx_runner(bundle)), bundle.parity[ONNX]
-    expected: Any = None
-    if "examples" in stored:
-        expected = Reference.stored(stored)
-    else:
-        expected = load_examples(io.BytesIO(bundle.read(f"{ONNX}/{EXAMPLES}")))
-    config, reports = bundle.config, stored.get("precisions", {})
-    rows = {
-        # An export is verified with its own thresholds, those of the version that wrote it.
-        precision: check(
-            precision,
-            compare(
-                precision,
-                expected,
-                onnx_runner(bundle, precision),
-                config,
-                thresholds=reports.get(precision, {}).get("thresholds"),
-            ),
-        )
-        for precision in converted_precisions(bundle)
-    }
-    if set(rows) != set(reports):
-        raise ParityError(
-            f"`{bundle.folder / ONNX}` must have the precisions {sorted(reports)}. "
-            f"Export it again. Received: {sorted(rows)}"
-        )
-    return {**report, "precisions": rows} if rows else report
 
 
 def compare(

@@ -32,7 +32,7 @@ def served_graph(config: Mapping[str, Any], signatures: Mapping[str, Any], preci
         precision: "float32", "float16" or "int8".
     """
     name = loop_name(dict(config)) if "generation" in config else MODEL
-    return graph_file(name, lambda file: file.removesuffix(".onnx") in signatures, precision)
+    return graph_file(name, [f"{graph}.onnx" for graph in signatures], precision)
 
 
 def model_files(

@@ -5,6 +5,7 @@ import onnx
 import pytest
 
 import keras_transformer_serving as serving
+from keras_transformer_serving.forward import ForwardGraph
 
 CONFIG = {
     "pipeline": "TextClassification",
@@ -24,7 +25,9 @@ def path(small, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(path):
-    return serving.Model(serving.Sessions(lambda name: path.with_name(f"{name}.onnx").read_bytes()), CONFIG)
+    return serving.Model(
+        ForwardGraph(serving.Sessions(lambda name: path.with_name(f"{name}.onnx").read_bytes())), CONFIG
+    )
 
 
 def test_masks_and_segments_have_defaults(model):

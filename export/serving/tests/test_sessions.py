@@ -142,13 +142,13 @@ def test_values_are_copied_to_a_device():
 
 def test_threads_sleep_after_a_request(small, tmp_path):
     small.write(tmp_path / "it")
-    options = serving.load(tmp_path / "it")._session.get_session_options()
+    options = serving.load(tmp_path / "it").engine.session.get_session_options()
     assert options.get_session_config_entry("session.force_spinning_stop") == "1"
 
 
 def test_threads_sets_the_number_of_threads_of_an_operation(small, tmp_path):
     small.write(tmp_path / "it")
-    session = serving.load(tmp_path / "it", threads=1)._session
+    session = serving.load(tmp_path / "it", threads=1).engine.session
     assert session.get_session_options().intra_op_num_threads == 1
     for wrong in (0, -1, 1.5, True, "2"):
         with pytest.raises(
@@ -184,7 +184,7 @@ def test_the_error_of_a_batch_stops_the_batches_that_have_not_begun():
 @pytest.mark.parametrize(("workers", "threads", "expected"), [(2, 1, 1), (2, 3, 5), (1, 3, 3)])
 def test_workers_share_the_threads_of_operations(small, tmp_path, workers, threads, expected):
     small.write(tmp_path / "it")
-    session = serving.load(tmp_path / "it", threads=threads, workers=workers)._session
+    session = serving.load(tmp_path / "it", threads=threads, workers=workers).engine.session
     assert session.get_session_options().intra_op_num_threads == expected
 
 
@@ -192,7 +192,7 @@ def test_the_cores_are_divided_by_the_workers(small, tmp_path, monkeypatch):
     small.write(tmp_path / "it")
     monkeypatch.setattr(sessions, "num_cores", lambda: 3)
     for workers, expected in ((2, 1), (3, 1), (4, 1)):
-        session = serving.load(tmp_path / "it", workers=workers)._session
+        session = serving.load(tmp_path / "it", workers=workers).engine.session
         assert session.get_session_options().intra_op_num_threads == expected
     for wrong in (0, True, None):
         with pytest.raises(ValueError, match="`workers` must be a positive integer. Received: workers="):

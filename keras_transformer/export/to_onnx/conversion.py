@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import os
 import pathlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -12,19 +11,12 @@ import tensorflow as tf
 
 from keras_transformer import memory
 from keras_transformer.export.bundle_writer import (
-    check_pipeline,
-    new_parts,
-    with_shortlist,
     without_tensorflow_warnings,
 )
-from keras_transformer.export.parity import comparison
-from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import (
     graph_traversal,
     loops,
-    optimum,
     rewrites,
-    text_graphs,
     tf2onnx_handlers,
     tf2onnx_speed,
     weights,
@@ -32,126 +24,11 @@ from keras_transformer.export.to_onnx import (
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.export.to_onnx.quantization import Examples, to_int8
 from keras_transformer.pipelines.base import Arrays, Axes, Graph
-from keras_transformer.pipelines.forward import FORWARD
-from keras_transformer_options.arguments import ArgumentError
-from keras_transformer_serving import files
-from keras_transformer_serving.bundle import ONNX
-from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
-from keras_transformer_serving.graphs import MODEL, loop_name
+from keras_transformer_serving.precisions import ShortfallError
 
 _LOGGER = logging.getLogger(__name__)
+_MOST_CHARACTERS = 300  # of an error in the manifest
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
-
-
-@on_tensorflow
-def onnx(
-    pipeline: Any,
-    folder: str | os.PathLike[str],
-    *,
-    precisions: Sequence[str] | None = (FLOAT32,),
-    texts: Sequence[Any] | None = None,
-    text_graph: bool = False,
-    vocabulary_shortlist: Sequence[int] | None = None,
-    signature_key: bytes | None = None,
-    say: Callable[[str], None] = print,
-) -> pathlib.Path:
-    """Export a pipeline as ONNX graphs, and verify their outputs.
-
-    For a generating pipeline, `generate_greedy.onnx`, `generate_beam.onnx`, `generate_sample.onnx` or
-    `generate_contrastive.onnx`, by the pipeline's sampler, is the generation loop with its key/value cache and
-    constraints: "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with a
-    second axis of size N if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M),
-    uniform numbers as from `keras_transformer_serving.uniform_noise`. Inputs with defaults: "max_new_tokens" and
-    "min_new_tokens" int64 (B,) or (1,), if it samples "temperature" float32 (B,) or (1,), and for an encoder–decoder
-    "prefix_ids" int64 (B, Q) or (1, Q). For servers with their own loop there are `encoder_model.onnx` and
-    `decoder_model_merged.onnx`, which takes a past of any length, including 0, and projects the encoder's output once;
-    for a decoder-only model one `model.onnx`; for Unlimiformer only the loop.
-
-    For other pipelines, `model.onnx` maps ids, images or graphs to the model's outputs. Tensors have Optimum's names;
-    `export/README.md` lists them.
-
-    All graphs except the loop are in the folder `optimum`, with a `config.json` and a `generation_config.json` of
-    `transformers`, if Optimum's `ORTModel…` classes can run them.
-
-    Args:
-        pipeline: a pipeline of `pipelines`.
-        folder: the export's folder; the graphs are written to `folder/onnx`.
-        precisions: "float32" and optionally "float16", for GPUs, and "int8" (weights and activations of matrix
-            multiplications), for CPUs. The graph that `keras_transformer_serving.load` runs, the generation loop or
-            `model.onnx`, is also written in these precisions, to `folder/onnx/float16` and `folder/onnx/int8`. Their
-            outputs must be close to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`). With None, the
-            export has those of them that are; the manifest says why others are left out.
-        texts: texts to compare a generating pipeline and its graphs on; by default made from the vocabulary. Other
-            pipelines are compared on random ids, images or graphs.
-        text_graph: whether to write `text_to_text.onnx`, too, from "text" to "generated_text" and "error", strings
-            (B,): the loop between the tokenizer and the detokenizer as operators of onnxruntime-extensions. For a
-            `TextToText` with a SentencePiece tokenizer whose ids the operators give on the tokenizer's examples.
-        vocabulary_shortlist: the ids of the tokens that the export generates, such as those of texts in the target
-            language, with the model's `end_id`; its graphs compute the logits of no others. By default all. The report
-            in `parity.json` has the number of outputs that are the same with the whole vocabulary.
-        signature_key: a key to sign the manifest with (HMAC-SHA256), which `verify` and
-            `keras_transformer_serving.load` can require; all parts of an export have the same key.
-        say: a function that prints why a precision is left out.
-
-    Returns:
-        The folder of the graphs, which is created only when it is complete and verified.
-
-    Raises:
-        BlockingIOError: if another export writes to `folder`.
-        FileExistsError: if `folder/onnx` exists already.
-        ImportError: if a package of the extra "onnx" is not installed.
-        ParityError: if an output differs; in float16 and int8, if outputs differ too much.
-        ValueError: if an argument is invalid, or ONNX does not support an operation of the model.
-
-    Example:
-        >>> onnx(translator, "export/es-en", precisions=("float32", "int8"))
-        PosixPath('export/es-en/onnx')
-    """
-    folder = files.as_folder(folder)
-    pipeline = with_shortlist(pipeline, vocabulary_shortlist)
-    check(pipeline, precisions)
-    if text_graph:
-        text_graphs.check(pipeline)
-    if texts is not None and not pipeline.generates:
-        raise ValueError(
-            f"`texts` must be None for a {type(pipeline).__name__}, whose graphs do not take texts. "
-            f"Received: texts={texts!r}"
-        )
-    compare = comparison.WithPipeline(pipeline, texts)
-    with new_parts(pipeline, folder, [ONNX], signature_key) as written:
-        write(pipeline, precisions, *written[ONNX], compare, say, text_graph)
-    return folder / ONNX
-
-
-def check(pipeline: Any, precisions: Sequence[str] | None) -> None:
-    """Check that a pipeline can be exported as ONNX graphs in the given precisions.
-
-    Raises:
-        ImportError: if a package is not installed.
-        ValueError: if an argument is invalid.
-    """
-    check_pipeline(pipeline)
-    names = [FLOAT32, *CONVERTED]
-    wanted = [FLOAT32] if precisions is None else precisions
-    valid = isinstance(wanted, list | tuple) and set(wanted) <= set(names) and FLOAT32 in wanted
-    if not valid or len(set(wanted)) != len(wanted):
-        raise ArgumentError(
-            f"{{precisions}} must be None or a list of {FLOAT32!r} and optionally {' and '.join(map(repr, CONVERTED))}",
-            precisions=precisions,
-        )
-    dtype = pipeline.model.compute_dtype
-    if dtype == "bfloat16":
-        raise ValueError(
-            "`pipeline` must have a model that computes in float32 or float16, since the converter to ONNX does not "
-            "support bfloat16. Copy the weights to a float32 model. Received: a model that computes in bfloat16"
-        )
-    if len(wanted) > 1 and dtype != FLOAT32:
-        raise ArgumentError(
-            f"{{precisions}} must be ({FLOAT32!r},) for a model that does not compute in float32. "
-            f"Received: {{precisions=}}, a model that computes in {dtype}",
-            precisions=precisions,
-        )
-    check_packages()
 
 
 def check_packages() -> None:
@@ -164,61 +41,14 @@ def check_packages() -> None:
         raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
 
 
-def write(
-    pipeline: Any,
-    precisions: Sequence[str] | None,
-    new: pathlib.Path,
-    report: dict[str, Any],
-    compare: comparison.WithPipeline,
-    say: Callable[[str], None],
-    text_graph: bool = False,
-) -> None:
-    """Write ONNX graphs and the report of their comparison.
-
-    Args:
-        pipeline: the pipeline.
-        precisions: as for `onnx`.
-        new: the folder to write into.
-        report: the entry of `parity.json`, which is updated.
-        compare: the comparison with the pipeline.
-        say: as for `onnx`.
-        text_graph: as for `onnx`.
-
-    Raises:
-        ParityError: if an output differs too much.
-        ValueError: if the graph of texts gives other ids or texts.
-    """
-    compare.tokenizers()  # before the conversion, which takes longer
-    loop = loop_name(pipeline.export_config()) if pipeline.generates else None
-    configs = optimum.configurations(pipeline)
-    left_out: dict[str, str] | None = {} if precisions is None else None
-    dtype = pipeline.model.compute_dtype
-    if left_out is not None and dtype != FLOAT32:
-        left_out |= dict.fromkeys(CONVERTED, f"the model computes in {dtype}")
-    for name, graph in pipeline.onnx_graphs().items():
-        folder = new / OPTIMUM if configs and name != loop else new
-        converted = (precisions or CONVERTED) if name == (loop or MODEL) else ()
-        folders = {
-            precision: new / precision
-            for precision in converted
-            if precision != FLOAT32 and precision not in (left_out or ())
-        }
-        is_typical = pipeline.examples_are_typical
-        examples = pipeline.example_inputs(compare.texts).get(FORWARD, []) if is_typical else []
-        _write_graph(name, graph, pipeline.model.weights, folder, folders, examples, left_out)
-    for name, config in (configs or {}).items():
-        files.write_json(new / OPTIMUM / name, config)
-    _LOGGER.info("Compare the graphs with the model")
-    report.update(compare(new, ONNX, True, left_out))
-    if left_out:
-        report["left_out"] = left_out
-        for precision, reason in left_out.items():
-            say(f"{ONNX}/{precision} is left out: {reason}")
-    if text_graph:
-        report["text_graph"] = text_graphs.write(pipeline, new, report["examples"])
+def reason(error: Exception) -> str:
+    """Return why a precision is left out, in one line."""
+    if isinstance(error, ShortfallError):
+        return error.shortfall
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MOST_CHARACTERS]
 
 
-def _write_graph(
+def write_graph(
     name: str,
     graph: Graph,
     variables: Sequence[Any],
@@ -245,7 +75,7 @@ def _write_graph(
         except Exception as error:  # of any class: ONNX Runtime's, Protocol Buffers'
             if left_out is None:
                 raise
-            left_out[precision] = comparison.reason(error)
+            left_out[precision] = reason(error)
             shutil.rmtree(path, ignore_errors=True)
     save(model, graph.defaults, folder / f"{name}.onnx", detached)
     memory.trim()  # of the graphs that TensorFlow and tf2onnx made

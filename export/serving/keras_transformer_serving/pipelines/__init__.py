@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from keras_transformer_serving.graphs import Graphs
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.embedding import Embedding as Embedding
@@ -19,39 +18,31 @@ from keras_transformer_serving.pipelines.texts import TextPipeline
 from keras_transformer_serving.pipelines.token_classification import (
     TokenClassification as TokenClassification,
 )
-from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.tasks import ExportedPipeline
 from keras_transformer_serving.text import Tokenizer
 
 
-def forward_pipeline(
-    sessions: Sessions,
-    config: dict[str, Any],
-    tokenizer: Tokenizer | None,
-) -> Model:
-    """Return an exported pipeline that runs its model once.
+def pipeline_of(engine: Any, config: dict[str, Any], tokenizer: Tokenizer | None) -> Any:
+    """Return an exported pipeline.
 
     Args:
-        sessions: ONNX Runtime's sessions of the graphs.
+        engine: what computes: a `GenerationEngine` if the pipeline generates, else a `ForwardEngine`.
         config: the export's settings.
         tokenizer: the export's tokenizer; None if there is none, or it needs TensorFlow.
 
     Returns:
-        The class of its name, or a `Model` if there is none, or it needs a tokenizer and there is none.
+        The class of its name. If there is none, or it needs a tokenizer and there is none: a `Model` or, for one that
+        generates, the class of its kind of model.
     """
-    pipeline_class = ExportedPipeline.of(config["pipeline"])
-    if pipeline_class is not None and issubclass(pipeline_class, SpeechToText):
-        return pipeline_class(sessions, config, tokenizer)
-    if pipeline_class is not None and issubclass(pipeline_class, ArrayPipeline):
-        return pipeline_class(sessions, config)
-    if pipeline_class is not None and issubclass(pipeline_class, TextPipeline) and tokenizer is not None:
-        return pipeline_class(sessions, config, tokenizer)
-    return Model(sessions, config)
-
-
-def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
-    """Return an exported pipeline that generates, of the class of its name or, if it has none, of its kind of model."""
-    pipeline_class = ExportedPipeline.of(config["pipeline"])
-    if pipeline_class is None or not issubclass(pipeline_class, Generating):
-        pipeline_class = TextGeneration if config["start_id"] is None else TextToText
-    return pipeline_class(graphs, tokenizer, config)
+    pipeline = ExportedPipeline.of(config["pipeline"])
+    if "generation" in config:
+        if pipeline is None or not issubclass(pipeline, Generating):
+            pipeline = TextGeneration if config["start_id"] is None else TextToText
+        return pipeline(engine, config, tokenizer)
+    if pipeline is not None and issubclass(pipeline, SpeechToText):
+        return pipeline(engine, config, tokenizer)
+    if pipeline is not None and issubclass(pipeline, ArrayPipeline):
+        return pipeline(engine, config)
+    if pipeline is not None and issubclass(pipeline, TextPipeline) and tokenizer is not None:
+        return pipeline(engine, config, tokenizer)
+    return Model(engine, config)

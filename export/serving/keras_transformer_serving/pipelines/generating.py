@@ -891,20 +891,30 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
     """Base class of exported pipelines that generate.
 
     Args:
-        graphs: the export's graphs.
-        tokenizer: the export's tokenizer; None if it needs TensorFlow, so that inputs must be token ids.
+        engine: what generates.
         config: the export's settings.
+        tokenizer: the export's tokenizer; None if it needs TensorFlow, so that inputs must be token ids.
     """
 
-    engine: Graphs
-
-    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
-        self.graphs = self.engine = graphs
-        self.tokenizer, self.config = tokenizer, config
+    def __init__(self, engine: GenerationEngine, config: dict[str, Any], tokenizer: Tokenizer | None) -> None:
+        self.engine, self.config, self.tokenizer = engine, config, tokenizer
         self.text_methods = None if tokenizer is None else PythonMethods(tokenizer)
-        self.max_source_tokens = graphs.max_source_tokens
+        self.max_source_tokens = config["max_source_tokens"]
         self.skip_special_tokens = config.get("skip_special_tokens", False)
         self.languages = {} if tokenizer is None else tokenizer.languages
+
+    @property
+    def graphs(self) -> Graphs:
+        """The engine of an export that ONNX Runtime runs.
+
+        Raises:
+            ValueError: for another engine.
+        """
+        if not isinstance(self.engine, Graphs):
+            raise ValueError(
+                f"`graphs` needs an export that ONNX Runtime runs. Received: the engine {type(self.engine).__name__}"
+            )
+        return self.engine
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
@@ -922,7 +932,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
             export returns N > 1 hypotheses.
 
         Raises:
-            ValueError: if an argument has another shape, or values out of range.
+            ValueError: if an argument has another shape, or values out of range, or ONNX Runtime is not the engine.
         """
         return self.graphs.generate(input_ids, **arrays)
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from keras_transformer_serving import closeness
 from keras_transformer_serving.audio import checked_audio, read_wav
+from keras_transformer_serving.forward import ForwardEngine
 from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError, RowErrors
-from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.tasks import DEFAULT, Row, Task, Tensor
 from keras_transformer_serving.text import Tokenizer
 
@@ -78,13 +78,13 @@ class SpeechToText(SpeechTask, ArrayPipeline):
     """An exported recognizer of speech; `load` creates it.
 
     Args:
-        sessions: ONNX Runtime's sessions of the graphs.
+        engine: what runs the model.
         config: the export's settings.
         tokenizer: the export's tokenizer.
     """
 
-    def __init__(self, sessions: Sessions, config: dict[str, Any], tokenizer: Tokenizer | None) -> None:
-        super().__init__(sessions, config)
+    def __init__(self, engine: ForwardEngine, config: dict[str, Any], tokenizer: Tokenizer | None) -> None:
+        super().__init__(engine, config)
         if tokenizer is None:
             raise ValueError(
                 "`tokenizer` must be one of `keras_transformer.text` for speech. Received: tokenizer=None"

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_transformer_serving.graphs import Graphs
+from keras_transformer_serving.generation import GenerationEngine
 from keras_transformer_serving.jobs import Steps, compute, gather
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import Generating, GeneratingTask
@@ -105,8 +105,8 @@ class TextGenerationTask(Chat, GeneratingTask):
 class TextGeneration(TextGenerationTask, Generating):
     """An exported decoder-only model, from prompts to their continuations; `load` creates it."""
 
-    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
-        super().__init__(graphs, tokenizer, config)
+    def __init__(self, engine: GenerationEngine, config: dict[str, Any], tokenizer: Tokenizer | None) -> None:
+        super().__init__(engine, config, tokenizer)
         self.add_start, self.special_tokens = config["add_start"], config["special_tokens"]
         self.anchor_id = config["anchor_id"]
         self.chat_template = ChatTemplate.of(config.get("chat_template"), {})

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from keras_transformer_serving.generation import Source
-from keras_transformer_serving.graphs import Graphs
+from keras_transformer_serving.generation import GenerationEngine, Source
 from keras_transformer_serving.jobs import Steps, gather
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError, RowErrors, check_string
@@ -137,8 +136,8 @@ class TextToTextTask(GeneratingTask):
 class TextToText(TextToTextTask, Generating):
     """An exported encoder–decoder; `load` creates it."""
 
-    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
-        super().__init__(graphs, tokenizer, config)
+    def __init__(self, engine: GenerationEngine, config: dict[str, Any], tokenizer: Tokenizer | None) -> None:
+        super().__init__(engine, config, tokenizer)
         self.long_texts = config.get("long_texts", "refuse")
         self.source_language, self.target_language = (config.get(name) for name in languages.NAMES)
         self.empty_ids = config["empty_ids"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer_serving.forward import ForwardEngine
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines.errors import (
     Errors,
@@ -17,7 +18,6 @@ from keras_transformer_serving.pipelines.errors import (
     check_string,
     check_truncate,
 )
-from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.tasks import Row, Task, Tensor
 from keras_transformer_serving.text import Tokenizer
 from keras_transformer_serving.text.base import Word
@@ -156,13 +156,13 @@ class TextPipeline(TextTask, Model):
     It has the arguments and errors of the pipeline of the same name in `keras_transformer.pipelines`.
 
     Args:
-        sessions: ONNX Runtime's sessions of the graphs.
+        engine: what runs the model.
         config: the export's settings.
         tokenizer: the export's tokenizer.
     """
 
-    def __init__(self, sessions: Sessions, config: dict[str, Any], tokenizer: Tokenizer) -> None:
-        super().__init__(sessions, config)
+    def __init__(self, engine: ForwardEngine, config: dict[str, Any], tokenizer: Tokenizer) -> None:
+        super().__init__(engine, config)
         self.tokenizer = tokenizer
 
     def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, Any]:
@@ -215,7 +215,7 @@ class TextPipeline(TextTask, Model):
             }
 
         batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
-        return {row: value for rows in self._sessions.map(batch_of, batches) for row, value in rows.items()}
+        return {row: value for rows in self.engine.map(batch_of, batches) for row, value in rows.items()}
 
     def run_windows(self, batch: Sequence[Windows], batch_size: int) -> list[Arrays]:
         """Return the model's outputs for the windows of each text.

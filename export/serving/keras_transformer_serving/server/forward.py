@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,21 +11,13 @@ from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.texts import TextPipeline
 from keras_transformer_serving.server.signatures import TRUNCATE, Signature, text_of
-from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, FORWARD, Row, Tensor
-
-_DTYPES = {
-    "tensor(int32)": "int32",
-    "tensor(int64)": "int64",
-    "tensor(float)": "float32",
-    "tensor(float16)": "float32",
-}
-
+from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, FORWARD, Row
 
 _WINDOWS = "windows"
 
 
-class ForwardEngine:
-    """The engine of a pipeline that runs its model once: on arrays and, for texts, on windows of ids.
+class Rows:
+    """The engine of the rows of a pipeline that runs its model once: on arrays and, for texts, on windows of ids.
 
     Args:
         pipeline: the pipeline.
@@ -38,18 +29,13 @@ class ForwardEngine:
         if isinstance(pipeline, TextPipeline):
             methods[_WINDOWS] = functools.partial(pipeline.run_windows, batch_size=max_batch_size)
         self.methods: Mapping[str, Method] = methods
-        self.map = pipeline.map
+        self.map = pipeline.engine.map
 
 
 def signatures(pipeline: Model) -> dict[str, Signature]:
     """Return the signatures of a pipeline that runs its model once, by name: the signatures of the SavedModel."""
-    session = pipeline.session
-    inputs = tuple(
-        Tensor(entry.name, _DTYPES[entry.type], _sizes(entry), optional=entry.name in _OPTIONAL)
-        for entry in session.get_inputs()
-    )
-    results = tuple(Tensor(entry.name, _DTYPES[entry.type], _sizes(entry)) for entry in session.get_outputs())
-    result = {FORWARD: Signature(inputs, results, functools.partial(_arrays, pipeline))}
+    engine = pipeline.engine
+    result = {FORWARD: Signature(engine.inputs, engine.outputs, functools.partial(_arrays, pipeline))}
     if isinstance(pipeline, ArrayPipeline):
         outputs = (*pipeline.outputs(pipeline.config), ERROR_OUTPUT)
         steps = functools.partial(_answer_arrays, pipeline)
@@ -68,23 +54,16 @@ def warm_up(pipeline: Model) -> None:
     while length < 2 * limit:
         try:
             arrays = {
-                entry.name: np.full(
-                    [1, *(min(length, limit) if size is None else size for size in _sizes(entry))],
-                    pipeline.config["value_range"][0] if entry.name == "pixel_values" else 0,
+                tensor.name: np.full(
+                    [1, *(min(length, limit) if size is None else size for size in tensor.shape)],
+                    pipeline.config["value_range"][0] if tensor.name == "pixel_values" else 0,
                 )
-                for entry in pipeline.session.get_inputs()
+                for tensor in pipeline.engine.inputs
             }
             pipeline.run(**arrays)
         except ValueError:  # a length that the model does not take
             return
         length *= 2
-
-
-_OPTIONAL = ("attention_mask", "token_type_ids")
-
-
-def _sizes(entry: Any) -> tuple[int | None, ...]:
-    return tuple(size if isinstance(size, int) else None for size in entry.shape[1:])
 
 
 def _arrays(pipeline: Model, row: Row, index: int) -> Steps[Row]:
@@ -111,5 +90,5 @@ def _answer_texts(pipeline: TextPipeline, names: Sequence[str], row: Row, index:
 
 def _run(pipeline: Model, batch: Sequence[dict[str, np.ndarray]]) -> list[Row]:
     feed = {name: np.concatenate([values[name] for values in batch]) for name in batch[0]}
-    outputs = pipeline.run_checked(feed)
+    outputs = pipeline.engine.run(feed)
     return [{name: values[row] for name, values in outputs.items()} for row in range(len(batch))]

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.bundle import ONNX, is_bundle
+from keras_transformer_serving.bundle import is_bundle
 from keras_transformer_serving.graph_files import FLOAT32
-from keras_transformer_serving.graphs import loop_name
 from keras_transformer_serving.jobs import Engine, Method
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import forward, generating
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import RequestError, Signature
-from keras_transformer_serving.sessions import device_of, num_cores
+from keras_transformer_serving.sessions import num_cores
+from keras_transformer_serving.targets import part_to_run
 from keras_transformer_serving.tasks import DEFAULT
 
 LOG = logging.getLogger("keras_transformer_serving.server")
@@ -90,25 +90,25 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
         **options: those of `keras_transformer_serving.load`.
     """
     threads = num_cores() if threads is None else threads
-    small = _size(folder, options.get("precision", FLOAT32)) < _SMALL
-    pipeline = serving.load(folder, threads=min(threads, 1) if small else threads, **options)
+    bundle = serving.Bundle(folder)
+    part, target = part_to_run(bundle, options.get("engine"))
+    small = _size(bundle, part, target, options.get("precision", FLOAT32)) < _SMALL
+    if "threads" in target.options:
+        options["threads"] = min(threads, 1) if small else threads
+    pipeline = serving.load(folder, **options)
     if isinstance(pipeline, Generating):
-        session = pipeline.graphs.session(loop_name(pipeline.config))
         engine: Engine = pipeline.engine
         signatures = generating.signatures(pipeline)
         local = {} if pipeline.text_methods is None else pipeline.text_methods.methods
         generating.warm_up(pipeline)
     else:
-        session = pipeline.session
-        engine, local = forward.ForwardEngine(pipeline, max_batch_size), {}
+        engine, local = forward.Rows(pipeline, max_batch_size), {}
         signatures = forward.signatures(pipeline)
         forward.warm_up(pipeline)
-    device, _ = device_of(session)
+    device = pipeline.engine.device
     # A core is left for HTTP. More batches would only be smaller, as Python's lock limits the other work.
     num_batches = max(min(threads - 1, _MOST_BATCHES), 1) if small and device == "cpu" else 1
-    return Loaded(
-        pipeline, signatures, engine, local, num_batches, device, _example(serving.Bundle(folder).parity)
-    )
+    return Loaded(pipeline, signatures, engine, local, num_batches, device, _example(bundle.parity))
 
 
 def _example(reports: dict[str, Any]) -> dict[str, str]:
@@ -117,14 +117,18 @@ def _example(reports: dict[str, Any]) -> dict[str, str]:
         example = report.get("signatures", {}).get(DEFAULT, {}).get("example", {})
         if texts := {name: value for name, value in example.items() if isinstance(value, str)}:
             return texts
-    compared = reports.get(ONNX, {}).get("examples", {}).get("texts", [])
+    compared = [text for report in reports.values() for text in report.get("examples", {}).get("texts", [])]
     return {"text": compared[0]} if compared and isinstance(compared[0], str) else {}
 
 
-def _size(folder: pathlib.Path, precision: str) -> int:
-    """Return the number of bytes of the graphs of a precision."""
-    graphs = folder / ONNX if precision == FLOAT32 else folder / ONNX / precision
-    return sum(path.stat().st_size for path in graphs.glob("*") if path.is_file())
+def _size(bundle: serving.Bundle, part: str, target: type[serving.ServedTarget], precision: str) -> int:
+    """Return the number of bytes of the files of a part that its engine reads."""
+    sizes = {
+        name.removeprefix(f"{part}/"): entry["size"]
+        for name, entry in bundle.manifest["files"].items()
+        if name.startswith(f"{part}/")
+    }
+    return target.size(sizes, serving.EngineOptions(precision))
 
 
 class ServedModel:

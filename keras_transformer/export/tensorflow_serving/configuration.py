@@ -1,4 +1,4 @@
-"""The folder `serving/` of an export: configurations of TensorFlow Serving and Triton, and sample requests."""
+"""The configuration of TensorFlow Serving for the SavedModels of an export, and sample requests."""
 
 import json
 import pathlib
@@ -10,11 +10,9 @@ import tensorflow as tf
 from google.protobuf import json_format
 
 from keras_transformer.pipelines.base import DEFAULT
-from keras_transformer_serving import triton
-from keras_transformer_serving.bundle import ONNX, SERVING
+from keras_transformer_serving.bundle import SERVING
 
 TENSORFLOW_SERVING = f"{SERVING}/tensorflow_serving"
-TRITON = f"{SERVING}/triton"
 _MODEL = """\
   config {
     name: %(name)s
@@ -43,19 +41,6 @@ prometheus_config {
 """
 
 
-def write(folder: pathlib.Path, config: Mapping[str, Any], reports: Mapping[str, Any]) -> None:
-    """Write the folder `serving/` of an export.
-
-    Args:
-        folder: the folder to write into.
-        config: the settings of the export.
-        reports: the content of `parity.json`.
-    """
-    for name, content in _files(config, reports):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-
-
 def latest_versions(reports: Mapping[str, Any]) -> dict[str, str]:
     """Return the part of the latest version of each SavedModel, by the model's name.
 
@@ -74,7 +59,8 @@ def request_file(model: str, signature: str) -> str:
     return f"{SERVING}/requests/{model}/{signature}.json"
 
 
-def _files(config: Mapping[str, Any], reports: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+def files(reports: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and contents of the files, from the content of `parity.json`."""
     latest = latest_versions(reports)
     if latest:
         models = "".join(
@@ -89,11 +75,6 @@ def _files(config: Mapping[str, Any], reports: Mapping[str, Any]) -> Iterator[tu
                 file = pathlib.PurePosixPath(request_file(model, signature))
                 yield f"{file}", _json(rest_request(signature, row))
                 yield f"{file.with_suffix('.grpc.json')}", _json(_grpc_request(model, signature, tensors))
-    if graphs := reports.get(ONNX, {}).get("signatures"):
-        graph = triton.served_graph(config, graphs)
-        tensors = graphs[graph.removesuffix(".onnx")]
-        for name, content in triton.model_files(pathlib.Path(graph).name, tensors, config).items():
-            yield f"{TRITON}/{name}", content
 
 
 def rest_request(signature: str, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""The engines of models that run once, from arrays to arrays."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from keras_transformer_serving.graphs import MODEL
+from keras_transformer_serving.sessions import Sessions, device_of
+from keras_transformer_serving.tasks import Tensor
+
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+
+_DTYPES = {
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(float)": "float32",
+    "tensor(float16)": "float32",
+}
+_OPTIONAL = ("attention_mask", "token_type_ids")
+
+
+class ForwardEngine(Protocol):
+    """The interface of objects that run a model once.
+
+    Attributes:
+        inputs: its inputs, for a row.
+        outputs: its outputs, for a row.
+        device: the type of the device that it runs on, "cpu" or "cuda".
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    device: str
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs for a batch of inputs, by name."""
+
+    def map(self, function: Callable[[Batch], Result], batches: Iterable[Batch]) -> list[Result]:
+        """Return the results of a function of several batches, which may be computed at the same time."""
+
+
+class ForwardGraph:
+    """The ONNX graph `model` of an export: a `ForwardEngine`.
+
+    Args:
+        sessions: ONNX Runtime's sessions of the graphs.
+    """
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.session = sessions(MODEL)
+        self.map = sessions.map
+        self.inputs, self.outputs = (
+            tuple(
+                Tensor(entry.name, _DTYPES[entry.type], _sizes(entry), optional=entry.name in _OPTIONAL)
+                for entry in entries
+            )
+            for entries in (self.session.get_inputs(), self.session.get_outputs())
+        )
+        self.device, _ = device_of(self.session)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs of the graph."""
+        names = [tensor.name for tensor in self.outputs]
+        return dict(zip(names, self.session.run(names, inputs), strict=True))
+
+
+def _sizes(entry: Any) -> tuple[int | None, ...]:
+    return tuple(size if isinstance(size, int) else None for size in entry.shape[1:])

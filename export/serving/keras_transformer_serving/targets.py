@@ -1,0 +1,149 @@
+"""The engines of exports without TensorFlow: what runs the part that a target writes."""
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from keras_transformer_serving.bundle import Bundle
+from keras_transformer_serving.graph_files import FLOAT32
+from keras_transformer_serving.model import Model
+from keras_transformer_serving.parity import GeneratingExport, compare_with_stored, exported_tokenizer, seeded
+from keras_transformer_serving.part_files import PartFiles
+from keras_transformer_serving.sessions import Provider
+from keras_transformer_serving.tasks import registered
+from keras_transformer_serving.text import Tokenizer
+
+
+class EngineOptions(NamedTuple):
+    """How an engine computes; see `keras_transformer_serving.load`.
+
+    Attributes:
+        precision: the precision.
+        providers: ONNX Runtime's execution providers.
+        threads: the number of threads that share an operation.
+        workers: the number of batches that are computed at the same time.
+        save_memory: whether memory is saved at the price of speed.
+    """
+
+    precision: str = FLOAT32
+    providers: Sequence[Provider] | None = None
+    threads: int | None = None
+    workers: int = 1
+    save_memory: bool = False
+
+
+class ServedTarget(abc.ABC):
+    """Base class of what runs the files of a target, which a subclass joins by the target's name.
+
+    `class ServedTable(ServedTarget, name="table")` runs the folder "table" of exports. A module that nothing imports is
+    found as an entry point of the group "keras_transformer_serving.targets" with this name.
+
+    Attributes:
+        name: the name of the target, and of its folder in exports.
+        options: the names of the `EngineOptions` that its engine takes; others are refused.
+        classes: the subclasses, by name.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[tuple[str, ...]] = ()
+    classes: ClassVar[dict[str, type["ServedTarget"]]] = {}
+
+    def __init_subclass__(cls, name: str, **kwargs: Any) -> None:
+        """Register the class by the name of its target."""
+        super().__init_subclass__(**kwargs)
+        cls.name = name
+        ServedTarget.classes[name] = cls
+
+    @staticmethod
+    def of(part: str) -> type["ServedTarget"] | None:
+        """Return the class that runs a part of an export, such as "onnx"; None if there is none."""
+        return registered(ServedTarget.classes, "keras_transformer_serving.targets", part.split("/")[0])
+
+    @classmethod
+    @abc.abstractmethod
+    def engine(cls, files: PartFiles, config: dict[str, Any], options: EngineOptions) -> Any:
+        """Return the engine of a part.
+
+        Args:
+            files: the part's files.
+            config: the export's settings.
+            options: how it computes.
+
+        Returns:
+            A `GenerationEngine`, such as an `ExportedEngine`, if the pipeline generates, else a `ForwardEngine`.
+
+        Raises:
+            ImportError: if a package is missing.
+            ValueError: if an option is invalid.
+        """
+
+    @classmethod
+    def size(cls, sizes: Mapping[str, int], options: EngineOptions) -> int:
+        """Return the number of bytes of the files that the engine reads, of the sizes of all files of a part."""
+        return sum(sizes.values())
+
+    @classmethod
+    def check_options(cls, options: EngineOptions) -> None:
+        """Raise a ValueError if the engine does not take an option that is given."""
+        for name, value in options._asdict().items():
+            default = EngineOptions._field_defaults[name]
+            if value != default and name not in cls.options:
+                raise ValueError(
+                    f"`{name}` must be {default!r} for the engine {cls.name!r}. Received: {name}={value!r}"
+                )
+
+    @classmethod
+    def runner(cls, files: PartFiles, config: dict[str, Any], tokenizer: Tokenizer | None) -> Any:
+        """Return a part as a function, for `parity.compare_generated` or `parity.compare_tensors`.
+
+        Args:
+            files: the part's files.
+            config: the export's settings.
+            tokenizer: the export's tokenizer; None if it needs TensorFlow.
+        """
+        if "generation" in config:
+            config = seeded(config)
+            return GeneratingExport(cls.name, cls.engine(files, config, EngineOptions()), config, tokenizer)
+        model = Model(cls.engine(files, config, EngineOptions()), config)
+        return lambda _graph, inputs: model.run(**inputs)
+
+    @classmethod
+    def verify(cls, bundle: Bundle, part: str) -> dict[str, Any]:
+        """Compare a part with the outputs that were stored at export.
+
+        Returns:
+            The report of `parity.compare_with_stored`.
+
+        Raises:
+            ParityError: if an output differs.
+        """
+        files = PartFiles.of_bundle(bundle, part)
+        return compare_with_stored(bundle, part, cls.runner(files, bundle.config, exported_tokenizer(bundle)))
+
+
+def part_to_run(bundle: Bundle, engine: str | None = None) -> tuple[str, type[ServedTarget]]:
+    """Return the part of an export that is run without TensorFlow, and the target that runs it.
+
+    Args:
+        bundle: the export.
+        engine: the name of the target; by default "onnx", or the first that can be run.
+
+    Raises:
+        FileNotFoundError: if no part can be run.
+        ValueError: if `engine` names none.
+    """
+    folders = sorted({name.split("/")[0] for name in bundle.manifest["files"] if "/" in name})
+    found = {name: target for name in folders if (target := ServedTarget.of(name)) is not None}
+    if not found:
+        known = ", ".join(ServedTarget.classes)
+        raise FileNotFoundError(
+            f"`folder` must be an export with a part that runs without TensorFlow, such as {known}. Received: "
+            f"folder={str(bundle.folder)!r}, with {', '.join(folders)}"
+        )
+    if engine is None:
+        engine = "onnx" if "onnx" in found else next(iter(found))
+    if engine not in found:
+        raise ValueError(
+            f"`engine` must be one of the export's: {', '.join(found)}. Received: engine={engine!r}"
+        )
+    return engine, found[engine]

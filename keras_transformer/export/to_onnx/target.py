@@ -1,0 +1,283 @@
+"""The target "onnx": graphs for ONNX Runtime, in float32 and other precisions."""
+
+import json
+import logging
+import os
+import pathlib
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras_transformer_serving as serving
+from keras_transformer.export import card, signatures
+from keras_transformer.export.bundle_writer import check_pipeline
+from keras_transformer.export.parity.comparison import WithPipeline
+from keras_transformer.export.targets import ExportTarget, Say
+from keras_transformer.export.tensorflow_process import on_tensorflow
+from keras_transformer.export.to_onnx import conversion, optimum, text_graphs
+from keras_transformer.export.writing import write_parts
+from keras_transformer.pipelines.base import DEFAULT
+from keras_transformer.pipelines.forward import FORWARD
+from keras_transformer_options.arguments import ArgumentError
+from keras_transformer_serving import files, graph_files, precisions, triton
+from keras_transformer_serving.bundle import ONNX, SERVING
+from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
+from keras_transformer_serving.graphs import MODEL, loop_name
+
+_LOGGER = logging.getLogger(__name__)
+_TRITON = f"{SERVING}/triton"
+
+
+class Onnx(ExportTarget, name=ONNX):
+    """ONNX graphs; the arguments are those of the function `onnx`."""
+
+    tags = ("onnx",)
+
+    def __init__(self, precisions: Sequence[str] | None = (FLOAT32,), text_graph: bool = False) -> None:
+        self.precisions, self.text_graph = precisions, text_graph
+
+    def check(self, pipeline: Any) -> None:
+        """Raise unless the pipeline can be exported in the precisions, and the packages are installed."""
+        check_pipeline(pipeline)
+        names = [FLOAT32, *CONVERTED]
+        wanted = [FLOAT32] if self.precisions is None else self.precisions
+        valid = isinstance(wanted, list | tuple) and set(wanted) <= set(names) and FLOAT32 in wanted
+        if not valid or len(set(wanted)) != len(wanted):
+            raise ArgumentError(
+                f"{{precisions}} must be None or a list of {FLOAT32!r} and optionally "
+                f"{' and '.join(map(repr, CONVERTED))}",
+                precisions=self.precisions,
+            )
+        dtype = pipeline.model.compute_dtype
+        if dtype == "bfloat16":
+            raise ValueError(
+                "`pipeline` must have a model that computes in float32 or float16, since the converter to ONNX does "
+                "not support bfloat16. Copy the weights to a float32 model. Received: a model that computes in bfloat16"
+            )
+        if len(wanted) > 1 and dtype != FLOAT32:
+            raise ArgumentError(
+                f"{{precisions}} must be ({FLOAT32!r},) for a model that does not compute in float32. "
+                f"Received: {{precisions=}}, a model that computes in {dtype}",
+                precisions=self.precisions,
+            )
+        conversion.check_packages()
+        if self.text_graph:
+            text_graphs.check(pipeline)
+
+    def title(self, part: str) -> str:
+        """Return the name and the precisions."""
+        return f"{part}: {', '.join(self.precisions or (FLOAT32, *CONVERTED))}"
+
+    def write(self, pipeline: Any, folder: pathlib.Path) -> None:
+        """Write the graphs in all precisions; see `export`."""
+        self._write(pipeline, folder, [], None)
+
+    def export(
+        self, pipeline: Any, folder: pathlib.Path, report: dict[str, Any], compare: WithPipeline, say: Say
+    ) -> None:
+        """Write the graphs, and those precisions that are close enough to the pipeline."""
+        compare.tokenizers()  # before the conversion, which takes longer
+        left_out: dict[str, str] | None = {} if self.precisions is None else None
+        is_typical = pipeline.examples_are_typical
+        examples = pipeline.example_inputs(compare.texts).get(FORWARD, []) if is_typical else []
+        self._write(pipeline, folder, examples, left_out)
+        _LOGGER.info("Compare the graphs with the model")
+        report.update(self.compare(compare, folder, left_out))
+        compare.store(folder, self.signatures_compared)
+        if left_out:
+            report["left_out"] = left_out
+            for precision, reason in left_out.items():
+                say(f"{ONNX}/{precision} is left out: {reason}")
+        if self.text_graph:
+            report["text_graph"] = text_graphs.write(pipeline, folder, report["examples"])
+
+    def _write(
+        self, pipeline: Any, folder: pathlib.Path, examples: Any, left_out: dict[str, str] | None
+    ) -> None:
+        """Convert the graphs; if `left_out` is given, it receives why a conversion failed, by precision."""
+        loop = loop_name(pipeline.export_config()) if pipeline.generates else None
+        configs = optimum.configurations(pipeline)
+        dtype = pipeline.model.compute_dtype
+        if left_out is not None and dtype != FLOAT32:
+            left_out |= dict.fromkeys(CONVERTED, f"the model computes in {dtype}")
+        for name, graph in pipeline.onnx_graphs().items():
+            converted = (self.precisions or CONVERTED) if name == (loop or MODEL) else ()
+            folders = {
+                precision: folder / precision
+                for precision in converted
+                if precision != FLOAT32 and precision not in (left_out or ())
+            }
+            main = folder / OPTIMUM if configs and name != loop else folder
+            conversion.write_graph(name, graph, pipeline.model.weights, main, folders, examples, left_out)
+        for name, config in (configs or {}).items():
+            files.write_json(folder / OPTIMUM / name, config)
+
+    @classmethod
+    def compare(
+        cls, compare: WithPipeline, folder: pathlib.Path, left_out: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the report of the comparison, with the figures of precisions besides float32.
+
+        Args:
+            compare: the comparison with the pipeline.
+            folder: the folder of the graphs.
+            left_out: receives why precisions are not close enough, by name, if given; their graphs are then deleted.
+
+        Raises:
+            ParityError: if an output differs, or too much in another precision.
+        """
+        report = super().compare(compare, folder)
+        as_ids = not serving.reads_text(compare.config)
+        expected, rows = compare.expected(cls.signatures_compared, as_ids), {}
+        part = serving.PartFiles.of_folder(folder)
+        for precision in graph_files.converted_precisions(part.names):
+            try:
+                run = serving.ServedOnnx.runner(part, compare.config, compare.tokenizer, precision)
+                task = type(compare.pipeline)
+                row = precisions.compare(precision, expected, run, compare.config, task)
+                rows[precision] = precisions.check(precision, row)
+            except Exception as error:  # of any class: ONNX Runtime's, too
+                if left_out is None:
+                    raise
+                left_out[precision] = conversion.reason(error)
+                shutil.rmtree(folder / precision)
+        return {**report, **({"precisions": rows} if rows else {})}
+
+    @classmethod
+    def signatures(cls, folder: pathlib.Path) -> dict[str, Any]:
+        """Return the inputs, outputs and defaults of the graphs."""
+        return signatures.of_graphs(folder)
+
+    @classmethod
+    def serving_files(
+        cls, config: Mapping[str, Any], reports: Mapping[str, Any]
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield a model for a model repository of Triton."""
+        if graphs := reports[ONNX].get("signatures"):
+            graph = triton.served_graph(config, graphs)
+            tensors = graphs[graph.removesuffix(".onnx")]
+            for name, content in triton.model_files(pathlib.Path(graph).name, tensors, config).items():
+                yield f"{_TRITON}/{name}", content
+
+    @classmethod
+    def card(cls, name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
+        """Yield how to run the graphs with ONNX Runtime and Triton."""
+        specs = reports[ONNX].get("signatures", {})
+        yield from _python(pipeline, reports[ONNX], specs)
+        if specs:
+            yield from _triton(name, pipeline, specs)
+
+
+@on_tensorflow
+def onnx(
+    pipeline: Any,
+    folder: str | os.PathLike[str],
+    *,
+    precisions: Sequence[str] | None = (FLOAT32,),
+    texts: Sequence[Any] | None = None,
+    text_graph: bool = False,
+    vocabulary_shortlist: Sequence[int] | None = None,
+    signature_key: bytes | None = None,
+    say: Callable[[str], None] = print,
+) -> pathlib.Path:
+    """Export a pipeline as ONNX graphs, and verify their outputs.
+
+    For a generating pipeline, `generate_greedy.onnx`, `generate_beam.onnx`, `generate_sample.onnx` or
+    `generate_contrastive.onnx`, by the pipeline's sampler, is the generation loop with its key/value cache and
+    constraints: "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with a
+    second axis of size N if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M),
+    uniform numbers as from `keras_transformer_serving.uniform_noise`. Inputs with defaults: "max_new_tokens" and
+    "min_new_tokens" int64 (B,) or (1,), if it samples "temperature" float32 (B,) or (1,), and for an encoder–decoder
+    "prefix_ids" int64 (B, Q) or (1, Q). For servers with their own loop there are `encoder_model.onnx` and
+    `decoder_model_merged.onnx`, which takes a past of any length, including 0, and projects the encoder's output once;
+    for a decoder-only model one `model.onnx`; for Unlimiformer only the loop.
+
+    For other pipelines, `model.onnx` maps ids, images or graphs to the model's outputs. Tensors have Optimum's names;
+    `export/README.md` lists them.
+
+    All graphs except the loop are in the folder `optimum`, with a `config.json` and a `generation_config.json` of
+    `transformers`, if Optimum's `ORTModel…` classes can run them.
+
+    Args:
+        pipeline: a pipeline of `pipelines`.
+        folder: the export's folder; the graphs are written to `folder/onnx`.
+        precisions: "float32" and optionally "float16", for GPUs, and "int8" (weights and activations of matrix
+            multiplications), for CPUs. The graph that `keras_transformer_serving.load` runs, the generation loop or
+            `model.onnx`, is also written in these precisions, to `folder/onnx/float16` and `folder/onnx/int8`. Their
+            outputs must be close to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`). With None, the
+            export has those of them that are; the manifest says why others are left out.
+        texts: texts to compare a generating pipeline and its graphs on; by default made from the vocabulary. Other
+            pipelines are compared on random ids, images or graphs.
+        text_graph: whether to write `text_to_text.onnx`, too, from "text" to "generated_text" and "error", strings
+            (B,): the loop between the tokenizer and the detokenizer as operators of onnxruntime-extensions. For a
+            `TextToText` with a SentencePiece tokenizer whose ids the operators give on the tokenizer's examples.
+        vocabulary_shortlist: the ids of the tokens that the export generates, such as those of texts in the target
+            language, with the model's `end_id`; its graphs compute the logits of no others. By default all. The report
+            in `parity.json` has the number of outputs that are the same with the whole vocabulary.
+        signature_key: a key to sign the manifest with (HMAC-SHA256), which `verify` and
+            `keras_transformer_serving.load` can require; all parts of an export have the same key.
+        say: a function that prints why a precision is left out.
+
+    Returns:
+        The folder of the graphs, which is created only when it is complete and verified.
+
+    Raises:
+        BlockingIOError: if another export writes to `folder`.
+        FileExistsError: if `folder/onnx` exists already.
+        ImportError: if a package of the extra "onnx" is not installed.
+        ParityError: if an output differs; in float16 and int8, if outputs differ too much.
+        ValueError: if an argument is invalid, or ONNX does not support an operation of the model.
+
+    Example:
+        >>> onnx(translator, "export/es-en", precisions=("float32", "int8"))
+        PosixPath('export/es-en/onnx')
+    """
+    folder = files.as_folder(folder)
+    target = Onnx(precisions, text_graph)
+    target.check(pipeline)
+    if texts is not None and not pipeline.generates:
+        raise ValueError(
+            f"`texts` must be None for a {type(pipeline).__name__}, whose graphs do not take texts. "
+            f"Received: texts={texts!r}"
+        )
+    (part,) = write_parts(pipeline, folder, [target], texts, vocabulary_shortlist, signature_key, say)
+    return folder / part
+
+
+def _python(pipeline: Any, report: Mapping[str, Any], specs: Mapping[str, Any]) -> Iterator[str]:
+    config = pipeline.export_config()
+    yield "## Python, with ONNX Runtime\n"
+    texts = serving.reads_text(config)
+    extras = "cpu,tokenizers" if texts else "cpu"
+    yield f"In this folder, with `pip install 'keras-transformer-serving[{extras}]'` and no TensorFlow:\n\n```python"
+    numpy = "" if texts or pipeline.generates else "import numpy\n"
+    yield f'{numpy}import keras_transformer_serving as serving\n\nmodel = serving.load(".")'
+    if pipeline.generates:
+        example = json.dumps(report["examples"]["texts"][:1], ensure_ascii=False)
+        output = json.dumps(report["examples"]["answers"][:1], ensure_ascii=False)
+        yield f"model({example})  # {output}" if texts else f'model.generate({example})["ids"]'
+    elif texts:
+        inputs = pipeline.example_inputs()[DEFAULT][0].values()
+        yield f"model({', '.join(json.dumps([str(column[0])], ensure_ascii=False) for column in inputs)})"
+    else:
+        inputs = next(graph["inputs"] for name, graph in specs.items() if name.endswith(MODEL)).items()
+        required = {tensor.name for tensor in pipeline.graph_inputs(config) if tensor.required}
+        yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key in required)})"
+    yield f"```\n\nThe graphs in `{ONNX}/` take ids or arrays. Other programs can run them:\n"
+    yield from card.table("graph", specs)
+
+
+def _triton(name: str, pipeline: Any, specs: Mapping[str, Any]) -> Iterator[str]:
+    graph = f"{ONNX}/{triton.served_graph(pipeline.export_config(), specs)}"
+    model = shlex.quote(f"../model_repository/{name}")  # outside the export, whose files are verified
+    yield f"## Triton: {_TRITON}\n"
+    yield "A model for a model repository of NVIDIA Triton Inference Server; it takes arrays. In this folder:\n\n```sh"
+    yield f'model={model}\nmkdir -p "$model/1"\ncp -r {_TRITON}/. "$model"\ncp {graph}* "$model/1"'
+    yield "```\n"
+
+
+def _array(name: str, dtype: str, shape: list[Any]) -> str:
+    """Return a Python expression of an array with one row."""
+    sizes = tuple(size if isinstance(size, int) else 1 for size in shape)
+    return f'numpy.{"ones" if name == "input_ids" else "zeros"}({sizes}, "{dtype}")'
