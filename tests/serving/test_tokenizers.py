@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer_serving as serving
-from keras_transformer import text
+from keras_transformer import export, text
 from keras_transformer.export.to_onnx import conversion
 from keras_transformer.export.tokenizer_examples import HARD_LINES, tokenizer_examples
 from keras_transformer.pipelines.texts import valid_utf8
@@ -166,7 +166,7 @@ def test_a_tokenizer_that_differs_is_not_exported(pipeline, tmp_path, monkeypatc
     monkeypatch.setattr(serving.text.sentence_piece.SentencePieceTokenizer, "_cut", lambda *_: [5])
     monkeypatch.setattr(conversion, "convert", None)
     with pytest.raises(serving.ParityError, match="`tokenizer` must give the ids"):
-        conversion.onnx(pipeline, tmp_path / "it")
+        export.onnx(pipeline, tmp_path / "it")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -175,7 +175,7 @@ ATTACKS = {
     "removed report": (without_report, r"onnx/.* is of a part without a report in parity\.json"),
     "removed part": (
         without("onnx", remove=True),
-        r"parity\.json has a report of onnx, which has no files|onnx/model\.onnx. is not part of this export",
+        r"parity\.json has a report of onnx, which has no files|`folder` must be an export with a part that runs",
     ),
     "path outside": (listed_outside("tokenizer/../../outside"), r"must list files inside.*\.\./outside"),
     "absolute path": (listed_outside("/etc/passwd"), "must list files inside.*/etc/passwd"),
