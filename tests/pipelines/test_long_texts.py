@@ -9,7 +9,7 @@ from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.generation import Beam, Sample
 from keras_transformer.pipelines import TextToText
 from keras_transformer_serving.generation import Generated
-from keras_transformer_serving.pipelines.generating import Output
+from keras_transformer_serving.pipelines.generation_steps import Output
 from tests.serving.in_tensorflow import without_graphs
 
 LONG = (

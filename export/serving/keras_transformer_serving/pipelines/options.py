@@ -1,8 +1,8 @@
 """The options of the texts of a call: one value, or one for each text."""
 
 import numbers
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -11,6 +11,57 @@ from keras_transformer_serving.tasks import Tensor, shown
 from keras_transformer_serving.text import glossary, markup
 from keras_transformer_serving.text.glossary import Glossary
 from keras_transformer_serving.text.markup import Placeholders
+
+
+class Options(TypedDict, total=False):
+    """The options of texts that are generated from: one value, or one for each text; None for the default.
+
+    Attributes:
+        prefixes: for an encoder–decoder, the beginning of the output, "" for none. The model continues it. If a text
+            is split, it is that of the first part.
+        max_new_tokens: the maximum number of new tokens, at most the pipeline's, without the prefix. If a text is
+            split, it limits each part.
+        min_new_tokens: the minimum number of tokens before an end token, by default 0.
+        temperature: the temperature of sampling, by default the sampler's.
+        seed: the seed of sampling, by default the sampler's or, without one, a new seed. The noise of a text depends
+            on it and on the index of the text.
+        source_language: for a model of many languages, the language of the text; by default the pipeline's setting.
+        target_language: the language of the output, likewise.
+    """
+
+    prefixes: str | Iterable[str] | None
+    max_new_tokens: int | Sequence[int] | None
+    min_new_tokens: int | Sequence[int] | None
+    temperature: float | Sequence[float] | None
+    seed: int | Sequence[int] | None
+    source_language: str | Iterable[str] | None
+    target_language: str | Iterable[str] | None
+
+
+class TextOptions(Options, total=False):
+    """The options of texts whose outputs are texts, and those of `Options`.
+
+    Attributes:
+        long_texts: for an encoder–decoder, "refuse" to raise an error for texts of more than `max_source_tokens`
+            tokens, or "split" to split them into lines and sentences, whose outputs are joined; by default the
+            pipeline's setting.
+        tag_handling: for an encoder–decoder, "html" to keep HTML and XML tags and placeholders, or "placeholders" to
+            keep placeholders such as `{name}` and `%s` only. They are put around or beside the words that translate
+            theirs.
+        placeholders: the kinds of placeholders that are kept: of "jinja", "icu", "python", "rails", "variables",
+            "printf" and "url", by default all of them, "colon" and "at", and patterns of `re.compile`. With them,
+            `tag_handling` is by default "placeholders".
+        glossary: for an encoder–decoder, a mapping of at most 1,000 terms to their translations, or one for each text.
+            Those whose term is in a text are in its output, in place of the words that translate the term.
+        glossary_mode: "hard", or "soft" to keep other words if the model finds the translation of a term too
+            improbable.
+    """
+
+    long_texts: str | None
+    tag_handling: str | None
+    placeholders: Any
+    glossary: Any
+    glossary_mode: str
 
 
 def numbers_of(declared: Tensor, values: Any, count: int) -> list[Any]:
