@@ -5,9 +5,12 @@ TensorFlow. By default it is on, unless TensorFlow's XLA is known to fail on a G
 with XLA.
 """
 
+import contextlib
+import contextvars
 import functools
 import logging
 import os
+from collections.abc import Iterator
 
 import keras
 
@@ -16,6 +19,17 @@ VARIABLE = "KERAS_TRANSFORMER_XLA"
 # the process (TensorFlow's issue 111958).
 LAST_FAILING_TENSORFLOW, BLACKWELL = (2, 21), (10, 0)
 _LOGGER = logging.getLogger("keras_transformer")
+_is_off = contextvars.ContextVar("xla_is_off", default=False)
+
+
+@contextlib.contextmanager
+def off() -> Iterator[None]:
+    """Turn XLA off in TensorFlow in the context, for functions that run once: compilation takes longer than they do."""
+    token = _is_off.set(True)
+    try:
+        yield
+    finally:
+        _is_off.reset(token)
 
 
 def is_enabled() -> bool:
@@ -26,6 +40,8 @@ def is_enabled() -> bool:
     """
     if keras.config.backend() != "tensorflow":
         return True
+    if _is_off.get():
+        return False
     setting = os.environ.get(VARIABLE, "")
     if setting not in ("", "0", "1"):
         raise ValueError(f"`{VARIABLE}` must be 0 or 1. Received: {VARIABLE}={setting!r}")

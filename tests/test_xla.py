@@ -86,6 +86,26 @@ def test_generation_without_xla_gives_equal_ids_and_runs_no_xla_operation(random
 
 
 @on_tensorflow
+def test_generators_without_xla_are_cached_apart(random_transformer, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setenv(xla.VARIABLE, "1")
+    compiled, make = [], tf.function
+    monkeypatch.setattr(
+        tf,
+        "function",
+        lambda function, **options: (compiled.append(options["jit_compile"]), make(function, **options))[1],
+    )
+    model, sources = random_transformer(3), np.array([[5, 6, 3, 0]])
+    expected = generation.generate(model, sources, max_new_tokens=4).ids
+    for _ in range(2):
+        with xla.off():
+            np.testing.assert_array_equal(generation.generate(model, sources, max_new_tokens=4).ids, expected)
+        generation.generate(model, sources, max_new_tokens=4)
+    assert compiled == [True, False]
+
+
+@on_tensorflow
 def test_models_compile_without_xla_if_it_is_disabled(monkeypatch):
     assert models.Transformer(9, **SIZES).supports_jit
     monkeypatch.setenv(xla.VARIABLE, "0")

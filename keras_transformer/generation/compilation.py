@@ -95,11 +95,12 @@ def are_same(variables: list[Any], known: list[Any] | None) -> bool:
 
 
 def cached(model: GenerativeModel, key: Hashable, create: Callable[[Any], Any]) -> Any:
-    """Return the result of `create(model)`, computed once for each model and key.
+    """Return the result of `create(model)`, computed once for each model and key, with XLA and without.
 
     The `MAX_CACHED` most recently used objects of each model are cached for its lifetime. `create` is called with a
     weak proxy of the model, so that these objects do not keep it alive.
     """
+    key = (key, xla.is_enabled())
     with _LOCK:
         objects = _CACHE.setdefault(model, collections.OrderedDict())
         if key not in objects:

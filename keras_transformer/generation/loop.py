@@ -147,10 +147,11 @@ def _run_without_ended_rows(inputs: Inputs, search: TokenSearch) -> State:
     """
     model: Any = inputs.model
 
-    def read_prompts(chosen: Inputs, decoder: PromptedModel) -> State:
+    def read_prompts(chosen: Inputs, decoder: PromptedModel, is_empty: bool = False) -> State:
         decoder = decoder.encoded()
         context = {} if decoder.context is None else {"context": decoder.context}
-        return {"cache": new_search(chosen, decoder).start_cache(), **context}
+        prompted = new_search(chosen, decoder)
+        return {"cache": prompted.empty_cache() if is_empty else prompted.start_cache(), **context}
 
     def of_rows(rows: Tensor) -> tuple[Inputs, PromptedModel]:
         chosen = inputs.of_rows(rows)
@@ -198,7 +199,7 @@ def _run_without_ended_rows(inputs: Inputs, search: TokenSearch) -> State:
             "step": ops.zeros((), "int32"),
             "rows": rows,
             "kept": ops.arange(ops.shape(rows)[0], dtype="int32"),
-            "cached": _empty(lambda: read_prompts(*of_rows(rows)), rows),
+            "cached": _empty(lambda: read_prompts(*of_rows(rows), is_empty=True), rows),
             "state": state,
         },
     )

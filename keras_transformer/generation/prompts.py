@@ -103,10 +103,13 @@ class PromptedModel:
             ops.shape(prompt.ids)[0], length, hypotheses=hypotheses, kv_cache=self.kv_cache
         )
 
+    def cache_of_prompt(self, hypotheses: int, steps: int) -> Any:
+        """Create a cache for the prompt except its last token, and for `steps` steps of all hypotheses."""
+        return self.empty_cache(self.before + hypotheses * steps, hypotheses)
+
     def read_prompt(self, hypotheses: int, steps: int) -> Any:
         """Create a cache with the prompt except its last token, and space for `steps` steps of all hypotheses."""
-        prompt = self.prompt
-        cache = self.empty_cache(self.before + hypotheses * steps, hypotheses)
+        prompt, cache = self.prompt, self.cache_of_prompt(hypotheses, steps)
         if isinstance(self.before, int) and self.before == 0:
             return cache
 

@@ -405,7 +405,7 @@ def test_a_non_generating_pipeline_is_exported_in_every_precision(tmp_path):
     tokenizer = text.WordPieceTokenizer.train(["to be or not to be", "that is the question"], 60)
     bert = models.BERT(tokenizer.vocabulary_size, 1, 2, 16, hidden_dim=32, max_length=16)
     pipeline = pipelines.TextClassification(models.SequenceClassifier(bert, 3), tokenizer)
-    export.bundle(pipeline, tmp_path / "it")
+    export.bundle(pipeline, tmp_path / "it", precisions=("float32", "float16", "int8"))
     files = {path.relative_to(tmp_path / "it" / "onnx").as_posix() for path in tmp_path.rglob("*.onnx")}
     assert files == {"optimum/model.onnx", "float16/model.onnx", "int8/model.onnx"}
     stored = export.verify(tmp_path / "it")["onnx"]["precisions"]

@@ -2,6 +2,8 @@ import contextlib
 
 import keras
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import tensorflow as tf
 
@@ -31,6 +33,78 @@ def test_matrix_multiplications_equal_keras(shapes):
     expected = keras.ops.matmul(a, b)
     with tf2onnx_speed.one_operation_per_multiplication():
         np.testing.assert_allclose(keras.ops.matmul(a, b), expected, rtol=1e-6)
+
+
+def test_equal_operations_are_one():
+    def sums(x):
+        return sum(tf.shape(x)[0] + tf.reduce_sum(tf.cast(x > 0, tf.int32)) for _ in range(3))
+
+    assert operations(sums).count("Greater") == 3
+    with tf2onnx_speed.one_operation_per_value():
+        found = operations(sums)
+    assert found.count("Greater") == found.count("Shape") == found.count("Cast") == 1
+    assert found.count("AddV2") == 4  # the sums of two differ
+
+
+def test_random_numbers_and_branches_remain_separate():
+    def drawn(x):
+        first, second = (tf.random.uniform([2]) for _ in range(2))
+        return [tf.cond(x[0, 0, 0] > 0, lambda: first, lambda: -second) for _ in range(4)]
+
+    with tf2onnx_speed.one_operation_per_value():
+        found = operations(drawn)
+    assert found.count("RandomUniform") == 2
+    assert sum("If" in kind for kind in found) == 4
+
+
+def test_equal_outputs_of_a_branch_are_converted():
+    def function(x):
+        y = tf.cond(tf.reduce_sum(x) > 0, lambda: [x + 1.0] * 3, lambda: [x, x * 2.0, x * 2.0])
+        return dict(zip("abc", y, strict=True))
+
+    model = conversion.convert("it", function, [SPEC], {})
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for x in np.ones([2, 1, 1, 4], "float32") * [[[[1]]], [[[-1]]]]:
+        x = x.astype("float32")
+        for received, expected in zip(
+            session.run(["a", "b", "c"], {"x": x}), function(x).values(), strict=True
+        ):
+            np.testing.assert_array_equal(received, expected)
+
+
+def test_variables_are_not_frozen_where_all_weights_are_known(monkeypatch):
+    from tf2onnx import tf_loader
+
+    calls, convert = [], tf_loader.convert_variables_to_constants_v2
+    monkeypatch.setattr(
+        tf_loader,
+        "convert_variables_to_constants_v2",
+        lambda *args, **options: (calls.append(1), convert(*args, **options))[1],
+    )
+    layer = keras.layers.Dense(4)
+    layer.build((None, None, 4))
+    known = conversion.convert("it", lambda x: {"y": layer(x)}, [SPEC], {}, layer.weights)
+    assert not calls
+    captured = conversion.convert("it", lambda x: {"y": layer(x)}, [SPEC], {})
+    assert calls
+    x = np.ones((1, 2, 4), "float32")
+    for model in (known, captured):
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], layer(x), rtol=1e-6)
+
+
+def test_nodes_are_sorted_and_cycles_are_errors():
+    from tf2onnx.graph import Graph
+
+    def sort(*nodes):
+        made = [onnx.helper.make_node("Identity", [before], [name], name) for before, name in nodes]
+        graph = Graph(made, output_shapes={}, dtypes={}, output_names=[])
+        tf2onnx_speed._sort(graph, graph.get_nodes())
+        return [node.name for node in graph.get_nodes()]
+
+    assert sort(("d", "a"), ("c", "d"), ("x", "c"), ("a", "b")) == ["c", "d", "a", "b"]
+    with pytest.raises(ValueError, match="a graph must have no cycle"):
+        sort(("b", "a"), ("a", "b"))
 
 
 def repeated(x):

@@ -92,3 +92,11 @@ def test_a_step_reads_fewer_than_four_thirds_of_the_running_rows():
     outputs_of(model, GrowingCache(), {"source_ids": sources, "limits": limits, "minimums": limits})
     assert all(3 * size < 4 * np.sum(limits > step) for step, size in enumerate(sizes))
     assert sizes == [9, 5, 3, *[2] * 9]
+
+
+def test_the_prompt_and_a_step_are_traced_once(monkeypatch):
+    model, steps = gpt(), []
+    step = model.step
+    monkeypatch.setattr(model, "step", lambda *args, **options: (steps.append(1), step(*args, **options))[1])
+    outputs_of(model, GrowingCache(), {"source_ids": SOURCES})
+    assert len(steps) == 2

@@ -1,4 +1,4 @@
-"""The weights that an ONNX graph reads from another file, without the package `onnx`."""
+"""The weights that an ONNX graph reads from a file, without the package `onnx`."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.protobuf import fields, integers
+from keras_transformer_serving.protobuf import fields, integers, message
 
 # The messages of onnx.proto that contain a TensorProto: the type of each field, by its number.
 _MESSAGES: dict[str, dict[int, str]] = {
@@ -21,7 +21,15 @@ _MESSAGES: dict[str, dict[int, str]] = {
 MAX_BYTES = 2**30
 """The size of the weights in a graph's file, which readers such as ONNX Runtime have in memory up to three times."""
 _INITIALIZER = ("Model", 7, "Graph", 5, "Tensor")
-_DIMS, _TYPE, _NAME, _EXTERNAL_DATA = 1, 2, 8, 13  # fields of a TensorProto
+# Those of them that contain the weights of graphs.
+_WITH_GRAPHS = {
+    "Model": {7: "Graph"},
+    "Graph": {1: "Node", 5: "Tensor"},
+    "Node": {5: "Attribute"},
+    "Attribute": {6: "Graph"},
+}
+_DIMS, _TYPE, _NAME, _RAW_DATA, _EXTERNAL_DATA, _LOCATION = 1, 2, 8, 9, 13, 14  # fields of a TensorProto
+_MIN_DETACHED = 1024  # bytes
 _KEY, _VALUE = 1, 2  # fields of an entry of TensorProto.external_data
 # by TensorProto.DataType
 _DTYPES: dict[int, np.dtype[Any]] = {
@@ -89,6 +97,40 @@ def tensors(model: bytes) -> list[ExternalTensor]:
         raise ValueError(
             "a graph must be a serialised onnx.ModelProto, and is something else or cut"
         ) from error
+
+
+def detached(model: memoryview, location: str) -> bytes:
+    """Return a serialised `onnx.ModelProto` that reads its large weights from its file.
+
+    ONNX Runtime maps them into memory. From the file itself, it would have them in memory up to three times.
+
+    Args:
+        model: the content of the file.
+        location: its name.
+    """
+    start = _address(model)
+
+    def rewritten(kind: str, content: memoryview) -> bytes:
+        values: list[tuple[int, Any]] = [*fields(content)]
+        raw: Any = dict(values).get(_RAW_DATA, b"") if kind == "Tensor" else b""
+        if len(raw) >= _MIN_DETACHED:
+            entries = {"location": location, "offset": _address(raw) - start, "length": len(raw)}
+            external = [message((_KEY, key), (_VALUE, str(value))) for key, value in entries.items()]
+            others = [value for value in values if value[0] != _RAW_DATA]
+            values = [*others, *((_EXTERNAL_DATA, entry) for entry in external), (_LOCATION, 1)]
+        inner = _WITH_GRAPHS.get(kind, {})
+        return message(
+            *(
+                (number, rewritten(inner[number], value) if number in inner else value)
+                for number, value in values
+            )
+        )
+
+    return rewritten("Model", model)
+
+
+def _address(content: memoryview) -> int:
+    return np.frombuffer(content, np.uint8).ctypes.data
 
 
 def _tensors(path: tuple[Any, ...], content: memoryview) -> Iterator[ExternalTensor]:

@@ -45,8 +45,11 @@ def integers(value: int | float | memoryview) -> Iterator[int]:
         yield number
 
 
-def message(*entries: tuple[int, bool | int | str | bytes]) -> bytes:
-    """Return a serialised message of the numbers and values of its fields: integers, strings, bytes or messages."""
+def message(*entries: tuple[int, bool | int | float | str | bytes | memoryview]) -> bytes:
+    """Return a serialised message of the numbers of its fields and their values.
+
+    Values are integers, float32 numbers, strings, bytes or messages.
+    """
     return b"".join(_field(number, value) for number, value in entries)
 
 
@@ -65,9 +68,11 @@ def varint(number: int) -> bytes:
     return bytes(content)
 
 
-def _field(number: int, value: bool | int | str | bytes) -> bytes:
+def _field(number: int, value: bool | int | float | str | bytes | memoryview) -> bytes:
     if isinstance(value, int):
         return varint(number << 3 | _VARINT) + varint(value)
+    if isinstance(value, float):
+        return varint(number << 3 | _FOUR_BYTES) + struct.pack(_NUMBERS[_FOUR_BYTES], value)
     content = value.encode() if isinstance(value, str) else value
     return header(number, len(content)) + content
 

@@ -23,6 +23,9 @@ Result = TypeVar("Result")
 
 LOG = logging.getLogger("keras_transformer_serving")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_WEIGHTS_FOLDER = (
+    "session.model_external_initializers_file_folder_path"  # of a model that is read from memory
+)
 _FIRST_WITH_CUDA_13 = (1, 27)  # of the released onnxruntime-gpu; from 1.19 on they were built with CUDA 12
 
 
@@ -36,8 +39,9 @@ class Sessions:
         providers: ONNX Runtime's execution providers, names or tuples of a name and options, in order of preference;
             by default CUDA, if available, then CPU.
         threads: the number of threads that share an operation; by default one for each core, divided by `workers`.
-        save_memory: whether weights in a file beside the graph are not packed for faster products, which takes their
-            memory once more while a session is created, and unused memory is not kept for later operations.
+        save_memory: whether weights that are read from a path are mapped into memory, and not packed for faster
+            products, which takes their memory once more while a session is created, and unused memory is not kept for
+            later operations.
         workers: the number of batches that `map` computes at the same time.
 
     Raises:
@@ -111,6 +115,9 @@ def _new_session(
     if isinstance(model, os.PathLike):
         path = pathlib.Path(model)
         model, is_large = str(path), path.with_name(external_data.file_name(name)).exists()
+        if save_memory and not is_large:
+            model, is_large = external_data.detached(np.memmap(path, mode="r").data, path.name), True
+            options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
     else:
         weights = _external_weights(name, model, read)
         is_large = bool(weights)

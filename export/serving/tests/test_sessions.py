@@ -223,3 +223,46 @@ def test_a_graph_of_a_path_has_the_weights_in_the_file_beside_it(dtype, tmp_path
         np.testing.assert_array_equal(found, [[3, 5, 7]])
     arenas = [each.get_session_options().enable_cpu_mem_arena for each in (mapped, given)]
     assert arenas == [False, True]
+
+
+@pytest.mark.parametrize("place", ["graph", "branch"])
+def test_weights_inside_of_a_graph_of_a_path_are_mapped_to_save_memory(place, tmp_path, monkeypatch):
+    values = np.arange(600, dtype="float32").reshape(2, 300)
+    weight = onnx.numpy_helper.from_array(values, "weight")
+    small = onnx.numpy_helper.from_array(np.full(1, -0.5, "float32"), "small")
+    x, y, z = (
+        helper.make_tensor_value_info(name, weight.data_type, ["batch_size", size])
+        for name, size in (("x", 2), ("y", 300), ("z", 300))
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["product"]),
+        helper.make_node("Add", ["product", "small"], ["sum"]),
+        helper.make_node("LeakyRelu", ["sum"], ["y"], alpha=0.3),
+    ]
+    initializers = [weight, small]
+    if place == "branch":
+        branch = helper.make_graph(nodes, "branch", [], [y], initializers)
+        other = helper.make_graph([helper.make_node("MatMul", ["x", "other"], ["z"])], "other", [], [z])
+        other.initializer.append(onnx.numpy_helper.from_array(-values, "other"))
+        condition = onnx.numpy_helper.from_array(np.array(True), "condition")
+        nodes = [helper.make_node("If", ["condition"], ["y"], then_branch=branch, else_branch=other)]
+        initializers = [condition]
+    graph = helper.make_graph(nodes, "model", [x], [y], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model, path)
+
+    given, new = [], onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda model, **options: (given.append(model), new(model, **options))[1],
+    )
+    inputs = {"x": np.array([[1, 2], [-1, 0]], "float32")}
+    expected, found = (
+        sessions.Sessions(lambda _: path, save_memory=save)("model").run(None, inputs)[0]
+        for save in (False, True)
+    )
+    np.testing.assert_array_equal(found, expected)
+    _, content = given
+    assert len(content) < 1500 < path.stat().st_size

@@ -139,7 +139,7 @@ def convert(
     matrices = weights.Matrices(variables)
     signature = [*signature, *matrices.specs]
     traced = tf.function(matrices.arguments_of(function), input_signature=signature, autograph=False)
-    with tf2onnx_speed.one_operation_per_multiplication():
+    with tf2onnx_speed.one_operation_per_multiplication(), tf2onnx_speed.one_operation_per_value():
         traced_model = traced.get_concrete_function()
     try:
         with without_tensorflow_warnings():

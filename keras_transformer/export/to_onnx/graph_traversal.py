@@ -30,10 +30,10 @@ def graphs(graph: Any) -> Iterator[Any]:
 
 def inner(node: Any) -> list[Any]:
     """Return the loop bodies and branches of a node."""
-    from onnx import AttributeProto
-
     if node.op_type not in _WITH_GRAPHS:  # most nodes, whose attributes take long to read
         return []
+    from onnx import AttributeProto
+
     graphs = [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
     return graphs + [graph for attribute in node.attribute for graph in attribute.graphs]
 

@@ -3,10 +3,15 @@
 import contextlib
 import functools
 import os
+import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+
+# The inputs and outputs of graphs, and operations that TensorFlow changes after it created them.
+_NOT_SHARED = ("Placeholder", "Identity", "If", "StatelessIf", "While", "StatelessWhile", "NoOp")
 
 
 @contextlib.contextmanager
@@ -38,6 +43,41 @@ def one_operation_per_multiplication() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def one_operation_per_value() -> Iterator[None]:
+    """Let TensorFlow create an operation of a graph once for the same inputs and attributes.
+
+    Each layer computes sizes, masks and the tables of its positions again, and each use of a number is a constant: more
+    than half of the operations of a decoder, which all later steps would visit.
+    """
+    create = tf.Graph._create_op_internal
+    known: Any = weakref.WeakKeyDictionary()  # the operations of each graph, with their inputs
+
+    def create_once(
+        graph: Any,
+        kind: str,
+        inputs: Sequence[Any],
+        dtypes: Any = None,
+        input_types: Any = None,
+        name: str | None = None,
+        attrs: Any = None,
+        *options: Any,
+        **others: Any,
+    ) -> Any:
+        described = (attrs[attribute].SerializeToString() for attribute in sorted(attrs or ()))
+        key = (kind, *map(id, inputs), *described)
+        operations = known.setdefault(graph, {})
+        if key in operations and not graph._control_dependencies_stack:
+            return operations[key][0]
+        operation = create(graph, kind, inputs, dtypes, input_types, name, attrs, *options, **others)
+        if not operation.op_def.is_stateful and kind not in _NOT_SHARED:
+            operations[key] = operation, inputs  # whose ids are not used again
+        return operation
+
+    with _patched((tf.Graph, "_create_op_internal", create_once)):
+        yield
+
+
+@contextlib.contextmanager
 def without_copies() -> Iterator[None]:
     """Keep tf2onnx from copying the graph before each optimisation, to restore it if that fails."""
     from tf2onnx import constants
@@ -63,7 +103,8 @@ def fast_graphs() -> Iterator[None]:
     with the condition of a loop, and reads all nodes twice to find the few that call functions. After each optimisation
     and each of two dozen rewrites, whether it changed something or not, it follows every output of a graph, visits the
     nodes that outputs share once for each of them, records all readers, and writes the whole graph as protocol buffers,
-    which only the last one needs. It describes each node in messages that nobody reads.
+    which only the last one needs. It describes each node in messages that nobody reads. Before all that, it makes
+    constants of variables, for which TensorFlow copies the graph several times even if it reads none.
     """
     from tf2onnx import tf_loader
     from tf2onnx.graph import Graph, Node
@@ -77,6 +118,7 @@ def fast_graphs() -> Iterator[None]:
         (Graph, "extract_sub_graph_nodes", _extract),
         (Graph, "_register_input_name", _register),
         (Graph, "update_proto", _sort_bodies),
+        (Graph, "topological_sort", _sort),
         (Graph, "make_graph", _making(Graph.make_graph)),
         (Graph, "reset_nodes", _resetting(Graph.reset_nodes)),
         (GraphOptimizerBase, "optimize", _optimize),
@@ -85,8 +127,14 @@ def fast_graphs() -> Iterator[None]:
         (Node, "update_proto", _update),
         (Node, "get_body_graphs", _body_graphs),
         (Node, "get_implicit_inputs", _implicit_inputs),
+        (controlflow, "prefix_graph", _prefixing(controlflow.prefix_graph)),
         (controlflow, "inline_subgraph", _inlining(controlflow.inline_subgraph)),
         (tf_loader, "tflist_to_onnx", _called_functions),
+        (
+            tf_loader,
+            "convert_variables_to_constants_v2",
+            _freezing(tf_loader.convert_variables_to_constants_v2),
+        ),
     ):
         yield
 
@@ -139,7 +187,11 @@ def _register(graph: Any, name: str, node: Any, only_graph: bool = False) -> Non
 
 def _resetting(reset_nodes: Callable[..., None]) -> Callable[..., None]:
     def reset(graph: Any, ops: Any) -> None:
-        if ops is not graph._nodes:  # all changes of its own nodes have been recorded
+        if ops is graph._nodes:  # all changes of its own nodes have been recorded
+            return
+        if len(ops) == len(graph._nodes) and {*ops} == {*graph._nodes}:
+            graph._nodes = ops
+        else:
             reset_nodes(graph, ops)
 
     return reset
@@ -151,6 +203,25 @@ def _sort_bodies(graph: Any, *_: Any) -> None:
             body.delete_unused_nodes(body.outputs)
             body.topological_sort(body.get_nodes())
             _sort_bodies(body)
+
+
+def _sort(graph: Any, nodes: Sequence[Any]) -> None:
+    nodes = sorted(nodes, key=lambda node: node.name)
+    makers = {name: node for node in nodes for name in node.output}
+    ordered: dict[Any, None] = {}
+    pending, begun = nodes[::-1], set()
+    while pending:
+        node = pending[-1]
+        names = [*node.input, *(node.get_implicit_inputs() if node.get_body_graphs() else ())]
+        before = {maker for name in names if (maker := makers.get(name)) and maker not in ordered}
+        if node in ordered or not before:
+            ordered[pending.pop()] = None
+        elif node in begun:
+            raise ValueError(f"a graph must have no cycle. Received: one with {node.name}")
+        else:
+            begun.add(node)
+            pending += sorted(before, key=lambda maker: maker.name, reverse=True)
+    graph.reset_nodes([*ordered])
 
 
 def _making(make_graph: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,6 +242,31 @@ def _update(node: Any, *_: Any) -> None:
     node._op.input.extend(node.input)
     node._op.output.extend(node.output)
     node._op.attribute.extend(node.get_onnx_attrs().values())
+
+
+def _freezing(convert_variables: Callable[..., Any]) -> Callable[..., Any]:
+    def freeze(function: Any, **options: Any) -> Any:
+        definition = function.graph.as_graph_def(add_shapes=True)
+        nodes = [*definition.node, *(node for each in definition.library.function for node in each.node_def)]
+        calls = any(node.op.endswith("PartitionedCall") for node in nodes)
+        if calls or any(value.dtype == tf.resource for value, _ in function.graph.captures):
+            return convert_variables(function, **options)
+        for node in nodes:
+            node.attr.pop("_lower_using_switch_merge", None)  # loops and branches remain operations
+        graph = types.SimpleNamespace(as_graph_def=lambda **_: definition)
+        return types.SimpleNamespace(graph=graph)
+
+    return freeze
+
+
+def _prefixing(prefix_graph: Callable[..., Any]) -> Callable[..., Any]:
+    def prefix(graph: Any, scope: str) -> None:
+        for index, name in enumerate(graph.outputs):
+            if name in graph.outputs[:index]:  # tf2onnx renames the first of equal outputs only
+                graph.outputs[index] = graph.make_node("Identity", [name]).output[0]
+        prefix_graph(graph, scope)
+
+    return prefix
 
 
 def _inlining(inline_subgraph: Callable[..., Any]) -> Callable[..., Any]:

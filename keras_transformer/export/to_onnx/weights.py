@@ -43,6 +43,7 @@ class Matrices:
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self._variables = [variable for variable in variables if len(variable.shape) > 1]
+        self._vectors = [(variable, variable.numpy()) for variable in variables if len(variable.shape) <= 1]
         # The sizes are unknown, because TensorFlow's optimiser allocates tensors of known sizes.
         self.specs = [
             tf.TensorSpec([None] * len(variable.shape), variable.dtype, name=f"weight_{number}")
@@ -59,7 +60,8 @@ class Matrices:
                 (variable, tf.ensure_shape(value, variable.shape))
                 for variable, value in zip(self._variables, arguments[num_inputs:], strict=True)
             ]
-            with keras.StatelessScope(state_mapping=matrices):
+            vectors = [(variable, tf.constant(values)) for variable, values in self._vectors]
+            with keras.StatelessScope(state_mapping=matrices + vectors):
                 return function(*arguments[:num_inputs])
 
         return with_matrices

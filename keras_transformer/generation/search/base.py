@@ -224,6 +224,11 @@ class TokenSearch(BaseSearch):
         cache = self.decoder.read_prompt(self.hypotheses, self.max_new_tokens)
         return self.decoder.repeat(cache, self.hypotheses)
 
+    def empty_cache(self) -> Any:
+        """Return a cache with space for the prompt except its last token, and for all steps."""
+        cache = self.decoder.cache_of_prompt(self.hypotheses, self.max_new_tokens)
+        return self.decoder.repeat(cache, self.hypotheses)
+
     def start_rows(self) -> State:
         """Return the state before the first step without "step" and "cache": all tensors have an axis of rows first."""
         prompt = self.decoder.prompt
