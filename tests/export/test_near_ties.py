@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 import types
@@ -12,6 +13,7 @@ from keras_transformer.export import ParityError
 from keras_transformer.export.parity import near_ties
 from keras_transformer.export.parity.generation import Reference
 from keras_transformer.generation import (
+    Contrastive,
     MinNewTokens,
     NoRepeatNGram,
     RepetitionPenalty,
@@ -158,6 +160,37 @@ def test_a_draw_at_a_near_tie_passes_with_and_without_the_model(hesitant, sample
         ) as error:
             parity.compare_generated(reference, exported((near + 50) % 500))
         assert len(str(error.value)) < 700
+
+
+@pytest.fixture
+def twins(hesitant):
+    """A pipeline with contrastive search, and two tokens with equal embeddings, of which it chooses one."""
+    pipeline = hesitant.with_settings(Contrastive(4, 0.5))
+    embeddings = pipeline.model.embedding.embedding.embeddings
+    before = np.array(embeddings)
+    ids = [int(pipeline.generate(TEXTS[:1]).best[0, 2]), 300]
+    embeddings.assign(np.where(np.arange(len(before))[:, None] == ids[1], before[ids[0]], before))
+    yield pipeline, ids
+    embeddings.assign(before)
+
+
+def test_a_contrastive_choice_at_a_near_tie_passes(twins):
+    pipeline, twin_ids = twins
+    made = Reference.of(pipeline, TEXTS[:2])
+    np.testing.assert_array_equal(made.greedy.ids, pipeline.with_settings("greedy").generate(TEXTS[:2]).best)
+    places = np.argwhere(np.isin(made.ids, twin_ids))
+    assert len(places)
+    for row, step in places.tolist():
+        (other,) = {*twin_ids} - {made.ids[row, step]}
+        assert other in made.near_ties(row, 0, step)
+    ties = [len(made.near_ties(row, 0, step)) for row, step in np.ndindex(made.ids.shape)]
+    assert np.mean(np.equal(ties, 0)) > 0.5
+    for id_, passes in ((other, True), ((other + 50) % 500, False)):
+        ids = made.ids.copy()
+        ids[row, step] = id_
+        answers = [f"{answer}…" if at == row else answer for at, answer in enumerate(made.answers)]
+        with contextlib.nullcontext() if passes else pytest.raises(ParityError, match="Please report"):
+            parity.compare_generated(made, lambda texts, of=(ids, answers): {"graph": of})
 
 
 def test_other_precisions_are_compared_by_the_most_probable_tokens():

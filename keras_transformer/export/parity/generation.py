@@ -64,7 +64,7 @@ class Reference(parity.Reference):
             answers = _strings(decoded.reshape(ids.shape[:-1]))
         near_ties = near_ties_of(pipeline, out, inputs_of)
         draws = isinstance(sampler, generation.Sample)
-        is_greedy = near_ties is not None and not draws
+        is_greedy = near_ties is not None and not draws and not isinstance(sampler, generation.Contrastive)
         if is_greedy and not pipeline.constraints:
             return cls(model_inputs, ids, answers, near_ties, scores=scores, languages=chosen)
         greedy = cls.of(pipeline.with_settings("greedy", constraints=None if draws else ()), texts, as_ids)

@@ -15,7 +15,9 @@ from keras_transformer import generation
 from keras_transformer.generation.constraints import FORBIDDEN, History
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.logits_processors import LogitsProcessors
+from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.samplers import Sample
+from keras_transformer.ops import StaticCache
 from keras_transformer_serving import parity
 from keras_transformer_serving.graphs import uniform_noise
 from keras_transformer_serving.parity import NEAR_TIE
@@ -27,7 +29,7 @@ _COLDEST = NEAR_TIE / 500
 def near_ties_of(
     pipeline: Any, out: generation.Generation, inputs_of: Callable[[int], dict[str, np.ndarray]]
 ) -> parity.NearTies | None:
-    """Return the near ties of a pipeline's outputs; None if its sampler is neither greedy search nor sampling.
+    """Return the near ties of a pipeline's outputs; None for beams, whose hypotheses are compared by their scores.
 
     Args:
         pipeline: the pipeline, with a seed if it samples.
@@ -35,8 +37,8 @@ def near_ties_of(
         inputs_of: a function from a row to the model's inputs for it.
     """
     sampler = pipeline.sampler
-    draws = isinstance(sampler, Sample)
-    if not draws and (sampler.hypotheses > 1 or isinstance(sampler, generation.Contrastive)):
+    draws, is_contrastive = isinstance(sampler, Sample), isinstance(sampler, generation.Contrastive)
+    if sampler.hypotheses > 1 and not draws and not is_contrastive:
         return None
 
     @functools.lru_cache(maxsize=1)  # the steps of a row are asked for one after the other
@@ -51,8 +53,11 @@ def near_ties_of(
     def of_step(row: int, hypothesis: int, step: int) -> list[int]:
         if step >= out.lengths[row, hypothesis]:  # it has ended
             return []
-        choices: list[int] = np.flatnonzero(of_hypothesis(row, hypothesis)[step]).tolist()
-        return [id_ for id_ in choices if id_ != out.ids[row, hypothesis, step]]
+        if is_contrastive:
+            choices = contrastive_choices(pipeline, inputs_of(row), out.ids[row, hypothesis], step)
+        else:
+            choices = np.flatnonzero(of_hypothesis(row, hypothesis)[step])
+        return [id_ for id_ in choices.tolist() if id_ != out.ids[row, hypothesis, step]]
 
     return of_step
 
@@ -85,6 +90,52 @@ def _logits(pipeline: Any, inputs: dict[str, np.ndarray], ids: np.ndarray, lengt
 def greedy_choices(logits: np.ndarray, margin: float = NEAR_TIE) -> np.ndarray:
     """Return a mask (T, V) of the tokens whose logits are at most `margin` below the highest of logits (T, V)."""
     return logits >= logits.max(axis=-1, keepdims=True) - margin
+
+
+def contrastive_choices(
+    pipeline: Any, inputs: dict[str, np.ndarray], ids: np.ndarray, step: int, margin: float = NEAR_TIE
+) -> np.ndarray:
+    """Return the tokens that contrastive search may choose if logits and objectives change by at most a margin.
+
+    Args:
+        pipeline: the pipeline.
+        inputs: the model's inputs for one row.
+        ids: the output (M,), of which the first `step` tokens are read.
+        step: the step.
+        margin: the margin.
+    """
+    sampler, model = pipeline.sampler, pipeline.model
+    logits = _logits(pipeline, inputs, ids, step + 1)[-1]  # (V,)
+    limit = min(sampler.top_k, len(logits))
+    lowest = np.sort(logits)[-limit]
+    candidates = np.flatnonzero((logits >= lowest - margin) & (logits > FORBIDDEN / 2))
+    rows = {name: np.repeat(values, len(candidates), axis=0) for name, values in inputs.items()}
+    output = np.concatenate(
+        [np.repeat(ids[None, :step], len(candidates), axis=0), candidates[:, None]], axis=1
+    )
+    name = "prefix_ids" if is_encoder_decoder(model) else "source_ids"
+    rows[name] = np.concatenate([rows.get(name, output[:, :0]), output], axis=1)
+    decoder = PromptedModel.of(model, StaticCache(), **rows)
+    prompt = decoder.prompt
+    hidden, _ = decoder.step(
+        prompt.ids,
+        decoder.empty_cache(prompt.ids.shape[1], 1),
+        0,
+        prompt.positions,
+        padding_mask=prompt.real,
+        method="hidden_step",
+    )
+    vectors = ops.convert_to_numpy(ops.cast(hidden, "float32")).astype("float64")  # (R, P, D)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    similarity = np.einsum("rd,rpd->rp", vectors[:, -1], vectors[:, :-1])
+    similarity = np.where(ops.convert_to_numpy(prompt.real)[:, :-1], similarity, -2.0).max(axis=1)
+    probabilities = np.exp(logits - logits.max())
+    probabilities = probabilities[candidates] / probabilities.sum()
+    alpha = sampler.penalty_alpha
+    objective = (1 - alpha) * probabilities - alpha * similarity
+    is_kept = logits[candidates] > lowest + margin  # among the candidates, whatever changes
+    best = objective[is_kept].max(initial=-np.inf)
+    return candidates[objective >= best - margin]
 
 
 def draws_of(logits: np.ndarray, sampler: Sample, noise: np.ndarray, margin: float = NEAR_TIE) -> np.ndarray:
