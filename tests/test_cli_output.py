@@ -136,13 +136,33 @@ def test_tensorflow_prints_no_errors_of_the_processor():
     """It logs them after its start, for instance that oneDNN lacks instructions for a dtype."""
     program = (
         "from keras_transformer_cli.quiet import load_libraries; load_libraries()\n"
-        "import os; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+        "import os, tensorflow as tf; tf.transpose(tf.zeros([2, 2], 'int64'))\n"
+        "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
-    assert (done.stdout, done.stderr) == ("3\n", "")
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+def test_errors_of_tensorflow_are_shown(capfd, monkeypatch):
+    """Such as that of a cuDNN that is too old, also at the start."""
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    start = "E0000 00:00:1795950480.087075   32585 "
+    error = (
+        f"{start}cuda_dnn.cc:522] Loaded runtime CuDNN library: 8.9.6 but source was compiled with: 9.3.0.\n"
+    )
+    hidden = [
+        f"{start}cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: UNKNOWN ERROR (303)\n",
+        f"{start}cuda_dnn.cc:8579] Unable to register cuDNN factory: Attempting to register factory\n",
+        f"{start}util.cc:131] oneDNN supports DT_INT64 only on platforms with AVX-512.\n",
+        f"W{start[1:]}gpu_device.cc:2430] Cannot dlopen some GPU libraries.\n",
+    ]
+    with quiet.quiet_start():
+        for line in (*hidden, error):
+            os.write(2, line.encode())
+    assert capfd.readouterr().err == error
 
 
 @pytest.mark.parametrize(

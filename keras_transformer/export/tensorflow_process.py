@@ -107,7 +107,7 @@ def _write(name: str, arguments: dict[str, Any], folder: pathlib.Path) -> None:
 
 def _environment(current: Mapping[str, str]) -> dict[str, str]:
     environment = {
-        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_CPP_MIN_LOG_LEVEL": "3",  # without a GPU, failures raise Python's errors
         **current,
         "KERAS_BACKEND": "tensorflow",
         "CUDA_VISIBLE_DEVICES": "-1",
