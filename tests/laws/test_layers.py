@@ -1,5 +1,6 @@
 """Laws of every layer; add new layers and variants as cases in `layers.py`."""
 
+import functools
 import inspect
 import json
 
@@ -36,6 +37,12 @@ each_sequence = over(
 )
 
 
+@functools.cache
+def shared(case):
+    """Return a layer with random weights, which tests share and do not change."""
+    return case.built()
+
+
 @each_layer
 def test_config_has_every_argument_and_creates_an_equal_layer(case):
     layer = case.new(dtype="mixed_float16")
@@ -61,7 +68,7 @@ def test_outputs_are_equal_after_loading(case, tmp_path):
 
 @each_layer
 def test_symbolic_outputs_have_the_shapes_and_dtypes_of_the_outputs(case):
-    layer = case.built()
+    layer = shared(case)
     output = call(layer, case.inputs)
     fixed = {name: keras.KerasTensor(x.shape, x.dtype) for name, x in case.inputs.items()}
     known, unknown = call(layer, fixed), call(case.new(), case.symbols())
@@ -74,7 +81,7 @@ def test_symbolic_outputs_have_the_shapes_and_dtypes_of_the_outputs(case):
 
 @each_layer
 def test_examples_of_a_batch_do_not_affect_each_other(case):
-    layer = case.built()
+    layer = shared(case)
     output = numbers(call(layer, case.inputs))
     for row in range(len(output)):
         single = {name: value[row : row + 1] for name, value in case.inputs.items()}
@@ -98,7 +105,7 @@ def test_compiled_outputs_equal_eager_outputs_with_dropout(case, mode, modes):
 
 @each_layer
 def test_every_weight_has_a_gradient(case):
-    layer = case.built()
+    layer = shared(case)
     config = layer.get_config()
     distances = config.get("shared_query_key") and config["score"]["class_name"] == "RBF"
     for path, gradient in weight_gradients(layer, case.inputs).items():
@@ -114,7 +121,7 @@ def test_every_weight_has_a_gradient(case):
 @each_layer
 @pytest.mark.parametrize("precision", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_mixed_precision_is_accurate_and_finite_with_padded_rows(case, precision):
-    exact = case.built()
+    exact = shared(case)
     layer = case.new(dtype=f"mixed_{precision}")
     found = call(layer, case.inputs)
     layer.set_weights(exact.get_weights())
@@ -164,7 +171,7 @@ def visible(case, output):
 
 @each_masked
 def test_padding_does_not_change_other_outputs(case):
-    layer = case.built()
+    layer = shared(case)
     expected = visible(case, call(layer, case.inputs))
     for name in case.masks():
         found = visible(case, call(layer, hidden_noise(case, name)))
@@ -178,7 +185,7 @@ def with_mask_of_keras(value, mask):
 
 @each_masked
 def test_an_implicit_keras_mask_equals_the_mask_argument(case):
-    layer = case.built()
+    layer = shared(case)
     masked, bare = dict(case.inputs), dict(case.inputs)
     for name, covered in case.masks().items():
         masked[covered] = with_mask_of_keras(case.inputs[covered], case.inputs[name])
@@ -196,7 +203,7 @@ def test_an_implicit_keras_mask_equals_the_mask_argument(case):
 
 @each_sequence
 def test_the_output_has_the_mask_of_the_first_input(case):
-    layer, pool = case.built(), keras.layers.GlobalAveragePooling1D()
+    layer, pool = shared(case), keras.layers.GlobalAveragePooling1D()
     first, *others = case.inputs
     mask = np.arange(case.inputs[first].shape[1]) < [[3], [2]]
     masked = with_mask_of_keras(case.inputs[first], mask)

@@ -1,5 +1,6 @@
 """Laws of every model: a new model or variant is a case in `models.py`."""
 
+import functools
 import inspect
 
 import keras
@@ -34,10 +35,22 @@ def tiny(case, **options):
     return randomise(case.new(**options), 0.3)
 
 
+@functools.cache
+def shared(case):
+    """Return a model as of `tiny`, which tests share and do not change."""
+    return tiny(case)
+
+
 def answers(model, inputs, **options):
     """Return the outputs of a model as a list of arrays."""
     given = inputs.get("inputs", inputs)
     return keras.tree.flatten(numbers(model(given, **options)))
+
+
+@functools.cache
+def shared_answers(case):
+    """Return the outputs of the shared model on the inputs of the case."""
+    return answers(shared(case), case.inputs)
 
 
 def assert_close(found, expected, **options):
@@ -48,7 +61,7 @@ def assert_close(found, expected, **options):
 
 @each_model
 def test_config_has_every_argument_and_creates_an_equal_model(case):
-    model = case.new()
+    model = shared(case)
     config, kind = model.get_config(), type(model)
     assert set(inspect.signature(kind).parameters) - {"kwargs"} <= set(config)
     again = kind.from_config(config)
@@ -61,19 +74,19 @@ def test_config_has_every_argument_and_creates_an_equal_model(case):
 
 @each_model
 def test_outputs_are_equal_after_loading(case, tmp_path):
-    model = tiny(case)
+    model = shared(case)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     assert type(again) is type(model)
     assert again.get_config() == model.get_config()
     assert len(again.losses) == len(model.losses)
-    for found, expected in zip(answers(again, case.inputs), answers(model, case.inputs), strict=True):
+    for found, expected in zip(answers(again, case.inputs), shared_answers(case), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
 @each_model
 def test_outputs_have_the_symbolic_shapes_in_float32(case):
-    model = tiny(case)
+    model = shared(case)
     given = case.inputs.get("inputs", case.inputs)
     shapes = keras.tree.map_structure(lambda array: array.shape, given)
     announced = model.compute_output_shape(shapes)
@@ -84,8 +97,7 @@ def test_outputs_have_the_symbolic_shapes_in_float32(case):
 
 @each_dropping
 def test_dropout_applies_only_during_training(case):
-    model = tiny(case)
-    expected = answers(model, case.inputs)
+    model, expected = shared(case), shared_answers(case)
     assert_close(answers(model, case.inputs, training=False), expected, rtol=0, atol=0)
     first, second = (answers(model, case.inputs, training=True)[0] for _ in range(2))
     assert not np.allclose(first, expected[0])
@@ -99,8 +111,8 @@ def padding_id(model):
 
 @each_on_tokens
 def test_padding_does_not_change_outputs(case):
-    model = tiny(case)
-    pad, expected = padding_id(model) or 0, answers(model, case.inputs)
+    model = shared(case)
+    pad, expected = padding_id(model) or 0, shared_answers(case)
     of_words = dict.fromkeys(words(case), pad)
     longer = {
         name: np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 2)], constant_values=of_words.get(name, 0))
@@ -113,8 +125,8 @@ def test_padding_does_not_change_outputs(case):
 
 @each_on_tokens
 def test_examples_of_a_batch_do_not_affect_each_other(case):
-    model = tiny(case)
-    pad, expected = padding_id(model) or 0, answers(model, case.inputs)
+    model = shared(case)
+    pad, expected = padding_id(model) or 0, shared_answers(case)
     for row in range(2):  # the last one is padding
         single = {name: value[row : row + 1] for name, value in case.inputs.items()}
         lengths = {name: 1 + np.nonzero(single[name] != pad)[-1].max() for name in words(case)}
@@ -127,10 +139,10 @@ def test_examples_of_a_batch_do_not_affect_each_other(case):
 
 @each_decoder
 def test_a_token_changes_only_its_own_and_later_logits(case):
-    model, name = tiny(case), words(case)[-1]
+    model, name = shared(case), words(case)[-1]
     changed = {**case.inputs, name: case.inputs[name].copy()}
     changed[name][0, 2] = 10
-    (before,), (after,) = answers(model, case.inputs), answers(model, changed)
+    (before,), (after,) = shared_answers(case), answers(model, changed)
     np.testing.assert_array_equal(after[0, :2], before[0, :2])
     np.testing.assert_array_equal(after[1:], before[1:])
     assert not np.isclose(after[0, 2], before[0, 2]).any()
@@ -148,15 +160,14 @@ def test_another_padding_id_gives_equal_outputs(case):
     inputs = {name: ids if name == "target_ids" else ids[:, ::-1] for name, ids in case.inputs.items()}
     other = {**inputs, **{name: np.where(inputs[name] == 0, 11, inputs[name]) for name in words(case)}}
     real = inputs[words(case)[-1]] != 0
-    (expected,), (found,) = answers(tiny(case), inputs), answers(tiny(case, pad_id=11), other)
+    (expected,), (found,) = answers(shared(case), inputs), answers(tiny(case, pad_id=11), other)
     np.testing.assert_allclose(found[real], expected[real], **CLOSE)
 
 
 @over(MODELS, lambda case: inspect.isclass(case.make))
 def test_an_empty_batch_gives_empty_outputs(case):
-    model = case.new()
     nothing = {name: value[:0] for name, value in case.inputs.items()}
-    for found, expected in zip(answers(model, nothing), answers(model, case.inputs), strict=True):
+    for found, expected in zip(answers(shared(case), nothing), shared_answers(case), strict=True):
         assert found.shape == (0, *expected.shape[1:])
 
 
@@ -164,7 +175,7 @@ def test_an_empty_batch_gives_empty_outputs(case):
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 @over({**DIFFERENT, **HEADS})
 def test_mixed_precision_is_accurate_and_finite_with_padded_rows(case, precision):
-    expected, model = answers(tiny(case), case.inputs), tiny(case, dtype=f"mixed_{precision}")
+    expected, model = shared_answers(case), tiny(case, dtype=f"mixed_{precision}")
     for found, exact in zip(answers(model, case.inputs), expected, strict=True):
         assert found.dtype == "float32"
         np.testing.assert_allclose(found, exact, atol=0.1 * np.abs(exact).max())  # so none is infinite or NaN
@@ -185,7 +196,7 @@ def test_mixed_precision_trains_with_finite_weights(case):
 @pytest.mark.slow
 @over(DIFFERENT)
 def test_compiled_outputs_equal_eager_outputs(case, modes):
-    model, expected = tiny(case), answers(tiny(case), case.inputs)
+    model, expected = tiny(case), shared_answers(case)
     inputs = tensors(case.inputs)
     for mode, wrap in modes.items():
         assert_close(keras.tree.flatten(wrap(model)(inputs.get("inputs", inputs))), expected, err_msg=mode)
@@ -196,13 +207,13 @@ def test_a_model_can_be_a_layer_of_a_functional_model(case):
     core = tiny(case)
     symbols = case.symbols()
     model = keras.Model(symbols, core(symbols.get("inputs", symbols)))
-    assert_close(keras.tree.flatten(model(case.inputs)), answers(core, case.inputs))
+    assert_close(keras.tree.flatten(model(case.inputs)), shared_answers(case))
 
 
 @each_on_tokens
 def test_pooling_after_a_model_ignores_padding(case):
     """A layer of Keras after the model reads the mask of the tokens."""
-    model = tiny(case)
+    model = shared(case)
     lengthened = {
         name: np.pad(
             value, [[0, 0]] * (value.ndim - 1) + [[0, 1]], constant_values=getattr(model, "pad_id", 0) or 0
@@ -271,12 +282,12 @@ def steps(model, case, lengths, kv_cache, room, **options):
 )
 @each_decoder
 def test_decoding_step_by_step_equals_one_call(case, kv_cache, parts, room):
-    model = tiny(case)
+    model = shared(case)
     length = case.inputs.get("target_ids", IDS).shape[1]
     lengths = (1,) * length if parts == "one by one" else (2, *(1,) * (length - 2))
     found, ids = steps(model, case, lengths, kv_cache, room)
     real = case.inputs.get("padding_mask", ids != model.pad_id)
-    np.testing.assert_allclose(found[real], answers(model, case.inputs)[0][real], **CLOSE)
+    np.testing.assert_allclose(found[real], shared_answers(case)[0][real], **CLOSE)
 
 
 def layers(model, method):
