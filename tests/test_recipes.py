@@ -480,6 +480,18 @@ def test_classes_of_one_or_two_examples_warn_and_are_not_upweighted(caplog, clas
     assert recipes.Classify(rare, validation=rare).class_weight(Labelled("a", "b")) is None
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rare_tag_is_held_out(seed):
+    sentences = [(["a", str(i)], ["O", "B-PER" if i % 3 else "O"]) for i in range(60)]
+    sentences += [([f"b{i}", "c"], ["B-ORG", "B-PER"]) for i in range(4)]
+    train, held_out = recipes.Tag("unused", validation=0.1, seed=seed).split(sentences)
+    for part, count in ((train, 3), (held_out, 1)):
+        assert sum("B-ORG" in tags for _, tags in part) == count
+    assert len(held_out) == 7
+    few = [(["a"], ["O", "X"]), (["b"], ["O", "X", "Y"]), (["c"], ["Y", "Z"])]
+    assert len(recipes.Tag("unused", validation=0.4, seed=seed).split(few)[0]) < 4
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_every_label_remains_in_the_training_split(seed):
     examples = labelled(one=1, two=2, many=9)
@@ -784,7 +796,22 @@ def test_the_reciprocal_rank_is_of_the_first_relevant_text():
 
 
 def test_a_relevance_must_be_a_number_from_0_to_1(tmp_path):
+    path = tmp_path / "rows.tsv"
     for value in ("yes", "1.5", "nan"):
-        (tmp_path / "rows.tsv").write_text(f"a\tb\t1\na\tc\t{value}\n")
-        with pytest.raises(ValueError, match=f"must have a relevance from 0 to 1 .*'{value}' in example 1"):
-            recipes.Rerank(tmp_path / "rows.tsv").read([tmp_path / "rows.tsv"])
+        path.write_text(f"a\tb\t1\na\tc\t{value}\n")
+        for name, fields in (
+            ("data", {"data": path}),
+            ("validation", {"data": [("a", "b", 1)], "validation": path}),
+        ):
+            message = f"`{name}` must have a relevance from 0 to 1 .*'{value}' in example 1"
+            with pytest.raises(ValueError, match=message):
+                _ = recipes.Rerank(**fields).splits
+    grades = [(query, text, int(grade)) for query in "ab" for text, grade in (("x", 4), ("y", 0))]
+    for examples in (grades, [("a", "x", None), ("b", "y", 1)]):
+        with pytest.raises(ValueError, match="divide grades by the highest.* (4|None) in example 0"):
+            _ = recipes.Rerank(examples, validation=0.5).splits
+    scaled = [(query, text, np.float32(grade / 4)) for query, text, grade in grades]
+    splits = recipes.Rerank(scaled, validation=0.5).splits
+    assert sorted([*splits.train, *splits.validation]) == [
+        (query, text, grade / 4) for query, text, grade in sorted(grades)
+    ]

@@ -33,11 +33,17 @@ class Rerank(RerankOptions, Recipe):
 
     size_arguments: ClassVar[dict[str, dict[str, Any]]] = BERT_ARGUMENTS
 
-    def read(self, paths: Any) -> Sequence[Example]:
+    def read(self, paths: Any) -> Sequence[tuple[str, ...]]:
         """Read queries, texts and their relevance."""
+        return read_rows(self, paths)
+
+    def examples(self, field: str) -> Any:
+        """Return the examples of a field, with their relevance as a number."""
+        examples = super().examples(field)
+        if examples is None:
+            return None
         return [
-            (query, text, _relevance(value, row))
-            for row, (query, text, value) in enumerate(read_rows(self, paths))
+            (query, text, _relevance(field, value, row)) for row, (query, text, value) in enumerate(examples)
         ]
 
     def split(self, examples: Any) -> tuple[Any, Any]:
@@ -97,16 +103,17 @@ class Rerank(RerankOptions, Recipe):
         }
 
 
-def _relevance(value: str, row: int) -> float:
+def _relevance(field: str, value: Any, row: int) -> float:
     """Return a relevance as a number, or raise a ValueError."""
     try:
         number = float(value)
-    except ValueError:
+    except (TypeError, ValueError):
         number = -1.0
     if not 0 <= number <= 1:
         raise ArgumentError(
-            "{data} must have a relevance from 0 to 1 in the last column. Received: "
+            "{} must have a relevance from 0 to 1 in the last column: divide grades by the highest. Received: "
             f"{{value!r}} in example {row}",
+            field,
             value=value,
         )
     return number

@@ -1,5 +1,6 @@
 """Recipe of a tagger of words, for tasks such as named entity recognition."""
 
+import collections
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -31,8 +32,16 @@ class Tag(TagOptions, Recipe):
         return data.read_conll(paths, self.columns or (0, -1), encoding=self.encoding, on_error=self.on_error)
 
     def split(self, examples: Sentences) -> tuple[Any, Any]:
-        """Hold out a fraction of the sentences; every tag keeps a training sentence."""
-        return scores.keep_every_label(*super().split(examples), lambda sentence: sentence[1])
+        """Hold out a fraction of the sentences of each tag; every tag keeps a training sentence."""
+        counts = collections.Counter(tag for _, tags in examples for tag in {*tags})
+
+        def rarest(sentence: tuple[Sequence[str], Sequence[str]]) -> str:
+            return min({*sentence[1]}, key=lambda tag: (counts[tag], tag))
+
+        splits = data.split(examples, self.validation, self.seed, strata=rarest)
+        if not splits[1]:  # each tag is the rarest of one sentence
+            splits = super().split(examples)
+        return scores.keep_every_label(*splits, lambda sentence: sentence[1])
 
     def new_pipeline(self, train: Sentences) -> pipelines.TokenClassification:
         """Create a BERT encoder with a head that classifies tokens."""
