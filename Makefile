@@ -31,7 +31,7 @@ export TF2ONNX_CATCH_ERRORS := FALSE
 
 # Environment, which tests.
 define run_tests
-	$(1)/bin/python -m pytest -n 2 --dist loadfile -m '$(2)'
+	$(1)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m '$(2)'
 endef
 QUICK := not slow and not gpu
 # The quick tests compile small models once and run them once: without optimising, and with its older code generator,

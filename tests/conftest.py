@@ -1,3 +1,4 @@
+import collections
 import functools
 import gc
 import io
@@ -14,8 +15,9 @@ hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("same")
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items):
-    """Mark the variants of `slow_variants` tests as slow, except the first that this backend runs."""
+    """Mark the variants of `slow_variants` tests as slow, except the first that this backend runs; order the files."""
     import keras
 
     quick = set()
@@ -28,6 +30,19 @@ def pytest_collection_modifyitems(items):
             quick.add(test)
         else:
             item.add_marker(pytest.mark.slow)
+    result = yield
+    put_exports_first(items)
+    return result
+
+
+def put_exports_first(items):
+    """Put a file that needs the fixture `exported` first, then files with more tests before files with fewer.
+
+    So one worker exports while the other has files that need no export, and the last files are short.
+    """
+    sizes = collections.Counter(item.path for item in items)
+    first = next((item.path for item in items if "exported" in item.fixturenames), None)
+    items.sort(key=lambda item: (item.path != first, -sizes[item.path]))
 
 
 def pytest_collection_finish():
