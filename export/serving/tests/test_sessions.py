@@ -265,4 +265,5 @@ def test_weights_inside_of_a_graph_of_a_path_are_mapped_to_save_memory(place, tm
     )
     np.testing.assert_array_equal(found, expected)
     _, content = given
+    assert isinstance(content, bytes)  # read from memory, with references to the file
     assert len(content) < 1500 < path.stat().st_size
