@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import platform
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -160,6 +162,27 @@ def test_a_folder_has_one_training_at_a_time(tmp_path, monkeypatch, sentence_pai
     ):
         recipes.run(recipe, tmp_path / "run", resume=resume)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_another_process_locks_a_run_until_it_ends(tmp_path, monkeypatch, sentence_pairs):
+    """However it ends."""
+    monkeypatch.setattr(recipes.Translate, "train", never)
+    recipe = recipes.Translate(sentence_pairs, **SMALL)
+    program = (
+        "import sys; from keras_transformer_serving import files\n"
+        "with files.locked_folder(sys.argv[1]): print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path / ".run.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"locked\n"
+        with pytest.raises(
+            BlockingIOError, match=f"run, which process {process.pid} on {platform.node()} is"
+        ):
+            recipes.run(recipe, tmp_path / "run", resume=True)
+        process.kill()
+    with pytest.raises(AssertionError, match="must not run"):
+        recipes.run(recipe, tmp_path / "run", resume=True, say=lambda _: None)
 
 
 def test_a_run_is_locked_while_it_trains(tmp_path, monkeypatch, sentence_pairs):
