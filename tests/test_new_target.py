@@ -18,8 +18,10 @@ from keras_transformer_cli import commands
 from keras_transformer_serving.generation import GENERATE, Generated
 
 
-class Table(export.ExportTarget, name="table"):
+class Table(export.ExportTarget):
     """A table of the most probable next token of each token, and its log-probability."""
+
+    name = "table"
 
     def check(self, pipeline):
         relation = getattr(pipeline.model, "relation", None)
@@ -60,8 +62,10 @@ class TableEngine(serving.ExportedEngine):
         return Generated(np.array([padded], np.int32), np.array([len(ids)]), np.array([score], np.float32))
 
 
-class ServedTable(serving.ServedTarget, name="table"):
+class ServedTable(serving.ServedTarget):
     """The table, run by NumPy."""
+
+    name = "table"
 
     @classmethod
     def engine(cls, files, config, options):
@@ -160,11 +164,15 @@ PACKAGE = """
 import keras_transformer_serving as serving
 from keras_transformer import export
 
-class Stars(export.ExportTarget, name="stars"):
+class Stars(export.ExportTarget):
+    name = "stars"
+
     def write(self, pipeline, folder):
         (folder / "stars").write_text("")
 
-class ServedStars(serving.ServedTarget, name="stars"):
+class ServedStars(serving.ServedTarget):
+    name = "stars"
+
     @classmethod
     def engine(cls, files, config, options):
         raise NotImplementedError

@@ -15,10 +15,10 @@ Say = Callable[[str], None]
 
 
 class ExportTarget(abc.ABC):
-    """Base class of the files of an export for a runtime, which a subclass joins by its name.
+    """Base class of the files of an export for a runtime, which a subclass joins by its `name`.
 
-    `class Table(ExportTarget, name="table")` writes the folder "table" of exports, which the `ServedTarget` of the same
-    name runs. A subclass defines `write`, and `check` if it does not support every pipeline. A module that nothing
+    A subclass with the name "table" writes the folder "table" of exports, which the `ServedTarget` of the same name
+    runs. A subclass defines `write`, and `check` if it does not support every pipeline. A module that nothing
     imports is found as an entry point of the group "keras_transformer.targets" with this name.
 
     Attributes:
@@ -31,11 +31,10 @@ class ExportTarget(abc.ABC):
     tags: ClassVar[tuple[str, ...]] = ()
     classes: ClassVar[dict[str, type["ExportTarget"]]] = {}
 
-    def __init_subclass__(cls, name: str, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register the class by its name."""
         super().__init_subclass__(**kwargs)
-        cls.name = name
-        ExportTarget.classes[name] = cls
+        ExportTarget.classes[cls.name] = cls
 
     @staticmethod
     def of(part: str) -> type["ExportTarget"]:

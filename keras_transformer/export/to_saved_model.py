@@ -27,9 +27,10 @@ from keras_transformer_serving.bundle import Bundle
 _LOGGER = logging.getLogger(__name__)
 
 
-class SavedModel(ExportTarget, name="saved_model"):
+class SavedModel(ExportTarget):
     """A SavedModel for TensorFlow Serving; the arguments are those of the function `saved_model`."""
 
+    name = "saved_model"
     signatures_compared = None
 
     def __init__(self, name: str | None = None, version: int = 1) -> None:

@@ -31,9 +31,10 @@ from keras_transformer_serving.targets import EngineOptions, ServedTarget
 from keras_transformer_serving.text import Tokenizer
 
 
-class ServedOnnx(ServedTarget, name=ONNX):
+class ServedOnnx(ServedTarget):
     """ONNX Runtime."""
 
+    name = ONNX
     options = EngineOptions._fields
 
     @classmethod

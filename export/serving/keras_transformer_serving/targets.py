@@ -33,10 +33,10 @@ class EngineOptions(NamedTuple):
 
 
 class ServedTarget(abc.ABC):
-    """Base class of what runs the files of a target, which a subclass joins by the target's name.
+    """Base class of what runs the files of a target, which a subclass joins by the target's `name`.
 
-    `class ServedTable(ServedTarget, name="table")` runs the folder "table" of exports. A module that nothing imports is
-    found as an entry point of the group "keras_transformer_serving.targets" with this name.
+    A subclass with the name "table" runs the folder "table" of exports. A module that nothing imports is found as an
+    entry point of the group "keras_transformer_serving.targets" with this name.
 
     Attributes:
         name: the name of the target, and of its folder in exports.
@@ -48,11 +48,10 @@ class ServedTarget(abc.ABC):
     options: ClassVar[tuple[str, ...]] = ()
     classes: ClassVar[dict[str, type["ServedTarget"]]] = {}
 
-    def __init_subclass__(cls, name: str, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register the class by the name of its target."""
         super().__init_subclass__(**kwargs)
-        cls.name = name
-        ServedTarget.classes[name] = cls
+        ServedTarget.classes[cls.name] = cls
 
     @staticmethod
     def of(part: str) -> type["ServedTarget"] | None:

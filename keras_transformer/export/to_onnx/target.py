@@ -29,10 +29,10 @@ _LOGGER = logging.getLogger(__name__)
 _TRITON = f"{SERVING}/triton"
 
 
-class Onnx(ExportTarget, name=ONNX):
+class Onnx(ExportTarget):
     """ONNX graphs; the arguments are those of the function `onnx`."""
 
-    tags = ("onnx",)
+    name, tags = ONNX, ("onnx",)
 
     def __init__(self, precisions: Sequence[str] | None = (FLOAT32,), text_graph: bool = False) -> None:
         self.precisions, self.text_graph = precisions, text_graph

@@ -235,6 +235,13 @@ class GenerationSteps(Task, abc.ABC):
         split = yield from self._split(text, row, index)
         if isinstance(split, Split) and split.is_whole:
             return (yield from self._part(text, row, index, 0, count, None))
+        return (yield from self._joined(split, row, index, count))
+
+    # Variables of inner functions are objects: thousands of rows would have garbage collected more often, so that the
+    # common way through a row has none.
+
+    def _joined(self, split: Split | Document, row: Row, index: int, count: int) -> Steps[Output]:
+        """Return the output for a text in parts."""
         of_parts = split.of_parts if isinstance(split, Document) else [None] * len(split.parts)
         parts = yield from gather(
             self._part(part, row, index, number, count, marked)
@@ -334,13 +341,17 @@ class GenerationSteps(Task, abc.ABC):
         """Return the output for a part of a text, aligned if there are tags or terms in it."""
         source = yield from self.source_of(text, row, index, number)
         out = yield from self._hypotheses(source)
-        prefix = self._shown_prefix(source)
-        ids = [[*prefix, *out.ids[place, : out.lengths[place]].tolist()] for place in range(count)]
-        texts: list[Any] = yield from gather(map(self._decoded, ids))
+        texts = []
+        for ids, length in zip(out.ids[:count], out.lengths, strict=False):
+            texts.append((yield from self._decoded([*self._shown_prefix(source), *ids[:length].tolist()])))
         if marked is not None and marked.is_marked:
-            score = self._score_function(row, index)
-            texts = yield from gather(marked.finish(each, score) for each in texts)
+            texts = yield from self._finished(marked, texts, row, index)
         return Output(texts, out)
+
+    def _finished(self, marked: Part, texts: Sequence[str], row: Row, index: int) -> Steps[list[Any]]:
+        """Return outputs with the tags and terms of their part."""
+        score = self._score_function(row, index)
+        return (yield from gather(marked.finish(each, score) for each in texts))
 
     def _score_function(self, row: Row, index: int) -> Score:
         """Return the steps from sources and a target to log-probabilities, with which translations are aligned."""
