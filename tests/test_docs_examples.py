@@ -25,6 +25,7 @@ WITHOUT = {
     },
     "an interface, which docs/extending.md describes": {
         *("GenerativeModel", "Generator", "KVCache", "Mixer", "Pipeline", "PositionBias"),
+        *("EngineOptions", "PartFiles"),
     },
     "a value for an argument; the class or function that takes it has an example": {
         *(
@@ -69,7 +70,15 @@ WITHOUT = {
     },
     "the command `keras-transformer quickstart`": {"quickstart"},
     "made by `keras_transformer_serving.load`, or used by it": {
-        *("Bundle", "FillMask", "Graphs", "QuestionAnswering", "Sessions", "TokenClassification"),
+        *(
+            "Bundle",
+            "FillMask",
+            "Graphs",
+            "ServedOnnx",
+            "QuestionAnswering",
+            "Sessions",
+            "TokenClassification",
+        ),
         *("reads_text", "tokenizer_of", "uniform_noise"),
     },
 }

@@ -12,6 +12,7 @@ IDS = np.tile(np.arange(1, 5), (4, 1))
 @pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
 @pytest.mark.parametrize("method", ["fit", "train_on_batch"])
 def test_a_step_is_traced_once(method, dtype, monkeypatch):
+    keras.utils.set_random_seed(0)  # with other weights, a step in float16 can overflow and be skipped
     model, traced = models.GPT(8, 1, 1, 4, max_length=4, dtype=dtype), []
     loss = training.LabelSmoothedCrossentropy(0.0, pad_id=0)
     model.compile(keras.optimizers.Adam(0.1), loss, metrics=[training.TokenAccuracy()], jit_compile=False)

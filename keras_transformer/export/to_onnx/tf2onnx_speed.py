@@ -187,11 +187,7 @@ def _register(graph: Any, name: str, node: Any, only_graph: bool = False) -> Non
 
 def _resetting(reset_nodes: Callable[..., None]) -> Callable[..., None]:
     def reset(graph: Any, ops: Any) -> None:
-        if ops is graph._nodes:  # all changes of its own nodes have been recorded
-            return
-        if len(ops) == len(graph._nodes) and {*ops} == {*graph._nodes}:
-            graph._nodes = ops
-        else:
+        if ops is not graph._nodes:  # all changes of its own nodes have been recorded
             reset_nodes(graph, ops)
 
     return reset
