@@ -10,8 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-# The inputs and outputs of graphs, and operations that TensorFlow changes after it created them.
-_NOT_SHARED = ("Placeholder", "Identity", "If", "StatelessIf", "While", "StatelessWhile", "NoOp")
+# The inputs and outputs of graphs, operations that TensorFlow changes after it created them, and the lists of loops, of
+# which tf2onnx expects one for each loop.
+_NOT_SHARED = (
+    *("Placeholder", "Identity", "If", "StatelessIf", "While", "StatelessWhile", "NoOp"),
+    *("TensorListReserve", "TensorListFromTensor", "EmptyTensorList"),
+)
 
 
 @contextlib.contextmanager
