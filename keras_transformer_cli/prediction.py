@@ -377,8 +377,8 @@ def generating_export(export: Any) -> Callable[..., list[str]]:
 
     folder, config = export.folder, export.config
     parts = [part for part in export.parity if (folder / part).is_dir()]
-    versions = [folder / part for part in parts if serving.ServedTarget.of(part) is None]
-    if not versions or (len(versions) < len(parts) and serving.reads_text(config)):
+    versions = [folder / part for part in parts if part.startswith("saved_model/")]
+    if not versions or (any(map(serving.ServedTarget.of, parts)) and serving.reads_text(config)):
         generate: Callable[..., list[str]] = serving.load(folder)
         return generate
     load_libraries()

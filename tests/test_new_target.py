@@ -126,8 +126,12 @@ def test_a_new_target_rejects_pipelines_and_options_by_name(folder, pipeline, tm
         export.bundle(pipeline.with_settings("beam"), tmp_path / "it", targets=[Table()])
     with pytest.raises(ValueError, match="`precisions` needs the target 'onnx'"):
         export.bundle(pipeline, tmp_path / "it", targets=["table"], precisions=["float32"])
-    with pytest.raises(ValueError, match="`targets` must be of .*'table'.*Received: 'tables'"):
+    with pytest.raises(ValueError, match="A target must be one of .*'table'.*Received: 'tables'"):
         export.bundle(pipeline, tmp_path / "it", targets=["tables"])
+    with pytest.raises(TypeError, match="`targets` must be a list of targets. Received: targets='table'"):
+        export.bundle(pipeline, tmp_path / "it", targets="table")
+    with pytest.raises(ValueError, match="`targets` must write different folders. Received: table, table"):
+        export.bundle(pipeline, tmp_path / "it", targets=["table", Table()])
     with pytest.raises(
         ValueError, match="`threads` must be None for the engine 'table'. Received: threads=2"
     ):
@@ -158,6 +162,13 @@ def test_an_engine_of_a_new_target_answers_calls_and_requests(folder, pipeline, 
     assert status == 200
     assert [row["text"] for row in answer["predictions"]] == expected
     assert json.loads((folder / "config.json").read_text())["pipeline"] == "TextGeneration"
+
+
+@pytest.mark.parametrize("base", [export.ExportTarget, serving.ServedTarget])
+@pytest.mark.parametrize("name", [None, "a/b", "tokenizer"])
+def test_names_of_targets_must_be_folders_of_their_own(base, name):
+    with pytest.raises(TypeError, match=f"`Other.name` must be a string of letters.*Received: name={name!r}"):
+        type("Other", (base,), {} if name is None else {"name": name})
 
 
 PACKAGE = """

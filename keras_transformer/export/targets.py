@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras_transformer_serving as serving
+from keras_transformer_serving.targets import register
 from keras_transformer_serving.tasks import FORWARD, registered
 
 if TYPE_CHECKING:  # comparisons know targets
@@ -34,7 +35,7 @@ class ExportTarget(abc.ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register the class by its name."""
         super().__init_subclass__(**kwargs)
-        ExportTarget.classes[cls.name] = cls
+        register(ExportTarget.classes, cls)
 
     @staticmethod
     def of(part: str) -> type["ExportTarget"]:
@@ -47,7 +48,9 @@ class ExportTarget(abc.ABC):
         target = registered(ExportTarget.classes, "keras_transformer.targets", name)
         if target is None:
             known = ", ".join(map(repr, ExportTarget.classes))
-            raise ValueError(f"`targets` must be of {known}, or an `ExportTarget`. Received: {name!r}")
+            raise ValueError(
+                f"A target must be one of {known}, or of a package that is installed. Received: {name!r}"
+            )
         return target
 
     def check(self, pipeline: Any) -> None:  # noqa: B027 (most need no check)

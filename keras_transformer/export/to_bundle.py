@@ -56,6 +56,7 @@ def bundle(
     Raises:
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if the version or the folder of another target exists already.
+        TypeError: if `targets` is a string.
         ParityError: if an output differs; in a precision that `precisions` names, if outputs differ too much.
         ValueError: if an argument is invalid, or ONNX does not support an operation of the model.
 
@@ -66,6 +67,8 @@ def bundle(
         PosixPath('export/es-en')
     """
     folder = files.as_folder(folder)
+    if isinstance(targets, str):
+        raise TypeError(f"`targets` must be a list of targets. Received: targets={targets!r}")
     given = {
         "saved_model": {"name": name, "version": version},
         "onnx": {"precisions": precisions, "text_graph": text_graph},

@@ -27,6 +27,8 @@ def write_parts(
     for target in targets:
         target.check(pipeline)
     parts = [target.part(folder) for target in targets]
+    if len({*parts}) < len(parts):
+        raise ValueError(f"`targets` must write different folders. Received: {', '.join(parts)}")
     compare = WithPipeline(pipeline, texts)
     with new_parts(pipeline, folder, parts, signature_key) as written:
         for number, (target, part) in enumerate(zip(targets, parts, strict=True), 1):

@@ -1,10 +1,11 @@
 """The engines of exports without TensorFlow: what runs the part that a target writes."""
 
 import abc
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from keras_transformer_serving.bundle import Bundle
+from keras_transformer_serving.bundle import SERVING, TOKENIZER, Bundle
 from keras_transformer_serving.graph_files import FLOAT32
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.parity import GeneratingExport, compare_with_stored, exported_tokenizer, seeded
@@ -12,6 +13,8 @@ from keras_transformer_serving.part_files import PartFiles
 from keras_transformer_serving.sessions import Provider
 from keras_transformer_serving.tasks import registered
 from keras_transformer_serving.text import Tokenizer
+
+T = TypeVar("T")
 
 
 class EngineOptions(NamedTuple):
@@ -51,7 +54,7 @@ class ServedTarget(abc.ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register the class by the name of its target."""
         super().__init_subclass__(**kwargs)
-        ServedTarget.classes[cls.name] = cls
+        register(ServedTarget.classes, cls)
 
     @staticmethod
     def of(part: str) -> type["ServedTarget"] | None:
@@ -118,6 +121,21 @@ class ServedTarget(abc.ABC):
         """
         files = PartFiles.of_bundle(bundle, part)
         return compare_with_stored(bundle, part, cls.runner(files, bundle.config, exported_tokenizer(bundle)))
+
+
+def register(classes: dict[str, type[T]], target: type[T]) -> None:
+    """Add the class of a target to `classes` by its name, which is that of a folder in exports.
+
+    Raises:
+        TypeError: if the name is missing, not a folder's, or that of a folder which all parts share.
+    """
+    name = getattr(target, "name", None)
+    if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or name in (TOKENIZER, SERVING):
+        raise TypeError(
+            f"`{target.__name__}.name` must be a string of letters, digits and underscores, other than {TOKENIZER!r} "
+            f"and {SERVING!r}. Received: name={name!r}"
+        )
+    classes[name] = target
 
 
 def part_to_run(bundle: Bundle, engine: str | None = None) -> tuple[str, type[ServedTarget]]:
