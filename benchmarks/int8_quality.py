@@ -12,7 +12,6 @@
 """
 
 import argparse
-import gzip
 import itertools
 import json
 import operator
@@ -25,6 +24,7 @@ from typing import Any
 
 import measuring
 import numpy as np
+from int8_recipes import sources
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path += [str(pathlib.Path(__file__).parent / name) for name in ("papers", "parity")]
@@ -35,13 +35,9 @@ TEXTS_OF_EACH = 200
 
 def held_out_texts(data: pathlib.Path) -> list[str]:
     """Return texts of three kinds, none of those of `int8_recipes.texts`."""
-    reviews = (data / "sst2" / "stsa.binary.test").read_text().splitlines()
-    with gzip.open(data / "multi30k" / "test_2016_flickr.en.gz", "rt", encoding="utf-8") as file:
-        captions = file.read().splitlines()
-    with gzip.open(data / "spa-eng" / "spa.txt.gz", "rt", encoding="utf-8") as file:
-        sentences = [*dict.fromkeys(line.split("\t")[0] for line in file)][5700::480]
+    reviews, captions, sentences = sources(data)
     chosen = slice(60, 60 + TEXTS_OF_EACH)
-    return [text.split(" ", 1)[1] for text in reviews[chosen]] + captions[chosen] + sentences[:TEXTS_OF_EACH]
+    return [*reviews[chosen], *captions[chosen], *sentences[5700::480][:TEXTS_OF_EACH]]
 
 
 def exported(pipeline: Any, folder: pathlib.Path) -> dict[str, Any]:

@@ -41,15 +41,20 @@ def main() -> None:
     measuring.write_result("int8_recipes", {**measuring.machine(), "command": command, **results})
 
 
-def texts(data: pathlib.Path) -> list[str]:
-    """Return real texts of three kinds."""
+def sources(data: pathlib.Path) -> tuple[list[str], list[str], list[str]]:
+    """Return real texts of three kinds: reviews, captions and sentences."""
     reviews = (data / "sst2" / "stsa.binary.test").read_text().splitlines()
     with gzip.open(data / "multi30k" / "test_2016_flickr.en.gz", "rt", encoding="utf-8") as file:
         captions = file.read().splitlines()
     with gzip.open(data / "spa-eng" / "spa.txt.gz", "rt", encoding="utf-8") as file:
-        sentences = [*dict.fromkeys(line.split("\t")[0] for line in file)][5000::1500]
-    chosen = [text.split(" ", 1)[1] for text in reviews[:TEXTS_OF_EACH]]
-    return chosen + captions[:TEXTS_OF_EACH] + sentences[:TEXTS_OF_EACH]
+        sentences = [*dict.fromkeys(line.split("\t")[0] for line in file)]
+    return [text.split(" ", 1)[1] for text in reviews], captions, sentences
+
+
+def texts(data: pathlib.Path) -> list[str]:
+    """Return the first texts of each kind."""
+    reviews, captions, sentences = sources(data)
+    return [*reviews[:TEXTS_OF_EACH], *captions[:TEXTS_OF_EACH], *sentences[5000::1500][:TEXTS_OF_EACH]]
 
 
 def measured(model: pathlib.Path, sentences: list[str], folder: pathlib.Path) -> dict[str, Any]:
