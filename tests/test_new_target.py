@@ -16,6 +16,7 @@ from keras_transformer import export, models, pipelines, relations, text
 from keras_transformer.export import ParityError
 from keras_transformer_cli import commands
 from keras_transformer_serving.generation import GENERATE, Generated
+from tests import arrays
 
 
 class Table(export.ExportTarget):
@@ -69,7 +70,7 @@ class ServedTable(serving.ServedTarget):
 
     @classmethod
     def engine(cls, files, config, options):
-        return TableEngine(np.load(io.BytesIO(files.content("table.npz"))), config)
+        return TableEngine(arrays.load(io.BytesIO(files.content("table.npz"))), config)
 
 
 TEXTS = ["a", "b a", "casa", "a b c"]
@@ -112,7 +113,7 @@ def test_a_wrong_file_of_a_new_target_is_found(pipeline, tmp_path, monkeypatch):
 
     def wrong(self, pipeline, folder):
         write(self, pipeline, folder)
-        table = dict(np.load(folder / "table.npz"))
+        table = arrays.load(folder / "table.npz")
         np.savez(folder / "table.npz", **{**table, "next": table["next"] + 1})
 
     monkeypatch.setattr(Table, "write", wrong)

@@ -15,9 +15,10 @@ from keras import ops
 
 from keras_transformer import generation, interop
 from keras_transformer.interop.tensors import tensors_of
+from tests import arrays
 
 FOLDERS = sorted((pathlib.Path(__file__).parent / "folders").iterdir())
-GENERATING = [folder for folder in FOLDERS if "greedy" in np.load(folder / "expected.npz")]
+GENERATING = [folder for folder in FOLDERS if "greedy" in arrays.load(folder / "expected.npz")]
 DECODERS = [folder for folder in GENERATING if folder.name.endswith("ForCausalLM")]
 SEARCHES = {"greedy": generation.Greedy(), "beam": generation.Beam(3, length_penalty=0.0)}
 each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -62,7 +63,7 @@ def assert_equal_until_the_end(model, found, expected):
 
 @each_folder
 def test_outputs_equal_transformers(folder):
-    model, expected = model_of(folder), np.load(folder / "expected.npz")
+    model, expected = model_of(folder), arrays.load(folder / "expected.npz")
     found = ops.convert_to_numpy(model(inputs_of(expected)))
     if (
         "target" not in expected and found.shape[:2] == expected["ids"].shape
@@ -80,7 +81,7 @@ def test_outputs_equal_transformers(folder):
 @pytest.mark.parametrize("search", SEARCHES)
 @each_generating
 def test_generated_ids_equal_transformers(folder, search):
-    model, expected = model_of(folder), np.load(folder / "expected.npz")
+    model, expected = model_of(folder), arrays.load(folder / "expected.npz")
     source = expected["frames" if "frames" in expected else "ids"]
     mask = None if "target" in expected else source != pad_id_of(folder)
     found = generation.generate(model, source, SEARCHES[search], max_new_tokens=8, padding_mask=mask).best
@@ -100,7 +101,7 @@ def test_a_padding_token_within_a_text_is_read():
 
 def test_texts_longer_than_the_original_length_need_long_factors():
     folder = FOLDERS[0].with_name("Phi3ForCausalLM")
-    short, expected = model_of(folder), np.load(folder / "expected.npz")
+    short, expected = model_of(folder), arrays.load(folder / "expected.npz")
     scaling = dataclasses.replace(short.scaling, use_long_factors=True)
     model = interop.from_hugging_face(folder, scaling=scaling, max_length=None)
     assert (short.max_length, model.max_length) == (32, 64)
@@ -117,7 +118,7 @@ def test_texts_longer_than_the_original_length_need_long_factors():
 @pytest.mark.slow_variants
 @each_decoder
 def test_prompts_padded_on_the_left_are_continued_alike(folder):
-    model, expected = model_of(folder), np.load(folder / "expected.npz")
+    model, expected = model_of(folder), arrays.load(folder / "expected.npz")
     pad_id = pad_id_of(folder)
     ids = np.stack([np.roll(row, (row == pad_id).sum()) for row in expected["ids"]])
     found = generation.generate(model, ids, max_new_tokens=8, padding_mask=ids != pad_id).best

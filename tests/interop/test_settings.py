@@ -26,6 +26,7 @@ from keras_transformer.models import (
     TokenClassifier,
     ViT,
 )
+from tests import arrays
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -113,7 +114,7 @@ def test_matrices_in_another_quantization_are_rejected(tmp_path):
 
 
 def test_fp8_weights_with_scales_of_blocks_equal_transformers():
-    model, expected = interop.from_hugging_face(VALUES / "fp8"), np.load(VALUES / "fp8" / "expected.npz")
+    model, expected = interop.from_hugging_face(VALUES / "fp8"), arrays.load(VALUES / "fp8" / "expected.npz")
     np.testing.assert_allclose(model(expected["ids"]), expected["outputs"], rtol=1e-4, atol=1e-5)
 
 
