@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import importlib.metadata
 import importlib.resources
 import os
 import pathlib
@@ -47,7 +48,7 @@ def create_app(
     limits: Limits | None = None,
     *,
     poll_seconds: float = 2.0,
-    apis: Sequence[str] | None = None,
+    apis: Sequence[str | Api] | None = None,
     keys: Keys | None = None,
     cors_origins: Sequence[str] = (),
     weights: Mapping[str, Mapping[int, float]] | None = None,
@@ -62,8 +63,8 @@ def create_app(
             largest is served.
         limits: the limits of the server.
         poll_seconds: the time between two looks for new versions; 0 for none.
-        apis: the names of the protocols besides TensorFlow Serving's and the Open Inference Protocol, by default all
-            of `APIS`.
+        apis: the protocols besides TensorFlow Serving's and the Open Inference Protocol, by default all of `APIS`: an
+            `Api`, or a name in `APIS` or of an entry point in the group "keras_transformer_serving.apis".
         keys: the keys that requests must have one of; None for none.
         cors_origins: the origins of pages of other servers whose scripts may send requests, or "*" for any.
         weights: for names of models the versions that are served at the same time, with their shares of the requests
@@ -81,9 +82,7 @@ def create_app(
         ValueError: if a name cannot be part of a route, a protocol is unknown, or weights are wrong.
     """
     limits = limits or Limits()
-    apis = [*APIS] if apis is None else apis
-    if unknown := [name for name in apis if name not in APIS]:
-        raise ValueError(f"`apis` must be of {', '.join(APIS)}. Received: {', '.join(unknown)}")
+    chosen = APIS.values() if apis is None else map(_api, apis)
     for name in folders:
         if not name or not all(character.isalnum() or character in "._-" for character in name):
             raise ValueError(
@@ -98,7 +97,7 @@ def create_app(
         name: ServedModel(name, pathlib.Path(folder), limits, metrics, loader, (weights or {}).get(name))
         for name, folder in folders.items()
     }
-    protocols = (API, tensorflow_serving.API, open_inference.API, *(APIS[name] for name in apis))
+    protocols = (API, tensorflow_serving.API, open_inference.API, *chosen)
     server = Server(models, limits, metrics, poll_seconds, protocols, keys, tracer)
 
     @contextlib.asynccontextmanager
@@ -138,6 +137,18 @@ def create_app(
     )
     app.state.server = server
     return app
+
+
+def _api(api: str | Api) -> Api:
+    """Return a protocol by its name, which may be that of an entry point."""
+    if isinstance(api, Api):
+        return api
+    if api in APIS:
+        return APIS[api]
+    for entry_point in importlib.metadata.entry_points(group="keras_transformer_serving.apis", name=api):
+        found: Api = entry_point.load()
+        return found
+    raise ValueError(f"`apis` must be of {', '.join(APIS)}. Received: {api}")
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
