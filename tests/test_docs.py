@@ -123,7 +123,9 @@ def names_of(source):
         match node:
             case ast.Name(name, ast.Load()):
                 used.add(name)
-            case ast.Name(name) | ast.arg(name) | ast.FunctionDef(name) | ast.ClassDef(name):
+            case ast.Name(name) | ast.arg(name):
+                defined.add(name)
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
                 defined.add(name)
             case ast.Import(names) | ast.ImportFrom(_, names):
                 defined |= {(alias.asname or alias.name).split(".")[0] for alias in names}
