@@ -89,16 +89,16 @@ def _encoder(names: EncoderNames, prefix: str, encoder: BERT) -> Parameters:
     for i, block in enumerate(encoder.blocks[:1] if encoder.shared_blocks else encoder.blocks):
         name = f"{prefix}{names.block.format(i=i)}"
         yield from block_parameters(name, names, block)
-        yield from norm(f"{name}.{names.attention_norm}", block.attention_residual.norm)
-        yield from norm(f"{name}.{names.norm}", block.feed_forward_residual.norm)
 
 
 def block_parameters(name: str, names: EncoderNames, block: Any) -> Parameters:
-    """Yield the parameters of a block but for its norms."""
+    """Yield the parameters of a block."""
     for part in ("query", "key", "value", "output"):
         yield from dense(f"{name}.{getattr(names, part)}", getattr(block.attention, f"{part}_projection"))
     yield from dense(f"{name}.{names.hidden}", block.feed_forward.hidden)
     yield from dense(f"{name}.{names.feed_forward}", block.feed_forward.output_projection)
+    yield from norm(f"{name}.{names.attention_norm}", block.attention_residual.norm)
+    yield from norm(f"{name}.{names.norm}", block.feed_forward_residual.norm)
 
 
 def _pooler(names: EncoderNames, prefix: str, encoder: BERT, is_classifier: bool = False) -> Parameters:

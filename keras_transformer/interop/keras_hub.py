@@ -7,14 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.models import (
-    BERT,
-    GPT,
-    T5,
-    MaskedLanguageModel,
-    SequenceClassifier,
-    ViT,
-)
+from keras_transformer.models import BERT, GPT, T5, MaskedLanguageModel, SequenceClassifier, ViT
+from keras_transformer_options.arguments import check
 
 # Activations by the names of their functions in Keras and KerasHub, and the gated networks with them.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_approximate": "gelu_tanh", "relu": "relu", "silu": "silu"}
@@ -62,6 +56,10 @@ def from_keras_hub(model: keras.Model, **kwargs: Any) -> keras.Model:
             f"`model` must be of one of KerasHub's classes {sorted(_CONVERSIONS)}. "
             f"Received: a {type(model).__module__}.{type(model).__name__}"
         )
+    num_layers = getattr(model, "backbone", model).num_layers
+    for argument in kwargs.keys() & {"num_layers", "num_decoder_layers"}:
+        given = kwargs[argument]
+        check(given == num_layers, f"be that of `model`, {num_layers}", **{argument: given})
     return _CONVERSIONS[name](model, {"dtype": model.dtype_policy, **kwargs})
 
 
@@ -220,12 +218,11 @@ def _vit(model: Any, kwargs: dict[str, Any]) -> ViT:
     has_head = model is not backbone
     if has_head:
         _check_head(model)
-        pooling = {"token": "token", "gap": "mean"}.get(model.pooling)
         if model.intermediate_dim is not None:
             raise _not_expressible(
                 model, "intermediate_dim=None", f"intermediate_dim={model.intermediate_dim}"
             )
-        if pooling != ("token" if backbone.use_class_token else "mean"):
+        if model.pooling != ("token" if backbone.use_class_token else "gap"):
             raise _not_expressible(
                 model,
                 "pooling='token' with a class token, or 'gap' without",

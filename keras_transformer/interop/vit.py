@@ -17,6 +17,8 @@ _NAMES = EncoderNames(
     query="attention.attention.query",
     key="attention.attention.key",
     value="attention.attention.value",
+    attention_norm="layernorm_before",
+    norm="layernorm_after",
 )
 
 
@@ -62,10 +64,7 @@ def _parameters(model: ViT) -> Parameters:
     yield f"{projection}.weight", _Patches((model.embedding.kernel,), shape=kernel_shape)
     yield f"{projection}.bias", Parameter((model.embedding.bias,))
     for i, block in enumerate(model.blocks):
-        name = f"vit.encoder.layer.{i}"
-        yield from block_parameters(name, _NAMES, block)
-        yield from norm(f"{name}.layernorm_before", block.attention_residual.norm)
-        yield from norm(f"{name}.layernorm_after", block.feed_forward_residual.norm)
+        yield from block_parameters(f"vit.encoder.layer.{i}", _NAMES, block)
     yield from norm("vit.layernorm", model.final_norm)
     yield from dense("classifier", model.head)
 

@@ -236,6 +236,12 @@ def test_unsupported_models_are_rejected(make, message):
         interop.from_keras_hub(make())
 
 
+def test_another_number_of_layers_is_rejected():
+    backbone = hub.GPT2Backbone(**{**TEXT, "num_layers": 1})
+    with pytest.raises(ValueError, match="`num_layers` must be that of `model`, 1. Received: num_layers=2"):
+        interop.from_keras_hub(backbone, num_layers=2)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`:UserWarning")
 def test_quantized_models_are_rejected():
