@@ -266,7 +266,7 @@ class BucketOrder:
             self.shard,
             self._complete,
             full=self._complete,
-            purpose=1 + bucket,
+            permutation=1 + bucket,
         )
         drawn = self._draw(self._first_of_bucket[bucket] + np.maximum(numbers, 0), seeds)
         return np.where(numbers >= 0, drawn, -1), self._shapes[bucket]
@@ -277,8 +277,13 @@ class BucketOrder:
         size, numbers = self._part_sizes[part], numbers - self._first_of_part[part]
         within = numbers % size
         if self._reshuffle:
-            within = permuted(within, seeds, size, -1 - part - numbers // size * 2**16)
+            within = permuted(within, seeds, size, _permutation_of_pass(part, numbers // size))
         return gathered(self._rows, self._part_start[part] + within)
+
+
+def _permutation_of_pass(part: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Return the index of the permutation of a part in a pass over it: negative, as those of buckets are positive."""
+    return -1 - part - number * 2**16
 
 
 def _chunks(row_lengths: RowLengths, start: int, end: int) -> Iterator[tuple[int, np.ndarray]]:

@@ -242,7 +242,7 @@ class ContiguousOrder:
         yield self(0, (0, 0))
 
 
-def shuffled(start: int, end: int, seeds: Seeds, count: int, purpose: int = 0) -> np.ndarray:
+def shuffled(start: int, end: int, seeds: Seeds, count: int, permutation: int = 0) -> np.ndarray:
     """Return the numbers from `start` up to `end`, exclusive, mapped by a random permutation of [0, count).
 
     Args:
@@ -250,24 +250,24 @@ def shuffled(start: int, end: int, seeds: Seeds, count: int, purpose: int = 0) -
         end: the last number plus 1, at most `count`.
         seeds: the seed and the number of the epoch.
         count: the size of the permutation.
-        purpose: the index of the permutation within the epoch.
+        permutation: the index of the permutation within the epoch.
 
     Returns:
         int64 (end - start,).
     """
     first = start // _BLOCK
-    blocks = [_block(number, seeds, count, purpose) for number in range(first, -(-end // _BLOCK))]
+    blocks = [_block(number, seeds, count, permutation) for number in range(first, -(-end // _BLOCK))]
     return np.concatenate([np.zeros(0, np.int64), *blocks])[start - first * _BLOCK :][: end - start]
 
 
 @functools.lru_cache(maxsize=64)
-def _block(number: int, seeds: Seeds, count: int, purpose: int) -> np.ndarray:
+def _block(number: int, seeds: Seeds, count: int, permutation: int) -> np.ndarray:
     """Return the n-th block of a permutation: computed together, its entries take a tenth of the time."""
     numbers = np.arange(number * _BLOCK, min((number + 1) * _BLOCK, count))
-    return permuted(numbers, seeds, count, purpose)
+    return permuted(numbers, seeds, count, permutation)
 
 
-def permuted(numbers: np.ndarray, seeds: Seeds, count: Any, purpose: Any) -> np.ndarray:
+def permuted(numbers: np.ndarray, seeds: Seeds, count: Any, permutation: Any) -> np.ndarray:
     """Map numbers by random permutations, without a buffer.
 
     A permutation is a Feistel network: a number is written with two digits, to each of which a hash of the other is
@@ -277,7 +277,7 @@ def permuted(numbers: np.ndarray, seeds: Seeds, count: Any, purpose: Any) -> np.
         numbers: integers (n,).
         seeds: the seed and the number of the epoch.
         count: the size of the permutation, or one size for each number, integers (n,).
-        purpose: the index of the permutation within the epoch, or one index for each number, integers (n,).
+        permutation: the index of the permutation within the epoch, or one index for each number, integers (n,).
 
     Returns:
         int64 (n,).
@@ -290,7 +290,7 @@ def permuted(numbers: np.ndarray, seeds: Seeds, count: Any, purpose: Any) -> np.
     first_base = np.ceil(np.sqrt(sizes)).astype(np.uint64)
     second_base = (sizes + first_base - _ONE) // first_base
     key = np.zeros(1, np.uint64)
-    for part in (*seeds, purpose):
+    for part in (*seeds, permutation):
         key = _hashed(key + np.atleast_1d(np.asarray(part, np.int64)).view(np.uint64))
     keys = _hashed(_ROUND_NUMBERS + key)  # (rounds, 1) or (rounds, n)
 
@@ -325,7 +325,7 @@ def rows_of_batch(
     shard: Shard,
     complete: bool,
     full: bool = False,
-    purpose: int = 0,
+    permutation: int = 0,
 ) -> np.ndarray:
     """Return the indices of the rows in a worker's shard of a batch, int64 (b,), out of `count` rows.
 
@@ -338,7 +338,7 @@ def rows_of_batch(
         shard: the worker's shard of each batch.
         complete: see `Shard.drawn`; −1 stands for a row of padding.
         full: whether to complete the last batch to B rows.
-        purpose: see `shuffled`.
+        permutation: see `shuffled`.
 
     Returns:
         B indices; in the last batch possibly fewer, but the same number for all workers.
@@ -352,7 +352,7 @@ def rows_of_batch(
     start = first + shard.index * size
     end = max(start, min(start + size, drawn))
     if shuffle:
-        rows = shuffled(start, end, seeds, count, purpose)
+        rows = shuffled(start, end, seeds, count, permutation)
     else:  # drop the last rows in the first epoch, the rows before them in the next
         rows, dropped = np.arange(start, end), count - drawn
         rows = np.where(rows < drawn - seeds[1] * dropped % (drawn + 1), rows, rows + dropped)

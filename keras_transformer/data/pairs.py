@@ -187,8 +187,8 @@ def translation_pairs(
     """
     shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
     target_tokenizer = target_tokenizer or tokenizer
-    _check_language(tokenizer, source_language=source_language)
-    _check_language(target_tokenizer, target_language=target_language)
+    _check_language(tokenizer, "source_language", source_language)
+    _check_language(target_tokenizer, "target_language", target_language)
     return _batches(
         {"": pairs},
         PairReader(columns, reverse, on_error),
@@ -433,12 +433,12 @@ def _stored(
     )
 
 
-def _check_language(tokenizer: Tokenizer, **language: str | None) -> None:
+def _check_language(tokenizer: Tokenizer, name: str, language: str | None) -> None:
     """Raise an error unless a language is of the tokenizer, or None for a tokenizer without languages."""
     if known := getattr(tokenizer, "languages", {}):
-        check_one_of(list(known), **language)
+        check_one_of(list(known), **{name: language})
     else:
-        check(None in language.values(), "be None for a tokenizer without languages", **language)
+        check(language is None, "be None for a tokenizer without languages", **{name: language})
 
 
 def _row_lengths(*sides: RaggedRows | SampledRows) -> RowLengths:

@@ -370,6 +370,11 @@ class ForcedWords(Constraint):
         return complete + partial
 
 
+def is_allowed(values: Any) -> Any:
+    """Return where logits or scores, tensors or arrays, are not `FORBIDDEN`, to which more may have been added."""
+    return values > FORBIDDEN / 2
+
+
 def forbid(logits: Tensor, mask: Tensor, condition: Tensor | None = None) -> Tensor:
     """Add `FORBIDDEN` to the logits (B, R, V) where a mask and a condition, broadcast to them, are True."""
     bias = ops.cast(mask, "float32") * FORBIDDEN
@@ -382,7 +387,7 @@ def force(logits: Tensor, condition: Tensor, mask: Tensor) -> Tensor:
     A single forced token has probability 1, so the score of a hypothesis does not change. Forbidden tokens stay
     forbidden.
     """
-    allowed = ops.logical_and(mask, logits > FORBIDDEN / 2)
+    allowed = ops.logical_and(mask, is_allowed(logits))
     return ops.where(condition, ops.where(allowed, 0.0, FORBIDDEN), logits)
 
 

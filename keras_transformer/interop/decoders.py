@@ -87,7 +87,7 @@ def windows(
         return {"relation": one_if_equal(relations)}
 
     def write(model: Any) -> dict[str, Any]:
-        relations = per_block(model.num_layers, relation=model.relation)
+        relations = per_block("relation", model.relation, model.num_layers)
         lefts = [relation.left for relation in relations if isinstance(relation, SlidingWindow)]
         types = [SLIDING if isinstance(relation, SlidingWindow) else FULL for relation in relations]
         return {
@@ -185,8 +185,8 @@ def rotary_positions(
         }
 
     def write(model: Any) -> dict[str, Any]:
-        bases = per_block(model.num_layers, max_wavelength=model.max_wavelength)
-        scaling = per_block(model.num_layers, scaling=model.scaling)[0]
+        bases = per_block("max_wavelength", model.max_wavelength, model.num_layers)
+        scaling = per_block("scaling", model.scaling, model.num_layers)[0]
         rotary_dim = model.rotary_dim if has_part else None
         return {
             "rope_theta": next((base for base in bases if base is not None), 10000.0),

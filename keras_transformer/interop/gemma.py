@@ -124,7 +124,7 @@ def _read_rotary_positions(config: Config) -> dict[str, Any]:
     }
     relation = _GEMMA_3_WINDOWS.read(config)["relation"]
     bases, scalings = zip(
-        *(of_kind[_kind(block)] for block in per_block(config["num_hidden_layers"], relation=relation)),
+        *(of_kind[_kind(block)] for block in per_block("relation", relation, config["num_hidden_layers"])),
         strict=True,
     )
     return {
@@ -136,7 +136,7 @@ def _read_rotary_positions(config: Config) -> dict[str, Any]:
 
 def _write_rotary_positions(model: Gemma) -> dict[str, Any]:
     arguments = {name: getattr(model, name) for name in ("relation", "max_wavelength", "scaling")}
-    of_blocks = [per_block(model.num_layers, **{name: value}) for name, value in arguments.items()]
+    of_blocks = [per_block(name, value, model.num_layers) for name, value in arguments.items()]
     of_kind = {_kind(relation): (base, scaling) for relation, base, scaling in zip(*of_blocks, strict=True)}
     base, scaling = of_kind.get(FULL, (1000000.0, None))
     return {

@@ -162,7 +162,7 @@ def _is_windowed_smollm(config: Config, block: int) -> bool:
 
 
 def _written_positions(model: Llama) -> dict[str, list[int]]:
-    bases = per_block(model.num_layers, max_wavelength=model.max_wavelength)
+    bases = per_block("max_wavelength", model.max_wavelength, model.num_layers)
     return {"no_rope_layers": [int(base is not None) for base in bases]}
 
 

@@ -471,9 +471,8 @@ def causal_relation(identifier: Any, name: str = "relation") -> relations.Relati
     return relation
 
 
-def per_block(num_layers: int, **argument: Any) -> list[Any]:
+def per_block(name: str, value: Any, num_layers: int) -> list[Any]:
     """Return an argument for each block, given one for all blocks or a list with one for each."""
-    ((name, value),) = argument.items()
     if not isinstance(value, list | tuple):
         return [value] * num_layers
     if len(value) != num_layers:

@@ -316,9 +316,8 @@ class EncoderDecoder(CachedDecoding):
         self.built = True
 
 
-def size_of_decoder(default: int, **size: int | None) -> int:
-    """Return a size of the decoder by name, by default that of the encoder."""
-    ((name, value),) = size.items()
+def size_of_decoder(name: str, value: int | None, default: int) -> int:
+    """Return a size of the decoder, by default that of the encoder."""
     if value is None:
         return default
     check_positive_integer(**{name: value})

@@ -103,9 +103,9 @@ class Gemma(CausalLanguageModel):
         **kwargs: Any,
     ) -> None:
         super().__init__(vocabulary_size, num_layers, model_dim, pad_id, end_id, **kwargs)
-        wavelengths = per_block(num_layers, max_wavelength=max_wavelength)
-        block_relations = [causal_relation(block) for block in per_block(num_layers, relation=relation)]
-        scalings = [rotary_scaling.get(block) for block in per_block(num_layers, scaling=scaling)]
+        wavelengths = per_block("max_wavelength", max_wavelength, num_layers)
+        block_relations = [causal_relation(block) for block in per_block("relation", relation, num_layers)]
+        scalings = [rotary_scaling.get(block) for block in per_block("scaling", scaling, num_layers)]
         self.num_heads, self.num_kv_heads, self.key_dim = num_heads, num_kv_heads, key_dim
         self.hidden_dim = hidden_dim
         self.max_wavelength, self.scaling = one_if_equal(wavelengths), one_if_equal(scalings)

@@ -102,9 +102,9 @@ class Llama(CausalLanguageModel):
         **kwargs: Any,
     ) -> None:
         super().__init__(vocabulary_size, num_layers, model_dim, pad_id, end_id, **kwargs)
-        wavelengths = per_block(num_layers, max_wavelength=max_wavelength)
-        block_relations = [causal_relation(block) for block in per_block(num_layers, relation=relation)]
-        scalings = [rotary_scaling.get(block) for block in per_block(num_layers, scaling=scaling)]
+        wavelengths = per_block("max_wavelength", max_wavelength, num_layers)
+        block_relations = [causal_relation(block) for block in per_block("relation", relation, num_layers)]
+        scalings = [rotary_scaling.get(block) for block in per_block("scaling", scaling, num_layers)]
         self.num_heads, self.hidden_dim = num_heads, hidden_dim
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.max_wavelength, self.scaling = one_if_equal(wavelengths), one_if_equal(scalings)

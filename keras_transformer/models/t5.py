@@ -154,10 +154,10 @@ class T5(PublishedSizes, EncoderDecoder):
         )
         check_positive_integer(model_dim=model_dim, key_dim=key_dim)
         self.num_heads = num_heads
-        self.num_decoder_heads = size_of_decoder(num_heads, num_decoder_heads=num_decoder_heads)
+        self.num_decoder_heads = size_of_decoder("num_decoder_heads", num_decoder_heads, num_heads)
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
-        self.decoder_hidden_dim = size_of_decoder(hidden_dim, decoder_hidden_dim=decoder_hidden_dim)
+        self.decoder_hidden_dim = size_of_decoder("decoder_hidden_dim", decoder_hidden_dim, hidden_dim)
         self.key_dim = key_dim
         self.dropout = check_rate("dropout", dropout)
         self.activation = get_activation(activation)

@@ -152,10 +152,10 @@ class Transformer(EncoderDecoder):
         else:
             check(model_dim % 2 == 0, "be even", model_dim=model_dim)
         self.num_heads = num_heads
-        self.num_decoder_heads = size_of_decoder(num_heads, num_decoder_heads=num_decoder_heads)
+        self.num_decoder_heads = size_of_decoder("num_decoder_heads", num_decoder_heads, num_heads)
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
-        self.decoder_hidden_dim = size_of_decoder(hidden_dim, decoder_hidden_dim=decoder_hidden_dim)
+        self.decoder_hidden_dim = size_of_decoder("decoder_hidden_dim", decoder_hidden_dim, hidden_dim)
         if num_decoder_heads is not None:
             divides = model_dim % num_decoder_heads == 0
             check(divides, "divide {model_dim}", num_decoder_heads=num_decoder_heads, model_dim=model_dim)

@@ -222,7 +222,7 @@ def test_fingerprints_of_different_data_differ():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 1000, 3000])
 def test_shuffled_indices_are_a_permutation(count):
-    orders = [epochs.shuffled(0, count, (3, 5), count, purpose) for purpose in (0, 1)]
+    orders = [epochs.shuffled(0, count, (3, 5), count, permutation) for permutation in (0, 1)]
     assert all(sorted(order) == list(range(count)) for order in orders)
     assert count < 10 or not np.array_equal(*orders)
     start, end = count // 3, count - count // 3
@@ -232,7 +232,7 @@ def test_shuffled_indices_are_a_permutation(count):
     assert several.tolist() == [orders[1][count // 2], *epochs.shuffled(0, 1, (3, 5), 7, 2)]
 
 
-@pytest.mark.parametrize("seeds", ["epochs", "purposes"])
+@pytest.mark.parametrize("seeds", ["epochs", "permutations"])
 def test_all_permutations_are_equally_likely(seeds):
     """χ² of the 24 permutations of four numbers, and of the places of the first two of fifty."""
     draws = range(2400)
@@ -240,9 +240,9 @@ def test_all_permutations_are_equally_likely(seeds):
         if seeds == "epochs":
             orders = [tuple(epochs.shuffled(0, shown, (0, draw), count)) for draw in draws]
         else:
-            purposes = np.repeat(draws, shown)
+            permutations = np.repeat(draws, shown)
             numbers = np.tile(np.arange(shown), len(draws))
-            found = epochs.permuted(numbers, (0, 0), count, purposes)
+            found = epochs.permuted(numbers, (0, 0), count, permutations)
             orders = map(tuple, found.reshape(len(draws), shown).tolist())
         counts = np.zeros(outcomes)
         observed = list(collections.Counter(orders).values())

@@ -45,7 +45,7 @@ class TokenChooser:
             logits = CONSTRAINTS[constraint["constraint"]](logits, ids, constraint, self)
         early = self.end_ids if len(ids) < self.minimum else frozenset()
         _forbid(logits, self.never | early)
-        if logits.max() <= FORBIDDEN / 2:
+        if not _is_allowed(logits.max()):
             return None
         if self.noise is None:
             return int(logits.argmax())
@@ -59,7 +59,7 @@ def draw(logits: np.ndarray, sampler: Mapping[str, Any], temperature: float, noi
         Devroye, "Non-Uniform Random Variate Generation" (1986), section III.2.
     """
     scaled = np.maximum(logits / np.float32(temperature), FORBIDDEN)
-    kept = (scaled >= lowest_kept(scaled, sampler)) & (logits > FORBIDDEN / 2)
+    kept = (scaled >= lowest_kept(scaled, sampler)) & _is_allowed(logits)
     weights = np.where(kept, np.exp(scaled - scaled.max()), np.float32(0))
     # As in the graph: first a block, then a token of the block.
     size = math.isqrt(len(logits) - 1) + 1
@@ -98,6 +98,10 @@ def _invert(weights: np.ndarray, threshold: Any) -> tuple[int, Any]:
     return index, threshold - (cumulated[index - 1] if index else np.float32(0))
 
 
+def _is_allowed(logits: Any) -> Any:
+    return logits > FORBIDDEN / 2  # more may have been added to `FORBIDDEN`
+
+
 def _forbid(logits: np.ndarray, ids: Any) -> None:
     logits[[*ids]] += FORBIDDEN
 
@@ -105,7 +109,7 @@ def _forbid(logits: np.ndarray, ids: Any) -> None:
 def _force(logits: np.ndarray, ids: Sequence[int]) -> np.ndarray:
     """Return logits of 0 for tokens that are forced, and not forbidden, and `FORBIDDEN` for all others."""
     forced = np.full_like(logits, FORBIDDEN)
-    forced[[id_ for id_ in ids if logits[id_] > FORBIDDEN / 2]] = 0
+    forced[[id_ for id_ in ids if _is_allowed(logits[id_])]] = 0
     return forced
 
 

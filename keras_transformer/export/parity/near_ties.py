@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import generation
-from keras_transformer.generation.constraints import FORBIDDEN, History
+from keras_transformer.generation.constraints import FORBIDDEN, History, is_allowed
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.prompts import PromptedModel
@@ -108,7 +108,7 @@ def contrastive_choices(
     logits = _logits(pipeline, inputs, ids, step + 1)[-1]  # (V,)
     limit = min(sampler.top_k, len(logits))
     lowest = np.sort(logits)[-limit]
-    candidates = np.flatnonzero((logits >= lowest - margin) & (logits > FORBIDDEN / 2))
+    candidates = np.flatnonzero((logits >= lowest - margin) & (is_allowed(logits)))
     rows = {name: np.repeat(values, len(candidates), axis=0) for name, values in inputs.items()}
     output = np.concatenate(
         [np.repeat(ids[None, :step], len(candidates), axis=0), candidates[:, None]], axis=1
@@ -154,7 +154,7 @@ def draws_of(logits: np.ndarray, sampler: Sample, noise: np.ndarray, margin: flo
         noise: (T,), uniform numbers u in [0, 1].
         margin: m.
     """
-    logits = np.where(logits > FORBIDDEN / 2, logits, -np.inf)
+    logits = np.where(is_allowed(logits), logits, -np.inf)
     if sampler.temperature < _COLDEST:
         return greedy_choices(logits, margin)
     change, rounding = margin / sampler.temperature, 2 * math.sqrt(logits.shape[-1]) * 2.0**-24

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
+from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords, is_allowed
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, State, TokenSearch
 from keras_transformer.generation.search.greedy import HighestSearch
@@ -288,7 +288,8 @@ class BeamSearch(TokenSearch):
 
 
 def _exists(scores: Tensor) -> Tensor:
-    return scores > FORBIDDEN / 2
+    """Return where there is a hypothesis or candidate: other scores are `FORBIDDEN`."""
+    return is_allowed(scores)
 
 
 def _or_forbidden(condition: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.constraints import FORBIDDEN, is_allowed
 from keras_transformer.generation.samplers import Sample
 from keras_transformer.generation.search.top_k import top_k
 from keras_transformer.ops.random import hash_coordinates, hash_seed
@@ -34,7 +34,7 @@ def draw(logits: Tensor, sampler: Sample, temperature: Any, noise: Tensor) -> Te
         Devroye, "Non-Uniform Random Variate Generation" (1986), section III.2.
     """
     scaled = ops.maximum(logits / temperature, FORBIDDEN)
-    kept = ops.logical_and(scaled >= lowest_kept(scaled, sampler), logits > FORBIDDEN / 2)
+    kept = ops.logical_and(scaled >= lowest_kept(scaled, sampler), is_allowed(logits))
     weights = ops.exp(scaled - ops.max(scaled, axis=-1, keepdims=True))
     # Draw a block first, then a token of the block: short sums are fast and round equally in all runtimes.
     size = math.isqrt(logits.shape[-1] - 1) + 1

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.constraints import FORBIDDEN, is_allowed
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, SingleSequenceSearch, State
 from keras_transformer.generation.search.logits import is_invalid
@@ -52,7 +52,7 @@ class ContrastiveSearch(SingleSequenceSearch):
         invalid = ops.logical_and(is_invalid(log_probabilities), ops.logical_not(state["ended"]))
         processed = self._processed(logits[:, None], state["ids"][:, None], step)[:, 0]
         best, index = top_k(processed, self.candidates)  # (B, R)
-        possible = best > FORBIDDEN / 2
+        possible = is_allowed(best)
         ended = ops.logical_or(ops.logical_or(state["ended"], invalid), ops.logical_not(possible[:, 0]))
         tokens = ops.where(ended[:, None], self.padding_value, index)
         first = decoder.before + 1  # the index of the first candidate

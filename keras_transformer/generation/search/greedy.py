@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.constraints import is_allowed
 from keras_transformer.generation.search.base import State, TokenSearch
 from keras_transformer.generation.search.logits import choose, highest, is_invalid
 from keras_transformer.typing import Tensor
@@ -47,7 +47,7 @@ class GreedySearch(TokenSearch):
         token, best = self._next(state, logits)
         score = choose(log_probabilities, token)  # without the constraints
         # A sequence ends where all tokens are forbidden.
-        stops = ops.logical_or(ops.logical_or(state["ended"], invalid), best <= FORBIDDEN / 2)
+        stops = ops.logical_or(ops.logical_or(state["ended"], invalid), ops.logical_not(is_allowed(best)))
         token = ops.where(stops, self.padding_value, token)
         column = ops.logical_and(
             ops.equal(ops.arange(self.max_new_tokens), step), ops.logical_not(stops)[:, :, None]

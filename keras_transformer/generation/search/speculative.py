@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.constraints import is_allowed
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, SingleSequenceSearch, State
 from keras_transformer.generation.search.logits import choose, highest, is_invalid
@@ -89,7 +89,7 @@ class SpeculativeSearch(SingleSequenceSearch):
         """Return the state with the tokens that greedy search would have generated."""
         log_probabilities = ops.log_softmax(logits)  # (B, K + 1, V)
         invalid = is_invalid(log_probabilities)
-        stuck = ops.logical_or(invalid, best <= FORBIDDEN / 2)
+        stuck = ops.logical_or(invalid, ops.logical_not(is_allowed(best)))
         # A column is reached if all proposals before it are correct, no end tokens, and not stuck.
         is_correct = ops.equal(proposed[:, 1:], chosen[:, :-1])
         passed = ops.logical_and(
