@@ -142,7 +142,7 @@ def _generate(options: argparse.Namespace) -> None:
                 f"Received: {options.path}, which has none"
             )
         texts = [_conversation(text) for text in texts]
-    translation = languages.of(pipeline, options)
+    translation = languages.from_options(pipeline, options)
     of_texts = {
         name: _for_each(name, given, len(texts))
         for name in (*_OPTIONS, "prefix")
@@ -221,14 +221,14 @@ def _score(options: argparse.Namespace) -> None:
     pipeline = _load_pipeline("path", options.path)
     places = ["input 1"] if options.source is not None else [f"line {number}" for number in pairs]
     with errors_at(places.__getitem__):
-        answers = pipeline.score(sources, targets, **languages.of(pipeline, options))
+        answers = pipeline.score(sources, targets, **languages.from_options(pipeline, options))
     for answer in answers:
         say(_number(answer.score) + one_line(answer.text))
 
 
 def _align(options: argparse.Namespace) -> None:
     pipeline = _load_pipeline("path", options.path)
-    choice = {"layer": options.layer, "head": options.head, **languages.of(pipeline, options)}
+    choice = {"layer": options.layer, "head": options.head, **languages.from_options(pipeline, options)}
     alignment = pipeline.align(options.source, options.target, **choice)
     target_width = max(map(len, alignment.target), default=0)
     source_width = max(map(len, alignment.source), default=0)

@@ -20,7 +20,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         command.add_argument(flag_of(name), metavar="CODE", help=text + default)
 
 
-def of(pipeline: Any, options: argparse.Namespace) -> dict[str, str]:
+def from_options(pipeline: Any, options: argparse.Namespace) -> dict[str, str]:
     """Return the languages of the command line, as arguments of calls.
 
     Args:
@@ -46,5 +46,5 @@ def of(pipeline: Any, options: argparse.Namespace) -> dict[str, str]:
 
 def with_languages(answer: Callable[..., Any], options: argparse.Namespace) -> Callable[..., Any]:
     """Return a function of texts with the languages of the command line."""
-    chosen = of(answer, options)
+    chosen = from_options(answer, options)
     return functools.partial(answer, **chosen) if chosen else answer

@@ -180,7 +180,7 @@ def _predict(options: argparse.Namespace) -> None:
     answer = predictor.answer
     if options.long_texts is not None or chosen:
         answer = _translator(predictor, options)
-    chosen |= languages.of(predictor.answer, options)
+    chosen |= languages.from_options(predictor.answer, options)
     if options.resample:
         if predictor.reads != "audio":
             raise ValueError(
@@ -232,7 +232,7 @@ def _translate_file(options: argparse.Namespace) -> None:
     content = documents.read(options.input)
     chosen = _of_documents(options)
     predictor = load(options.folder)
-    chosen |= languages.of(predictor.answer, options)
+    chosen |= languages.from_options(predictor.answer, options)
     pipeline = functools.partial(_translator(predictor, options), **chosen)
     if options.tag_handling == "html":
         translation = documents.translate_document(content, pipeline)
@@ -340,7 +340,7 @@ def _of_export(path: pathlib.Path) -> Predictor:
     export = serving.Bundle(path)
     config = export.config
     name = config["pipeline"]
-    task = ExportedPipeline.of(name) or Task
+    task = ExportedPipeline.named(name) or Task
     if "generation" in config:
         return Predictor(name, generating_export(export), (1,), text=task.text)
     if not task.reads:
@@ -378,7 +378,7 @@ def generating_export(export: Any) -> Callable[..., list[str]]:
     folder, config = export.folder, export.config
     parts = [part for part in export.parity if (folder / part).is_dir()]
     versions = [folder / part for part in parts if part.startswith("saved_model/")]
-    if not versions or (any(map(serving.ServedTarget.of, parts)) and serving.reads_text(config)):
+    if not versions or (any(map(serving.ServedTarget.named, parts)) and serving.reads_text(config)):
         generate: Callable[..., list[str]] = serving.load(folder)
         return generate
     load_libraries()

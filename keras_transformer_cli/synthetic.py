@@ -131,7 +131,7 @@ def _generate(
             f"`{name}` must be a pipeline to choose the sampler; that of an export is fixed. Received: {folder}, "
             + ("--sample" if samples else f"--num-beams {options.num_beams}")
         )
-    chosen = languages.of(pipeline, options)
+    chosen = languages.from_options(pipeline, options)
 
     def generate(texts: list[str]) -> list[str]:
         answers: list[str] = pipeline(texts, long_texts="split", **chosen)

@@ -61,7 +61,7 @@ class FileFormat:
         check(delimiter is None or valid, expectation, delimiter=delimiter)
         check_one_of((None, True, False), header=self.header)
 
-    def of(self, path: Path, argument: str) -> str:
+    def format_of(self, path: Path, argument: str) -> str:
         """Return the format of a file.
 
         Args:
@@ -119,7 +119,7 @@ def file_examples(
         ValueError: if the format is unknown, the path is a directory, the file is empty, or it lacks a column.
     """
     lines = file_lines(path, argument, opened, file_format.encoding, malformed.has_options)
-    format_ = file_format.of(path, argument)
+    format_ = file_format.format_of(path, argument)
     delimiter = [file_format.delimiter] if format_ == "csv" else []
     records = _RECORDS[format_](lines, *delimiter)
     first = list(itertools.islice(records, _SAMPLE))

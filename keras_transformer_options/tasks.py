@@ -148,7 +148,7 @@ class TextsOptions(TableOptions):
 
     def is_one_text(self, path: Any, argument: str = "paths") -> bool:
         """Return whether a file is one text, rather than a table or a list of lines."""
-        return not self.lines and FileFormat(**self.file_format).of(path, argument) == "text"
+        return not self.lines and FileFormat(**self.file_format).format_of(path, argument) == "text"
 
     def check_paths(self, paths: Sequence[Any], argument: str) -> None:
         """Check the first rows of tables and lists, and the encoding of texts."""

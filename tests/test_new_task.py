@@ -209,6 +209,8 @@ def test_a_task_of_another_package_is_imported_by_name(tmp_path, monkeypatch, ca
     with pytest.raises(SystemExit):
         commands.main(["train", "give-stars", "--help"])
     assert "give stars" in capsys.readouterr().out
-    assert pipelines.Pipeline.of("Stars").__module__ == ExportedPipeline.of("Stars").__module__ == "stars"
-    assert pipelines.Pipeline.of("Moons") is ExportedPipeline.of("Moons") is None
+    assert (
+        pipelines.Pipeline.named("Stars").__module__ == ExportedPipeline.named("Stars").__module__ == "stars"
+    )
+    assert pipelines.Pipeline.named("Moons") is ExportedPipeline.named("Moons") is None
     del TASKS["give-stars"]

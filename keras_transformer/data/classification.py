@@ -110,7 +110,7 @@ def classification(
             )
 
     return encoder_batches(
-        checked_labels.of(texts=_rows(texts)),
+        checked_labels.paired_with(texts=_rows(texts)),
         to_arrays,
         "classification",
         tokenizer,

@@ -89,7 +89,7 @@ class Labels:
         array = self._array(labels) if in_memory else None
         self._labels = labels if array is None else array if array.ndim else ()
 
-    def of(self, **examples: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    def paired_with(self, **examples: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
         """Yield each example with its label; see `together`."""
         return together(**examples, labels=self._labels)
 

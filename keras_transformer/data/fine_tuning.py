@@ -118,7 +118,7 @@ def fine_tuning(
 
     texts = (_texts(example, task, i) for i, example in enumerate(examples))
     arrays = stored(
-        Examples.of(checked_labels.of(examples=texts)),
+        Examples.of(checked_labels.paired_with(examples=texts)),
         to_arrays,
         cache_dir,
         tokenizer=tokenizer,

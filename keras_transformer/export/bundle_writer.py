@@ -60,7 +60,7 @@ def new_parts(
     def write_derived(new: pathlib.Path, reports: dict[str, Any]) -> None:
         for part, report in reports.items():
             if (new / part).exists():
-                report["signatures"] = ExportTarget.of(part).signatures(new / part)
+                report["signatures"] = ExportTarget.named(part).signatures(new / part)
         write_serving_files(new, config, reports)
         card = model_card.model_card(folder.absolute().name, pipeline, reports)
         files.write_bytes(new / bundle.CARD, card.encode())

@@ -38,7 +38,7 @@ class ExportTarget(abc.ABC):
         register(ExportTarget.classes, cls)
 
     @staticmethod
-    def of(part: str) -> type["ExportTarget"]:
+    def named(part: str) -> type["ExportTarget"]:
         """Return the class of a name, or of a part of an export such as "saved_model/es-en/1".
 
         Raises:
@@ -155,7 +155,7 @@ class ExportTarget(abc.ABC):
 
     @classmethod
     def _served(cls) -> type[serving.ServedTarget]:
-        served = serving.ServedTarget.of(cls.name)
+        served = serving.ServedTarget.named(cls.name)
         if served is None:
             raise ValueError(
                 f"`{cls.name}` must have a `ServedTarget` of this name, which runs it. Received: none"
@@ -165,4 +165,4 @@ class ExportTarget(abc.ABC):
 
 def targets_of(reports: Mapping[str, Any]) -> list[type[ExportTarget]]:
     """Return the targets of the parts of an export, from the content of `parity.json`."""
-    return list(dict.fromkeys(ExportTarget.of(part) for part in reports))
+    return list(dict.fromkeys(ExportTarget.named(part) for part in reports))

@@ -80,7 +80,7 @@ def bundle(
                     f"`{option}` needs the target {target!r}. Received: {option}={value!r}, targets={targets!r}"
                 )
     chosen = [
-        ExportTarget.of(target)(**given.get(target, {})) if isinstance(target, str) else target
+        ExportTarget.named(target)(**given.get(target, {})) if isinstance(target, str) else target
         for target in targets
     ]
     if not chosen or not all(isinstance(target, ExportTarget) for target in chosen):

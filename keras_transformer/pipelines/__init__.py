@@ -85,7 +85,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
             )
         )
     config = files.read_json(config_file) if config_file.is_file() else {}
-    pipeline = Pipeline.of(str(config.get("pipeline"))) if isinstance(config, dict) else None
+    pipeline = Pipeline.named(str(config.get("pipeline"))) if isinstance(config, dict) else None
     if pipeline is None:
         raise FileNotFoundError(
             Message(

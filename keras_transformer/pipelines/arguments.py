@@ -63,6 +63,6 @@ def utf8_columns(errors: RowErrors, **texts: Sequence[Any]) -> list[list[bytes]]
     columns = {name: [b""] * len(column) for name, column in texts.items()}
     for name, column in texts.items():
         for row, text in enumerate(column):
-            with errors.of(row):
+            with errors.catching(row):
                 columns[name][row] = to_utf8(text, name, row)
     return list(columns.values())

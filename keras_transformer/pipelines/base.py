@@ -134,7 +134,7 @@ class Pipeline(tasks.Task, abc.ABC):
         Pipeline.classes[cls.__name__] = cls
 
     @staticmethod
-    def of(name: str) -> type["Pipeline"] | None:
+    def named(name: str) -> type["Pipeline"] | None:
         """Return the class with a name, None if there is none.
 
         A class that is not imported is loaded from the entry point of this name in the group

@@ -129,7 +129,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             return self([audio], batch_size, resample=resample, errors=errors)[0]
         row_errors, samples = RowErrors(errors), [np.zeros(0, np.float32)] * len(audio)
         for row, each in enumerate(audio):
-            with row_errors.of(row):
+            with row_errors.catching(row):
                 samples[row] = checked_audio(each, self.model.sample_rate, resample)
         accepted = row_errors.accepted(len(samples))
         order = sorted(accepted, key=lambda row: len(samples[row]))

@@ -221,7 +221,7 @@ def test_a_source_is_truncated_to_its_first_tokens_and_the_end_token(pipeline):
 
 def test_returned_errors_have_no_traceback():
     errors = RowErrors("return")
-    with errors.of(0):
+    with errors.catching(0):
         raise TypeError("`texts` must be strings")
     (error,) = errors.merge({})
     assert error.__traceback__ is None

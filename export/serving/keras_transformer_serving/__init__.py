@@ -155,5 +155,5 @@ def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None
     """
     bundle = Bundle(folder, signature_key)
     bundle.check()
-    targets = {part: ServedTarget.of(part) for part in bundle.parity}
+    targets = {part: ServedTarget.named(part) for part in bundle.parity}
     return {part: target.verify(bundle, part) for part, target in targets.items() if target is not None}

@@ -76,7 +76,7 @@ def compare(
         row = _compare_ids(expected.choices, outputs)
         figures = {name for name in row if name in THRESHOLDS[precision]}
     else:
-        task = task or ExportedPipeline.of(config["pipeline"]) or Task
+        task = task or ExportedPipeline.named(config["pipeline"]) or Task
         pairs = [
             closeness.Pair(example.inputs, example.outputs, graphs(example.graph, example.inputs))
             for example in expected

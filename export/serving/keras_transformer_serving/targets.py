@@ -57,7 +57,7 @@ class ServedTarget(abc.ABC):
         register(ServedTarget.classes, cls)
 
     @staticmethod
-    def of(part: str) -> type["ServedTarget"] | None:
+    def named(part: str) -> type["ServedTarget"] | None:
         """Return the class that runs a part of an export, such as "onnx"; None if there is none."""
         return registered(ServedTarget.classes, "keras_transformer_serving.targets", part.split("/")[0])
 
@@ -150,7 +150,7 @@ def part_to_run(bundle: Bundle, engine: str | None = None) -> tuple[str, type[Se
         ValueError: if `engine` names none.
     """
     folders = sorted({name.split("/")[0] for name in bundle.manifest["files"] if "/" in name})
-    found = {name: target for name in folders if (target := ServedTarget.of(name)) is not None}
+    found = {name: target for name in folders if (target := ServedTarget.named(name)) is not None}
     if not found:
         known = ", ".join(ServedTarget.classes)
         raise FileNotFoundError(

@@ -261,7 +261,7 @@ class ExportedPipeline(Task):
         ExportedPipeline.classes[pipeline or cls.__name__] = cls
 
     @staticmethod
-    def of(pipeline: str) -> type["ExportedPipeline"] | None:
+    def named(pipeline: str) -> type["ExportedPipeline"] | None:
         """Return the class of a pipeline's name, None if there is none."""
         return registered(ExportedPipeline.classes, "keras_transformer_serving.pipelines", pipeline)
 

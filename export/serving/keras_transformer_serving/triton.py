@@ -80,7 +80,7 @@ def text_model_config(config: Mapping[str, Any], max_batch_size: int = MAX_BATCH
     Raises:
         ValueError: if the export's inputs are not texts.
     """
-    pipeline = ExportedPipeline.of(config["pipeline"])
+    pipeline = ExportedPipeline.named(config["pipeline"])
     signatures = {} if pipeline is None else pipeline.tensors(dict(config))
     inputs, outputs = signatures.get(DEFAULT, ((), ()))
     if not inputs or any(tensor.dtype != "string" or tensor.shape for tensor in inputs):

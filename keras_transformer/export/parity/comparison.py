@@ -141,7 +141,7 @@ def verify(
     compare = None if pipeline is None else WithPipeline(pipeline, texts)
     results = {}
     for part in bundle.parity:
-        target = ExportTarget.of(part)
+        target = ExportTarget.named(part)
         report = target.compare(compare, bundle.folder / part) if compare else target.verify(bundle, part)
         results[part] = {name: value for name, value in report.items() if name != "examples"}
     return results

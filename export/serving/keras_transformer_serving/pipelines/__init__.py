@@ -34,7 +34,7 @@ def pipeline_of(engine: Any, config: dict[str, Any], tokenizer: Tokenizer | None
         The class of its name. If there is none, or it needs a tokenizer and there is none: a `Model` or, for one that
         generates, the class of its kind of model.
     """
-    pipeline = ExportedPipeline.of(config["pipeline"])
+    pipeline = ExportedPipeline.named(config["pipeline"])
     if "generation" in config:
         if pipeline is None or not issubclass(pipeline, Generating):
             pipeline = TextGeneration if config["start_id"] is None else TextToText

@@ -32,7 +32,7 @@ class RowErrors:
 
     Example:
         >>> errors = RowErrors("return")
-        >>> with errors.of(1):
+        >>> with errors.catching(1):
         ...     check_string("texts", 1, None)
         >>> errors.merge({0: "good", 2: "fine"})
         ['good', TypeError('`texts` must be strings. Received: texts[1]=None'), 'fine']
@@ -56,7 +56,7 @@ class RowErrors:
         self._errors.setdefault(row, error.with_traceback(None))
 
     @contextlib.contextmanager
-    def of(self, row: int) -> Iterator[None]:
+    def catching(self, row: int) -> Iterator[None]:
         """Add an error that is raised in the block, a check of a row."""
         try:
             yield

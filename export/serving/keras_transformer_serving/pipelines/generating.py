@@ -302,7 +302,7 @@ class GeneratingTask(GenerationSteps):
         if prefix:
             given["prefixes"] = [prefix]
         (row,) = self.rows(1, RowErrors(), truncate, given, (*Options.__annotations__, "long_texts"))
-        with RowErrors().of(0):
+        with RowErrors().catching(0):
             pieces = self.pieces(text, row)
         return filter(None, pieces)
 

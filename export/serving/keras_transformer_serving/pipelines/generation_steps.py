@@ -213,7 +213,7 @@ class GenerationSteps(Task, abc.ABC):
         ranges = self.ranges(self._declared)
         if given.keys() & ranges.keys():
             for index, row in enumerate(rows):
-                with errors.of(index):
+                with errors.catching(index):
                     self.check_numbers(row, ranges)
         return rows
 

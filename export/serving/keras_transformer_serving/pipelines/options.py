@@ -103,7 +103,7 @@ def texts_of(name: str, texts: Any, count: int, errors: RowErrors) -> list[Any]:
             f"`{name}` must have one item for each of {count} texts. Received: {len(listed)} items"
         )
     for index, text in enumerate(listed):
-        with errors.of(index):
+        with errors.catching(index):
             check_string(name, index, text)
     return listed
 

@@ -111,7 +111,7 @@ class SpeechToText(SpeechTask, ArrayPipeline):
             return self([audio], batch_size, resample=resample, errors=errors)[0]
         row_errors, texts = RowErrors(errors), {}
         for index, each in enumerate(audio):
-            with row_errors.of(index):
+            with row_errors.catching(index):
                 samples = checked_audio(each, self.config["sample_rate"], resample)
                 texts[index] = self.answer(self.postprocess(self._outputs(samples)), self.config)
         return row_errors.merge({row: text for row, text in texts.items() if row not in row_errors})

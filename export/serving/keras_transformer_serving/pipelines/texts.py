@@ -189,7 +189,7 @@ class TextPipeline(TextTask, Model):
 
     def _column(self, name: str, texts: list[Any], errors: RowErrors) -> list[Any]:
         for row, text in enumerate(texts):
-            with errors.of(row):
+            with errors.catching(row):
                 check_string(name, row, text)
         return texts
 
@@ -204,7 +204,7 @@ class TextPipeline(TextTask, Model):
         def batch_of(indices: Sequence[int]) -> dict[int, Row]:
             batch: dict[int, tuple[Windows, Any]] = {}
             for row in sorted(indices):
-                with errors.of(row):
+                with errors.catching(row):
                     batch[row] = self.preprocess(*(column[row] for column in columns), **options)
             if not batch:
                 return {}

@@ -41,10 +41,6 @@ class Metrics:
             f"{_PREFIX}_queue_length", "Rows that wait or are computed.", model, registry=self.registry
         )
 
-    def of(self, model: str) -> "ModelMetrics":
-        """Return the metrics of a model."""
-        return ModelMetrics(self, model)
-
     def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
         return Histogram(f"{_PREFIX}_{name}", text, ["model"], buckets=buckets, registry=self.registry)
 
