@@ -69,17 +69,24 @@ def _is_configured() -> bool:
     return any(name in os.environ for name in _VARIABLES) or any(name in tunables for name in _TUNABLES)
 
 
+_RARE = (50_000, 20, 20)  # thresholds of garbage collection; Python's are 700, 10, 10
+
+
 @contextlib.contextmanager
 def quick_collections() -> Iterator[None]:
-    """Exclude the objects that exist from garbage collection, unless the program already excludes some.
+    """Exclude the objects that exist from garbage collection, and collect less often.
 
-    Keras collects garbage after each layer that it quantizes, for which Python searches all objects of the process.
+    Keras collects garbage after each layer that it quantizes, for which Python searches all objects of the process, and
+    graphs are traced in many small objects, few of which are garbage. What the program has set itself stays.
     """
-    if gc.get_freeze_count():  # they would be included again
+    thresholds = gc.get_threshold()
+    if gc.get_freeze_count() or not thresholds[0]:  # objects would be included again, or collections begin
         yield
         return
     gc.freeze()
+    gc.set_threshold(*map(max, thresholds, _RARE))
     try:
         yield
     finally:
+        gc.set_threshold(*thresholds)
         gc.unfreeze()

@@ -126,3 +126,19 @@ def test_objects_that_a_program_excludes_from_garbage_collection_stay_excluded()
     with memory.quick_collections():
         assert gc.get_freeze_count() > count // 2
     assert gc.get_freeze_count() == 0
+
+
+def test_garbage_is_collected_less_often_unless_a_program_never_collects():
+    thresholds = gc.get_threshold()
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    try:
+        for own, expected in (((700, 10, 30), (50_000, 20, 30)), ((0, 10, 10), (0, 10, 10))):
+            gc.set_threshold(*own)
+            with memory.quick_collections():
+                assert gc.get_threshold() == expected
+            assert gc.get_threshold() == own
+    finally:
+        gc.set_threshold(*thresholds)
+        if frozen:
+            gc.freeze()

@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from keras_transformer import memory
 from keras_transformer.export.bundle_writer import new_parts, with_shortlist
 from keras_transformer.export.parity.comparison import WithPipeline
 from keras_transformer.export.targets import ExportTarget, Say
@@ -30,7 +31,7 @@ def write_parts(
     if len({*parts}) < len(parts):
         raise ValueError(f"`targets` must write different folders. Received: {', '.join(parts)}")
     compare = WithPipeline(pipeline, texts)
-    with new_parts(pipeline, folder, parts, signature_key) as written:
+    with memory.quick_collections(), new_parts(pipeline, folder, parts, signature_key) as written:
         for number, (target, part) in enumerate(zip(targets, parts, strict=True), 1):
             if len(targets) > 1:
                 say(f"[{number}/{len(targets)}] {target.title(part)}")
