@@ -81,17 +81,17 @@ def _not_utf8(path: str | None, error: UnicodeDecodeError) -> ValueError:
     return ValueError(f"`--input` must be UTF-8. Received: {name}, {error}{advice}")
 
 
-def translate_text(content: str, pipeline: Any, **chosen: str) -> str:
+def translate_text(content: str, pipeline: Any, **languages: str) -> str:
     """Translate a text, keeping its lines, paragraphs and the spaces between sentences.
 
     Args:
         content: the text.
         pipeline: a `TextToText`, or its export.
-        **chosen: the languages of the text and its translation, if the pipeline needs them.
+        **languages: the languages of the text and its translation, if the pipeline needs them.
     """
     mark, text = split_byte_order_mark(content)
     (split,) = pipeline.split_texts([text])
-    translate = functools.partial(pipeline, **chosen)
+    translate = functools.partial(pipeline, **languages)
 
     def place(row: int) -> str:
         before = "".join([*split.between[: row + 1], *split.parts[:row]])

@@ -32,19 +32,19 @@ def from_options(pipeline: Any, options: argparse.Namespace) -> dict[str, str]:
     """
     from keras_transformer_serving.pipelines import languages
 
-    chosen = {name: getattr(options, name) for name in _HELP if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in _HELP if getattr(options, name) is not None}
     known = getattr(pipeline, "languages", ())
-    for name, language in chosen.items():
+    for name, language in given.items():
         if not known:
             raise ValueError(
                 f"`{flag_of(name)}` needs a translation model of many languages. Received: {language}"
             )
         if language not in known:
             raise ValueError(languages.expectation(flag_of(name), known) + language)
-    return chosen
+    return given
 
 
 def with_languages(answer: Callable[..., Any], options: argparse.Namespace) -> Callable[..., Any]:
     """Return a function of texts with the languages of the command line."""
-    chosen = from_options(answer, options)
-    return functools.partial(answer, **chosen) if chosen else answer
+    given = from_options(answer, options)
+    return functools.partial(answer, **given) if given else answer

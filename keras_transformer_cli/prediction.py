@@ -175,19 +175,19 @@ def _predict(options: argparse.Namespace) -> None:
         _translate_file(options)
         return
     lines = options.inputs or documents.read_lines(options.input)
-    chosen = _of_documents(options)
+    arguments = _of_documents(options)
     predictor = load(options.folder)
     answer = predictor.answer
-    if options.long_texts is not None or chosen:
+    if options.long_texts is not None or arguments:
         answer = _translator(predictor, options)
-    chosen |= languages.from_options(predictor.answer, options)
+    arguments |= languages.from_options(predictor.answer, options)
     if options.resample:
         if predictor.reads != "audio":
             raise ValueError(
                 f"`--resample` must not be given for {predictor.reads}. Received: a {predictor.name}"
             )
-        chosen["resample"] = True
-    predictor = dataclasses.replace(predictor, answer=functools.partial(answer, **chosen))
+        arguments["resample"] = True
+    predictor = dataclasses.replace(predictor, answer=functools.partial(answer, **arguments))
     unit = "input" if options.inputs else "line"
     errors = []
     answers = in_chunks(
@@ -230,16 +230,16 @@ def place_of(inputs: Sequence[str]) -> Callable[[int], str]:
 def _translate_file(options: argparse.Namespace) -> None:
     """Translate subtitles, or a file or standard input as one text."""
     content = documents.read(options.input)
-    chosen = _of_documents(options)
+    arguments = _of_documents(options)
     predictor = load(options.folder)
-    chosen |= languages.from_options(predictor.answer, options)
-    pipeline = functools.partial(_translator(predictor, options), **chosen)
+    arguments |= languages.from_options(predictor.answer, options)
+    pipeline = functools.partial(_translator(predictor, options), **arguments)
     if options.tag_handling == "html":
         translation = documents.translate_document(content, pipeline)
     elif subtitles.suffix_of(options.input) is not None:
         translation = subtitles.translate(content, pipeline, options.input)
     else:
-        translation = documents.translate_text(content, predictor.answer, **chosen)
+        translation = documents.translate_text(content, predictor.answer, **arguments)
     with output_file(options.output) as write:
         write(translation)
 
@@ -268,16 +268,16 @@ def _placeholders(options: argparse.Namespace) -> list[Any]:
     """Return the kinds of placeholders, names and patterns."""
     from keras_transformer_serving.text import markup
 
-    chosen: list[Any] = [*(options.placeholders or markup.DEFAULT_PLACEHOLDERS)]
+    placeholders: list[Any] = [*(options.placeholders or markup.DEFAULT_PLACEHOLDERS)]
     for pattern in options.placeholder_pattern or ():
         try:
-            chosen.append(re.compile(pattern))
+            placeholders.append(re.compile(pattern))
         except re.error as error:
             raise ValueError(
                 f"`--placeholder-pattern` must be a regular expression. Received: {pattern} ({error})"
             ) from None
-    markup.patterns_of(chosen)
-    return chosen
+    markup.patterns_of(placeholders)
+    return placeholders
 
 
 @contextlib.contextmanager
@@ -366,9 +366,9 @@ class _SavedModelTexts:
     run: Callable[..., list[str]]
     languages: Sequence[str]
 
-    def __call__(self, texts: Sequence[str], **chosen: str) -> list[str]:
+    def __call__(self, texts: Sequence[str], **row_languages: str) -> list[str]:
         """Return the first output of each text."""
-        return self.run(texts, **chosen) if texts else []
+        return self.run(texts, **row_languages) if texts else []
 
 
 def generating_export(export: Any) -> Callable[..., list[str]]:
@@ -386,8 +386,8 @@ def generating_export(export: Any) -> Callable[..., list[str]]:
 
     saved_model = generation.SavedModel(max(versions, key=lambda version: int(version.name)), config)
 
-    def run(texts: Sequence[str], **chosen: str) -> list[str]:
-        return first_answers(saved_model(texts, **chosen)[generation.SAVED_MODEL][1])
+    def run(texts: Sequence[str], **row_languages: str) -> list[str]:
+        return first_answers(saved_model(texts, **row_languages)[generation.SAVED_MODEL][1])
 
     return _SavedModelTexts(run, config.get("languages", ()))
 

@@ -155,23 +155,23 @@ class Shapes(NamedTuple):
             fewest_rows: the minimum number of rows of a shape. A shape of fewer rows is removed, and its rows get the
                 next shape that they fit.
         """
-        chosen = self.fixed
-        if chosen is None:
-            chosen = self._chosen(counts.lengths, counts.rows.sum(axis=1), workers)
-        chosen = _with_rows(chosen, counts, fewest_rows)
-        bucket = first_fitting(counts.lengths, chosen)
+        shapes = self.fixed
+        if shapes is None:
+            shapes = self._chosen(counts.lengths, counts.rows.sum(axis=1), workers)
+        shapes = _with_rows(shapes, counts, fewest_rows)
+        bucket = first_fitting(counts.lengths, shapes)
         chunks = (
-            {"rows": start + np.flatnonzero(first_fitting(lengths, chosen) == number)}
-            for number in range(len(chosen))
+            {"rows": start + np.flatnonzero(first_fitting(lengths, shapes) == number)}
+            for number in range(len(shapes))
             for part_start, part_end in itertools.pairwise([0, *ends])
             for start, lengths in _chunks(row_lengths, part_start, part_end)
         )
-        rows = arrays.derived(chunks, shapes=chosen.tolist(), ends=list(map(int, ends)))
+        rows = arrays.derived(chunks, shapes=shapes.tolist(), ends=list(map(int, ends)))
         return Buckets(
             rows=rows["rows"],
-            sizes=np.stack([counts.rows[bucket == number].sum(axis=0) for number in range(len(chosen))]),
-            shapes=chosen,
-            batch_sizes=np.array([self.batch_size_of(tuple(shape)) for shape in chosen.tolist()]),
+            sizes=np.stack([counts.rows[bucket == number].sum(axis=0) for number in range(len(shapes))]),
+            shapes=shapes,
+            batch_sizes=np.array([self.batch_size_of(tuple(shape)) for shape in shapes.tolist()]),
             content=rows.content,
         )
 

@@ -57,13 +57,13 @@ def image_batches(
     part = Shard.of(shard)
 
     def augmented(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        chosen, random = images[batch.rows], np.random.default_rng(batch.seed)
+        selected, random = images[batch.rows], np.random.default_rng(batch.seed)
         if shift:
-            chosen = _moved(chosen, shift, random)
+            selected = _moved(selected, shift, random)
         if flip:
-            mirrored = random.random((len(chosen), 1, 1, 1)) < 0.5
-            chosen = np.where(mirrored, chosen[:, :, ::-1], chosen)
-        return chosen, labels[batch.rows]
+            mirrored = random.random((len(selected), 1, 1, 1)) < 0.5
+            selected = np.where(mirrored, selected[:, :, ::-1], selected)
+        return selected, labels[batch.rows]
 
     order = RowOrder(len(images), batch_size, shuffle, part, complete=False)
     return batches(order, augmented, seed, (images, labels))

@@ -242,11 +242,11 @@ class _Masking:
         # Choose whole words whose last token is within the wanted number, but at least one word.
         count = np.where(last & (place <= wanted), place, 0).max(axis=1, keepdims=True)
         count = np.maximum(count, np.where(tokens > 0, last.argmax(axis=1)[:, None] + 1, 0))
-        chosen = place[: self._most] <= count  # (B, M)
-        positions = np.where(chosen, order[:, : self._most], 0)
-        labels = np.where(chosen, np.take_along_axis(token_ids, positions, axis=1), self._pad_id)
+        is_masked = place[: self._most] <= count  # (B, M)
+        positions = np.where(is_masked, order[:, : self._most], 0)
+        labels = np.where(is_masked, np.take_along_axis(token_ids, positions, axis=1), self._pad_id)
         masked = token_ids.copy()
-        masked[np.nonzero(chosen)[0], positions[chosen]] = self._replaced(labels[chosen], random)
+        masked[np.nonzero(is_masked)[0], positions[is_masked]] = self._replaced(labels[is_masked], random)
         return masked, positions.astype(np.int32), labels
 
     def _replaced(self, ids: np.ndarray, random: np.random.Generator) -> np.ndarray:

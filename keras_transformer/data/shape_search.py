@@ -45,12 +45,12 @@ def choose_lengths(
         cost[np.arange(len(cells))[:, None] > np.arange(len(candidates))[None, :]] = np.inf
         choices.append(np.argmin(cost, axis=0))
         cells = np.concatenate([[0], np.min(cost, axis=0)])
-    chosen, end = [], len(candidates)
+    lengths, end = [], len(candidates)
     for choice in reversed(choices):
         if end:
-            chosen.append(int(candidates[end - 1]))
+            lengths.append(int(candidates[end - 1]))
             end = int(choice[end - 1])
-    return tuple(reversed(chosen))
+    return tuple(reversed(lengths))
 
 
 def choose_shapes(
@@ -102,7 +102,7 @@ def choose_shapes(
     numbers = range(1, min(count, len(np.unique(needed))) + 1)
     equal = min(
         (choose_lengths(needed, number, largest, multiple, rows) for number in numbers),
-        key=lambda chosen: _cost_of(np.stack([chosen, chosen], axis=1), pairs, rows, batch_size_of),
+        key=lambda lengths: _cost_of(np.stack([lengths, lengths], axis=1), pairs, rows, batch_size_of),
     )
     start = np.minimum(np.array(equal)[:, None], pairs.max(axis=0))  # (k, 2)
     edges = [
@@ -161,29 +161,29 @@ class _Substitution:
     def search(self, start: np.ndarray, count: int) -> np.ndarray:
         """Return at most `count` candidates (k, 2) with a cost no higher than that of `start` (k, 2)."""
         largest = len(self.candidates) - 1  # fits all pairs, and is in `start`
-        chosen = {int(np.flatnonzero((self.candidates == shape).all(axis=1))[0]) for shape in start}
+        selected = {int(np.flatnonzero((self.candidates == shape).all(axis=1))[0]) for shape in start}
         cost, improved = np.inf, True
         while improved:
             improved = False
-            for replaced in (None, *sorted(chosen - {largest})):
-                kept = chosen - {replaced}
-                if len(kept) == count or (replaced is not None and replaced not in chosen):
+            for replaced in (None, *sorted(selected - {largest})):
+                kept = selected - {replaced}
+                if len(kept) == count or (replaced is not None and replaced not in selected):
                     continue
                 candidate, lowest = self._best_addition(np.array(sorted(kept)))
                 if lowest < cost:
-                    chosen, cost, improved = {*kept, candidate}, lowest, True
-        return self.candidates[sorted(chosen)]
+                    selected, cost, improved = {*kept, candidate}, lowest, True
+        return self.candidates[sorted(selected)]
 
-    def _best_addition(self, chosen: np.ndarray) -> tuple[int, float]:
-        """Return the candidate whose addition to `chosen` (k,) gives the lowest cost, and this cost."""
+    def _best_addition(self, selected: np.ndarray) -> tuple[int, float]:
+        """Return the candidate whose addition to `selected` (k,) gives the lowest cost, and this cost."""
         count = len(self.candidates)
-        shape_of_cell = chosen[first_fitting(self._grid.reshape(count, 2), self.candidates[chosen])]
-        rows = self._rows * (shape_of_cell.reshape(self._rows.shape) == chosen[:, None, None])  # (k, p, q)
-        # The pairs of each chosen shape that fit a candidate, and move to it if it has fewer positions.
-        fitting = rows.cumsum(axis=1).cumsum(axis=2).reshape(len(chosen), count)[:, self._order]
-        moved = np.where(np.arange(count) < chosen[:, None], fitting, 0)  # (k, c)
+        shape_of_cell = selected[first_fitting(self._grid.reshape(count, 2), self.candidates[selected])]
+        rows = self._rows * (shape_of_cell.reshape(self._rows.shape) == selected[:, None, None])  # (k, p, q)
+        # The pairs of each selected shape that fit a candidate, and move to it if it has fewer positions.
+        fitting = rows.cumsum(axis=1).cumsum(axis=2).reshape(len(selected), count)[:, self._order]
+        moved = np.where(np.arange(count) < selected[:, None], fitting, 0)  # (k, c)
         rows = np.concatenate([rows.sum(axis=(1, 2))[:, None] - moved, moved.sum(axis=0, keepdims=True)])
-        shapes = np.concatenate([np.tile(chosen[:, None], count), np.arange(count)[None]])  # (k + 1, c)
+        shapes = np.concatenate([np.tile(selected[:, None], count), np.arange(count)[None]])  # (k + 1, c)
         costs = _cost(rows, self._batch_rows[shapes], self._positions[shapes])
         best = int(np.argmin(costs))
         return best, float(costs[best])

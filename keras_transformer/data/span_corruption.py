@@ -195,21 +195,21 @@ def _sentinels(
     sentinels: Sequence[int] | None, tokenizer: Tokenizer, count: int, used: set[int]
 ) -> list[int]:
     last = tokenizer.vocabulary_size - 1
-    chosen = list(range(last, last - count, -1)) if sentinels is None else list(sentinels)
-    if len(set(chosen)) != len(chosen) or len(chosen) < count or min(chosen) < 0:
+    sentinel_ids = list(range(last, last - count, -1)) if sentinels is None else list(sentinels)
+    if len(set(sentinel_ids)) != len(sentinel_ids) or len(sentinel_ids) < count or min(sentinel_ids) < 0:
         raise ValueError(
             f"`sentinels` must be at least {count} different ids, for as many spans in a row. "
-            f"Received: {len(chosen)} ids, {len(set(chosen))} different"
+            f"Received: {len(sentinel_ids)} ids, {len(set(sentinel_ids))} different"
         )
     special = {tokenizer.pad_id, tokenizer.end_id}
-    conflicts = sorted({*chosen[:count]} & {*used, *special})
+    conflicts = sorted({*sentinel_ids[:count]} & {*used, *special})
     if conflicts:
         raise ValueError(
             "`sentinels` must be ids that are neither special nor in any text; they may exceed the tokenizer's "
             f"vocabulary if the model's is larger. Received: sentinels={'None' if sentinels is None else 'ids'} "
             f"with {conflicts[:5]}"
         )
-    return chosen[:count]
+    return sentinel_ids[:count]
 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float, mean_span: float) -> None:

@@ -79,11 +79,11 @@ def bundle(
                 raise ValueError(
                     f"`{option}` needs the target {target!r}. Received: {option}={value!r}, targets={targets!r}"
                 )
-    chosen = [
+    requested = [
         ExportTarget.named(target)(**given.get(target, {})) if isinstance(target, str) else target
         for target in targets
     ]
-    if not chosen or not all(isinstance(target, ExportTarget) for target in chosen):
+    if not requested or not all(isinstance(target, ExportTarget) for target in requested):
         raise ValueError(f"`targets` must be names, or `ExportTarget`s. Received: targets={targets!r}")
-    write_parts(pipeline, folder, chosen, texts, vocabulary_shortlist, signature_key, say)
+    write_parts(pipeline, folder, requested, texts, vocabulary_shortlist, signature_key, say)
     return folder

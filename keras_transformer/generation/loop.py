@@ -147,27 +147,27 @@ def _run_without_ended_rows(inputs: Inputs, search: TokenSearch) -> State:
     """
     model: Any = inputs.model
 
-    def read_prompts(chosen: Inputs, decoder: PromptedModel, is_empty: bool = False) -> State:
+    def read_prompts(selected: Inputs, decoder: PromptedModel, is_empty: bool = False) -> State:
         decoder = decoder.encoded()
         context = {} if decoder.context is None else {"context": decoder.context}
-        prompted = new_search(chosen, decoder)
+        prompted = new_search(selected, decoder)
         return {"cache": prompted.empty_cache() if is_empty else prompted.start_cache(), **context}
 
     def of_rows(rows: Tensor) -> tuple[Inputs, PromptedModel]:
-        chosen = inputs.of_rows(rows)
-        return chosen, _prompted(chosen, search.decoder.prompt.of_rows(rows))
+        selected = inputs.of_rows(rows)
+        return selected, _prompted(selected, search.decoder.prompt.of_rows(rows))
 
     def select_and_run(carry: State) -> State:
         rows, state = ops.take(carry["rows"], carry["kept"], axis=0), carry["state"]
-        chosen, decoder = of_rows(rows)
+        selected, decoder = of_rows(rows)
         cached = ops.cond(
             carry["step"] == 0,
-            lambda: read_prompts(chosen, decoder),
+            lambda: read_prompts(selected, decoder),
             lambda: {
                 name: model.take_rows(values, carry["kept"]) for name, values in carry["cached"].items()
             },
         )
-        running = new_search(chosen, decoder.with_context(cached.get("context")))
+        running = new_search(selected, decoder.with_context(cached.get("context")))
         new = ops.while_loop(
             lambda new: ops.logical_and(
                 new["step"] < running.max_new_tokens,

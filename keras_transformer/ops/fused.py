@@ -135,7 +135,7 @@ def _device() -> Any:
     """Return the device on which JAX computes."""
     import jax
 
-    chosen = jax.config.jax_default_device  # set by `keras.device` too
-    if chosen is None or isinstance(chosen, str):
-        return jax.local_devices(backend=chosen)[0]
-    return chosen
+    device = jax.config.jax_default_device  # set by `keras.device` too
+    if device is None or isinstance(device, str):
+        return jax.local_devices(backend=device)[0]
+    return device

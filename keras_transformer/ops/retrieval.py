@@ -81,13 +81,13 @@ def retrieval_attention(
         return dispatch.attend(inputs, "auto")
     query, key = inputs.features()
     query = ops.cast(query, inputs.accumulator_dtype)
-    chosen, exists = _search(inputs, ops.stop_gradient(query), ops.stop_gradient(key), k)  # (B, T, N, k)
-    keys = _gather(key, chosen)  # (B, T, N, k, F)
-    values = keys if value is key else _gather(value, chosen)  # (B, T, N, k, V)
+    index, exists = _search(inputs, ops.stop_gradient(query), ops.stop_gradient(key), k)  # (B, T, N, k)
+    keys = _gather(key, index)  # (B, T, N, k, F)
+    values = keys if value is key else _gather(value, index)  # (B, T, N, k, V)
     compared = inputs.score.compare(
         query[..., None, :], ops.cast(keys, query.dtype), inputs.score.parameters
     )  # (B, T, N, 1, k)
-    weights = _drop(inputs, _softmax(inputs.score.transform(compared)[..., 0, :], exists), chosen)
+    weights = _drop(inputs, _softmax(inputs.score.transform(compared)[..., 0, :], exists), index)
     return ops.matmul(ops.cast(weights, values.dtype)[..., None, :], values)[..., 0, :]
 
 
@@ -120,8 +120,8 @@ def _search(inputs: AttentionInputs, query: Tensor, key: Tensor, k: int) -> tupl
         ops.zeros_like(ops.transpose(query, (0, 2, 1, 3))[..., :1]), k, axis=-1
     )  # (B, N, T, k)
     best = (zeros + ops.cast(UNRELATED, zeros.dtype), ops.cast(zeros, "int32"))
-    logits, chosen = ops.fori_loop(0, (length + BLOCK_SIZE - 1) // BLOCK_SIZE, merge, best)
-    return ops.transpose(chosen, (0, 2, 1, 3)), ops.transpose(logits > UNRELATED / 2, (0, 2, 1, 3))
+    logits, index = ops.fori_loop(0, (length + BLOCK_SIZE - 1) // BLOCK_SIZE, merge, best)
+    return ops.transpose(index, (0, 2, 1, 3)), ops.transpose(logits > UNRELATED / 2, (0, 2, 1, 3))
 
 
 def _softmax(logits: Tensor, exists: Tensor) -> Tensor:
@@ -134,19 +134,19 @@ def _softmax(logits: Tensor, exists: Tensor) -> Tensor:
     return weights / ops.where(total > 0, total, ops.ones_like(total))
 
 
-def _drop(inputs: AttentionInputs, weights: Tensor, chosen: Tensor) -> Tensor:
+def _drop(inputs: AttentionInputs, weights: Tensor, index: Tensor) -> Tensor:
     """Apply dropout to the weights (B, T, N, k)."""
     if not inputs.dropout:
         return weights
-    rows, queries, heads = (ops.arange(size, dtype="int32") for size in ops.shape(chosen)[:3])
-    return inputs.drop(weights, rows[:, None, None, None], heads[:, None], queries[:, None, None], chosen)
+    rows, queries, heads = (ops.arange(size, dtype="int32") for size in ops.shape(index)[:3])
+    return inputs.drop(weights, rows[:, None, None, None], heads[:, None], queries[:, None, None], index)
 
 
-def _gather(tensor: Tensor, chosen: Tensor) -> Tensor:
+def _gather(tensor: Tensor, index: Tensor) -> Tensor:
     """Gather (B, T, N, k, …) from keys or values (B, S, K, …) at indices (B, T, N, k)."""
     batch, num_keys, kv_heads, size = ops.shape(tensor)
     rows = ops.arange(batch, dtype="int32")[:, None, None, None]
-    num_heads = chosen.shape[2]
+    num_heads = index.shape[2]
     heads = ops.arange(num_heads, dtype="int32")[:, None] // (num_heads // kv_heads)
-    index = (rows * num_keys + chosen) * kv_heads + heads
+    index = (rows * num_keys + index) * kv_heads + heads
     return ops.take(ops.reshape(tensor, [-1, size]), index, axis=0)

@@ -117,11 +117,11 @@ class LanguageModel(LanguageModelOptions, _Texts):
         if are_pairs(examples):
             limit = pipeline.max_source_tokens - 1  # minus a start id
             sizes = pipeline.tokenizer.tokenize([prompt for prompt, _ in examples[:100]]).row_lengths()
-            chosen = [pair for pair, size in zip(examples, sizes, strict=False) if 0 < size <= limit][:5]
-            answers = pipeline([prompt for prompt, _ in chosen])
+            samples = [pair for pair, size in zip(examples, sizes, strict=False) if 0 < size <= limit][:5]
+            answers = pipeline([prompt for prompt, _ in samples])
             rows = [
                 {"input": prompt, "reference": completion, "answer": answer}
-                for (prompt, completion), answer in zip(chosen, answers, strict=True)
+                for (prompt, completion), answer in zip(samples, answers, strict=True)
             ]
             return {**metrics, "examples": rows}
         words = [line.split() for text in examples for line in text[:10_000].splitlines()]
@@ -181,9 +181,9 @@ class MaskedLanguageModel(MaskedLanguageModelOptions, _Texts):
         metrics = evaluate_tokens(self, pipeline, examples)
         words = [line.split() for text in examples for line in text[:10_000].splitlines()]
         limit = pipeline.encoder.max_length - 2  # minus the special ids
-        chosen = [fitting(line[:20], pipeline.tokenizer, limit) for line in words if len(line) > 3][:5]
+        prompts = [fitting(line[:20], pipeline.tokenizer, limit) for line in words if len(line) > 3][:5]
         rows = []
-        for line in filter(None, chosen):
+        for line in filter(None, prompts):
             middle = len(line) // 2
             masked = " ".join([*line[:middle], pipeline.mask, *line[middle + 1 :]])
             predictions = ", ".join(prediction.piece for prediction in pipeline(masked)[0])

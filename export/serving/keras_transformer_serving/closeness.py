@@ -127,9 +127,9 @@ def choices(name: str, expected: Sequence[np.ndarray], found: Sequence[np.ndarra
         finite = np.isfinite(rows[1]).all(axis=-1)
         same += [(best_model - other_model <= NEAR_TIE) & finite]
         differences += [np.abs(best_found - best_model)]
-    chosen, difference = np.concatenate(same), np.concatenate(differences)
+    is_same, difference = np.concatenate(same), np.concatenate(differences)
     return {
-        f"identical_{name}": share(int(chosen.sum()), len(chosen)),
+        f"identical_{name}": share(int(is_same.sum()), len(is_same)),
         "probability_difference": float(difference.mean()) if len(difference) else 0.0,
     }
 
@@ -156,7 +156,7 @@ def logits(pairs: Sequence[Pair]) -> Figures:
     """
     real = [{name: pair.real(name) for name in pair.expected if "logits" in name} for pair in pairs]
     only = [
-        Pair(pair.inputs, *({name: side[name][chosen] for name, chosen in each.items()} for side in pair[1:]))
+        Pair(pair.inputs, *({name: side[name][kept] for name, kept in each.items()} for side in pair[1:]))
         for pair, each in zip(pairs, real, strict=True)
     ]
     return {"logit_error": tensors(only)["relative_error"]}

@@ -121,13 +121,13 @@ class _GeneratingGraphs(GeneratingExport):
         super().__init__("onnx_loop", engine, config, tokenizer)
         self._graphs, self._steps = engine, steps
 
-    def _ids(self, texts: Sequence[Any], **chosen: list[str]) -> dict[str, np.ndarray]:
-        by_graph = super()._ids(texts, **chosen)
+    def _ids(self, texts: Sequence[Any], **languages: list[str]) -> dict[str, np.ndarray]:
+        by_graph = super()._ids(texts, **languages)
         if not self._steps:
             return by_graph
         graphs = self._graphs
         graphs.session.release()  # a large model is in memory once
-        sources = self._served.sources_of(texts, **chosen)
+        sources = self._served.sources_of(texts, **languages)
         batches = [sources[begin : begin + BATCH] for begin in range(0, len(sources), BATCH)]
         parts = [
             graphs.generate_by_steps(

@@ -121,22 +121,22 @@ class GeneratingExport:
     ) -> None:
         self._name, self._served = name, pipeline_of(engine, config, tokenizer)
 
-    def __call__(self, texts: Sequence[Any], **chosen: list[str]) -> Answers:
+    def __call__(self, texts: Sequence[Any], **languages: list[str]) -> Answers:
         """Return the ids and texts of the outputs.
 
         Args:
             texts: the inputs.
-            **chosen: the languages of each text and of its output, if the model has languages.
+            **languages: the languages of each text and of its output, if the model has languages.
         """
-        return {name: (ids, self._answers(ids)) for name, ids in self._ids(texts, **chosen).items()}
+        return {name: (ids, self._answers(ids)) for name, ids in self._ids(texts, **languages).items()}
 
-    def generate(self, texts: Sequence[Any], **chosen: Any) -> Mapping[str, Any]:
+    def generate(self, texts: Sequence[Any], **languages: Any) -> Mapping[str, Any]:
         """Return the "ids", "lengths" and "scores" of the outputs."""
-        outputs: Mapping[str, Any] = self._served.generate(texts, BATCH, **chosen)
+        outputs: Mapping[str, Any] = self._served.generate(texts, BATCH, **languages)
         return outputs
 
-    def _ids(self, texts: Sequence[Any], **chosen: list[str]) -> dict[str, np.ndarray]:
-        return {self._name: self.generate(texts, **chosen)["ids"]}
+    def _ids(self, texts: Sequence[Any], **languages: list[str]) -> dict[str, np.ndarray]:
+        return {self._name: self.generate(texts, **languages)["ids"]}
 
     def _answers(self, ids: np.ndarray) -> list[Any]:
         if self._served.tokenizer is None:
@@ -182,10 +182,10 @@ def compare_generated(reference: Reference, exported: Callable[..., Answers]) ->
 
 def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
     scores = {} if reference.scores is None else {"scores": reference.scores[rows].tolist()}
-    chosen = {name: [values[row] for row in rows] for name, values in reference.languages.items()}
+    languages = {name: [values[row] for row in rows] for name, values in reference.languages.items()}
     near_ties = {"near_ties": [_near_ties_of(reference, row) for row in rows]} if reference.draws else {}
     return {
-        **({"languages": chosen} if chosen else {}),
+        **({"languages": languages} if languages else {}),
         "texts": [reference.texts[row] for row in rows],
         "ids": reference.ids[rows].tolist(),
         "answers": [reference.answers[row] for row in rows],

@@ -35,17 +35,17 @@ class Reference(parity.Reference):
             texts = texts[:_BATCH]
             if pipeline.sampler.seed is None:
                 pipeline = pipeline.with_settings(dataclasses.replace(pipeline.sampler, seed=parity.SEED))
-        chosen = pipeline.example_languages(len(texts))
+        row_languages = pipeline.example_languages(len(texts))
         with xla.off():
-            out = pipeline.generate(texts, **chosen)
+            out = pipeline.generate(texts, **row_languages)
         ids = out.ids if pipeline.sampler.num_return > 1 else out.best
         scores = out.scores[:, 0]
         model = pipeline.model
         sampler = pipeline.sampler
 
         def inputs_of(row: int) -> dict[str, np.ndarray]:
-            row_languages = {name: values[row : row + 1] for name, values in chosen.items()}
-            return pipeline.prepared(tf.constant([texts[row]]), row_languages).arrays()
+            of_row = {name: values[row : row + 1] for name, values in row_languages.items()}
+            return pipeline.prepared(tf.constant([texts[row]]), of_row).arrays()
 
         def rank(row: int, hypotheses: np.ndarray) -> np.ndarray:
             repeated = {
@@ -55,7 +55,7 @@ class Reference(parity.Reference):
             return scores.scores / sampler.penalties(pipeline.max_new_tokens)[scores.lengths]
 
         if as_ids:
-            inputs = pipeline.prepared(tf.constant(texts), chosen).inputs
+            inputs = pipeline.prepared(tf.constant(texts), row_languages).inputs
             model_inputs = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
             answers = ids.tolist()
         else:
@@ -66,7 +66,7 @@ class Reference(parity.Reference):
         draws = isinstance(sampler, generation.Sample)
         is_greedy = near_ties is not None and not draws and not isinstance(sampler, generation.Contrastive)
         if is_greedy and not pipeline.constraints:
-            return cls(model_inputs, ids, answers, near_ties, scores=scores, languages=chosen)
+            return cls(model_inputs, ids, answers, near_ties, scores=scores, languages=row_languages)
         greedy = cls.of(pipeline.with_settings("greedy", constraints=None if draws else ()), texts, as_ids)
         return cls(
             model_inputs,
@@ -76,7 +76,7 @@ class Reference(parity.Reference):
             rank if isinstance(sampler, generation.Beam) and not is_greedy else None,
             greedy.greedy or greedy,
             scores,
-            chosen,
+            row_languages,
             draws,
             greedy if greedy.greedy else None,
         )
@@ -91,16 +91,18 @@ class SavedModel:
         self._config = parity.seeded(config)
         self._defaults = {option.name: option.default for option in languages.options(config)}
 
-    def __call__(self, texts: Sequence[str], **chosen: Any) -> Answers:
+    def __call__(self, texts: Sequence[str], **row_languages: Any) -> Answers:
         """Return the ids and texts that its signatures generate, or raise the first error as a ValueError.
 
         Args:
             texts: the inputs.
-            **chosen: of a model of many languages, those of the texts and outputs, by default the export's settings.
+            **row_languages: for a model of many languages, those of the texts and outputs; by default the export's.
         """
         ids, answers = [], []
-        chosen = languages.of_each(len(texts), bool(self._defaults), **chosen)
-        rows = {name: chosen.get(name, [default] * len(texts)) for name, default in self._defaults.items()}
+        row_languages = languages.of_each(len(texts), bool(self._defaults), **row_languages)
+        rows = {
+            name: row_languages.get(name, [default] * len(texts)) for name, default in self._defaults.items()
+        }
         for begin in range(0, len(texts), _BATCH):
             batch = tf.constant(list(texts[begin : begin + _BATCH]), tf.string)
             columns = {name: tf.constant(values[begin : begin + _BATCH]) for name, values in rows.items()}
@@ -113,15 +115,15 @@ class SavedModel:
             answers += _strings(outputs["text"].numpy())
         return {SAVED_MODEL: (np.concatenate(ids), answers)}
 
-    def _texts(self, batch: tf.Tensor, chosen: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _texts(self, batch: tf.Tensor, row_languages: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return the outputs of "serving_default", or of "generate" with a fixed seed if the former draws new ones."""
         if not self._new_seed:
-            return self._signatures["serving_default"](text=batch, **chosen)
+            return self._signatures["serving_default"](text=batch, **row_languages)
         options = {
             option.name: tf.constant([option.default], option.dtype)
             for option in GeneratingTask.options(self._config)
         }
-        return self._signatures["generate"](text=batch, **chosen, **options)
+        return self._signatures["generate"](text=batch, **row_languages, **options)
 
     def _noise(self, rows: int) -> dict[str, tf.Tensor]:
         seed, numbers = self._config["generation"].get("seed"), np.arange(rows)

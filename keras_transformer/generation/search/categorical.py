@@ -43,8 +43,8 @@ def draw(logits: Tensor, sampler: Sample, temperature: Any, noise: Tensor) -> Te
     blocks = ops.reshape(weights, [-1, *logits.shape[1:-1], count, size])
     totals = ops.sum(blocks, axis=-1)
     block, remainder = _invert(totals, noise * ops.sum(totals, axis=-1))
-    chosen = ops.equal(ops.arange(count), block[..., None])[..., None]
-    token, _ = _invert(ops.sum(ops.where(chosen, blocks, 0.0), axis=-2), remainder)
+    is_block = ops.equal(ops.arange(count), block[..., None])[..., None]
+    token, _ = _invert(ops.sum(ops.where(is_block, blocks, 0.0), axis=-2), remainder)
     # Where all tokens are forbidden, the last block is chosen, which may be padded.
     return ops.minimum(block * size + token, logits.shape[-1] - 1)
 

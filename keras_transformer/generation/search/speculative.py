@@ -70,8 +70,8 @@ class SpeculativeSearch(SingleSequenceSearch):
             column, _ = highest(self._processed(logits, ids[:, None], ahead[:, i : i + 1]))
         proposed = ops.concatenate(columns, axis=1)  # (B, K + 1), beginning with the last token
         logits, cache = _read(self.decoder, proposed, state["cache"], cache_index, positions, active)
-        chosen, best = highest(self._processed(logits, ops.stack(histories, axis=1), ahead))
-        new = self._kept(state, proposed, logits, chosen, best, ahead)
+        predicted, best = highest(self._processed(logits, ops.stack(histories, axis=1), ahead))
+        new = self._kept(state, proposed, logits, predicted, best, ahead)
         kept = last + new["lengths"][:, None]
         count = (new["lengths"] - state["lengths"])[
             :, None
@@ -84,35 +84,35 @@ class SpeculativeSearch(SingleSequenceSearch):
         }
 
     def _kept(
-        self, state: State, proposed: Tensor, logits: Tensor, chosen: Tensor, best: Tensor, ahead: Tensor
+        self, state: State, proposed: Tensor, logits: Tensor, predicted: Tensor, best: Tensor, ahead: Tensor
     ) -> State:
         """Return the state with the tokens that greedy search would have generated."""
         log_probabilities = ops.log_softmax(logits)  # (B, K + 1, V)
         invalid = is_invalid(log_probabilities)
         stuck = ops.logical_or(invalid, ops.logical_not(is_allowed(best)))
         # A column is reached if all proposals before it are correct, no end tokens, and not stuck.
-        is_correct = ops.equal(proposed[:, 1:], chosen[:, :-1])
+        is_correct = ops.equal(proposed[:, 1:], predicted[:, :-1])
         passed = ops.logical_and(
-            is_correct, ops.logical_not(ops.logical_or(stuck, self.logits_processors.ends(chosen))[:, :-1])
+            is_correct, ops.logical_not(ops.logical_or(stuck, self.logits_processors.ends(predicted))[:, :-1])
         )
         first = ops.logical_not(state["ended"])[:, None]
         reached = ops.cumprod(ops.cast(ops.concatenate([first, passed], axis=1), "int32"), axis=1)
         reached = ops.logical_and(reached > 0, ahead < self.limits[:, None])
         kept = ops.logical_and(reached, ops.logical_not(stuck))
         count = ops.sum(ops.cast(kept, "int32"), axis=1)
-        scores = choose(log_probabilities, chosen)
+        scores = choose(log_probabilities, predicted)
         offset = ops.arange(self.max_new_tokens, dtype="int32") - state["lengths"][:, None]  # (B, M)
         written = ops.logical_and(offset >= 0, offset < count[:, None])
         column = ops.clip(offset, 0, self.num_tokens)
         lengths = state["lengths"] + count
         ends = ops.any(
-            ops.logical_and(reached, ops.logical_or(stuck, self.logits_processors.ends(chosen))), axis=1
+            ops.logical_and(reached, ops.logical_or(stuck, self.logits_processors.ends(predicted))), axis=1
         )
-        last_tokens = ops.take_along_axis(chosen, ops.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
+        last_tokens = ops.take_along_axis(predicted, ops.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
         failed = ops.logical_and(ops.any(ops.logical_and(reached, invalid), axis=1), state["failed_step"] < 0)
         return {
             "last_tokens": last_tokens,
-            "ids": ops.where(written, ops.take_along_axis(chosen, column, axis=1), state["ids"]),
+            "ids": ops.where(written, ops.take_along_axis(predicted, column, axis=1), state["ids"]),
             "token_scores": ops.where(
                 written, ops.take_along_axis(scores, column, axis=1), state["token_scores"]
             ),

@@ -36,13 +36,13 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
     if length % size:
         flat = ops.pad(flat, [[0, 0], [0, num_groups * size - length]], constant_values=LOWEST)
     groups = ops.reshape(flat, [-1, num_groups, size])
-    _, chosen = ops.top_k(ops.max(groups, axis=-1), count)
+    _, selected = ops.top_k(ops.max(groups, axis=-1), count)
     # In ascending order, so that ties keep the order of indices.
-    chosen = ops.cast(-ops.top_k(-ops.cast(chosen, "float32"), count)[0], "int32")
-    highest, index = ops.top_k(ops.reshape(pick(groups, chosen, num_rows), [-1, count * size]), count)
+    selected = ops.cast(-ops.top_k(-ops.cast(selected, "float32"), count)[0], "int32")
+    highest, index = ops.top_k(ops.reshape(pick(groups, selected, num_rows), [-1, count * size]), count)
     index = ops.cast(index, "int32")
-    group = index // size  # of the chosen ones
-    index = index + (pick(chosen, group, num_rows) - group) * size
+    group = index // size  # of the selected ones
+    index = index + (pick(selected, group, num_rows) - group) * size
     if length % size:
         index = ops.minimum(index, length - 1)  # padding is higher than −∞
     shape = [-1, *values.shape[1:-1], count]

@@ -116,14 +116,14 @@ class ChatTemplate:
             ) from error
         return _without_end(rendered, messages[-1]) if continue_final_message else rendered
 
-    def _template(self, tools: Any, chosen: str | None) -> str:
-        """Return the template of a conversation, or the one that the caller has chosen."""
-        if chosen is None:
+    def _template(self, tools: Any, name: str | None) -> str:
+        """Return the template of a conversation, or the one of a name."""
+        if name is None:
             return self.default if tools is None or self.tool_use is None else self.tool_use
         templates = {"default": self.default, **self.named}
         if self.tool_use is not None:
             templates["tool_use"] = self.tool_use
-        return templates[chosen] if chosen in templates else _checked(chosen, [*templates])
+        return templates[name] if name in templates else _checked(name, [*templates])
 
 
 class Chat:

@@ -179,20 +179,20 @@ def check_tag_handling(tag_handling: str) -> None:
 
 
 def patterns_of(placeholders: Placeholders | None) -> tuple[re.Pattern[str], ...]:
-    """Return the patterns of kinds of placeholders, those of own ones first.
+    """Return the patterns of listed of placeholders, those of own ones first.
 
     Raises:
         ValueError: if one is neither a known name nor a pattern.
     """
     given: Any = DEFAULT_PLACEHOLDERS if placeholders is None else placeholders
-    chosen = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
-    own = [kind for kind in chosen if isinstance(kind, re.Pattern) and isinstance(kind.pattern, str)]
-    if any(kind not in own and kind not in PLACEHOLDERS for kind in chosen):
+    listed = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+    own = [kind for kind in listed if isinstance(kind, re.Pattern) and isinstance(kind.pattern, str)]
+    if any(kind not in own and kind not in PLACEHOLDERS for kind in listed):
         raise ValueError(
             f"`placeholders` must be a list of names in {PLACEHOLDERS} or patterns of `re.compile`. "
             f"Received: placeholders={placeholders!r}"
         )
-    return (*own, *_patterns_of_names(tuple(name for name in PLACEHOLDERS if name in chosen)))
+    return (*own, *_patterns_of_names(tuple(name for name in PLACEHOLDERS if name in listed)))
 
 
 @functools.cache

@@ -137,12 +137,12 @@ class Placement:
                 end = next((i + 1 for i in range(end - 1, begin - 1, -1) if self._lexical[i]), end)
             return self._with_punctuation(element, (begin, end), words, occupied) if begin < end else None
         low, high = (bisect.bisect_left(links, (place, -1)) for place in (start, stop))
-        chosen = sorted(index for _, index in links[low:high])
+        linked = sorted(index for _, index in links[low:high])
         if inside:
-            chosen = [index for index in chosen if self._lexical[index]]
+            linked = [index for index in linked if self._lexical[index]]
         best: tuple[int, int, int] | None = None  # the number of words, begin, end
         begin = score = last = 0
-        for index in chosen:
+        for index in linked:
             after = bisect.bisect(occupied, (index, len(self._words)))
             if after and occupied[after - 1][1] > index:
                 score = 0
