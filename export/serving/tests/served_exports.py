@@ -225,6 +225,17 @@ async def started(app):
 
 
 @contextlib.contextmanager
+def calling(app):
+    """Run an app in an event loop; the value is a function from a path, a body and headers to the result of `call`."""
+    with asyncio.Runner() as runner, contextlib.ExitStack() as stack:
+        lifespan = started(app)
+        runner.run(lifespan.__aenter__())
+        stack.callback(lambda: runner.run(lifespan.__aexit__(None, None, None)))
+        yield lambda path, body, headers=(), method="POST": runner.run(call(app, method, path, body, headers))
+        assert app.state.server.active == 0
+
+
+@contextlib.contextmanager
 def listening(app):
     """Serve an app on a port of this machine, in a thread; the value is its address."""
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))

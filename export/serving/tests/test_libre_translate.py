@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from served_exports import call, json_call, listening, run, write_export
+from served_exports import call, calling, json_call, listening, run, write_export
 
 from keras_transformer_serving.server import create_app
 
@@ -20,6 +20,12 @@ def exports(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("libre")
     names = {"many": "translator", "opus-mt-de-en": "copier", "classifier": "classifier"}
     return {name: write_export(small, folder / name, source) for name, source in names.items()}
+
+
+@pytest.fixture(scope="module")
+def answer(exports):
+    with calling(create_app(exports)) as answer:
+        yield answer
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +75,10 @@ def test_texts_in_json_are_translated_together_and_split(exports):
     run(exports, test)
 
 
-def test_html_keeps_its_tags_or_is_rejected(exports):
-    async def test(app):
-        signature = app.state.server.models["opus-mt-de-en"].current.loaded.signatures["serving_default"]
-        body = {"q": "<b>eins</b>", "source": "de", "target": "en", "format": "html"}
-        status, found = await json_call(app, "POST", "/translate", body)
-        if any(tensor.name == "tag_handling" for tensor in signature.inputs):
-            assert (status, found) == (200, {"translatedText": "<b>eins</b>"})
-        else:
-            expected = "`format` must be text, as opus-mt-de-en cannot keep the tags of HTML. Received: html"
-            assert (status, found["error"]) == (400, expected)
-
-    run(exports, test)
+def test_html_keeps_its_tags(answer):
+    body = {"q": "<b>eins</b>", "source": "de", "target": "en", "format": "html"}
+    status, _, content = answer("/translate", body)
+    assert (status, json.loads(content)) == (200, {"translatedText": "<b>eins</b>"})
 
 
 @pytest.mark.parametrize("style", ["text", "html"])
@@ -94,7 +92,7 @@ def test_a_megabyte_of_html_is_rejected_while_others_are_served(exports, style):
         assert status == 200
         status, found = await large
         assert status == 400
-        assert found["error"].startswith(("`q` must have at most 100000 characters", "`format` must be text"))
+        assert found["error"].startswith("`q` must have at most 100000 characters")
         headers, form = upload("page.html", page.encode(), source="de", target="en")
         assert (await call(app, "POST", "/translate_file", form, headers))[0] == 400
 
@@ -131,31 +129,24 @@ def test_only_the_latest_files_are_kept(exports):
     ("body", "message"),
     [
         ({}, "`q` must be a string or a list of strings. Received: None"),
-        ({"q": [], "source": "de", "target": "en"}, "`q` must be a string or a list of strings"),
-        ({"q": ["a", 5], "source": "de", "target": "en"}, "`q` must be a string or a list of strings"),
         (
             {"q": "a", "source": "auto", "target": "en"},
-            "`source` must be en or es or de, as the server does not",
+            "`source` must be de or en or es, as the server does not",
         ),
-        ({"q": "a", "source": ["de"], "target": "en"}, "`source` must be en or es or de. Received: ['de']"),
+        ({"q": "a", "source": ["de"], "target": "en"}, "`source` must be de or en or es. Received: ['de']"),
         ({"q": "a", "source": "de", "target": "es"}, "`target` must be en. Received: 'es'"),
         (
-            {"q": "a", "source": "de", "target": "en", "format": "md"},
-            "`format` must be text or html. Received: 'md'",
+            {"q": "a", "source": "de", "target": "en", "alternatives": 2},
+            "`alternatives` must be an integer in [0, 0]",
         ),
-        ({"q": "a", "source": "de", "target": "en", "alternatives": 2}, "`alternatives` must be at most 0"),
-        ({"q": "a", "source": "de", "target": "en", "alternatives": -1}, "`alternatives` must be a number"),
         ({"q": "\ud800", "source": "de", "target": "en"}, "`q` must be UTF-8"),
         (["a"], "The request must be a JSON object or a form"),
     ],
 )
-def test_invalid_requests_are_rejected_by_field(exports, body, message):
-    async def test(app):
-        status, found = await json_call(app, "POST", "/translate", body)
-        assert status == 400
-        assert found["error"].startswith(message)
-
-    run(exports, test)
+def test_invalid_requests_are_rejected_by_field(answer, body, message):
+    status, _, content = answer("/translate", body)
+    assert status == 400
+    assert json.loads(content)["error"].startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -166,16 +157,12 @@ def test_invalid_requests_are_rejected_by_field(exports, body, message):
         ("a.txt", b"a\xff", "`file` must be UTF-8. Received: another byte at 1"),
     ],
 )
-def test_invalid_files_are_rejected(exports, name, content, message):
-    async def test(app):
-        headers, body = upload(name, content, source="de", target="en")
-        status, _, answer = await call(app, "POST", "/translate_file", body, headers)
-        assert (status, json.loads(answer)["error"]) == (400, message)
-        for kind in ("application/json", "multipart/form-data; boundary=other", "multipart/form-data"):
-            status, _, _ = await call(app, "POST", "/translate_file", body, [("Content-Type", kind)])
-            assert status == 400
-
-    run(exports, test)
+def test_invalid_files_are_rejected(answer, name, content, message):
+    headers, body = upload(name, content, source="de", target="en")
+    status, _, found = answer("/translate_file", body, headers)
+    assert (status, json.loads(found)["error"]) == (400, message)
+    for kind in ("application/json", "multipart/form-data; boundary=other", "multipart/form-data"):
+        assert answer("/translate_file", body, [("Content-Type", kind)])[0] == 400
 
 
 def test_the_error_of_a_server_without_translations_has_a_hint(exports):

@@ -1,13 +1,11 @@
 """Arbitrary requests to all protocols get a response or a 4xx, and the server keeps running."""
 
-import asyncio
-import contextlib
 import json
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from served_exports import call, started, write_export
+from served_exports import calling, write_export
 
 from keras_transformer_serving.server import Limits, create_app
 
@@ -162,17 +160,12 @@ def answer(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz")
     exports = {name: write_export(small, folder / name, name) for name in NAMES}
     exports["de-en"] = exports["copier"]
-    app = create_app(exports, Limits(timeout=5))
-    with asyncio.Runner() as runner, contextlib.ExitStack() as stack:
-        lifespan = started(app)
-        runner.run(lifespan.__aenter__())
-        stack.callback(lambda: runner.run(lifespan.__aexit__(None, None, None)))
-        yield lambda path, body, kind: runner.run(call(app, "POST", path, body, [("Content-Type", kind)]))
-        assert app.state.server.active == 0
+    with calling(create_app(exports, Limits(timeout=5))) as answer:
+        yield answer
 
 
 def check(answer, path, body, kind):
-    status, headers, content = answer(path, body, kind)
+    status, headers, content = answer(path, body, [("Content-Type", kind)])
     assert status == 200 or 400 <= status < 500, content
     if headers["content-type"] == "application/json":
         found = json.loads(content)

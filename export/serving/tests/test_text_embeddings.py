@@ -1,11 +1,12 @@
 """The protocol of text-embeddings-inference, by huggingface_hub's client where it has the route."""
 
 import asyncio
+import json
 
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
-from served_exports import OFFSET, SOURCE, json_call, listening, run, write_export
+from served_exports import OFFSET, SOURCE, calling, json_call, listening, run, write_export
 
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import create_app
@@ -21,6 +22,12 @@ def exports(small, tmp_path_factory):
     exports["normalizing"] = write_export(small, folder / "normalizing", "embedder", normalize=True)
     exports["linear"] = write_export(small, folder / "linear", "reranker", activation="linear")
     return exports
+
+
+@pytest.fixture(scope="module")
+def answer(exports):
+    with calling(create_app({name: exports[name] for name in ("embedder", "reranker")})) as answer:
+        yield answer
 
 
 def post(exports, *names, **options):
@@ -114,27 +121,21 @@ def test_one_of_several_models_is_named(exports):
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("/embed", {"inputs": [[1, 2]]}, "`inputs` must be a string or a list of strings"),
         ("/embed", {}, "`inputs` must be a string or a list of strings. Received: None"),
-        ("/embed", {"inputs": "a", "truncate": 1}, "`truncate` must be true or false"),
-        ("/embed", {"inputs": "a", "normalize": "no"}, "`normalize` must be true or false"),
         ("/embed", {"inputs": "a", "truncation_direction": "left"}, "`truncation_direction` must be right"),
         ("/embed", {"inputs": "a", "prompt_name": "other"}, "`prompt_name` must be query. Received: 'other'"),
         ("/embed", {"inputs": "a", "dimensions": 2}, "`dimensions` must be 3. Received: 2"),
-        ("/embed", {"inputs": "a", "input": "b"}, "The request must not have the field 'input'"),
+        ("/embed", {"inputs": "a", "input": "b"}, "The fields of a request must be of inputs, "),
         ("/embed", {"inputs": "\ud800"}, "`text` must be UTF-8"),
         ("/embed", ["a"], "The request must be a JSON object"),
-        ("/similarity", {"inputs": "a"}, 'The request must be {"inputs": {"source_sentence"'),
-        ("/similarity", {"inputs": {"sentences": ["a"]}}, "`source_sentence` must be a string"),
-        ("/rerank", {"query": 5, "texts": ["a"]}, "`query` must be a string. Received: 5"),
-        ("/rerank", {"query": "a", "texts": []}, "`texts` must be a string or a list of strings"),
+        ("/similarity", {"inputs": "a"}, '`inputs` must be {"source_sentence"'),
+        ("/similarity", {"inputs": {"sentences": ["a"]}}, "`inputs.source_sentence` must be a string"),
         ("/tokenize", {"inputs": ["\ud800"]}, "`inputs` must be UTF-8"),
     ],
 )
-def test_invalid_requests_are_rejected_by_field(exports, path, body, message):
-    status, found = post(exports, "embedder", "reranker")(
-        path, {**body, "model": "embedder"} if path == "/tokenize" else body
-    )
+def test_invalid_requests_are_rejected_by_field(answer, path, body, message):
+    status, _, content = answer(path, {**body, "model": "embedder"} if path == "/tokenize" else body)
+    found = json.loads(content)
     assert (status, found["error_type"]) == (400, "validation")
     assert found["error"].startswith(message)
 
@@ -144,7 +145,7 @@ def test_an_export_that_normalizes_has_no_other_vectors(exports):
     assert call("/embed", {"inputs": "a"})[0] == 200
     status, found = call("/embed", {"inputs": "a", "normalize": False})
     assert (status, found["error"]) == (
-        400, "`normalize` must be true, as the export normalizes. Received: normalize=false"
+        400, "`normalize` must be true, as the export normalizes. Received: False"
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from keras_transformer_serving.server import requests, tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
+from keras_transformer_serving.server.fields import object_of
 from keras_transformer_serving.server.keys import Keys, key_of
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import RequestError
@@ -144,11 +145,9 @@ class Server:
             RequestError: if it is none.
         """
         body = await self.body(request)
-        try:
-            task = functools.partial(requests.document, body)
-            document = await requests.in_thread(task, len(body), self.limits.timeout)
-        except TimeoutError:
-            raise RequestError(408, f"The request must be read within {self.limits.timeout:g} s") from None
+        document = await requests.in_time(
+            "read", functools.partial(requests.document, body), len(body), self.limits
+        )
         if not isinstance(document, dict):
             raise RequestError(400, f"The request must be a JSON object. Received: {shown(document)}")
         return document, len(body)
@@ -200,11 +199,7 @@ class Api:
     paths: Callable[[Server], Json]
     error: Callable[[RequestError], Json] = error_document
     error_schema: Json = dataclasses.field(
-        default_factory=lambda: {
-            "type": "object",
-            "properties": {"error": {"type": "string"}},
-            "required": ["error"],
-        }
+        default_factory=lambda: object_of({"error": {"type": "string"}}, ["error"])
     )
     model_keys: Callable[[ServedModel], Json] = lambda model: {}
     key: Callable[[Server, Request], Awaitable[str | None]] = key_in_headers

@@ -20,7 +20,7 @@ from keras_transformer_serving.text.glossary import GLOSSARY_MODES, Glossary, of
 from keras_transformer_serving.text.markup import PLACEHOLDERS, TAG_HANDLING
 
 LONG_TEXTS = "long_texts"
-_TAGS, _PLACEHOLDERS, _GLOSSARY, _MODE = "tag_handling", "placeholders", "glossary", "glossary_mode"
+TAGS, _PLACEHOLDERS, _GLOSSARY, _MODE = "tag_handling", "placeholders", "glossary", "glossary_mode"
 _NUMBERS = ("max_new_tokens", "min_new_tokens", "temperature", "seed", "rows")
 _SETTINGS = {
     **{name: f"Beam({name}=…)" for name in ("num_beams", "length_penalty", "num_return")},
@@ -110,7 +110,7 @@ def _text_options(pipeline: Generating) -> tuple[Tensor, ...]:
         return ()
     return (
         Tensor(LONG_TEXTS, "string", default=pipeline.long_texts, choices=splitting.LONG_TEXTS),
-        Tensor(_TAGS, "string", optional=True, choices=TAG_HANDLING),
+        Tensor(TAGS, "string", optional=True, choices=TAG_HANDLING),
         _PlaceholdersTensor(_PLACEHOLDERS, "string", optional=True),
         _GlossaryTensor(_GLOSSARY, "string", optional=True),
         Tensor(_MODE, "string", optional=True, choices=GLOSSARY_MODES),
@@ -170,23 +170,23 @@ def _options(pipeline: Generating, row: Row) -> Row:
     if "noise" in row and not ((row["noise"] >= 0) & (row["noise"] <= 1)).all():
         received = f"from {row['noise'].min()} to {row['noise'].max()}"
         raise InvalidInputError("noise", f"`noise` must be in [0, 1]. Received: {received}")
-    options |= {name: text_of(row, name) for name in (*languages.NAMES, LONG_TEXTS, _TAGS) if name in row}
+    options |= {name: text_of(row, name) for name in (*languages.NAMES, LONG_TEXTS, TAGS) if name in row}
     options[TRUNCATE] = TRUNCATE in row
     if LONG_TEXTS in row and row[LONG_TEXTS] not in splitting.LONG_TEXTS:
         expected = f"one of {splitting.LONG_TEXTS}"
         raise InvalidInputError(
             LONG_TEXTS, f"`{LONG_TEXTS}` must be {expected}. Received: {LONG_TEXTS}={row[LONG_TEXTS]!r}"
         )
-    if not {_TAGS, _PLACEHOLDERS, _GLOSSARY} & row.keys():
+    if not {TAGS, _PLACEHOLDERS, _GLOSSARY} & row.keys():
         return options
     try:
-        given = {name: row[name] for name in (_TAGS, _PLACEHOLDERS, _GLOSSARY) if name in row}
+        given = {name: row[name] for name in (TAGS, _PLACEHOLDERS, _GLOSSARY) if name in row}
         pipeline.check_options(given, TRUNCATE in row)
         if _GLOSSARY in row:
             mode = text_of(row, _MODE) if _MODE in row else GLOSSARY_MODES[0]
             options[_GLOSSARY] = Glossary(of_json(text_of(row, _GLOSSARY)), mode)
         names = text_of(row, _PLACEHOLDERS).split() if _PLACEHOLDERS in row else None
-        options[_TAGS], options[_PLACEHOLDERS] = tags_of(options.get(_TAGS), names)
+        options[TAGS], options[_PLACEHOLDERS] = tags_of(options.get(TAGS), names)
     except (TypeError, ValueError) as error:
         raise InvalidInputError("texts", str(error)) from None
     return {name: value for name, value in options.items() if value is not None}

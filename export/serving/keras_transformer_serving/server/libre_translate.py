@@ -3,9 +3,10 @@
 import email.parser
 import email.policy
 import functools
+import re
 import secrets
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,26 +15,29 @@ from starlette.responses import Response
 
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.text_to_text import TextToText
-from keras_transformer_serving.server import openapi, requests
+from keras_transformer_serving.server import fields, openapi, requests
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response, json_response
-from keras_transformer_serving.server.generating import LONG_TEXTS
+from keras_transformer_serving.server.fields import ANYTHING, STRINGS, Field, integer, one_of
+from keras_transformer_serving.server.generating import LONG_TEXTS, TAGS
 from keras_transformer_serving.server.keys import key_of
 from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.server.versions import ServedModel
 from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
 
 NAME = "libretranslate"
-_TAG_HANDLING = "tag_handling"  # the option of a row that keeps tags
-_FORMATS = ("text", "html")
 _FILES = {".txt": "text", ".html": "html"}
 _MOST_FILES = 64
 
 
 class _Translation(NamedTuple):
-    """A model that translates from one language to another, and the options of its rows."""
+    """A model that translates from one language to another, the options of its rows, and the number of outputs."""
 
     model: ServedModel
     options: Row
+    num_outputs: int
+
+
+_Known = dict[tuple[str, str], _Translation]
 
 
 class _Request(NamedTuple):
@@ -44,17 +48,17 @@ class _Request(NamedTuple):
     size: int
 
 
-def _translations(server: Server) -> dict[tuple[str, str], _Translation]:
+def _translations(server: Server) -> _Known:
     """Return the translations of all models, by the languages of the text and of the output.
 
     A model of many languages has its codes, without their second part if the first is enough, such as "es" for "es_XX".
     Another model is named after its languages, such as "es-en" or "opus-mt-es-en".
     """
-    found: dict[tuple[str, str], _Translation] = {}
+    found: _Known = {}
     for name, pipeline in server.pipelines().items():
         if not isinstance(pipeline, TextToText) or pipeline.tokenizer is None:
             continue
-        model = server.models[name]
+        model, count = server.models[name], pipeline.engine.num_return
         codes = {code.split("_")[0]: code for code in pipeline.languages}
         if len(codes) < len(pipeline.languages):
             codes = {code: code for code in pipeline.languages}
@@ -62,9 +66,9 @@ def _translations(server: Server) -> dict[tuple[str, str], _Translation]:
             for target, target_code in codes.items():
                 if source != target:
                     options = {languages.SOURCE: source_code, languages.TARGET: target_code}
-                    found.setdefault((source, target), _Translation(model, options))
+                    found.setdefault((source, target), _Translation(model, options, count))
         if not codes and (pair := languages.pair_of(name)):
-            found.setdefault(pair, _Translation(model, {}))
+            found.setdefault(pair, _Translation(model, {}, count))
     return found
 
 
@@ -74,10 +78,7 @@ async def _read(server: Server, request: Request) -> _Request:
     if received is None:
         body = await server.body(request)
         parse = functools.partial(_parsed, request.headers.get("content-type", ""), body)
-        try:
-            received = await requests.in_thread(parse, len(body), server.limits.timeout)
-        except TimeoutError:
-            raise RequestError(408, f"The request must be read within {server.limits.timeout:g} s") from None
+        received = await requests.in_time("read", parse, len(body), server.limits)
         request.state.received = received
     return received
 
@@ -128,8 +129,34 @@ def _form(kind: str, body: bytes) -> _Request:
     return _Request(fields, file, len(body))
 
 
-def _translation(server: Server, fields: Json) -> _Translation:
-    """Return the translation that the fields "source" and "target" name."""
+def _languages_of(known: _Known, source: Any = None, _: Any = None) -> tuple[Field, ...]:
+    """Return the fields of a request to translate a file; the targets are those of a source, by default of any."""
+    hint = "as the server does not detect languages" if source == "auto" else ""
+    targets = {pair[1] for pair in known if source in (None, pair[0])}
+    return (
+        Field("source", one_of(*sorted({pair[0] for pair in known}), reason=hint), required=True),
+        Field("target", one_of(*sorted(targets)), required=True),
+        Field("api_key", ANYTHING),
+        Field("secret", ANYTHING),
+    )
+
+
+def _text_fields(known: _Known, source: Any = None, target: Any = None) -> tuple[Field, ...]:
+    """Return the fields of a request to translate texts, with the limits of a pair of languages or of all."""
+    pairs = [pair for pair in known if source in (None, pair[0]) and target in (None, pair[1])]
+    most = max((known[pair].num_outputs for pair in pairs), default=1) - 1
+    return (
+        Field("q", STRINGS, required=True),
+        *_languages_of(known, source),
+        Field("format", one_of("text", "html"), "text"),
+        Field("alternatives", integer(0, most, "as the export has no others"), 0),
+    )
+
+
+def _values(
+    server: Server, given: Json, table: Callable[..., tuple[Field, ...]]
+) -> tuple[Json, _Translation]:
+    """Return the values of the fields of a request, and the translation that they name."""
     known = _translations(server)
     if not known:
         raise RequestError(
@@ -137,38 +164,30 @@ def _translation(server: Server, fields: Json) -> _Translation:
             "A model must translate languages that are known: serve it under a name such as es-en, as in "
             "`keras-transformer-serve es-en=FOLDER`. Received: other models",
         )
-    source, target = fields.get("source"), fields.get("target")
-    sources = [*dict.fromkeys(pair[0] for pair in known)]
-    if source not in sources:
-        hint = ", as the server does not detect languages" if source == "auto" else ""
-        raise RequestError(400, f"`source` must be {' or '.join(sources)}{hint}. Received: {shown(source)}")
-    targets = [pair[1] for pair in known if pair[0] == source]
-    if target not in targets:
-        raise RequestError(400, f"`target` must be {' or '.join(targets)}. Received: {shown(target)}")
-    return known[source, target]
+    document = {name: _of_form(name, value) for name, value in given.items()}
+    values = fields.read(document, table(known, document.get("source"), document.get("target")))
+    return values, known[values["source"], values["target"]]
+
+
+def _of_form(name: str, value: Any) -> Any:
+    """Return a value of a form as one of JSON: an empty option as null, and a number as an integer."""
+    if name == "alternatives" and re.fullmatch("[0-9]{1,8}", str(value)):
+        return int(value)
+    return None if value == "" and name != "q" else value
 
 
 async def _translated(
     server: Server,
     request: Request,
-    received: _Request,
-    texts: list[Any],
+    size: int,
+    translation: _Translation,
+    texts: list[str],
     style: str,
-    respond: Any,
+    respond: Callable[[list[list[str]]], Json],
 ) -> bytes:
     """Return the answer of `respond`, a function from the texts (B, N) of B inputs and N hypotheses, to a request."""
-    model, options = _translation(server, received.fields)
-    with model.use() as (_, loaded, batcher):
-        inputs = {tensor.name: tensor for tensor in loaded.signatures[DEFAULT].inputs}
-        if style == "html":
-            if _TAG_HANDLING not in inputs:
-                raise RequestError(
-                    400,
-                    f"`format` must be text, as {model.name} cannot keep the tags of HTML. Received: html",
-                )
-            options = {**options, _TAG_HANDLING: "html"}
-        if LONG_TEXTS in inputs:
-            options = {**options, LONG_TEXTS: "split"}
+    options = {**translation.options, LONG_TEXTS: "split", **({TAGS: "html"} if style == "html" else {})}
+    with translation.model.use() as (_, loaded, batcher):
 
         def rows() -> tuple[str, list[Row], None]:
             return DEFAULT, [{**options, "text": text} for text in texts], None
@@ -179,44 +198,24 @@ async def _translated(
                     raise RequestError(400, error.replace("`texts`", "`q`").replace("`text`", "`q`"))
             return respond(outputs["text"].reshape(len(texts), -1).tolist())
 
-        return await requests.compute(
-            request, received.size, rows, answer, loaded.signatures, batcher, server.limits
-        )
+        return await requests.compute(request, size, rows, answer, loaded.signatures, batcher, server.limits)
 
 
 async def _translate(server: Server, request: Request) -> Response:
     """Translate texts."""
     received = await _read(server, request)
-    fields = received.fields
-    given = fields.get("q")
-    texts = given if isinstance(given, list) else [given]
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise RequestError(400, f"`q` must be a string or a list of strings. Received: {shown(given)}")
-    style = fields.get("format") or "text"
-    if style not in _FORMATS:
-        raise RequestError(400, f"`format` must be text or html. Received: {shown(style)}")
-    count = _num_candidates(fields)
+    values, translation = _values(server, received.fields, _text_fields)
+    one, count = isinstance(received.fields["q"], str), values["alternatives"]
 
     def respond(outputs: list[list[str]]) -> Json:
-        most = len(outputs[0]) - 1
-        if count > most:
-            raise RequestError(
-                400, f"`alternatives` must be at most {most}, as the export has no others. Received: {count}"
-            )
         best, others = [row[0] for row in outputs], [row[1 : count + 1] for row in outputs]
-        one = not isinstance(given, list)
         answer: Json = {"translatedText": best[0] if one else best}
         return {**answer, "alternatives": others[0] if one else others} if count else answer
 
-    return encoded_response(await _translated(server, request, received, texts, style, respond))
-
-
-def _num_candidates(fields: Json) -> int:
-    value = fields.get("alternatives") or 0
-    text = str(value)
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 9):
-        raise RequestError(400, f"`alternatives` must be a number. Received: {shown(value)}")
-    return int(text)
+    content = await _translated(
+        server, request, received.size, translation, values["q"], values["format"], respond
+    )
+    return encoded_response(content)
 
 
 async def _languages(server: Server, _: Request) -> Response:
@@ -253,12 +252,15 @@ async def _translate_file(server: Server, request: Request) -> Response:
     except UnicodeDecodeError as error:
         raise RequestError(400, f"`file` must be UTF-8. Received: another byte at {error.start}") from None
 
+    _, translation = _values(server, received.fields, _languages_of)
     name = f"{secrets.token_urlsafe(16)}.{extension.lower()}"
 
     def respond(outputs: list[list[str]]) -> Json:
         return {"translatedFileUrl": f"{request.base_url}download_file/{name}", "text": outputs[0][0]}
 
-    answer = requests.document(await _translated(server, request, received, [text], style, respond))
+    answer = requests.document(
+        await _translated(server, request, received.size, translation, [text], style, respond)
+    )
     while len(server.files) >= _MOST_FILES:
         del server.files[next(iter(server.files))]
     server.files[name] = answer.pop("text").encode()
@@ -298,20 +300,9 @@ def _paths(server: Server) -> Json:
     known = _translations(server)
     if not known:
         return {}
-    text: Json = {"type": "string"}
-    sources, targets = ({"enum": sorted({pair[side] for pair in known})} for side in (0, 1))
-    fields: Json = {"source": sources, "target": targets}
-    body = {
-        "type": "object",
-        "properties": {
-            "q": {"anyOf": [text, {"type": "array", "items": text}]},
-            **fields,
-            "format": {"enum": [*_FORMATS], "default": "text"},
-            "alternatives": {"type": "integer", "default": 0},
-        },
-        "required": ["q", "source", "target"],
-    }
-    file = {"type": "object", "properties": {"file": {"type": "string", "format": "binary"}, **fields}}
+    body, file = (fields.schema([table(known)]) for table in (_text_fields, _languages_of))
+    file["properties"]["file"] = {"type": "string", "format": "binary"}
+    file["required"].append("file")
     of_file = openapi.operation("Translate a file (LibreTranslate)", {"type": "object"}, file, api=NAME)
     of_file["requestBody"]["content"] = {"multipart/form-data": {"schema": file}}
     return {

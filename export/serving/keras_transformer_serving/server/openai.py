@@ -3,7 +3,6 @@
 import abc
 import base64
 import contextlib
-import dataclasses
 import functools
 import json
 import secrets
@@ -20,55 +19,86 @@ from keras_transformer_serving.graphs import TEMPERATURES
 from keras_transformer_serving.pipelines.embedding import Embedding
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import Generating
-from keras_transformer_serving.server import generating, openapi, requests, streaming
+from keras_transformer_serving.server import fields, generating, openapi, requests, streaming
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response
 from keras_transformer_serving.server.choices import Choice, Logprob
+from keras_transformer_serving.server.fields import Field, Kind, integer, number, one_of, one_or_list, record
 from keras_transformer_serving.server.signatures import RequestError, Signature, text_of
 from keras_transformer_serving.server.versions import Loaded, ServedModel, Version
 from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
-from keras_transformer_serving.text.chat import Chat
 
 NAME = "openai"
-# The only value, besides null, of what the graphs of an export cannot do, and the reason.
-_FIXED: dict[str, Any] = {
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "logit_bias": {},
-    "echo": False,
-    "suffix": "",
-    "tools": [],
-    "tool_choice": "none",
-    "functions": [],
-    "function_call": "none",
-    "response_format": {"type": "text"},
-    "modalities": ["text"],
-}
+# Fields of what the graphs of an export cannot do, with the only value that asks for nothing.
+_REFUSED = tuple(
+    Field(name, one_of(value, reason="as the model's graph has no such option"))
+    for name, value in {
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "logit_bias": {},
+        "echo": False,
+        "suffix": "",
+        "tools": [],
+        "tool_choice": "none",
+        "functions": [],
+        "function_call": "none",
+        "response_format": {"type": "text"},
+        "modalities": ["text"],
+    }.items()
+)
 # Fields that do not change an answer.
-_UNUSED = (
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "parallel_tool_calls",
+_UNUSED = tuple(
+    Field(name, fields.ANYTHING)
+    for name in (
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "parallel_tool_calls",
+    )
 )
-_GENERATION = (
-    "model",
-    "n",
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "seed",
-    "stop",
-    "stream",
+_STREAM_OPTIONS = record(
     "stream_options",
-    "logprobs",
+    (Field("include_usage", fields.BOOLEAN, False), Field("include_obfuscation", fields.ANYTHING)),
+    "an object beside `stream` true",
 )
-_MOST_STOPS = 4
+_STOP = Kind("", {"type": "string", "minLength": 1}, lambda value: isinstance(value, str) and value != "")
+_STOPS = one_or_list(_STOP, "a string, or a list of at most 4 strings, which are not empty", least=0, most=4)
 _MOST_CHOICES = 128
+
+
+def _are_ids(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int for value in values)
+
+
+def _message(index: int, message: Json) -> Json:
+    """Return a message whose content is a string; parts of text are joined."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+        raise RequestError(
+            400,
+            f"`messages[{index}].content` must be a string or parts of the type text. Received: {shown(content)}",
+            param="messages",
+        )
+    return {**message, "content": "".join(part["text"] for part in content)}
+
+
+_PROMPT = Kind(
+    "",
+    {"type": ["string", "array"], "items": {"type": "integer"}, "minItems": 1},
+    lambda value: isinstance(value, str) or (value != [] and _are_ids(value)),
+)
+_MESSAGES = Kind(
+    'a list of messages such as {"role": "user", "content": "Hello"}',
+    {"type": "array", "items": {"type": "object"}, "minItems": 1},
+    lambda value: value != [] and isinstance(value, list) and all(isinstance(each, dict) for each in value),
+    lambda value: [[_message(*each) for each in enumerate(value)]],
+)
 
 
 def error_document(error: RequestError) -> Json:
@@ -85,53 +115,37 @@ def model_keys(model: ServedModel) -> Json:
     return {"id": model.name, "object": "model", "created": created, "owned_by": "keras-transformer-serve"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The settings of a generation, in the terms of the graphs.
-
-    Attributes:
-        options: the options of "generate".
-        limit: the maximum number of new tokens.
-        count: the number of choices for each prompt.
-        stops: the stop strings.
-        top: the number of the most probable tokens for each token; None for no log-probabilities.
-        streams: whether the answer is streamed.
-        usage: whether a stream ends with the numbers of tokens.
-    """
-
-    options: Row
-    limit: int
-    count: int
-    stops: tuple[str, ...]
-    top: int | None
-    streams: bool
-    usage: bool
-
-
 class Form(abc.ABC):
     """The form of requests and answers, of completions or of chat completions.
 
     Attributes:
-        fields: the fields of a request, besides those of `_GENERATION`.
+        path: the path of the route.
+        summary: what the route does.
+        models: the models that it has, for errors.
+        prompt: the name of the field with the prompts.
+        table: the fields that only this form has.
         prefix: the beginning of an answer's id.
         whole: the type of an answer.
         part: the type of an event.
-        most_top: the maximum number of the most probable tokens.
     """
 
-    fields: tuple[str, ...]
+    path: str
+    summary: str
+    models: str
+    prompt: str
+    table: tuple[Field, ...]
     prefix: str
     whole: str
     part: str
-    most_top: int
 
-    @abc.abstractmethod
-    def prompts(self, document: Json, pipeline: Generating) -> list[Any]:
-        """Return the prompts of a request, as `Generating.encode` takes them."""
+    def has(self, pipeline: Any) -> bool:
+        """Return whether a pipeline answers requests of this form."""
+        return isinstance(pipeline, Generating) and pipeline.tokenizer is not None
 
-    @abc.abstractmethod
-    def top(self, document: Json) -> int | None:
+    def top(self, values: Json) -> int | None:
         """Return the number of the most probable tokens that a request asks for; None for no log-probabilities."""
+        top: int | None = values["logprobs"]
+        return top
 
     @abc.abstractmethod
     def choice(self, text: str, logprobs: list[Logprob] | None) -> Json:
@@ -145,27 +159,16 @@ class Form(abc.ABC):
 class Completions(Form):
     """Completions of prompts: the form of `/v1/completions`."""
 
-    fields = ("prompt", "best_of")
+    path, summary = "completions", "Continue prompts"
+    models, prompt = "one that generates texts", "prompt"
     prefix, whole, part = "cmpl-", "text_completion", "text_completion"
-    most_top = 5
-
-    def prompts(self, document: Json, pipeline: Generating) -> list[Any]:
-        """Return the prompts: strings, or lists of token ids."""
-        prompt = document.get("prompt")
-        if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and _are_ids(prompt)):
-            return [prompt]
-        if (
-            isinstance(prompt, list)
-            and prompt
-            and all(isinstance(each, str) or _are_ids(each) for each in prompt)
-        ):
-            return prompt
-        expected = "a string, a list of token ids, or a list of these"
-        raise RequestError(400, f"`prompt` must be {expected}. Received: {shown(prompt)}", param="prompt")
-
-    def top(self, document: Json) -> int | None:
-        """Return "logprobs"."""
-        return _integer(document, "logprobs", 0, self.most_top)
+    table = (
+        Field(
+            "prompt", one_or_list(_PROMPT, "a string, a list of token ids, or a list of these"), required=True
+        ),
+        Field("best_of", integer(1, _MOST_CHOICES)),
+        Field("logprobs", integer(0, 5)),
+    )
 
     def choice(self, text: str, logprobs: list[Logprob] | None) -> Json:
         """Return the text and the log-probabilities of an answer."""
@@ -190,33 +193,27 @@ class Completions(Form):
 class ChatCompletions(Form):
     """Answers to conversations: the form of `/v1/chat/completions`."""
 
-    fields = ("messages", "max_completion_tokens", "top_logprobs")
+    path, summary = "chat/completions", "Continue a conversation"
+    models, prompt = "one with a chat template", "messages"
     prefix, whole, part = "chatcmpl-", "chat.completion", "chat.completion.chunk"
-    most_top = 20
+    table = (
+        Field("messages", _MESSAGES, required=True),
+        Field("logprobs", fields.BOOLEAN, False),
+        Field("top_logprobs", integer(0, 20)),
+    )
 
-    def prompts(self, document: Json, pipeline: Generating) -> list[Any]:
-        """Return the conversation."""
-        if not isinstance(pipeline, Chat) or pipeline.chat_template is None:
-            raise RequestError(
-                400, "`model` must be one with a chat template. Received: one without", param="model"
-            )
-        messages = document.get("messages")
-        if not (messages and isinstance(messages, list) and all(isinstance(each, dict) for each in messages)):
-            expected = 'a list of messages such as {"role": "user", "content": "Hello"}'
-            raise RequestError(
-                400, f"`messages` must be {expected}. Received: {shown(messages)}", param="messages"
-            )
-        return [[_message(message, index) for index, message in enumerate(messages)]]
+    def has(self, pipeline: Any) -> bool:
+        """Return whether a pipeline has a chat template."""
+        return super().has(pipeline) and getattr(pipeline, "chat_template", None) is not None
 
-    def top(self, document: Json) -> int | None:
+    def top(self, values: Json) -> int | None:
         """Return "top_logprobs", if "logprobs" is true."""
-        top = _integer(document, "top_logprobs", 0, self.most_top)
-        wanted = _boolean(document, "logprobs")
-        if top is not None and not wanted:
+        top: int | None = values["top_logprobs"]
+        if top is not None and not values["logprobs"]:
             raise RequestError(
                 400, "`top_logprobs` needs `logprobs` true. Received: logprobs=false", param="top_logprobs"
             )
-        return (top or 0) if wanted else None
+        return (top or 0) if values["logprobs"] else None
 
     def choice(self, text: str, logprobs: list[Logprob] | None) -> Json:
         """Return the message and the log-probabilities of an answer."""
@@ -243,160 +240,83 @@ class ChatCompletions(Form):
         return {"content": content, "refusal": None}
 
 
-def _are_ids(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int for value in values)
+_FORMS = (Completions(), ChatCompletions())
 
 
-def _message(message: Json, index: int) -> Json:
-    """Return a message whose content is a string; parts of text are joined."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-        raise RequestError(
-            400,
-            f"`messages[{index}].content` must be a string or parts of the type text. Received: {shown(content)}",
-            param="messages",
-        )
-    return {**message, "content": "".join(part["text"] for part in content)}
+def _generation_fields(form: Form, name: str, pipeline: Generating) -> tuple[Field, ...]:
+    """Return the fields of a request to generate with a model, within the limits of its export."""
+    sampler = pipeline.engine.sampler
+    low, high = map(int, pipeline.ranges(pipeline.config)["max_new_tokens"])
+    reason = f"as the model's graph generates with the sampler {sampler['sampler']!r}"
+    only = functools.partial(one_of, reason=reason)
+    if sampler["sampler"] == "sample":
+        temperature, top_p, count = number(0, 2), only(sampler.get("top_p", 1.0)), integer(1, _MOST_CHOICES)
+    else:
+        temperature, top_p, count = only(0), number(0, 1), only(1)
+    return (
+        Field("model", one_of(name), required=True),
+        *form.table,
+        Field("n", count, 1),
+        Field("max_tokens", integer(low, high), high),
+        Field("max_completion_tokens", integer(low, high)),
+        Field("temperature", temperature),
+        Field("top_p", top_p),
+        Field("seed", integer(-(2**63), 2**64)),
+        Field("stop", _STOPS, []),
+        Field("stream", fields.BOOLEAN, False),
+        Field("stream_options", _STREAM_OPTIONS),
+        *_REFUSED,
+        *_UNUSED,
+    )
 
 
-def _number(document: Json, name: str, low: float, high: float) -> float | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-        raise RequestError(400, f"`{name}` must be in [{low}, {high}]. Received: {shown(value)}", param=name)
-    return value
-
-
-def _integer(document: Json, name: str, low: int, high: int) -> int | None:
-    value = _number(document, name, low, high)
-    if value is not None and not isinstance(value, int):
-        raise RequestError(400, f"`{name}` must be an integer. Received: {shown(value)}", param=name)
-    return value
-
-
-def _boolean(document: Json, name: str) -> bool:
-    value = document.get(name)
-    if not isinstance(value, bool | None):
-        raise RequestError(400, f"`{name}` must be true or false. Received: {shown(value)}", param=name)
-    return bool(value)
-
-
-def _check_fields(document: Json, known: Sequence[str]) -> None:
-    """Raise a RequestError for a field that is unknown, or asks for what the graphs cannot do."""
-    for name, value in document.items():
-        if name in _FIXED:
-            if value is not None and value != _FIXED[name]:
-                only = json.dumps(_FIXED[name])
-                raise RequestError(
-                    400,
-                    f"`{name}` must be {only}, as the model's graph has no such option. Received: {shown(value)}",
-                    param=name,
-                    code="unsupported_parameter",
-                )
-        elif name not in known and name not in _UNUSED:
-            fields = ", ".join((*known, *_UNUSED))
-            raise RequestError(
-                400,
-                f"The fields of a request must be of {fields}. Received: {shown(name)}",
-                param=name if len(name) < 80 else None,
-                code="unknown_parameter",
-            )
-
-
-def _settings(document: Json, form: Form, pipeline: Generating) -> Settings:
-    """Return the settings of a request.
+def _options(values: Json, pipeline: Generating) -> Row:
+    """Return the options of "generate" that a request asks for.
 
     Raises:
-        RequestError: if one is wrong, or the export's graph has no such option.
+        RequestError: if two fields do not go together.
     """
-    sampler, options = pipeline.engine.sampler, Row()
-    samples = sampler["sampler"] == "sample"
-    low, high = map(int, pipeline.ranges(pipeline.config)["max_new_tokens"])
-    limits = [_integer(document, name, low, high) for name in ("max_tokens", "max_completion_tokens")]
-    options["max_new_tokens"] = limit = next((each for each in limits if each is not None), high)
-    temperature = _number(document, "temperature", 0, 2)
-    if temperature is not None and samples:
-        options["temperature"] = max(float(temperature), TEMPERATURES[0])
-    elif temperature:
-        _refuse("temperature", "0", temperature, sampler)
-    top_p = _number(document, "top_p", 0, 1)
-    if samples and top_p not in (None, sampler.get("top_p", 1.0)):
-        _refuse("top_p", str(sampler.get("top_p", 1.0)), top_p, sampler)
-    seed = _integer(document, "seed", -(2**63), 2**64)
-    if seed is not None and samples:
-        options["seed"] = seed % 2**32
-    count = _integer(document, "n", 1, _MOST_CHOICES) or 1
-    if count > 1 and not samples:
-        _refuse("n", "1", count, sampler)
-    best_of = document.get("best_of")
-    if best_of not in (None, count):
-        _refuse("best_of", str(count), best_of, sampler)
-    stop = document.get("stop")
-    stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
-    valid = isinstance(stops, list) and len(stops) <= _MOST_STOPS
-    if not valid or not all(isinstance(each, str) and each for each in stops):
-        expected = f"a string, or a list of at most {_MOST_STOPS} strings, which are not empty"
-        raise RequestError(400, f"`stop` must be {expected}. Received: {shown(stop)}", param="stop")
-    streams, stream_options = _boolean(document, "stream"), document.get("stream_options")
-    if stream_options is not None and not (isinstance(stream_options, dict) and streams):
-        raise RequestError(
-            400,
-            f"`stream_options` must be an object beside `stream` true. Received: {shown(stream_options)}",
-            param="stream_options",
-        )
-    usage = _boolean(stream_options or {}, "include_usage")
-    return Settings(options, limit, count, tuple(stops), form.top(document), streams, usage)
-
-
-def _refuse(name: str, only: str, value: Any, sampler: Mapping[str, Any]) -> None:
-    raise RequestError(
-        400,
-        f"`{name}` must be {only}, as the model's graph generates with the sampler {sampler['sampler']!r}. "
-        f"Received: {shown(value)}",
-        param=name,
-        code="unsupported_parameter",
-    )
+    if values.get("best_of") not in (None, values["n"]):
+        raise fields.wrong("best_of", f"{values['n']}, as `n`", values["best_of"], fields.UNSUPPORTED)
+    if values["stream_options"] and not values["stream"]:
+        raise fields.wrong("stream_options", _STREAM_OPTIONS.expected, values["stream_options"])
+    options = Row(max_new_tokens=values["max_completion_tokens"] or values["max_tokens"])
+    if pipeline.engine.sampler["sampler"] == "sample":
+        if values["temperature"] is not None:
+            options["temperature"] = max(float(values["temperature"]), TEMPERATURES[0])
+        if values["seed"] is not None:
+            options["seed"] = values["seed"] % 2**32
+    return options
 
 
 async def _generate(form: Form, server: Server, request: Request) -> Response:
     """Answer a request to generate texts."""
     document, size = await server.document(request)
     model = server.find(document.get("model"))
-    _check_fields(document, (*_GENERATION, *form.fields))
     with contextlib.ExitStack() as stack:
         version, loaded, batcher = stack.enter_context(model.use())
         pipeline = loaded.pipeline
-        if not isinstance(pipeline, Generating) or pipeline.tokenizer is None:
-            raise RequestError(
-                400, f"`model` must be one that generates texts. Received: {model.name}", param="model"
-            )
-        settings = _settings(document, form, pipeline)
-        prompts = form.prompts(document, pipeline)
-        rows = len(prompts) * settings.count
+        if not form.has(pipeline):
+            raise fields.wrong("model", form.models, model.name)
+        values = fields.read(document, _generation_fields(form, model.name, pipeline))
+        options, prompts, top = _options(values, pipeline), values[form.prompt], form.top(values)
+        rows = len(prompts) * values["n"]
         if rows > server.limits.max_rows:
             raise RequestError(
                 400, f"A request must have at most {server.limits.max_rows} choices. Received: {rows}"
             )
         batcher.check_space(rows)
-        try:
-            encode = functools.partial(_encoded, form, pipeline, prompts, server.limits.max_characters)
-            ids = await requests.in_thread(encode, size, server.limits.timeout)
-        except TimeoutError:
-            raise RequestError(
-                504, f"The request must be computed within {server.limits.timeout:g} s"
-            ) from None
-        answer = _Answer(form, model, version, pipeline, loaded, settings, ids)
-        if settings.streams or settings.top is not None:
+        encode = functools.partial(_encoded, form, pipeline, prompts, server.limits.max_characters)
+        ids = await requests.in_time("computed", encode, size, server.limits)
+        answer = _Answer(form, model, version, loaded, values, options, ids)
+        if values["stream"] or top is not None:
             reason = generating.streams(pipeline)
             if reason:
-                name = "stream" if settings.streams else "logprobs"
+                name = "stream" if values["stream"] else "logprobs"
                 raise RequestError(400, f"`{name}` needs {reason}", param=name, code="unsupported_parameter")
             first = server.metrics.first_token_seconds.labels(model.name)
             stepper = streaming.Stepper(batcher, server.limits, stack, first)
-            if settings.streams:
+            if values["stream"]:
                 return streaming.EventStream(answer.events(stepper), stack.pop_all(), server.limits)
             return encoded_response(requests.encode(await answer.by_steps(stepper)))
         content = await requests.compute(
@@ -407,7 +327,7 @@ async def _generate(form: Form, server: Server, request: Request) -> Response:
 
 def _encoded(form: Form, pipeline: Generating, prompts: list[Any], max_characters: int) -> list[list[int]]:
     """Return the token ids of prompts."""
-    field = form.fields[0]
+    field = form.prompt
     sizes = [
         len(each) if isinstance(each, str) else len(str(each)) if field == "messages" else 0
         for each in prompts
@@ -430,9 +350,9 @@ class _Answer:
         form: its form.
         model: the model.
         version: its version.
-        pipeline: the pipeline.
         loaded: the version in memory.
-        settings: the settings of the generation.
+        values: the values of the fields of the request.
+        options: the options of "generate".
         prompts: the token ids of each prompt.
     """
 
@@ -441,13 +361,16 @@ class _Answer:
         form: Form,
         model: ServedModel,
         version: Version,
-        pipeline: Generating,
         loaded: Loaded,
-        settings: Settings,
+        values: Json,
+        options: Row,
         prompts: list[list[int]],
     ) -> None:
-        self._form, self._model, self._pipeline, self._settings = form, model, pipeline, settings
-        self._prompts = [ids for ids in prompts for _ in range(settings.count)]
+        self._form, self._model, self._options = form, model, options
+        self._pipeline: Generating = loaded.pipeline
+        self._stops, self._top = values["stop"], form.top(values)
+        self._shows_usage = bool(values["stream_options"] and values["stream_options"]["include_usage"])
+        self._prompts = [ids for ids in prompts for _ in range(values["n"])]
         self._num_prompt_tokens = sum(map(len, prompts))
         self._signature = loaded.signatures["generate"]
         self._head = {
@@ -460,14 +383,14 @@ class _Answer:
     def rows(self) -> tuple[str, list[Row], None]:
         """Return the signature and the rows of the prompts."""
         defaults = {each.name: each.default for each in self._signature.inputs if each.default is not None}
-        options = {**defaults, **self._settings.options}
+        options = {**defaults, **self._options}
         return "generate", [{**options, "input_ids": ids} for ids in self._prompts], None
 
     def respond(self, signature: Signature, outputs: Mapping[str, np.ndarray], _: None) -> Json:
         """Return the answer for the outputs of the loop."""
         for error in outputs[ERROR]:
             if error:
-                raise RequestError(400, str(error), param=self._form.fields[0])
+                raise RequestError(400, str(error), param=self._form.prompt)
         choices = []
         for ids, lengths in zip(outputs["ids"], outputs["lengths"], strict=True):
             best, length = np.atleast_2d(ids)[0], np.atleast_1d(lengths)[0]
@@ -492,22 +415,22 @@ class _Answer:
                 async for text, logprob in stepper.items(iter(choice)):
                     if not (text or logprob or is_first):
                         continue
-                    logprobs = None if self._settings.top is None else [logprob] if logprob else []
+                    logprobs = None if self._top is None else [logprob] if logprob else []
                     delta = self._form.delta(text, logprobs, offset, is_first)
                     yield self._event([{"index": index, **delta, "finish_reason": None}])
                     offset, is_first = offset + len(text), False
                 last = {"index": index, **self._form.delta("", None, offset, False)}
                 yield self._event([{**last, "finish_reason": choice.finish_reason}])
                 count += choice.num_tokens
-            if self._settings.usage:
+            if self._shows_usage:
                 yield self._event([], self._usage(count))
         except RequestError as error:
             yield streaming.event(json.dumps(error_document(error)))
         yield streaming.event("[DONE]")
 
     def _choice(self, tokens: Iterable[Token]) -> Choice:
-        settings = self._settings
-        return Choice(self._pipeline, tokens, settings.stops, settings.limit, settings.top)
+        limit = self._options["max_new_tokens"]
+        return Choice(self._pipeline, tokens, self._stops, limit, self._top)
 
     def _tokens(self, index: int) -> Iterator[Token]:
         _, rows, _ = self.rows()
@@ -518,9 +441,7 @@ class _Answer:
         found = []
         for index, (choice, pieces) in enumerate(choices):
             text = "".join(piece for piece, _ in pieces)
-            logprobs = (
-                [logprob for _, logprob in pieces if logprob] if self._settings.top is not None else None
-            )
+            logprobs = [logprob for _, logprob in pieces if logprob] if self._top is not None else None
             content = self._form.choice(text, logprobs)
             found.append({"index": index, **content, "finish_reason": choice.finish_reason})
         usage = self._usage(sum(choice.num_tokens for choice, _ in choices))
@@ -528,47 +449,36 @@ class _Answer:
 
     def _event(self, choices: list[Json], usage: Json | None = None) -> str:
         document = {**self._head, "object": self._form.part, "choices": choices}
-        return streaming.event(json.dumps({**document, "usage": usage} if self._settings.usage else document))
+        return streaming.event(json.dumps({**document, "usage": usage} if self._shows_usage else document))
 
     def _usage(self, count: int) -> Json:
         prompt = self._num_prompt_tokens
         return {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
 
 
+def _embedding_fields(name: str, pipeline: Embedding) -> tuple[Field, ...]:
+    """Return the fields of a request for the vectors of a model."""
+    return (
+        Field("model", one_of(name), required=True),
+        Field(
+            "input", one_or_list(fields.STRING, f"{fields.STRINGS.expected}, not token ids"), required=True
+        ),
+        Field("encoding_format", one_of("float", "base64"), "float"),
+        Field("dimensions", one_of(pipeline.config["model_dim"])),
+        *_UNUSED,
+    )
+
+
 async def _embeddings(server: Server, request: Request) -> Response:
     """Answer a request for the vectors of texts."""
     document, size = await server.document(request)
     model = server.find(document.get("model"))
-    _check_fields(document, ("model", "input", "encoding_format", "dimensions"))
-    encoding = document.get("encoding_format") or "float"
-    if encoding not in ("float", "base64"):
-        raise RequestError(
-            400,
-            f"`encoding_format` must be float or base64. Received: {shown(encoding)}",
-            param="encoding_format",
-        )
     with model.use() as (_, loaded, batcher):
         pipeline = loaded.pipeline
         if not isinstance(pipeline, Embedding):
-            raise RequestError(
-                400, f"`model` must be one of embeddings. Received: {model.name}", param="model"
-            )
-        size_of_vectors = pipeline.config["model_dim"]
-        if document.get("dimensions") not in (None, size_of_vectors):
-            raise RequestError(
-                400,
-                f"`dimensions` must be {size_of_vectors}. Received: {shown(document['dimensions'])}",
-                param="dimensions",
-                code="unsupported_parameter",
-            )
-        given = document.get("input")
-        texts = [given] if isinstance(given, str) else given
-        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise RequestError(
-                400,
-                f"`input` must be a string or a list of strings, not token ids. Received: {shown(given)}",
-                param="input",
-            )
+            raise fields.wrong("model", "one of embeddings", model.name)
+        values = fields.read(document, _embedding_fields(model.name, pipeline))
+        texts = values["input"]
 
         def rows() -> tuple[str, list[Row], int]:
             count = sum(len(pipeline.tokenizer.tokenize(_valid(text))) for text in texts)
@@ -584,7 +494,7 @@ async def _embeddings(server: Server, request: Request) -> Response:
                     "object": "embedding",
                     "index": index,
                     "embedding": vector.tolist()
-                    if encoding == "float"
+                    if values["encoding_format"] == "float"
                     else base64.b64encode(vector.astype("<f4").tobytes()).decode(),
                 }
                 for index, vector in enumerate(vectors)
@@ -607,71 +517,41 @@ def _valid(text: str) -> str:
 
 def _paths(server: Server) -> Json:
     """Return the OpenAPI description of the routes of models of each kind."""
-    pipelines = server.pipelines()
-    string, integer, number = ({"type": kind} for kind in ("string", "integer", "number"))
-    options = {
-        "max_tokens": integer,
-        "temperature": number,
-        "top_p": number,
-        "seed": integer,
-        "n": integer,
-        "stop": {"anyOf": [string, {"type": "array", "items": string, "maxItems": _MOST_STOPS}]},
-        "stream": {"type": "boolean"},
-    }
-    texts = {"anyOf": [string, {"type": "array", "items": string}]}
-    messages = {"type": "array", "items": {"type": "object"}, "minItems": 1}
-    generates = [name for name, each in pipelines.items() if isinstance(each, Generating) and each.tokenizer]
-    chats = [name for name in generates if getattr(pipelines[name], "chat_template", None)]
-    embeds = [name for name, each in pipelines.items() if isinstance(each, Embedding)]
-    paths: Json = {}
-    for path, summary, names, field, schema, others in (
-        ("completions", "Continue prompts", generates, "prompt", texts, options),
-        ("chat/completions", "Continue a conversation", chats, "messages", messages, options),
+    pipelines = server.pipelines().items()
+    routes = [
         (
-            "embeddings",
-            "Embed texts",
-            embeds,
-            "input",
-            texts,
-            {"encoding_format": {"enum": ["float", "base64"]}},
-        ),
-    ):
-        if names:
-            body = {
-                "type": "object",
-                "properties": {"model": {"enum": names}, field: schema, **others},
-                "required": ["model", field],
-            }
+            form.path,
+            form.summary,
+            [_generation_fields(form, *each) for each in pipelines if form.has(each[1])],
+        )
+        for form in _FORMS
+    ]
+    embeddings = [_embedding_fields(*each) for each in pipelines if isinstance(each[1], Embedding)]
+    paths: Json = {}
+    for path, summary, tables in (*routes, ("embeddings", "Embed texts", embeddings)):
+        if tables:
+            body = fields.schema(tables)
             operation = openapi.operation(f"{summary} (OpenAI)", {"type": "object"}, body, api=NAME)
             paths[f"/v1/{path}"] = {"post": operation}
     return paths
 
 
-_text_or_null: Json = {"type": ["string", "null"]}
+_ERROR = fields.object_of(
+    {
+        "message": {"type": "string"},
+        "type": {"type": "string"},
+        **{name: {"type": ["string", "null"]} for name in ("param", "code")},
+    },
+    ["message", "type"],
+)
 API = Api(
     NAME,
     (
-        ("POST", "/v1/completions", functools.partial(_generate, Completions())),
-        ("POST", "/v1/chat/completions", functools.partial(_generate, ChatCompletions())),
+        *(("POST", f"/v1/{form.path}", functools.partial(_generate, form)) for form in _FORMS),
         ("POST", "/v1/embeddings", _embeddings),
     ),
     _paths,
     error_document,
-    {
-        "type": "object",
-        "properties": {
-            "error": {
-                "type": "object",
-                "properties": {
-                    "message": {"type": "string"},
-                    "type": {"type": "string"},
-                    "param": _text_or_null,
-                    "code": _text_or_null,
-                },
-                "required": ["message", "type"],
-            }
-        },
-        "required": ["error"],
-    },
+    fields.object_of({"error": _ERROR}, ["error"]),
     model_keys,
 )

@@ -6,6 +6,7 @@ from typing import Any
 import keras_transformer_serving as serving
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import generating
+from keras_transformer_serving.server.fields import object_of
 from keras_transformer_serving.server.signatures import TRUNCATE, Signature
 from keras_transformer_serving.server.versions import STABLE, ServedModel
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Tensor
@@ -128,23 +129,16 @@ def of_rows(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
         of_row = row(signature.inputs)
         only = [tensor for tensor in signature.inputs if tensor.required]
         one = {"anyOf": [_schema(only[0]), of_row]} if len(only) == 1 else of_row
-        columns: Json = {
-            "type": "object",
-            "properties": {
-                tensor.name: {"type": "array", "items": _schema(tensor)} for tensor in signature.inputs
-            },
-        }
+        columns: Json = object_of(
+            {tensor.name: {"type": "array", "items": _schema(tensor)} for tensor in signature.inputs}
+        )
         if len(only) == 1:
             columns = {"anyOf": [{"type": "array", "items": _schema(only[0])}, columns]}
         for style, schema in (("instances", {"type": "array", "items": one}), ("inputs", columns)):
-            requests.append(
-                {"type": "object", "properties": {**tag, style: schema}, "required": [*required, style]}
-            )
-        outputs = row(signature.outputs)
-        responses.append(
-            {"type": "object", "properties": {"predictions": {"type": "array", "items": outputs}}}
-        )
-    return {"anyOf": requests}, {"anyOf": [*responses, {"type": "object", "properties": {"outputs": {}}}]}
+            requests.append(object_of({**tag, style: schema}, [*required, style]))
+        predictions = {"type": "array", "items": row(signature.outputs)}
+        responses.append(object_of({"predictions": predictions}))
+    return {"anyOf": requests}, {"anyOf": [*responses, object_of({"outputs": {}})]}
 
 
 def _options(signature: Signature) -> Json:
@@ -156,11 +150,8 @@ def _options(signature: Signature) -> Json:
 def row(tensors: Iterable[Tensor]) -> Json:
     """Return the schema of a row."""
     tensors = list(tensors)
-    return {
-        "type": "object",
-        "properties": {tensor.name: _schema(tensor) for tensor in tensors},
-        "required": [tensor.name for tensor in tensors if tensor.required],
-    }
+    required = [tensor.name for tensor in tensors if tensor.required]
+    return object_of({tensor.name: _schema(tensor) for tensor in tensors}, required)
 
 
 def _schema(tensor: Tensor) -> Json:
@@ -179,26 +170,18 @@ def of_tensors(signatures: Mapping[str, Signature]) -> Json:
     """Return the schema of requests of tensors."""
     names = sorted({tensor.name for signature in signatures.values() for tensor in signature.inputs})
     tensor = {
-        "type": "object",
-        "properties": {
-            "name": {"enum": names},
-            "shape": {"type": "array", "items": {"type": "integer"}},
-            "datatype": {"enum": sorted(names.inference for names in DTYPES.values())},
-            "data": {"type": "array"},
-        },
-        "required": ["name", "shape", "datatype", "data"],
+        "name": {"enum": names},
+        "shape": {"type": "array", "items": {"type": "integer"}},
+        "datatype": {"enum": sorted(names.inference for names in DTYPES.values())},
+        "data": {"type": "array"},
     }
     known: Json = {"signature_name": {"enum": list(signatures)}}
     for signature in signatures.values():
         known |= _options(signature)
-    parameters = {"type": "object", "properties": known}
-    return {
-        "type": "object",
-        "properties": {
-            "id": {"type": "string"},
-            "parameters": parameters,
-            "inputs": {"type": "array", "items": tensor},
-            "outputs": {"type": "array"},
-        },
-        "required": ["inputs"],
+    request = {
+        "id": {"type": "string"},
+        "parameters": object_of(known),
+        "inputs": {"type": "array", "items": object_of(tensor, tensor)},
+        "outputs": {"type": "array"},
     }
+    return object_of(request, ["inputs"])

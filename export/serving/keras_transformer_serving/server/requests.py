@@ -174,6 +174,25 @@ async def in_thread(task: Callable[[], P], size: int, seconds: float) -> P:
     return await asyncio.wait_for(asyncio.to_thread(task), seconds)
 
 
+async def in_time(verb: str, task: Callable[[], P], size: int, limits: Limits) -> P:
+    """Return the result of a task on a body of this size.
+
+    Args:
+        verb: what the task does to the request: it is "read" or "computed".
+        task: the task.
+        size: the size of the body.
+        limits: the limits.
+
+    Raises:
+        RequestError: if it takes too long.
+    """
+    try:
+        return await in_thread(task, size, limits.timeout)
+    except TimeoutError:
+        status = {"read": 408, "computed": 504}[verb]
+        raise RequestError(status, f"The request must be {verb} within {limits.timeout:g} s") from None
+
+
 def encode(value: Any) -> bytes:
     """Return a value as JSON, in ASCII: a message may have a lone surrogate, which cannot be encoded as UTF-8."""
     return json.dumps(value).encode()

@@ -11,17 +11,14 @@ import keras_transformer_serving as serving
 from keras_transformer_serving.pipelines.embedding import EMBED, Embedding
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.reranking import Reranking
-from keras_transformer_serving.server import openapi, requests
+from keras_transformer_serving.server import fields, openapi, requests
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response, json_response
-from keras_transformer_serving.server.signatures import (
-    TRUNCATE,
-    RequestError,
-    Signature,
-    check_truncate,
-    text_of,
-)
-from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
+from keras_transformer_serving.server.fields import BOOLEAN, STRING, STRINGS, Field, one_of, record
+from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, text_of
+from keras_transformer_serving.tasks import DEFAULT, ERROR, Row
 
+Fields = tuple[Field, ...]
+_TOKENIZING = (Embedding, Reranking)
 NAME = "tei"
 _LIMIT = 2.0**-25  # below the distance of float32 probabilities to 1
 
@@ -35,95 +32,87 @@ def error_document(error: RequestError) -> Json:
     }
 
 
-class _Fields:
-    """The fields of a request, each of which is read, or refused by name.
+_TRUNCATION = (
+    Field(TRUNCATE, BOOLEAN, False),
+    Field("truncation_direction", one_of("right", any_case=True), "right"),
+)
+_SENTENCES = (Field("source_sentence", STRING, required=True), Field("sentences", STRINGS, required=True))
 
-    Args:
-        document: the request.
-        fixed: the only value, besides null, of fields that have no effect here.
-    """
 
-    def __init__(self, document: Json, **fixed: Any) -> None:
-        self._document = dict(document)
-        for name, value in fixed.items():
-            given = self._document.pop(name, None)
-            is_equal = (
-                given.lower() == value
-                if isinstance(given, str) and isinstance(value, str)
-                else given == value
-            )
-            if given is not None and not is_equal:
-                raise RequestError(400, f"`{name}` must be {value}. Received: {shown(given)}")
+def _prompt_name(pipeline: Any) -> Field:
+    return Field("prompt_name", one_of(*(pipeline.config.get("prompts") or (None,))))
 
-    def take(self, name: str, default: Any = None) -> Any:
-        """Return a field, the default for null."""
-        value = self._document.pop(name, None)
-        return default if value is None else value
 
-    def boolean(self, name: str, default: bool) -> bool:
-        """Return a field that is true or false."""
-        value = self.take(name, default)
-        if not isinstance(value, bool):
-            raise RequestError(400, f"`{name}` must be true or false. Received: {shown(value)}")
-        return value
+def _embed_fields(pipeline: Embedding) -> Fields:
+    normalized = one_of(True, reason="as the export normalizes")
+    return (
+        Field("inputs", STRINGS, required=True),
+        Field("normalize", normalized if pipeline.config["normalize"] else BOOLEAN, True),
+        *_TRUNCATION,
+        _prompt_name(pipeline),
+        Field("dimensions", one_of(pipeline.config["model_dim"])),
+        Field("encoding_format", one_of("float", any_case=True), "float"),
+    )
 
-    def string(self, name: str, default: str | None = None) -> str:
-        """Return a field that is a string."""
-        value = self.take(name, default)
-        if not isinstance(value, str):
-            raise RequestError(400, f"`{name}` must be a string. Received: {shown(value)}")
-        return value
 
-    def strings(self, name: str) -> list[str]:
-        """Return a field that is a list of strings, or one string."""
-        value = self.take(name)
-        texts = [value] if isinstance(value, str) else value
-        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise RequestError(
-                400, f"`{name}` must be a string or a list of strings. Received: {shown(value)}"
-            )
-        return texts
+def _similarity_fields(pipeline: Embedding) -> Fields:
+    options = (*_TRUNCATION, _prompt_name(pipeline))
+    expected = '{"source_sentence": …, "sentences": […]}'
+    return (
+        Field("inputs", record("inputs", _SENTENCES, expected), required=True),
+        Field("parameters", record("parameters", options), {}),
+    )
 
-    def truncate(self) -> Row:
-        """Return the entries of a row that say whether its text is truncated."""
-        truncate = self.take(TRUNCATE, False)
-        check_truncate(truncate)
-        return {TRUNCATE: True} if truncate else {}
 
-    def end(self) -> None:
-        """Raise a RequestError if a field is left, which is unknown."""
-        if self._document:
-            raise RequestError(
-                400, f"The request must not have the field {shown(next(iter(self._document)))}"
-            )
+def _rerank_fields(_: Reranking) -> Fields:
+    return (
+        Field("query", STRING, required=True),
+        Field("texts", STRINGS, required=True),
+        Field("raw_scores", BOOLEAN, False),
+        Field("return_text", BOOLEAN, False),
+        *_TRUNCATION,
+    )
+
+
+def _tokenize_fields(pipeline: Any) -> Fields:
+    return (
+        Field("inputs", STRINGS, required=True),
+        Field("add_special_tokens", BOOLEAN, True),
+        _prompt_name(pipeline),
+    )
+
+
+def _table(of_route: Callable[[Any], Fields], pipeline: Any, names: Sequence[str]) -> Fields:
+    """Return the fields of a request to a pipeline: those of the route, and the model, one of these names."""
+    return (*of_route(pipeline), Field("model", one_of(*names), required=len(names) > 1))
 
 
 async def _compute(
     server: Server,
     request: Request,
-    size: int,
     pipeline_class: type,
-    model_name: Any,
-    parse: Callable[[Any], tuple[str, list[Row]]],
-    respond: Callable[[Any, Mapping[str, np.ndarray]], Any],
+    of_route: Callable[[Any], Fields],
+    parse: Callable[[Json], tuple[str, list[Row]]],
+    respond: Callable[[Any, Json, Mapping[str, np.ndarray]], Any],
 ) -> Response:
     """Return the answer of the model of a class of pipelines.
 
     Args:
         server: the server.
         request: the request.
-        size: the size of its body.
         pipeline_class: the class.
-        model_name: the name of the model, None if there is one of the class.
-        parse: a function from the pipeline to the name of a signature and the rows.
-        respond: a function from the pipeline and the outputs, by name, to the JSON value.
+        of_route: a function from the pipeline to the fields of a request, besides the model.
+        parse: a function from their values to the name of a signature and the rows.
+        respond: a function from the pipeline, the values and the outputs, by name, to the JSON value.
     """
-    model = server.choose(pipeline_class, model_name)
+    document, size = await server.document(request)
+    model = server.choose(pipeline_class, document.get("model"))
     with model.use() as (_, loaded, batcher):
         pipeline = loaded.pipeline
+        values = fields.read(document, _table(of_route, pipeline, server.named(pipeline_class)))
 
         def rows() -> tuple[str, list[Row], None]:
-            return *parse(pipeline), None
+            return *parse(values), None
 
         def answer(_: Signature, outputs: Mapping[str, np.ndarray], __: None) -> Any:
             for index, error in enumerate(outputs[ERROR]):
@@ -131,7 +120,7 @@ async def _compute(
                     raise RequestError(
                         413 if "must have at most" in error else 400, f"{error} in row {index}"
                     )
-            return respond(pipeline, outputs)
+            return respond(pipeline, values, outputs)
 
         content = await requests.compute(
             request, size, rows, answer, loaded.signatures, batcher, server.limits
@@ -139,22 +128,18 @@ async def _compute(
         return encoded_response(content)
 
 
-def _rows_of_texts(
-    texts: Sequence[str], prompt_name: str | None, options: Row
-) -> Callable[[Embedding], tuple[str, list[Row]]]:
-    """Return a function from a pipeline to the signature and the rows of texts with a prompt."""
+def _options(values: Json) -> Row:
+    """Return the entries of a row that say whether its text is truncated."""
+    return {TRUNCATE: True} if values[TRUNCATE] else {}
 
-    def rows(pipeline: Embedding) -> tuple[str, list[Row]]:
-        if prompt_name is None:
-            return DEFAULT, [{"text": text, **options} for text in texts]
-        prompts = [*(pipeline.config.get("prompts") or {})]
-        if prompt_name not in prompts:
-            raise RequestError(
-                400, f"`prompt_name` must be {' or '.join(prompts) or 'null'}. Received: {shown(prompt_name)}"
-            )
-        return EMBED, [{"text": text, "prompt_name": prompt_name, "prompt": "", **options} for text in texts]
 
-    return rows
+def _rows_of_texts(texts: Sequence[str], options: Json) -> tuple[str, list[Row]]:
+    """Return the signature and the rows of texts."""
+    prompt_name = options["prompt_name"]
+    if prompt_name is None:
+        return DEFAULT, [{"text": text, **_options(options)} for text in texts]
+    prompt = {"prompt_name": prompt_name, "prompt": ""}
+    return EMBED, [{"text": text, **prompt, **_options(options)} for text in texts]
 
 
 def _normalized(vectors: np.ndarray) -> np.ndarray:
@@ -165,110 +150,70 @@ def _normalized(vectors: np.ndarray) -> np.ndarray:
 
 async def _embed(server: Server, request: Request) -> Response:
     """Embed texts as vectors."""
-    document, size = await server.document(request)
-    fields = _Fields(document, truncation_direction="right", encoding_format="float")
-    texts, options, prompt_name = fields.strings("inputs"), fields.truncate(), fields.take("prompt_name")
-    normalize, dimensions, model = (
-        fields.boolean("normalize", True),
-        fields.take("dimensions"),
-        fields.take("model"),
-    )
-    fields.end()
 
-    def respond(pipeline: Embedding, outputs: Mapping[str, np.ndarray]) -> Any:
-        if dimensions not in (None, pipeline.config["model_dim"]):
-            raise RequestError(
-                400, f"`dimensions` must be {pipeline.config['model_dim']}. Received: {shown(dimensions)}"
-            )
-        if pipeline.config["normalize"] and not normalize:
-            raise RequestError(
-                400, "`normalize` must be true, as the export normalizes. Received: normalize=false"
-            )
+    def parse(values: Json) -> tuple[str, list[Row]]:
+        return _rows_of_texts(values["inputs"], values)
+
+    def respond(_: Embedding, values: Json, outputs: Mapping[str, np.ndarray]) -> Any:
         vectors = outputs["embedding"]
-        return (_normalized(vectors) if normalize else vectors).tolist()
+        return (_normalized(vectors) if values["normalize"] else vectors).tolist()
 
-    parse = _rows_of_texts(texts, prompt_name, options)
-    return await _compute(server, request, size, Embedding, model, parse, respond)
+    return await _compute(server, request, Embedding, _embed_fields, parse, respond)
 
 
 async def _similarity(server: Server, request: Request) -> Response:
     """Compare a text with others by their vectors."""
-    document, size = await server.document(request)
-    fields = _Fields(document)
-    inputs, parameters, model = fields.take("inputs"), fields.take("parameters", {}), fields.take("model")
-    fields.end()
-    if not isinstance(inputs, dict) or not isinstance(parameters, dict):
-        expected = '{"inputs": {"source_sentence": …, "sentences": […]}, "parameters": {…}}'
-        raise RequestError(400, f"The request must be {expected}. Received: {shown(document)}")
-    sources, options = _Fields(inputs), _Fields(parameters, truncation_direction="right")
-    texts = [sources.string("source_sentence"), *sources.strings("sentences")]
-    truncate, prompt_name = options.truncate(), options.take("prompt_name")
-    sources.end()
-    options.end()
 
-    def respond(_: Embedding, outputs: Mapping[str, np.ndarray]) -> Any:
+    def parse(values: Json) -> tuple[str, list[Row]]:
+        inputs = values["inputs"]
+        return _rows_of_texts([inputs["source_sentence"], *inputs["sentences"]], values["parameters"])
+
+    def respond(_: Embedding, __: Json, outputs: Mapping[str, np.ndarray]) -> Any:
         source, *others = _normalized(outputs["embedding"])
         return [float(source @ other) for other in others]
 
-    parse = _rows_of_texts(texts, prompt_name, truncate)
-    return await _compute(server, request, size, Embedding, model, parse, respond)
+    return await _compute(server, request, Embedding, _similarity_fields, parse, respond)
 
 
 async def _rerank(server: Server, request: Request) -> Response:
     """Rank texts by their relevance to a query."""
-    document, size = await server.document(request)
-    fields = _Fields(document, truncation_direction="right")
-    query, texts, options = fields.string("query"), fields.strings("texts"), fields.truncate()
-    raw, with_texts = fields.boolean("raw_scores", False), fields.boolean("return_text", False)
-    model = fields.take("model")
-    fields.end()
 
-    def parse(_: Reranking) -> tuple[str, list[Row]]:
-        return DEFAULT, [{"query": query, "text": text, **options} for text in texts]
+    def parse(values: Json) -> tuple[str, list[Row]]:
+        query, options = values["query"], _options(values)
+        return DEFAULT, [{"query": query, "text": text, **options} for text in values["texts"]]
 
-    def respond(pipeline: Reranking, outputs: Mapping[str, np.ndarray]) -> Any:
+    def respond(pipeline: Reranking, values: Json, outputs: Mapping[str, np.ndarray]) -> Any:
         scores = outputs["score"].astype(np.float64)
         are_probabilities = pipeline.config.get("activation", "sigmoid") == "sigmoid"
-        if raw and are_probabilities:
+        if values["raw_scores"] and are_probabilities:
             kept = np.clip(scores, _LIMIT, 1 - _LIMIT)
             scores = np.log(kept) - np.log1p(-kept)
-        elif not raw and not are_probabilities:
+        elif not values["raw_scores"] and not are_probabilities:
             scores = 1 / (1 + np.exp(-scores))
-        order = np.argsort(-scores, kind="stable").tolist()
-        return [
-            {"index": index, **({"text": texts[index]} if with_texts else {}), "score": float(scores[index])}
-            for index in order
-        ]
+        found = []
+        for index in np.argsort(-scores, kind="stable").tolist():
+            text = {"text": values["texts"][index]} if values["return_text"] else {}
+            found.append({"index": index, **text, "score": float(scores[index])})
+        return found
 
-    return await _compute(server, request, size, Reranking, model, parse, respond)
+    return await _compute(server, request, Reranking, _rerank_fields, parse, respond)
 
 
 async def _tokenize(server: Server, request: Request) -> Response:
     """The tokens of texts; their places in a text are null, as tokenizers here do not know them."""
     document, size = await server.document(request)
-    fields = _Fields(document)
-    texts, special, model = (
-        fields.strings("inputs"),
-        fields.boolean("add_special_tokens", True),
-        fields.take("model"),
-    )
-    prompt_name = fields.take("prompt_name")
-    fields.end()
-    with server.choose((Embedding, Reranking), model).use() as (_, loaded, _):
+    model = server.choose(_TOKENIZING, document.get("model"))
+    with model.use() as (_, loaded, _):
         pipeline = loaded.pipeline
+        values = fields.read(document, _table(_tokenize_fields, pipeline, server.named(_TOKENIZING)))
+        name = values["prompt_name"]
+        prompt = "" if name is None else pipeline.config["prompts"][name]
 
         def tokens() -> list[list[Json]]:
-            _, rows = _rows_of_texts(texts, prompt_name, {})(pipeline)
-            prompt = "" if prompt_name is None else pipeline.config["prompts"][prompt_name]
-            return [_tokens(pipeline, prompt + _text(row), special) for row in rows]
+            texts = [_text({"text": text}) for text in values["inputs"]]
+            return [_tokens(pipeline, prompt + text, values["add_special_tokens"]) for text in texts]
 
-        try:
-            found = await requests.in_thread(tokens, size, server.limits.timeout)
-        except TimeoutError:
-            raise RequestError(
-                504, f"The request must be computed within {server.limits.timeout:g} s"
-            ) from None
-        return json_response(found)
+        return json_response(await requests.in_time("computed", tokens, size, server.limits))
 
 
 def _text(row: Row) -> str:
@@ -312,37 +257,22 @@ async def _health(server: Server, _: Request) -> Response:
 
 def _paths(server: Server) -> Json:
     """Return the OpenAPI description of the routes of embeddings and of rerankers, where there are any."""
-    text, flag = {"type": "string"}, {"type": "boolean"}
-    texts = {"anyOf": [text, {"type": "array", "items": text}]}
-    sentences = {
-        "type": "object",
-        "properties": {"source_sentence": text, "sentences": texts},
-        "required": ["source_sentence", "sentences"],
-    }
-    anything: Json = {"type": "object"}
-    paths: Json = {}
-    for path, summary, classes, properties in (
-        ("/embed", "Embed texts", Embedding, {"inputs": texts, "normalize": flag, "truncate": flag}),
-        ("/similarity", "Compare texts with one", Embedding, {"inputs": sentences, "parameters": anything}),
-        ("/rerank", "Rank texts for a query", Reranking, {"query": text, "texts": texts, "raw_scores": flag}),
-        ("/tokenize", "Split texts into tokens", (Embedding, Reranking), {"inputs": texts}),
+    pipelines, paths = server.pipelines(), {}
+    for path, summary, classes, of_route in (
+        ("/embed", "Embed texts", Embedding, _embed_fields),
+        ("/similarity", "Compare texts with one", Embedding, _similarity_fields),
+        ("/rerank", "Rank texts for a query", Reranking, _rerank_fields),
+        ("/tokenize", "Split texts into tokens", _TOKENIZING, _tokenize_fields),
     ):
         if names := server.named(classes):
-            required = [name for name in ("inputs", "query", "texts") if name in properties]
-            body = {
-                "type": "object",
-                "properties": {**properties, "model": {"enum": names}},
-                "required": [*required, *(["model"] if len(names) > 1 else [])],
-            }
-            operation = openapi.operation(
-                f"{summary} (text-embeddings-inference)", {"type": "array"}, body, api=NAME
-            )
-            paths[path] = {"post": operation}
+            body = fields.schema(_table(of_route, pipelines[name], names) for name in names)
+            summary = f"{summary} (text-embeddings-inference)"
+            paths[path] = {"post": openapi.operation(summary, {"type": "array"}, body, api=NAME)}
     for path, summary in {
         "/info": "The models and limits",
         "/health": "Whether every model is loaded",
     }.items():
-        paths[path] = {"get": openapi.operation(summary, anything, api=NAME)}
+        paths[path] = {"get": openapi.operation(summary, {"type": "object"}, api=NAME)}
     return paths
 
 
@@ -358,10 +288,6 @@ API = Api(
     ),
     _paths,
     error_document,
-    {
-        "type": "object",
-        "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
-        "required": ["error", "error_type"],
-    },
+    fields.schema([[Field(name, STRING, required=True) for name in ("error", "error_type")]]),
     public=("/health",),
 )
