@@ -179,7 +179,7 @@ def check_tag_handling(tag_handling: str) -> None:
 
 
 def patterns_of(placeholders: Placeholders | None) -> tuple[re.Pattern[str], ...]:
-    """Return the patterns of listed of placeholders, those of own ones first.
+    """Return the patterns of kinds of placeholders, those of own ones first.
 
     Raises:
         ValueError: if one is neither a known name nor a pattern.
