@@ -384,7 +384,9 @@ def generating_export(export: Any) -> Callable[..., list[str]]:
     load_libraries()
     from keras_transformer.export.parity import generation
 
-    saved_model = generation.SavedModel(max(versions, key=lambda version: int(version.name)), config)
+    saved_model = generation.GeneratingSavedModel(
+        max(versions, key=lambda version: int(version.name)), config
+    )
 
     def run(texts: Sequence[str], **row_languages: str) -> list[str]:
         return first_answers(saved_model(texts, **row_languages)[generation.SAVED_MODEL][1])

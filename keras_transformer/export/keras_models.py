@@ -16,7 +16,7 @@ from keras_transformer.export.parity import outputs
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion, weights
 from keras_transformer.models.base import Model, flatten_layers
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
+from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, ExportedFunction
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import external_data, files, parity
 
@@ -136,7 +136,7 @@ def saved_model_of(
     with files.new_folder(folder, replaces) as new:
         examples = _examples(graph, specs, sample_inputs, DEFAULT)  # first: it builds the model
         to_saved_model.write_signatures({DEFAULT: graph}, [model], new)
-        parity.compare_tensors(examples, outputs.SavedModel(new), outputs.tolerance(model))
+        parity.compare_tensors(examples, outputs.LoadedSavedModel(new), outputs.tolerance(model))
     return folder
 
 
@@ -208,7 +208,7 @@ def _names(structure: Any) -> list[str]:
     return names
 
 
-def _graph(model: Any, specs: Any) -> Graph:
+def _graph(model: Any, specs: Any) -> ExportedFunction:
     """Return the model as a function from the inputs, in the order of `specs`, to named outputs."""
 
     def function(*tensors: Tensor) -> dict[str, Tensor]:
@@ -220,10 +220,10 @@ def _graph(model: Any, specs: Any) -> Graph:
             names = ["output"] if len(flat) == 1 else [f"output_{number}" for number in range(len(flat))]
         return dict(zip(names, map(tf.identity, flat), strict=True))
 
-    return Graph(function, keras.tree.flatten(specs))
+    return ExportedFunction(function, keras.tree.flatten(specs))
 
 
-def _examples(graph: Graph, specs: Any, sample_inputs: Any, name: str) -> list[parity.Example]:
+def _examples(graph: ExportedFunction, specs: Any, sample_inputs: Any, name: str) -> list[parity.Example]:
     """Return examples of inputs, by default random, and of the model's outputs."""
     if sample_inputs is not None:
         keras.tree.assert_same_structure(specs, sample_inputs)
@@ -247,7 +247,7 @@ def _random(random: np.random.Generator, spec: tf.TensorSpec, sizes: tuple[int, 
     return random.random(shape) if spec.dtype.is_floating else random.integers(0, 2, shape)
 
 
-def _axes(graph: Graph, examples: Sequence[parity.Example]) -> Axes:
+def _axes(graph: ExportedFunction, examples: Sequence[parity.Example]) -> Axes:
     """Return the names of the dynamic axes of inputs, and of the batch axis of outputs."""
     axes: Axes = {
         spec.name: [

@@ -18,7 +18,7 @@ from keras_transformer.export.targets import ExportTarget, Say
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import configuration, operations, section, warmup
 from keras_transformer.export.writing import write_parts
-from keras_transformer.pipelines.base import Graph
+from keras_transformer.pipelines.base import ExportedFunction
 from keras_transformer.typing import Tensor
 from keras_transformer_options.files import checked_model_name
 from keras_transformer_serving import bundle, files, parity
@@ -69,7 +69,11 @@ class SavedModel(ExportTarget):
     @classmethod
     def runner(cls, folder: pathlib.Path, config: dict[str, Any], tokenizer: Any) -> Callable[..., Any]:
         """Return the SavedModel as a function, run by TensorFlow."""
-        return generation.SavedModel(folder, config) if "generation" in config else outputs.SavedModel(folder)
+        return (
+            generation.GeneratingSavedModel(folder, config)
+            if "generation" in config
+            else outputs.LoadedSavedModel(folder)
+        )
 
     @classmethod
     def verify(cls, bundle: Bundle, part: str) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def saved_model(
     return folder / part
 
 
-def _with_defaults(graph: Graph) -> Callable[..., dict[str, Tensor]]:
+def _with_defaults(graph: ExportedFunction) -> Callable[..., dict[str, Tensor]]:
     """Return a graph's function with default values in its Python signature, which the SavedModel adopts.
 
     The function is traced here. Keras, to find the variables, and TensorFlow, in the context of saving, trace the call
@@ -175,7 +179,9 @@ def _with_defaults(graph: Graph) -> Callable[..., dict[str, Tensor]]:
     return function
 
 
-def write_signatures(signatures: dict[str, Graph], resources: Sequence[Any], path: pathlib.Path) -> None:
+def write_signatures(
+    signatures: dict[str, ExportedFunction], resources: Sequence[Any], path: pathlib.Path
+) -> None:
     """Write a SavedModel, and check that TensorFlow Serving can run its operations.
 
     Args:

@@ -64,7 +64,7 @@ class Preprocessed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Graph:
+class ExportedFunction:
     """An exported function: a signature of a SavedModel, or an ONNX graph.
 
     Attributes:
@@ -213,11 +213,11 @@ class Pipeline(tasks.Task, abc.ABC):
         """Convert a batch of texts, images or graphs to the model's inputs, as TensorFlow operations."""
 
     @abc.abstractmethod
-    def signatures(self) -> dict[str, Graph]:
+    def signatures(self) -> dict[str, ExportedFunction]:
         """Return the signatures of a SavedModel, including "serving_default"."""
 
     @abc.abstractmethod
-    def onnx_graphs(self) -> dict[str, Graph]:
+    def onnx_graphs(self) -> dict[str, ExportedFunction]:
         """Return the ONNX graphs, by file name."""
 
     @abc.abstractmethod

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_transformer import xla
 from keras_transformer.generation.compilation import are_same, bucket, compiled
-from keras_transformer.pipelines.base import BATCH, Arrays, Graph, Pipeline, Preprocessed, spec_of
+from keras_transformer.pipelines.base import BATCH, Arrays, ExportedFunction, Pipeline, Preprocessed, spec_of
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check
 from keras_transformer_serving.graphs import MODEL
@@ -54,14 +54,14 @@ class ForwardPipeline(Pipeline):
         inputs = self.graph_inputs(self.config)
         return {tensor.name: array for tensor, array in zip(inputs, arrays, strict=True)}
 
-    def forward_graph(self) -> Graph:
+    def forward_graph(self) -> ExportedFunction:
         """Return the function from ids, images or graphs to the outputs of `forward`, with Optimum's names."""
         inputs = self.graph_inputs(self.config)
         axes = {
             tensor.name: [BATCH, *(tensor.axis if size is None else None for size in tensor.shape)]
             for tensor in inputs
         }
-        return Graph(
+        return ExportedFunction(
             lambda *arrays: self.forward(self.model_inputs(*arrays)),
             [spec_of(tensor) for tensor in inputs],
             axes,
@@ -71,7 +71,7 @@ class ForwardPipeline(Pipeline):
         """Run the model on preprocessed inputs, on any backend."""
         return {"logits": self.model(inputs, training=False)}
 
-    def onnx_graphs(self) -> dict[str, Graph]:
+    def onnx_graphs(self) -> dict[str, ExportedFunction]:
         """Return the ONNX graphs, by file name."""
         return {MODEL: self.forward_graph()}
 
@@ -91,9 +91,12 @@ class ForwardPipeline(Pipeline):
             "error": batch.error,
         }
 
-    def signatures(self) -> dict[str, Graph]:
+    def signatures(self) -> dict[str, ExportedFunction]:
         """Return the signatures of a SavedModel: the declared ones, and "forward"."""
-        declared = {name: Graph.of(self.serve, inputs) for name, inputs in self.columns(self.config).items()}
+        declared = {
+            name: ExportedFunction.of(self.serve, inputs)
+            for name, inputs in self.columns(self.config).items()
+        }
         return {**declared, FORWARD: self.forward_graph()}
 
     def outputs_of(self, *inputs: Any) -> Arrays:

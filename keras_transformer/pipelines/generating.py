@@ -15,7 +15,7 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, generation_graphs
-from keras_transformer.pipelines.base import Arrays, Graph, Pipeline, Preprocessed
+from keras_transformer.pipelines.base import Arrays, ExportedFunction, Pipeline, Preprocessed
 from keras_transformer.pipelines.generation_signatures import Signatures
 from keras_transformer.pipelines.hugging_face_generation import settings_from
 from keras_transformer.pipelines.keras_engine import KerasEngine
@@ -152,7 +152,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         ids, _ = padded_rows(rows, padding_value(self.model))
         return tf.constant(ids, tf.int32)
 
-    def signatures(self) -> dict[str, Graph]:
+    def signatures(self) -> dict[str, ExportedFunction]:
         """Return the signatures of a SavedModel."""
         self._check_exportable()
         return Signatures(self).graphs()
@@ -161,7 +161,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         """Return inputs of an export's signatures, with the texts as their own targets."""
         return Signatures(self).example_inputs(accepted_texts(self) if texts is None else texts)
 
-    def onnx_graphs(self) -> dict[str, Graph]:
+    def onnx_graphs(self) -> dict[str, ExportedFunction]:
         """Return the ONNX graphs, by file name: the generation loop, and single steps."""
         return generation_graphs.onnx_graphs(self)
 

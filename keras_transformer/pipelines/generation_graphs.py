@@ -15,7 +15,7 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.models import Unlimiformer
-from keras_transformer.pipelines.base import BATCH, Axes, Graph, spec_of
+from keras_transformer.pipelines.base import BATCH, Axes, ExportedFunction, spec_of
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import external_data
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, TEMPERATURES, loop_name
@@ -28,7 +28,7 @@ _PARTS = ("key", "value")
 _OPTIONS = {"max_new_tokens": "limits", "min_new_tokens": "minimums", "temperature": "temperatures"}
 
 
-def onnx_graphs(pipeline: Any) -> dict[str, Graph]:
+def onnx_graphs(pipeline: Any) -> dict[str, ExportedFunction]:
     """Return the ONNX graphs, by file name.
 
     A model with layers that do not store keys and values, such as Unlimiformer or a recurrent model, has the loop only.
@@ -48,7 +48,7 @@ def _blocks(model: Any) -> list[Any]:
     return getattr(model, "decoder_blocks" if is_encoder_decoder(model) else "blocks", [])
 
 
-def _loop(pipeline: Any) -> Graph:
+def _loop(pipeline: Any) -> ExportedFunction:
     model = pipeline.model
     # ONNX Runtime does not pack weights of another file for the loop in a loop that drops rows.
     num_bytes = sum(math.prod(each.shape) * tf.as_dtype(each.dtype).size for each in model.variables)
@@ -102,7 +102,7 @@ def _loop(pipeline: Any) -> Graph:
     length = "encoder_sequence_length" if is_encoder_decoder(model) else _NEW
     axes = {name: [BATCH] for name in ("noise", "ids", "lengths", "scores")}
     axes |= {name: [f"{BATCH} or 1", "prefix_length"] for name in defaults}
-    return Graph(loop, inputs, {**axes, **{name: [BATCH, length] for name in ids}}, defaults)
+    return ExportedFunction(loop, inputs, {**axes, **{name: [BATCH, length] for name in ids}}, defaults)
 
 
 def _are_valid(model: Any, ids: Tensor) -> Tensor:
@@ -112,16 +112,16 @@ def _are_valid(model: Any, ids: Tensor) -> Tensor:
     return tf.reduce_sum(tf.cast(invalid, tf.int32), axis=1) == 0
 
 
-def _encoder(model: Any) -> Graph:
+def _encoder(model: Any) -> ExportedFunction:
     source = [BATCH, "encoder_sequence_length"]
-    return Graph(
+    return ExportedFunction(
         lambda input_ids, attention_mask: encode(model, input_ids, attention_mask),
         [_ids("input_ids"), _ids("attention_mask")],
         {"input_ids": source, "attention_mask": source, "last_hidden_state": source},
     )
 
 
-def _decoder(model: Any) -> Graph:
+def _decoder(model: Any) -> ExportedFunction:
     blocks, target, source = model.decoder_blocks, [BATCH, _NEW], [BATCH, "encoder_sequence_length"]
     specs, past, present = _cache(
         attention
@@ -134,7 +134,7 @@ def _decoder(model: Any) -> Graph:
     hidden = tf.TensorSpec(
         [None, None, model.model_dim], blocks[0].cross_attention.compute_dtype, name="encoder_hidden_states"
     )
-    return Graph(
+    return ExportedFunction(
         lambda input_ids, mask, memory, *tensors: decode(
             model, input_ids, mask, memory, dict(zip(past, tensors, strict=True))
         ),
@@ -150,12 +150,12 @@ def _decoder(model: Any) -> Graph:
     )
 
 
-def _decoder_only(model: Any) -> Graph:
+def _decoder_only(model: Any) -> ExportedFunction:
     new, names = [BATCH, _NEW], ("input_ids", "attention_mask", "position_ids")
     specs, past, present = _cache(
         (str(layer), block.self_attention, _PAST, _TOTAL) for layer, block in enumerate(model.blocks)
     )
-    return Graph(
+    return ExportedFunction(
         lambda input_ids, mask, positions, *tensors: continue_(
             model, input_ids, mask, positions, dict(zip(past, tensors, strict=True))
         ),

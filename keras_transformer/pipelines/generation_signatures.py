@@ -10,7 +10,7 @@ from keras_transformer import generation, ops
 from keras_transformer.generation.scoring import score_ids
 from keras_transformer.generation.search.categorical import uniform
 from keras_transformer.generation.validation import padding_value
-from keras_transformer.pipelines.base import DEFAULT, Arrays, Graph, Preprocessed, spec_of
+from keras_transformer.pipelines.base import DEFAULT, Arrays, ExportedFunction, Preprocessed, spec_of
 from keras_transformer.pipelines.generation_graphs import exportable, generate_ids
 from keras_transformer.pipelines.texts import first_error
 from keras_transformer.typing import Tensor
@@ -53,7 +53,7 @@ class Signatures:
             autograph=False,
         )
 
-    def graphs(self) -> dict[str, Graph]:
+    def graphs(self) -> dict[str, ExportedFunction]:
         """Return the signatures, by name."""
         functions = {
             DEFAULT: self.text_to_text,
@@ -63,7 +63,7 @@ class Signatures:
             "score": self.score,
         }
         declared = self._pipeline.tensors(self._config)
-        return {name: Graph.of(functions[name], inputs) for name, (inputs, _) in declared.items()}
+        return {name: ExportedFunction.of(functions[name], inputs) for name, (inputs, _) in declared.items()}
 
     def example_inputs(self, texts: Sequence[str]) -> dict[str, list[Arrays]]:
         """Return the inputs of each signature for texts."""

@@ -34,7 +34,7 @@ from keras_transformer.pipelines import (
     TextClassification,
     TextGeneration,
 )
-from keras_transformer.pipelines.base import Graph
+from keras_transformer.pipelines.base import ExportedFunction
 
 PROGRAM = pathlib.Path(__file__).with_name("cpp_runtime.py")
 INSTALLED = pathlib.Path(tf.sysconfig.get_lib()).parent
@@ -271,7 +271,7 @@ def test_a_model_that_needs_xla_does_not_run(packages, tmp_path, monkeypatch):
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(4)])
     compiled = tf.function(tf.nn.relu, jit_compile=True, autograph=False)
     rows = tf.TensorSpec([None, 4], tf.float32, name="rows")
-    signature = Graph(lambda rows: {"rows": compiled(model(rows))}, [rows])
+    signature = ExportedFunction(lambda rows: {"rows": compiled(model(rows))}, [rows])
     to_saved_model.write_signatures({"serving_default": signature}, [model], tmp_path)
     with Server(packages, tmp_path) as server, pytest.raises(grpc.RpcError, match="(?i)xla"):
         server.run("serving_default", rows=np.ones((2, 4), "float32"))

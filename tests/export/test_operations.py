@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.export import to_saved_model
 from keras_transformer.export.tensorflow_serving import operations
-from keras_transformer.pipelines.base import Graph
+from keras_transformer.pipelines.base import ExportedFunction
 
 ROWS = tf.TensorSpec([None, 4], tf.float32, name="rows")
 
@@ -24,7 +24,7 @@ class Shifted(keras.layers.Layer):
 def error_of(tmp_path, function):
     """Return the error message for a SavedModel of a function, "" if it is accepted."""
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(4)])
-    signatures = {"serving_default": Graph(lambda rows: {"rows": function(model(rows))}, [ROWS])}
+    signatures = {"serving_default": ExportedFunction(lambda rows: {"rows": function(model(rows))}, [ROWS])}
     try:
         to_saved_model.write_signatures(signatures, [model], tmp_path / "it")
     except ValueError as error:
@@ -77,7 +77,7 @@ def test_all_operations_and_attributes_missing_from_tensorflow_2_20_are_rejected
 def test_an_unsupported_operation_leaves_no_export(tmp_path, pipeline, monkeypatch):
     path = tmp_path / "new"
     findings = [operations.Finding("Erf, which needs XLA", "node", "")]
-    graph = Graph(lambda rows: {"rows": rows}, [ROWS])
+    graph = ExportedFunction(lambda rows: {"rows": rows}, [ROWS])
     monkeypatch.setattr(operations, "unsupported", lambda _: findings)
     monkeypatch.setattr(type(pipeline), "signatures", lambda self: {"encode": graph})
     with pytest.raises(ValueError, match="Received: Erf, which needs XLA, at node$"):

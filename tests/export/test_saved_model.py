@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import export
 from keras_transformer.export import to_saved_model
-from keras_transformer.pipelines.base import Graph
+from keras_transformer.pipelines.base import ExportedFunction
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,9 @@ def test_each_signature_is_traced_once(tmp_path):
         traced.append(x)
         return {"y": x * 2}
 
-    graph = Graph(twice, [tf.TensorSpec([None], tf.float32, name="x")], defaults={"x": np.ones(3, "float32")})
+    graph = ExportedFunction(
+        twice, [tf.TensorSpec([None], tf.float32, name="x")], defaults={"x": np.ones(3, "float32")}
+    )
     to_saved_model.write_signatures({"serving_default": graph}, [], tmp_path / "it")
     assert len(traced) == 1
     loaded = tf.saved_model.load(str(tmp_path / "it")).signatures["serving_default"]

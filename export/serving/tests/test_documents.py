@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keras_transformer_serving.jobs import compute, run_one
 from keras_transformer_serving.text import alignment, markup
-from keras_transformer_serving.text.alignment import AlignedText, Word
+from keras_transformer_serving.text.alignment import AlignedText, AlignedWord
 from keras_transformer_serving.text.documents import Document
 from keras_transformer_serving.text.glossary import Glossary
 
@@ -94,7 +94,7 @@ def translated(part, random):
         source = (
             (word.start, random.choice([word.end, word.end, last.end])) if random.random() < 0.8 else None
         )
-        result.append(Word(len(text), len(text) + len(string), source))
+        result.append(AlignedWord(len(text), len(text) + len(string), source))
         text += string
     return AlignedText(text, tuple(result))
 

@@ -82,7 +82,7 @@ class Reference(parity.Reference):
         )
 
 
-class SavedModel:
+class GeneratingSavedModel:
     """A SavedModel on disk, run by TensorFlow without XLA; `config` has the export's settings."""
 
     def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:

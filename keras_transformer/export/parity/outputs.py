@@ -59,7 +59,7 @@ def save(path: pathlib.Path, examples: Sequence[Example]) -> None:
     np.savez_compressed(path, **arrays)
 
 
-class SavedModel:
+class LoadedSavedModel:
     """A SavedModel on disk, run by TensorFlow."""
 
     def __init__(self, path: pathlib.Path) -> None:

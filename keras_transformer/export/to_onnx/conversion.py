@@ -23,7 +23,7 @@ from keras_transformer.export.to_onnx import (
 )
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.export.to_onnx.quantization import Examples, to_int8
-from keras_transformer.pipelines.base import Arrays, Axes, Graph
+from keras_transformer.pipelines.base import Arrays, Axes, ExportedFunction
 from keras_transformer_serving.precisions import ShortfallError
 
 _LOGGER = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def reason(error: Exception) -> str:
 
 def write_graph(
     name: str,
-    graph: Graph,
+    graph: ExportedFunction,
     variables: Sequence[Any],
     folder: pathlib.Path,
     precision_folders: dict[str, pathlib.Path],

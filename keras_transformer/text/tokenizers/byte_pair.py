@@ -9,7 +9,7 @@ import tensorflow_text
 from keras_transformer.text.pretokenizers.characters import row_starts, shifted
 from keras_transformer.text.pretokenizers.patterns import DIGIT, GPT_2, Words
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.pair_merging import Dropout
+from keras_transformer.text.tokenizers.pair_merging import MergeDropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer
 from keras_transformer.text.tokenizers.vocabulary import (
     row_settings,
@@ -247,7 +247,7 @@ class BytePairTokenizer(PairTokenizer):
         )
         return PlacedWords(words, words.with_values(starts_of_words), words.with_values(ends))
 
-    def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
+    def _split(self, words: tf.Tensor, dropout: MergeDropout | None = None) -> tf.RaggedTensor:
         if dropout is not None or not self._settings.get("ignore_merges"):
             return self._merge(words, dropout)
         ids = self._whole_words.lookup(words)
@@ -255,7 +255,7 @@ class BytePairTokenizer(PairTokenizer):
         whole = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ids, is_whole), tf.cast(is_whole, tf.int64))
         return tf.concat([whole, self._merge(tf.where(is_whole, "", words))], axis=1)
 
-    def _merge(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
+    def _merge(self, words: tf.Tensor, dropout: MergeDropout | None = None) -> tf.RaggedTensor:
         codes = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
         symbols = tf.gather(self._byte_ids, tf.cast(codes, tf.int32))
         ends = tf.cumsum(tf.strings.length(words))

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
-class Settings(NamedTuple):
+class ComponentSettings(NamedTuple):
     """The settings of a component that are not refused.
 
     Attributes:
@@ -28,12 +28,12 @@ class Settings(NamedTuple):
 
 
 # The settings of each type of component, by kind: "normalizer", "pre_tokenizer", "model", "post_processor", "decoder".
-Table = Mapping[str, Mapping[str, Settings]]
+Table = Mapping[str, Mapping[str, ComponentSettings]]
 
 
-def _settings(applied: str = "", without_effect: str = "", **only: Any) -> Settings:
+def _settings(applied: str = "", without_effect: str = "", **only: Any) -> ComponentSettings:
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in only.items()}
-    return Settings(frozenset(applied.split()), frozenset(without_effect.split()), values)
+    return ComponentSettings(frozenset(applied.split()), frozenset(without_effect.split()), values)
 
 
 _NONE = _settings()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from keras_transformer.text.pretokenizers.patterns import DIGIT, GPT_2, translated
-from keras_transformer.text.tokenizers.component_settings import ADDED_TOKEN, FILE, Settings, Table
+from keras_transformer.text.tokenizers.component_settings import ADDED_TOKEN, FILE, ComponentSettings, Table
 from keras_transformer_serving import files
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -100,7 +100,7 @@ class Components:
                 self._check(f"a {kind} `{step['type']}`", step, settings)
         return model
 
-    def _check(self, component: str, received: Mapping[str, Any], settings: Settings) -> None:
+    def _check(self, component: str, received: Mapping[str, Any], settings: ComponentSettings) -> None:
         """Raise an error if a component has a setting, or a value of it, that is not supported."""
         for name, values in settings.only.items():
             value = received.get(name)

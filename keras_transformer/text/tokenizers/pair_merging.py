@@ -11,7 +11,7 @@ from keras_transformer.text.pretokenizers.characters import shifted
 _NEVER = np.iinfo(np.int32).max
 
 
-class Dropout(NamedTuple):
+class MergeDropout(NamedTuple):
     """BPE-dropout: each round skips each possible merge with a probability.
 
     Attributes:
@@ -63,7 +63,11 @@ class PairMerger:
             self._merged = tf.constant(merged, tf.int32)
 
     def __call__(
-        self, symbols: tf.Tensor, places: tf.Tensor, num_words: tf.Tensor, dropout: "Dropout | None" = None
+        self,
+        symbols: tf.Tensor,
+        places: tf.Tensor,
+        num_words: tf.Tensor,
+        dropout: "MergeDropout | None" = None,
     ) -> tf.RaggedTensor:
         """Merge the symbols of each word.
 
@@ -98,7 +102,7 @@ class PairMerger:
         ids: tf.Tensor,
         rows: tf.Tensor,
         number: tf.Tensor,
-        dropout: "Dropout | None",
+        dropout: "MergeDropout | None",
     ) -> tuple[tf.Tensor, ...]:
         """Merge the pair of highest priority in each word; move words without mergeable pairs to `ids` and `rows`."""
         keys = tf.cast(symbols, tf.int64) * self._size + tf.cast(shifted(symbols, -1, 0), tf.int64)

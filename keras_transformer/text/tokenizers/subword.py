@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import tokenize_once
 from keras_transformer.text.tokenizers.hugging_face import Folder
-from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
+from keras_transformer.text.tokenizers.pair_merging import MergeDropout, PairMerger
 from keras_transformer.text.tokenizers.vocabulary import (
     VocabularyTokenizer,
     deserialised,
@@ -203,7 +203,7 @@ class PairTokenizer(WordTokenizer):
         return {"merges": self.merges}
 
     @abc.abstractmethod
-    def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
+    def _split(self, words: tf.Tensor, dropout: MergeDropout | None = None) -> tf.RaggedTensor:
         """Convert words (W,) to int32 ids (W, None)."""
 
     def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
@@ -213,7 +213,7 @@ class PairTokenizer(WordTokenizer):
         def tokenize(texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
             # Equal words may have different samples, so do not tokenise them once.
             words = self._words_of(texts, starts)
-            return words.with_values(self._split(words.values, Dropout(rate, seed))).merge_dims(1, 2)
+            return words.with_values(self._split(words.values, MergeDropout(rate, seed))).merge_dims(1, 2)
 
         return self._around_tokens(texts, tokenize)
 

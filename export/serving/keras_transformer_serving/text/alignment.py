@@ -28,7 +28,7 @@ _WORD = re.compile(
 )
 
 
-class Word(NamedTuple):
+class AlignedWord(NamedTuple):
     """A word or a punctuation character.
 
     Attributes:
@@ -41,12 +41,12 @@ class Word(NamedTuple):
     end: int
     source: tuple[int, int] | None = None
 
-    def moved(self, places: int, source_places: int = 0) -> "Word":
+    def moved(self, places: int, source_places: int = 0) -> "AlignedWord":
         """Return the word after a number of other characters, and in the source after another number."""
         source = (
             None if self.source is None else (self.source[0] + source_places, self.source[1] + source_places)
         )
-        return Word(self.start + places, self.end + places, source)
+        return AlignedWord(self.start + places, self.end + places, source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,22 +59,22 @@ class AlignedText:
     """
 
     text: str
-    words: tuple[Word, ...]
+    words: tuple[AlignedWord, ...]
 
 
-def words_of(text: str) -> Iterator[Word]:
+def words_of(text: str) -> Iterator[AlignedWord]:
     """Yield the words of a text, and each of its punctuation characters."""
-    return (Word(*match.span()) for match in _WORD.finditer(text))
+    return (AlignedWord(*match.span()) for match in _WORD.finditer(text))
 
 
-def is_lexical(text: str, word: Word) -> bool:
+def is_lexical(text: str, word: AlignedWord) -> bool:
     """Return whether a word has letters or digits."""
     return any(map(str.isalnum, text[word.start : word.end]))
 
 
 def copied(text: str) -> AlignedText:
     """Align a text with itself."""
-    return AlignedText(text, tuple(Word(start, end, (start, end)) for start, end, _ in words_of(text)))
+    return AlignedText(text, tuple(AlignedWord(start, end, (start, end)) for start, end, _ in words_of(text)))
 
 
 def whole(source: str, text: str) -> AlignedText:
@@ -137,11 +137,13 @@ def _without(text: str, start: int, end: int) -> str:
     return before + (after.removeprefix(" ") if before.endswith(" ") or not before else after)
 
 
-def _has_letters(text: str, word: Word) -> bool:
+def _has_letters(text: str, word: AlignedWord) -> bool:
     return any(map(str.isalpha, text[word.start : word.end]))
 
 
-def _equal_words(source: str, target: str, words: Sequence[Word]) -> dict[tuple[int, int], tuple[int, int]]:
+def _equal_words(
+    source: str, target: str, words: Sequence[AlignedWord]
+) -> dict[tuple[int, int], tuple[int, int]]:
     """Return the places in the source of the target's words without letters, by their places in the target."""
     places: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)
     target_places: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)

@@ -277,7 +277,7 @@ def _environment() -> Any:
             "a chat template requires Jinja: pip install 'keras-transformer-serving[chat]'"
         ) from error
 
-    class Generation(ext.Extension):  # type: ignore[misc]
+    class GenerationTag(ext.Extension):  # type: ignore[misc]
         """The tag around what the model has generated, which training reads and a prompt does not need."""
 
         tags = {"generation"}  # noqa: RUF012
@@ -302,7 +302,7 @@ def _environment() -> Any:
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, ext.loopcontrols]
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception

@@ -146,7 +146,7 @@ def _joined(split: Split, outputs: Sequence[str | AlignedText]) -> AlignedText:
         aligned = alignment.whole(part, output) if isinstance(output, str) else output
         pieces += [aligned, alignment.copied(between)]
     sources = itertools.chain.from_iterable(zip(split.between, [*split.parts, ""], strict=True))
-    words: list[alignment.Word] = []
+    words: list[alignment.AlignedWord] = []
     place = source_place = 0
     for piece, source in zip(pieces, sources, strict=False):
         words += (word.moved(place, source_place) for word in piece.words)

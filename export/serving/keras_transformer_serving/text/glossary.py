@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_transformer_serving.jobs import Steps, gather
-from keras_transformer_serving.text.alignment import AlignedText, Score, Word, words_of
+from keras_transformer_serving.text.alignment import AlignedText, AlignedWord, Score, words_of
 from keras_transformer_serving.text.placement import Element, Placement
 
 GLOSSARY_MODES = ("hard", "soft")
@@ -174,7 +174,7 @@ def _replaced(source: str, translation: AlignedText, terms: Sequence[Term]) -> A
         if span.start == span.end and text:
             string = f" {string}"
         words += [
-            Word(word.start + len(text), word.end + len(text), (term.start, term.end))
+            AlignedWord(word.start + len(text), word.end + len(text), (term.start, term.end))
             for word in words_of(string)
         ]
         text += string
@@ -183,7 +183,7 @@ def _replaced(source: str, translation: AlignedText, terms: Sequence[Term]) -> A
     return AlignedText(text + translation.text[place:], tuple(words))
 
 
-def _shifted(translation: AlignedText, start: int, end: int, shift: int) -> list[Word]:
+def _shifted(translation: AlignedText, start: int, end: int, shift: int) -> list[AlignedWord]:
     """Return the words in a part of a translation, moved by a number of characters."""
     return [word.moved(shift) for word in translation.words if start <= word.start and word.end <= end]
 

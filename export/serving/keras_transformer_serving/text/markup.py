@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from keras_transformer_serving.text.alignment import AlignedText
-from keras_transformer_serving.text.placement import Element, Placement, Span
+from keras_transformer_serving.text.placement import Element, ElementPlace, Placement
 
 TAG_HANDLING = ("html", "placeholders")
 MAX_DEPTH = 100
@@ -114,7 +114,7 @@ class Segment:
             written.append(html.escape(text, quote=False) if self.escapes else text)
             place = max(place, end)
 
-        def write(elements: Sequence[Element], around: Element | None, span: Span | None) -> None:
+        def write(elements: Sequence[Element], around: Element | None, span: ElementPlace | None) -> None:
             for inner in placement.of_siblings(elements, around, span):
                 element = elements[inner.number]
                 copy(inner.start)

@@ -36,7 +36,7 @@ class Element:
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Span:
+class ElementPlace:
     """The place of an element in a translation.
 
     Attributes:
@@ -78,8 +78,8 @@ class Placement:
         ]
 
     def of_siblings(
-        self, elements: Sequence[Element], around: Element | None = None, span: Span | None = None
-    ) -> list[Span]:
+        self, elements: Sequence[Element], around: Element | None = None, span: ElementPlace | None = None
+    ) -> list[ElementPlace]:
         """Return the places of elements, in their order in the translation. They do not overlap.
 
         Args:
@@ -107,11 +107,13 @@ class Placement:
         for number, element in enumerate(elements):
             if number in runs:
                 begin, end = runs[number]
-                spans.append(Span(self._words[begin].start, self._words[end - 1].end, number, (begin, end)))
+                spans.append(
+                    ElementPlace(self._words[begin].start, self._words[end - 1].end, number, (begin, end))
+                )
             else:
                 place = 0 if span is None else span.start
                 at, before, after = self._point(element, source, words, place, links, occupied)
-                spans.append(Span(at, at, number, (0, 0), before, after))
+                spans.append(ElementPlace(at, at, number, (0, 0), before, after))
         return sorted(spans)
 
     def _run(
