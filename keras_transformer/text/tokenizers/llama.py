@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import CodePointTable, cut, row_starts, shifted
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.pair_merging import Dropout
+from keras_transformer.text.tokenizers.pair_merging import MergeDropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer, WordTokenizer, character_ids
 from keras_transformer.text.tokenizers.vocabulary import text_settings, without_defaults
 from keras_transformer.text.tokenizers.words import TokenizedWords
@@ -136,7 +136,7 @@ class LlamaTokenizer(PairTokenizer):
         is_joined = tf.gather(self._joined, tf.searchsorted(self._joined, pairs)) == pairs
         return cut(codes, rows, row_starts(rows) | ~is_joined, ragged.nrows())
 
-    def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
+    def _split(self, words: tf.Tensor, dropout: MergeDropout | None = None) -> tf.RaggedTensor:
         characters = tf.strings.unicode_decode(words, "UTF-8")
         codes, places = characters.values, tf.cast(characters.value_rowids(), tf.int32)
         ids = self._characters(codes)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.pretokenizers.characters import CodePointTable, shifted
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.pair_merging import Dropout
+from keras_transformer.text.tokenizers.pair_merging import MergeDropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids
 from keras_transformer.text.tokenizers.vocabulary import without_defaults
 from keras_transformer.text.training import pair_merges
@@ -128,7 +128,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
         pieces = pair_merges.pieces([*tokens, *alphabet], merges)
         return cls(pieces, [(left, right) for left, right, _ in merges], **settings)
 
-    def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
+    def _split(self, words: tf.Tensor, dropout: MergeDropout | None = None) -> tf.RaggedTensor:
         characters = tf.strings.unicode_decode(words, "UTF-8")
         codes, places = characters.values, tf.cast(characters.value_rowids(), tf.int32)
         last = places != shifted(places, -1, -1)
