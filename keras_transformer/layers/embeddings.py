@@ -142,14 +142,14 @@ def take_rows(table: Tensor, indices: Tensor, training: bool | None = None) -> T
     that square gradients, such as Adam, square each entry instead of their sum. `ops.reshape` sums them.
     """
     rows = ops.take(ops.reshape(table, table.shape) if training else table, indices, axis=0)
-    return _with_nan(rows, indices, table.shape[0])
+    return nan_if_unknown(rows, ops.expand_dims(indices, -1), table.shape[0])
 
 
 def embed(layer: keras.layers.Embedding, ids: Tensor, training: bool | None = None) -> Tensor:
     """Return `layer(ids)` (…, D); in training, the gradient is dense, see `take_rows`."""
     if training and layer.quantization_mode is None:
         return ops.cast(take_rows(layer.embeddings, ids, training), layer.compute_dtype)
-    return _with_nan(layer(ids), ids, layer.input_dim)
+    return nan_if_unknown(layer(ids), ops.expand_dims(ids, -1), layer.input_dim)
 
 
 @contextlib.contextmanager
@@ -162,10 +162,17 @@ def nan_for_unknown_rows() -> Iterator[None]:
         _NAN_FOR_UNKNOWN_ROWS.reset(token)
 
 
-def _with_nan(rows: Tensor, indices: Tensor, size: int) -> Tensor:
-    """Replace rows (…, D) by NaN where their index is unknown, inside `nan_for_unknown_rows`."""
+def nan_if_unknown(rows: Tensor, indices: Tensor, size: int | Tensor, minimum: int = 0) -> Tensor:
+    """Replace rows (…, D) by NaN where one of their K indices (…, K) is unknown, inside `nan_for_unknown_rows`.
+
+    Args:
+        rows: the rows.
+        indices: integers, known in [minimum, size).
+        size: the number of rows of the table.
+        minimum: the smallest index.
+    """
     if not _NAN_FOR_UNKNOWN_ROWS.get():
         return rows
     indices = ops.convert_to_tensor(indices)
-    is_known = ops.logical_and(indices >= 0, indices < size)
-    return ops.where(ops.expand_dims(is_known, -1), rows, ops.cast(float("nan"), rows.dtype))
+    is_unknown = ops.any(ops.logical_or(indices < minimum, indices >= size), axis=-1, keepdims=True)
+    return ops.where(is_unknown, ops.cast(float("nan"), rows.dtype), rows)

@@ -90,7 +90,7 @@ class Model(Configured, keras.Model):
         """Call the model as a layer, with integers in place of the floats with which Keras builds enclosing models.
 
         `fit`, `evaluate` and `predict` of an enclosing model do not check inputs, so that its graph does. Where it
-        cannot raise an error, on JAX and under XLA, ids outside the vocabulary give NaN.
+        cannot raise an error, on JAX and under XLA, ids outside the vocabulary and edges of other nodes give NaN.
         """
         specs = self.input_specs()
         # Keras has no public name of the outermost layer of a call, whose methods check inputs if it is one of ours.

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer.configuration import separate_config
 from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
+from keras_transformer.layers.embeddings import nan_if_unknown
 from keras_transformer.models.base import Model
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
@@ -187,7 +188,11 @@ class GAT(Model):
     def _nodes_and_graph(self, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor | None]]:
         named = self.named_inputs(inputs)
         graph = {name: named.get(name) for name in ("edges", "adjacency")}
-        return ops.cast(named["nodes"], self.compute_dtype), graph
+        nodes = ops.cast(named["nodes"], self.compute_dtype)
+        if (edges := graph["edges"]) is not None:
+            of_graph = ops.reshape(edges, (ops.shape(edges)[0], 1, -1))
+            nodes = nan_if_unknown(nodes, of_graph, ops.shape(nodes)[1], minimum=-1)
+        return nodes, graph
 
     def _layer(
         self, i: int, inputs: Tensor, graph: dict[str, Tensor | None], training: bool | None

@@ -167,8 +167,8 @@ def with_assertions(inputs: Any, specs: InputSpecs) -> Any:
     """Add assertions about lengths and integers to a graph of TensorFlow, where they are unknown before it runs.
 
     They raise an `InvalidArgumentError` that names the input, except under XLA, which ignores them. There and on JAX,
-    where lengths are known, ids outside the vocabulary give NaN, see `layers.embeddings.nan_for_unknown_rows`, and
-    edges are not checked.
+    where lengths are known, ids outside the vocabulary and graphs with edges of other nodes give NaN, see
+    `layers.embeddings.nan_for_unknown_rows`.
 
     Args:
         inputs: the inputs of a call, a dictionary of tensors or one tensor.

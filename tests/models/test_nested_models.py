@@ -123,6 +123,17 @@ def test_unknown_ids_give_nan_in_the_compiled_step_of_a_parent(parent):
     assert np.isnan(model.train_on_batch(ids, classes))
 
 
+def test_graphs_with_edges_of_other_nodes_give_nan_in_the_compiled_step_of_a_parent():
+    model = Classifier(models.GAT(5, 3, (1,), 4))
+    model.compile("sgd", LOSS, jit_compile=True)
+    graphs = {"nodes": np.ones((3, 4, 5), "float32"), "edges": np.repeat(EDGES, 3, axis=0)}
+    assert np.isfinite(model.predict(graphs, verbose=0)).all()
+    for unknown in (-2, 4):
+        graphs["edges"][1, 0, 0] = unknown
+        expected = [[place == 1] * 3 for place in range(3)]
+        np.testing.assert_array_equal(np.isnan(model.predict(graphs, verbose=0)), expected)
+
+
 @pytest.mark.parametrize("make", [models.GPT, models.Transformer], ids=lambda make: make.__name__)
 def test_a_saved_parent_keeps_the_weights_of_its_own_layers(make, tmp_path):
     """Keras builds a loaded model with float inputs; if that fails, its layers keep their new weights."""
