@@ -2,11 +2,18 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
+_GPU = pathlib.Path("/dev/nvidia0")  # the driver of the first GPU, on Linux
+_UNUSED_GPU = (
+    "TensorFlow does not use the GPU of this machine: a library of CUDA is missing, or of another version. "
+    "TF_CPP_MIN_LOG_LEVEL=0 shows which."
+)
 # Errors that are none: the processor lacks instructions, there is no GPU, or two libraries register the same plugin.
 _NO_ERRORS = (
     rb"oneDNN supports|failed call to cuInit: .*(?:CUDA_ERROR_NO_DEVICE|UNKNOWN ERROR \(303\))"
@@ -78,3 +85,11 @@ def load_libraries() -> None:
 
             tf.config.list_physical_devices()
             tf.transpose(tf.zeros([1, 1], tf.int64))  # logs once that oneDNN does not support these integers
+            if has_unused_gpu(tf):
+                print(_UNUSED_GPU, file=sys.stderr)
+
+
+def has_unused_gpu(tf: Any) -> bool:
+    """Return whether this machine has an NVIDIA GPU that TensorFlow has not found, although no variable hides it."""
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return _GPU.exists() and not is_hidden and not tf.config.list_physical_devices("GPU")

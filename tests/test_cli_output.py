@@ -166,6 +166,29 @@ def test_errors_of_tensorflow_are_shown(capfd, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("driver", "gpus", "visible", "is_said"),
+    [
+        (True, [], None, True),
+        (True, [], "0", True),
+        (True, [], "-1", False),
+        (True, ["GPU:0"], None, False),
+        (False, [], None, False),
+    ],
+)
+def test_a_gpu_that_tensorflow_does_not_use_is_said(
+    driver, gpus, visible, is_said, tmp_path, monkeypatch, capsys
+):
+    """TensorFlow's warning, that it could not load a library of CUDA, is among the messages of its start."""
+    monkeypatch.setattr(quiet, "_GPU", tmp_path if driver else tmp_path / "none")
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda *_: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    quiet.load_libraries()
+    assert ("does not use the GPU of this machine" in capsys.readouterr().err) is is_said
+
+
+@pytest.mark.parametrize(
     "arguments", ["predict folder text --bogus", "train language-model --data a --bogus 1"]
 )
 def test_an_unknown_option_shows_the_usage_of_its_command(arguments, capsys):
