@@ -1,11 +1,13 @@
 """The fields of requests: the server accepts what its OpenAPI document describes, and names the field of all else."""
 
 import contextlib
+import copy
+import functools
 import json
 
 import pytest
 from jsonschema import Draft202012Validator
-from served_exports import calling, write_export
+from served_exports import INFER, PREDICT, calling, write_export
 
 from keras_transformer_serving.server import create_app
 from keras_transformer_serving.server.fields import BOOLEAN, Field, integer, one_of, schema
@@ -59,6 +61,36 @@ def test_requests_of_the_schema_are_answered_and_others_name_the_wrong_field(ans
             assert status == 200 or name in str(json.loads(content)["error"]), (request, content)
         is_optional = name in {*described["properties"]} - {*described["required"]}
         assert (answer(path, {**body, name: None})[0] == 200) == is_optional
+
+
+UNKNOWN = ["max_new_tokens", "stop", "seed", "signatureName", "top_p", "truncated"]
+TEXT = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        (PREDICT, {"instances": ["a"]}, ()),
+        (PREDICT, {"inputs": ["a"]}, ()),
+        (INFER, {"inputs": [TEXT]}, ()),
+        (INFER, {"inputs": [TEXT], "parameters": {}}, ("parameters",)),
+        (INFER, {"inputs": [TEXT]}, ("inputs", 0)),
+        (INFER, {"inputs": [{**TEXT, "parameters": {}}]}, ("inputs", 0, "parameters")),
+        (INFER, {"inputs": [TEXT], "outputs": [{"name": "text"}]}, ("outputs", 0)),
+    ],
+)  # fmt: skip
+def test_unknown_fields_of_tensors_and_rows_are_errors(answers, path, body, place, name):
+    assert answers["others"](path.format("generator"), body)[0] == 200
+    request = copy.deepcopy(body)
+    functools.reduce(lambda value, key: value[key], place, request)[name] = 1
+    status, _, content = answers["others"](path.format("generator"), request)
+    assert (status, name in json.loads(content)["error"]) == (400, True), content
+
+
+def test_requests_of_kserve_have_the_name_of_the_model(answers):
+    body = {"id": "1", "model_name": "generator", "inputs": [{**TEXT, "parameters": {"content_type": "str"}}]}
+    assert answers["others"](INFER.format("generator"), body)[0] == 200
 
 
 def test_the_schema_of_several_models_has_the_values_of_any():

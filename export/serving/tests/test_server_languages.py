@@ -97,8 +97,8 @@ def test_rows_of_requests_have_languages(exports):
         body = {"inputs": [tensor("text", ["ab"]), tensor("target_language", ["es"])]}
         _, found = await json_call(app, "POST", INFER.format("translator"), body)
         assert next(each for each in found["outputs"] if each["name"] == "text")["data"] == ["<es><en>ab"]
-        status, _ = await predict(app, "copier", ["ab"], target_language="es")
-        assert status == 200  # as other unknown options of a request
+        status, found = await predict(app, "copier", ["ab"], target_language="es")
+        assert (status, "target_language" in found["error"]) == (400, True)
         status, found = await predict(app, "copier", [{"text": "ab", "target_language": "es"}])
         assert (status, "optionally long_texts" in found["error"]) == (400, True)
 

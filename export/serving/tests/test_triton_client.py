@@ -44,6 +44,16 @@ def request_of(module, binary):
     return [text], [module.InferRequestedOutput(name, **options) for name in names]
 
 
+HARMLESS = {
+    "sequence_id": 3,
+    "sequence_start": True,
+    "sequence_end": True,
+    "priority": 1,
+    "timeout": 9_000_000,
+}
+CLASSES = r"The fields of `outputs\[0\].parameters` must be of .* Received: 'classification'"
+
+
 @pytest.mark.parametrize("binary", [True, False])
 def test_the_client_over_http_gets_the_outputs_of_the_pipeline(exports, address, binary):
     pipeline = serving.load(exports["classifier"])
@@ -53,7 +63,7 @@ def test_the_client_over_http_gets_the_outputs_of_the_pipeline(exports, address,
     assert client.is_model_ready("classifier")
     assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
     inputs, outputs = request_of(tritonclient.http, binary)
-    found = client.infer("classifier", inputs, outputs=outputs, request_id="7")
+    found = client.infer("classifier", inputs, outputs=outputs, request_id="7", **HARMLESS)
     labels = found.as_numpy("label").tolist()
     assert [label.decode() if binary else label for label in labels] == pipeline(TEXTS)
     np.testing.assert_array_equal(found.as_numpy("probabilities"), pipeline.probabilities(TEXTS))
@@ -63,6 +73,10 @@ def test_the_client_over_http_gets_the_outputs_of_the_pipeline(exports, address,
     forward.set_data_from_numpy(ids, binary_data=binary)
     found = client.infer("classifier", [forward], parameters={"signature_name": "forward"})
     np.testing.assert_array_equal(found.as_numpy("logits"), pipeline.run(input_ids=ids)["logits"])
+    with pytest.raises(InferenceServerException, match=CLASSES):
+        client.infer(
+            "classifier", inputs, outputs=[tritonclient.http.InferRequestedOutput("label", class_count=1)]
+        )
     client.close()
 
 
@@ -160,7 +174,9 @@ def test_the_client_over_grpc_gets_the_outputs_of_the_pipeline(exports, port):
         assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
         assert client.get_server_metadata(headers=headers).name == "keras-transformer-serve"
         inputs, outputs = request_of(tritonclient.grpc, None)
-        found = client.infer("classifier", inputs, outputs=outputs, request_id="7", headers=headers)
+        found = client.infer(
+            "classifier", inputs, outputs=outputs, request_id="7", headers=headers, **HARMLESS
+        )
         assert [label.decode() for label in found.as_numpy("label").tolist()] == pipeline(TEXTS)
         np.testing.assert_array_equal(found.as_numpy("probabilities"), pipeline.probabilities(TEXTS))
         assert found.get_response().id == "7"
@@ -175,6 +191,9 @@ def test_the_client_over_grpc_gets_the_outputs_of_the_pipeline(exports, port):
         options["parameters"] = {"signature_name": "generate", "max_new_tokens": 2}
         found = client.infer("generator", [text], **options)
         assert found.as_numpy("lengths").tolist() == [2]
+        wanted = [tritonclient.grpc.InferRequestedOutput("label", class_count=1)]
+        with pytest.raises(InferenceServerException, match=CLASSES):
+            client.infer("classifier", inputs, outputs=wanted, headers=headers)
 
 
 def test_wrong_calls_have_grpc_s_codes(port):
@@ -227,4 +246,5 @@ def test_typed_contents_are_read():
     fields = open_inference_grpc._fields(protobuf.message((5, of_ids), (5, of_text)))
     ids, text = open_inference_grpc._document(fields)["inputs"]
     assert (ids["shape"], ids["data"]) == ([2], [1, -2])
-    assert text == {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["é".encode()]}
+    assert (text["name"], text["datatype"], text["data"]) == ("text", "BYTES", ["é".encode()])
+    assert (text["shape"], text["parameters"]) == ([1], {})

@@ -68,6 +68,25 @@ def wrong(name: str, expected: str, received: Any, code: str | None = None) -> R
     return RequestError(400, message, param=name, code=code)
 
 
+def check(given: Iterable[str], names: Sequence[str], parent: str = "") -> None:
+    """Raise a RequestError for a field that is unknown.
+
+    Args:
+        given: the names of the fields of a request.
+        names: those that it can have.
+        parent: the field that has the fields; "" for the request itself.
+    """
+    for name in given:
+        if name not in names:
+            owner = f"`{parent}`" if parent else "a request"
+            raise RequestError(
+                400,
+                f"The fields of {owner} must be of {', '.join(names)}. Received: {shown(name)}",
+                param=name if len(name) < 80 else None,
+                code="unknown_parameter",
+            )
+
+
 def read(document: Json, table: Sequence[Field], parent: str = "") -> Json:
     """Return the value of each field of a table.
 
@@ -79,15 +98,7 @@ def read(document: Json, table: Sequence[Field], parent: str = "") -> Json:
     Raises:
         RequestError: if a field is unknown, or its value is wrong.
     """
-    names, owner = [field.name for field in table], f"`{parent}`" if parent else "a request"
-    for name in document:
-        if name not in names:
-            raise RequestError(
-                400,
-                f"The fields of {owner} must be of {', '.join(names)}. Received: {shown(name)}",
-                param=name if len(name) < 80 else None,
-                code="unknown_parameter",
-            )
+    check(document, [field.name for field in table], parent)
     place = f"{parent}." if parent else ""
     return {field.name: field.read(document.get(field.name), place) for field in table}
 
@@ -99,13 +110,15 @@ def schema(tables: Iterable[Iterable[Field]]) -> Json:
         found.setdefault(field.name, []).append(field)
     properties = {name: _schema(fields) for name, fields in found.items()}
     required = [name for name, fields in found.items() if fields[0].required]
-    return {**object_of(properties, required), "additionalProperties": False}
+    return object_of(properties, required, others=False)
 
 
-def object_of(properties: Json, required: Iterable[str] = ()) -> Json:
-    """Return the JSON Schema of objects."""
-    schema = {"type": "object", "properties": properties}
-    return {**schema, "required": names} if (names := [*required]) else schema
+def object_of(properties: Json, required: Iterable[str] = (), others: bool = True) -> Json:
+    """Return the JSON Schema of objects, which may have other properties."""
+    schema: Json = {"type": "object", "properties": properties}
+    if names := [*required]:
+        schema["required"] = names
+    return schema if others else {**schema, "additionalProperties": False}
 
 
 def _schema(fields: Sequence[Field]) -> Json:

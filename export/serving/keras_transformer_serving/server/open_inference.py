@@ -11,16 +11,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.server import openapi, requests
+from keras_transformer_serving.server import fields, openapi, requests
 from keras_transformer_serving.server.api import DRAINING, Api, Json, Server, encoded_response, json_response
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
-from keras_transformer_serving.server.tensorflow_serving import find, of_all_rows
+from keras_transformer_serving.server.tensorflow_serving import check_fields, find, of_all_rows
 from keras_transformer_serving.server.versions import STABLE
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Row, Tensor, shown
 
 _MOST_EMPTY = 2**16
 _VERSIONS = ("", "/versions/{version}")
 _HEADER = "Inference-Header-Content-Length"
+# Clients of KServe and Triton send the last ones, which do not change an answer.
+_FIELDS = ("id", "inputs", "outputs", "parameters", "model_name", "model_version")
+_PARAMETERS = (
+    *("signature_name", "binary_data_output"),
+    *("content_type", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"),
+)
 _DATATYPES = {names.inference: names for names in DTYPES.values()}
 
 
@@ -51,11 +57,13 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
         raise RequestError(
             400, f'The request must be an object with a list "inputs". Received: {shown(body)}'
         )
+    fields.check(body, _FIELDS)
     parameters = body.get("parameters", {})
     if not isinstance(parameters, dict):
         raise RequestError(400, f"`parameters` must be an object. Received: {shown(parameters)}")
     name = parameters.get("signature_name", DEFAULT if DEFAULT in signatures else next(iter(signatures)))
     signature = find(signatures, name)
+    check_fields(parameters, _PARAMETERS, signature, "parameters")
     tensors = {tensor.name: tensor for tensor in signature.inputs}
     columns: dict[str, list[Any]] = {}
     for index, item in enumerate(body["inputs"]):
@@ -66,6 +74,7 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
                 f"`inputs[{index}]` must have one of the names {', '.join(tensors)}, each once. "
                 f"Received: {shown(item)}",
             )
+        _check_tensor(item, ("name", "shape", "datatype", "data"), ("binary_data_size",), f"inputs[{index}]")
         columns[input_name] = _column(tensors[input_name], item, f"inputs[{index}]")
     names = _names(body.get("outputs"), signature)
     context: dict[str, Any] = {"outputs": names, "binary": _binary_names(body, parameters, names)}
@@ -197,8 +206,8 @@ def _binary_names(body: Mapping[str, Any], parameters: Mapping[str, Any], names:
     default = parameters.get("binary_data_output", False)
     found = []
     for index, name in enumerate(names):
-        of_output = (body.get("outputs") or [{}] * len(names))[index].get("parameters", {})
-        binary = of_output.get("binary_data", default) if isinstance(of_output, dict) else None
+        of_output = (body.get("outputs") or [{}] * len(names))[index].get("parameters") or {}
+        binary = of_output.get("binary_data", default)
         if not isinstance(binary, bool):
             raise RequestError(
                 400,
@@ -269,6 +278,15 @@ def _flat(values: list[Any], depth: int) -> list[Any]:
     return values
 
 
+def _check_tensor(tensor: Json, names: Sequence[str], parameters: Sequence[str], place: str) -> None:
+    """Raise a RequestError for an unknown field of a tensor or of its parameters."""
+    fields.check(tensor, (*names, "parameters"), place)
+    of_tensor = tensor.get("parameters") or {}
+    if not isinstance(of_tensor, dict):
+        raise fields.wrong(f"{place}.parameters", "an object", of_tensor)
+    fields.check(of_tensor, (*parameters, "content_type"), f"{place}.parameters")
+
+
 def _names(outputs: Any, signature: Signature) -> list[str]:
     """Return the names of the outputs that are asked for, by default all."""
     known = [tensor.name for tensor in signature.outputs]
@@ -276,12 +294,13 @@ def _names(outputs: Any, signature: Signature) -> list[str]:
         return known
     if not isinstance(outputs, list):
         raise RequestError(400, f"`outputs` must be a list. Received: {shown(outputs)}")
-    names = []
+    names: list[str] = []
     for output in outputs:
         if not isinstance(output, dict) or output.get("name") not in known:
             raise RequestError(
                 400, f"`outputs` must have names of {', '.join(known)}. Received: {shown(output)}"
             )
+        _check_tensor(output, ("name",), ("binary_data",), f"outputs[{len(names)}]")
         names.append(output["name"])
     return names
 

@@ -133,14 +133,18 @@ def _document(fields: _Fields) -> Json:
         else:
             raise RequestError(400, f"`{place}` must have contents, or raw_input_contents. Received: none")
         shape = [_signed(number) for value in tensor.get(3, []) for number in protobuf.integers(value)]
-        inputs.append({"name": _string(tensor, 1), "datatype": datatype, "shape": shape, "data": data})
+        described = {"name": _string(tensor, 1), "datatype": datatype, "shape": shape}
+        inputs.append({**described, "data": data, "parameters": dict(_parameters(tensor.get(4, [])))})
     if next(raw, None) is not None:
         raise RequestError(
             400, f"`raw_input_contents` must have the values of {len(inputs)} inputs. Received: more"
         )
     document: Json = {"inputs": inputs, "parameters": dict(_parameters(fields.get(4, [])))}
     if 6 in fields:
-        document["outputs"] = [{"name": _string(_fields(entry), 1)} for entry in fields[6]]
+        document["outputs"] = [
+            {"name": _string(output, 1), "parameters": dict(_parameters(output.get(2, [])))}
+            for output in map(_fields, fields[6])
+        ]
     return {**document, "id": _string(fields, 3)} if 3 in fields else document
 
 

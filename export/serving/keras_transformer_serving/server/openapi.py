@@ -135,7 +135,7 @@ def of_rows(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
         if len(only) == 1:
             columns = {"anyOf": [{"type": "array", "items": _schema(only[0])}, columns]}
         for style, schema in (("instances", {"type": "array", "items": one}), ("inputs", columns)):
-            requests.append(object_of({**tag, style: schema}, [*required, style]))
+            requests.append(object_of({**tag, style: schema}, [*required, style], others=False))
         predictions = {"type": "array", "items": row(signature.outputs)}
         responses.append(object_of({"predictions": predictions}))
     return {"anyOf": requests}, {"anyOf": [*responses, object_of({"outputs": {}})]}

@@ -2,14 +2,14 @@
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from keras_transformer_serving.server import openapi, requests
+from keras_transformer_serving.server import fields, openapi, requests
 from keras_transformer_serving.server.api import (
     Api,
     Json,
@@ -49,6 +49,7 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
             400, f'The request must have either "instances" or "inputs". Received: {shown(list(body))}'
         )
     (style,) = styles
+    check_fields(body, ("signature_name", *styles), signature)
     convert = _instances if style == "instances" else _inputs
     columns = {**of_all_rows(body, signature), **convert(body[style], signature)}
 
@@ -70,6 +71,13 @@ def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
             400, f"`signature_name` must be {' or '.join(signatures)}. Received: signature_name={shown(name)}"
         )
     return signature
+
+
+def check_fields(given: Iterable[str], names: Sequence[str], signature: Signature, parent: str = "") -> None:
+    """Raise a RequestError for an unknown field: none of these, no option, and no setting, which has another error."""
+    optional = [tensor.name for tensor in signature.inputs if not tensor.required]
+    others = [name for name in given if name not in signature.settings]
+    fields.check(others, (*names, TRUNCATE, *optional), parent)
 
 
 def of_all_rows(options: Mapping[str, Any], signature: Signature) -> dict[str, list[Any]]:
