@@ -188,15 +188,6 @@ def test_invalid_arguments_exit_with_status_2_and_the_usage(arguments, capsys):
     assert "usage: keras-transformer" in capsys.readouterr().err
 
 
-def test_help_names_every_command(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        commands.main(["--help"])
-    assert stopped.value.code == 0
-    printed = capsys.readouterr().out
-    names = "quickstart train predict evaluate generate score align average export convert serve verify"
-    assert all(f"\n    {name}" in printed for name in names.split())
-
-
 @pytest.mark.slow
 def test_verify_prints_its_report(exported, saved, capsys):
     for more in ([], ["--pipeline", str(saved)]):

@@ -197,7 +197,6 @@ def test_recurrent_translation_reports_results(monkeypatch, tmp_path):
     results = run(module, tmp_path, **numbers)
     for each in results.values():
         (found,) = each["runs"]
-        assert 0 <= found["BLEU"] <= 100
         assert found["updates"] >= 1
         assert found["generated tokens/s"] > 0
 

@@ -15,6 +15,7 @@ from keras_transformer.ops import GrowingCache, StaticCache
 
 from .cases import numbers, over, randomise, tensors
 from .models import DIFFERENT, HEADS, IDS, LIMITED, MODELS, unlimiformer
+from .parameters import COUNTED, DEVIATIONS, PUBLISHED, arguments_of, count
 
 
 def words(case):
@@ -364,6 +365,30 @@ def test_summary_counts_every_parameter(case):
     assert f"Total params: {model.count_params():,}" in text
     assert "?" not in text  # every layer has an output shape
     assert "unbuilt" not in text
+
+
+@over({name: MODELS[name] for name in COUNTED})
+def test_number_of_parameters_equals_the_formula(case):
+    assert shared(case).count_params() == count(case.make, case.options)
+
+
+@pytest.mark.parametrize(("model", "size"), PUBLISHED)
+def test_published_sizes_have_their_numbers_of_parameters(model, size):
+    assert count(model, arguments_of(model, size)) == PUBLISHED[model, size]
+
+
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_initial_values_have_the_deviations_of_the_paper(name):
+    keras.utils.set_random_seed(0)
+    create, deviation = DEVIATIONS[name]
+    drawn = []
+    for weight in create().trainable_weights:
+        values, expected = numbers(weight), deviation(weight)
+        # The standard deviation of n normal numbers has a relative error of 1 / √(2 n).
+        assert values.std() == pytest.approx(expected, rel=4 / (2 * values.size) ** 0.5), weight.path
+        assert name != "BERT" or not expected or np.abs(values).max() <= 0.04
+        assert not any(expected and np.array_equal(values, others) for others in drawn), weight.path
+        drawn.append(values)
 
 
 @each_model

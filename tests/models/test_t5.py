@@ -43,43 +43,6 @@ def logits(model, source=SOURCE, target=TARGET):
     return ops.convert_to_numpy(model({"source_ids": np.asarray(source), "target_ids": np.asarray(target)}))
 
 
-def count(vocabulary_size, num_layers, num_heads, model_dim, hidden_dim, key_dim, **options):
-    """Count the weights: three attentions, two feed-forwards, five norms per layer; table and norm per stack."""
-    attention = 4 * model_dim * num_heads * key_dim
-    feed_forward = (2 if options.get("activation", "relu") == "relu" else 3) * model_dim * hidden_dim
-    layer = 3 * attention + 2 * feed_forward + 5 * model_dim
-    tables = 2 * options.get("num_buckets", 32) * num_heads
-    matrices = 1 if options.get("tied", True) else 2
-    return matrices * vocabulary_size * model_dim + num_layers * layer + tables + 2 * model_dim
-
-
-@pytest.mark.slow_variants
-@each
-@neutral
-def test_parameter_count_equals_formula(options):
-    assert tiny(**options).count_params() == count(**TINY, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("t5_small", 60_506_624),
-        ("t5_base", 222_903_552),
-        ("t5_large", 737_668_096),
-        ("v1_1_small", 76_961_152),
-        ("v1_1_base", 247_577_856),
-    ],
-)
-def test_sizes_have_published_parameter_counts(name, parameters):
-    assert count(**T5.sizes[name]) == parameters
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "parameters"), [("t5_small", 60_506_624), ("v1_1_small", 76_961_152)])
-def test_from_size_has_published_parameter_count(name, parameters):
-    assert T5.from_size(name).count_params() == parameters
-
-
 @neutral
 def test_from_size_accepts_overrides():
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "vocabulary_size": 9}
@@ -90,19 +53,6 @@ def test_from_size_accepts_overrides():
         False,
         9,
     )
-
-
-def test_initialization_equals_the_paper():
-    keras.utils.set_random_seed(
-        0
-    )  # the standard deviation of 128 draws is off by more than 15 % in one of 60 cases
-    model = T5(500, num_layers=1, num_heads=4, model_dim=64, hidden_dim=128, key_dim=32, tied=False)
-    for weight in model.trainable_weights:
-        found = float(np.std(ops.convert_to_numpy(weight)))
-        expected = {"embeddings": 1.0, "table": 1 / 8, "scale": 0.0}.get(weight.name, weight.shape[0] ** -0.5)
-        if weight.path.endswith("query/kernel"):
-            expected /= 32**0.5
-        assert found == pytest.approx(expected, rel=0.15), weight.path
 
 
 def by_hand(model, source, target):

@@ -34,33 +34,6 @@ def logits(model, images=IMAGES):
     return np.asarray(model(images))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "num_classes", "parameters"),
-    [
-        ("b16", None, 85_798_656),
-        ("b16", 1000, 86_567_656),
-        ("b32", 1000, 88_224_232),
-        ("l16", 1000, 304_326_632),
-    ],
-)
-def test_published_sizes_have_their_parameter_counts(name, num_classes, parameters):
-    assert ViT.from_size(name, num_classes=num_classes).count_params() == parameters
-
-
-def test_parameter_count_equals_formula():
-    def count(n, d, h, patches, patch, classes, token):
-        block = 4 * (d * d + d) + d * h + h + h * d + d + 4 * d
-        return (patch * d + d) + (patches + 2 * token) * d + n * block + 2 * d + d * classes + classes
-
-    assert tiny().count_params() == count(2, 8, 16, 6, 48, 3, token=1)
-    assert tiny(pooling="mean").count_params() == count(2, 8, 16, 6, 48, 3, token=0)
-    # The formula also holds for ViT-B/16 of the paper: one layer is built, eleven more are counted.
-    size, block = ViT.from_size("b16", num_layers=1), 7_087_872
-    assert size.count_params() + 11 * block == count(12, 768, 3072, 196, 768, 1000, token=1) == 86_567_656
-    assert 86_567_656 - (768 * 1000 + 1000) == 85_798_656
-
-
 def test_patches_are_row_major_and_values_scaled_to_minus_one_to_one():
     model = tiny(pooling="mean")
     kernel, bias = (np.asarray(weight) for weight in model.embedding.weights)
