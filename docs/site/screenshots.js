@@ -35,7 +35,7 @@ const PICTURES = {
   translator_server: {
     opened: (folder) => served(folder, "translator"),
     width: 720,
-    done: (page) => ask(page, "align", [{ text: "¿Dónde está la estación?" }]),
+    done: (page) => ask(page, "attributions", [{ text: "¿Dónde está la estación?" }]),
     elements: "main > :not(p)",
   },
   server_error: {

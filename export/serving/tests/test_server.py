@@ -37,7 +37,7 @@ TEXTS = ["a", "hello", "", "the cat", "¿qué?", "x" * SOURCE, "b" * 17, "zz", "
         ("generator", "serving_default"),
         ("generator", "generate"),
         ("generator", "encode"),
-        ("copier", "align"),
+        ("copier", "attributions"),
         ("sampler", "generate_ids"),
     ],
 )
@@ -59,7 +59,7 @@ def test_batched_responses_equal_single_responses(exports, name, signature):
             after[name] - before[name]
             for name in ("keras_transformer_batch_size_count", "keras_transformer_batch_size_sum")
         )
-        if signature in ("encode", "align"):  # no jobs, and several for each text
+        if signature in ("encode", "attributions"):  # no jobs, and several for each text
             assert (rows == 0) == (signature == "encode")
             return
         assert rows == len(texts)

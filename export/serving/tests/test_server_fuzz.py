@@ -63,7 +63,7 @@ NAMED = [
     "generate_ids",
     "encode",
     "score",
-    "align",
+    "attributions",
     "forward",
     "classify_pairs",
 ]

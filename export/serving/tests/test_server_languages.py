@@ -105,7 +105,7 @@ def test_rows_of_requests_have_languages(exports):
     run(exports, test, "translator", "copier")
 
 
-def test_scores_and_alignments_have_languages(exports):
+def test_scores_and_attributions_have_languages(exports):
     async def test(app):
         options = {"source_language": "es", "target_language": "en"}
         _, same = await predict(
@@ -114,7 +114,9 @@ def test_scores_and_alignments_have_languages(exports):
         (row,) = same["predictions"]
         assert np.ptp(row["token_scores"]) < 1e-5  # each token is copied
         assert row["lengths"] == 3
-        _, found = await predict(app, "translator", [{"text": "ab", **options}], signature_name="align")
+        _, found = await predict(
+            app, "translator", [{"text": "ab", **options}], signature_name="attributions"
+        )
         assert found["predictions"][0]["source_pieces"] == ["<es>", "<0x61>", "<0x62>", "</s>"]
         rows = [{"text": "ab", "source_language": "es"}, {"text": "ab", "source_language": ""}]
         _, found = await predict(app, "translator", rows, signature_name="encode")

@@ -172,10 +172,10 @@ def test_the_page_highlights_the_span_of_an_answer(address, tmp_path):
     browse(address, test, tmp_path)
 
 
-def test_the_page_shows_the_alignment_of_a_translation(address, tmp_path):
+def test_the_page_shows_the_attributions_of_a_translation(address, tmp_path):
     async def test(page):
         await choose(page, "model", "copier")
-        await choose(page, "signature", "align")
+        await choose(page, "signature", "attributions")
         await page.run(FILL.format(0, "'abc'"))
         await page.run(SEND)
         await page.until("document.querySelectorAll('td meter').length")

@@ -1,4 +1,4 @@
-"""The signatures `encode`, `score` and `align` of the server."""
+"""The signatures `encode`, `score` and `attributions` of the server."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_texts_are_encoded_as_padded_ids_and_their_mask(exports):
     run(exports, test, "generator")
 
 
-def test_targets_are_scored_and_aligned(exports):
+def test_targets_are_scored_and_attributed(exports):
     copied, other = (float(logit - np.log(np.exp(9) + OFFSET + 255)) for logit in (9, 0))
 
     async def test(app):
@@ -40,12 +40,14 @@ def test_targets_are_scored_and_aligned(exports):
         assert different["token_scores"] == pytest.approx([other, other, 0.0], abs=1e-5)
         assert empty["error"] == "`texts` must not be empty. Received: an empty text"
         assert long["error"].startswith(f"`targets` must have at most {STEPS} tokens each")
-        _, found = await predict(app, "copier", ["ab", "x" * 99], signature_name="align")
-        aligned, invalid = found["predictions"]
-        assert aligned["text"] == "ab"
-        assert aligned["source_pieces"] == aligned["pieces"] == ["<0x61>", "<0x62>", "</s>"]
-        np.testing.assert_allclose(aligned["alignment"], np.eye(3), atol=1e-5)
+        _, found = await predict(app, "copier", ["ab", "x" * 99], signature_name="attributions")
+        attributed, invalid = found["predictions"]
+        assert attributed["text"] == "ab"
+        assert attributed["source_pieces"] == attributed["pieces"] == ["<0x61>", "<0x62>", "</s>"]
+        np.testing.assert_allclose(attributed["alignment"], np.eye(3), atol=1e-5)
         assert invalid["source_pieces"] == ["", "", ""]  # padded to the longest
         assert invalid["error"].startswith("`texts` must have at most")
+        status, found = await predict(app, "copier", ["ab"], signature_name="align")
+        assert (status, "or score or attributions. Received" in found["error"]) == (400, True)
 
     run(exports, test, "copier")

@@ -62,7 +62,7 @@ class _PlaceholdersTensor(Tensor):
 def signatures(pipeline: Generating) -> dict[str, Signature]:
     """Return the signatures of a pipeline that generates, by name.
 
-    The signatures of the SavedModel, and `align` where there is `score`: texts to texts, or without a tokenizer
+    The signatures of the SavedModel, and `attributions` where there is `score`: texts to texts, or without a tokenizer
     for its texts `generate_ids` of `input_ids`. `score` needs graphs of single steps, with which it takes targets of at
     most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling, so that a
     sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take `long_texts`,
@@ -93,14 +93,16 @@ def signatures(pipeline: Generating) -> dict[str, Signature]:
     result["encode"] = Signature(*declared["encode"], functools.partial(_encode, pipeline))
     if not pipeline.engine.needed_to_score:
         result["score"] = Signature(*declared["score"], functools.partial(_score, pipeline))
-        aligned = (
+        attributed = (
             Tensor("text", "string"),
             Tensor("source_pieces", "string", (None,)),
             Tensor("pieces", "string", (None,)),
             Tensor("alignment", "float32", (None, None)),
             ERROR_OUTPUT,
         )
-        result["align"] = Signature(declared[DEFAULT][0], aligned, functools.partial(_attribute, pipeline))
+        result["attributions"] = Signature(
+            declared[DEFAULT][0], attributed, functools.partial(_attributions, pipeline)
+        )
     return result
 
 
@@ -227,7 +229,7 @@ def _score(pipeline: Generating, row: Row, index: int) -> Steps[Row]:
     return {"scores": float(scores.sum()), "token_scores": scores, "lengths": len(ids), ERROR: ""}
 
 
-def _attribute(pipeline: Generating, row: Row, index: int) -> Steps[Row]:
+def _attributions(pipeline: Generating, row: Row, index: int) -> Steps[Row]:
     text, options = text_of(row, "text", "texts"), _options(pipeline, row)
     found = yield from pipeline.attributed(text, None, options, index)
     return {
