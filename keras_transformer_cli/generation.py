@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer_cli import folders, languages
-from keras_transformer_cli.documents import read_lines
+from keras_transformer_cli.input_files import read_lines
 from keras_transformer_cli.output import errors_at, flag_of, in_chunks, one_line, say
 from keras_transformer_cli.prediction import generating_export, place_of
 from keras_transformer_cli.quiet import load_libraries, quiet_start

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from keras_transformer_cli import documents, folders, languages, subtitles
+from keras_transformer_cli import folders, input_files, languages, subtitles
 from keras_transformer_cli.output import in_chunks, one_line
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
@@ -155,7 +155,7 @@ def _predict(options: argparse.Namespace) -> None:
     if options.inputs and options.input:
         raise ValueError("`inputs` must not be combined with --input. Received: both")
     folders.check_new_file("--output", options.output)
-    documents.check_suffix(options.input, options.tag_handling)
+    input_files.check_suffix(options.input, options.tag_handling)
     is_subtitles = subtitles.suffix_of(options.input) is not None
     if is_subtitles and options.format != "text":
         raise ValueError(f"`--format` must be text for subtitles. Received: {options.format}")
@@ -174,7 +174,7 @@ def _predict(options: argparse.Namespace) -> None:
             )
         _translate_file(options)
         return
-    lines = options.inputs or documents.read_lines(options.input)
+    lines = options.inputs or input_files.read_lines(options.input)
     arguments = _of_documents(options)
     predictor = load(options.folder)
     answer = predictor.answer
@@ -229,17 +229,17 @@ def place_of(inputs: Sequence[str]) -> Callable[[int], str]:
 
 def _translate_file(options: argparse.Namespace) -> None:
     """Translate subtitles, or a file or standard input as one text."""
-    content = documents.read(options.input)
+    content = input_files.read(options.input)
     arguments = _of_documents(options)
     predictor = load(options.folder)
     arguments |= languages.from_options(predictor.answer, options)
     pipeline = functools.partial(_translator(predictor, options), **arguments)
     if options.tag_handling == "html":
-        translation = documents.translate_document(content, pipeline)
+        translation = input_files.translate_document(content, pipeline)
     elif subtitles.suffix_of(options.input) is not None:
         translation = subtitles.translate(content, pipeline, options.input)
     else:
-        translation = documents.translate_text(content, predictor.answer, **arguments)
+        translation = input_files.translate_text(content, predictor.answer, **arguments)
     with output_file(options.output) as write:
         write(translation)
 
@@ -260,7 +260,7 @@ def _of_documents(options: argparse.Namespace) -> dict[str, Any]:
     if options.placeholders is not None or options.placeholder_pattern is not None:
         arguments["placeholders"] = _placeholders(options)
     if options.glossary is not None:
-        arguments["glossary"] = documents.read_glossary(options.glossary)
+        arguments["glossary"] = input_files.read_glossary(options.glossary)
     return {name: value for name, value in arguments.items() if value is not None}
 
 

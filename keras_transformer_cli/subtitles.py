@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_transformer_cli.documents import CHUNK, split_byte_order_mark
+from keras_transformer_cli.input_files import CHUNK, split_byte_order_mark
 from keras_transformer_cli.output import errors_at, in_chunks, one_line
 
 SUFFIXES = (".srt", ".vtt")

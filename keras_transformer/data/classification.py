@@ -18,7 +18,7 @@ from keras_transformer.data.encoder_rows import (
 from keras_transformer.data.epochs import Shard
 from keras_transformer.data.examples import Labels
 from keras_transformer.data.storage import Chunk
-from keras_transformer.data.texts import Tokenizer, token_lists
+from keras_transformer.data.tokenized_texts import Tokenizer, token_lists
 from keras_transformer_options.arguments import ArgumentError, Message
 
 _LOGGER = logging.getLogger("keras_transformer")

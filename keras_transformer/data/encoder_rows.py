@@ -12,7 +12,7 @@ from keras_transformer.data.buckets import Shapes
 from keras_transformer.data.epochs import Batch, Shard
 from keras_transformer.data.examples import Examples, stored
 from keras_transformer.data.storage import Chunk, RowsToStore, gathered
-from keras_transformer.data.texts import Tokenizer, check_special_ids, token_lists
+from keras_transformer.data.tokenized_texts import Tokenizer, check_special_ids, token_lists
 from keras_transformer_options.arguments import check_at_least
 from keras_transformer_serving.text.base import Word
 

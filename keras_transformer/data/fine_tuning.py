@@ -10,7 +10,7 @@ from keras_transformer.data.batches import Dataset, batches
 from keras_transformer.data.epochs import Batch, RowOrder, Shard
 from keras_transformer.data.examples import Examples, Labels, stored
 from keras_transformer.data.storage import Chunk, RowsToStore, gathered
-from keras_transformer.data.texts import Tokenizer, padding_values, token_lists
+from keras_transformer.data.tokenized_texts import Tokenizer, padding_values, token_lists
 from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 TASKS = ("classification", "entailment", "similarity", "multiple_choice")

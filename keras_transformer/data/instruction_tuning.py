@@ -13,7 +13,7 @@ from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import PackedTexts
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.storage import Chunk, RaggedRows, RowsToStore, within
-from keras_transformer.data.texts import Tokenizer, check_special_ids, padding_values, tokenized
+from keras_transformer.data.tokenized_texts import Tokenizer, check_special_ids, padding_values, tokenized
 from keras_transformer_options.arguments import ArgumentError, check_positive_integer
 from keras_transformer_options.columns import Columns
 

@@ -12,7 +12,7 @@ from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import Elements, PackedTexts
 from keras_transformer.data.sampling import SampledRows, check_sampling, nondeterministic_tokenizer
 from keras_transformer.data.storage import Arrays, Chunk, RowsToStore, gathered
-from keras_transformer.data.texts import (
+from keras_transformer.data.tokenized_texts import (
     Texts,
     Tokenizer,
     check_special_ids,

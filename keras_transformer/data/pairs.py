@@ -16,7 +16,7 @@ from keras_transformer.data.packing import PackedPairs
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.sampling import SampledRows, check_sampling, nondeterministic_tokenizer, seeded
 from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStore
-from keras_transformer.data.texts import Tokenizer, check_special_ids, tokenized
+from keras_transformer.data.tokenized_texts import Tokenizer, check_special_ids, tokenized
 from keras_transformer_options.arguments import (
     ArgumentError,
     check,

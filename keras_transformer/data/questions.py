@@ -22,7 +22,7 @@ from keras_transformer.data.encoder_rows import (
 from keras_transformer.data.epochs import Shard
 from keras_transformer.data.examples import together
 from keras_transformer.data.storage import Chunk
-from keras_transformer.data.texts import Tokenizer, token_lists
+from keras_transformer.data.tokenized_texts import Tokenizer, token_lists
 from keras_transformer_options.arguments import ArgumentError, is_integer
 from keras_transformer_serving.text.base import Word
 

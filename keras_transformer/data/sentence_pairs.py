@@ -13,7 +13,7 @@ from keras_transformer.data.epochs import Batch, Shard
 from keras_transformer.data.examples import stored
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.storage import Chunk, RowsToStore, gathered
-from keras_transformer.data.texts import Tokenizer, tokenized
+from keras_transformer.data.tokenized_texts import Tokenizer, tokenized
 from keras_transformer_options.columns import Columns
 
 _LOGGER = logging.getLogger("keras_transformer")

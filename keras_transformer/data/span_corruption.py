@@ -10,7 +10,7 @@ from keras_transformer.data.batches import Dataset, batches
 from keras_transformer.data.epochs import Batch, RowOrder, Shard
 from keras_transformer.data.examples import stored
 from keras_transformer.data.storage import Chunk, RowsToStore
-from keras_transformer.data.texts import (
+from keras_transformer.data.tokenized_texts import (
     Texts,
     Tokenizer,
     check_special_ids,

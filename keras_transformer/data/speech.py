@@ -16,7 +16,7 @@ from keras_transformer.data.epochs import Batch, Shard
 from keras_transformer.data.examples import together
 from keras_transformer.data.files import picked_examples
 from keras_transformer.data.storage import RowsToStore, in_memory
-from keras_transformer.data.texts import Tokenizer, check_special_ids, token_lists
+from keras_transformer.data.tokenized_texts import Tokenizer, check_special_ids, token_lists
 from keras_transformer_options.arguments import (
     ArgumentError,
     check_positive_finite,

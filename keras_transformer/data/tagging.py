@@ -17,7 +17,7 @@ from keras_transformer.data.encoder_rows import (
 from keras_transformer.data.epochs import Shard
 from keras_transformer.data.examples import together
 from keras_transformer.data.storage import Chunk, RowsToStore
-from keras_transformer.data.texts import Tokenizer
+from keras_transformer.data.tokenized_texts import Tokenizer
 from keras_transformer_options.arguments import ArgumentError, is_integer
 
 

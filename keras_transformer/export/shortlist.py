@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.bundle_writer import check_generates_tokens
-from keras_transformer.text.training.texts import Texts, read_texts
+from keras_transformer.text.training.corpus import Texts, read_texts
 from keras_transformer_options.arguments import check_positive_integer
 
 _TEXTS = 1000  # that are tokenized together

@@ -14,8 +14,8 @@ import numpy as np
 
 from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.strings import to_utf8
+from keras_transformer.text.training.corpus import Texts
 from keras_transformer.text.training.sentence_piece import Model, train_sentence_piece
-from keras_transformer.text.training.texts import Texts
 from keras_transformer_serving import text
 
 _SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}

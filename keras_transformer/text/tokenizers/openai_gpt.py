@@ -12,7 +12,7 @@ from keras_transformer.text.tokenizers.pair_merging import MergeDropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids
 from keras_transformer.text.tokenizers.vocabulary import without_defaults
 from keras_transformer.text.training import pair_merges
-from keras_transformer.text.training.texts import Texts
+from keras_transformer.text.training.corpus import Texts
 from keras_transformer_options.arguments import check_not_negative
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}

@@ -9,8 +9,8 @@ import tensorflow_text
 from keras_transformer.text.tokenizers.base import Tokenizer
 from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
 from keras_transformer.text.tokenizers.strings import to_utf8
+from keras_transformer.text.training.corpus import Texts
 from keras_transformer.text.training.sentence_piece import Model, train_sentence_piece
-from keras_transformer.text.training.texts import Texts
 from keras_transformer_serving.text.sentence_piece import keeps_spaces
 
 

@@ -17,7 +17,7 @@ from keras_transformer.text.tokenizers.vocabulary import (
     without_defaults,
 )
 from keras_transformer.text.training import pair_merges
-from keras_transformer.text.training.texts import Texts
+from keras_transformer.text.training.corpus import Texts
 from keras_transformer_options.arguments import check_not_negative
 from keras_transformer_serving.text.subword import word_piece_texts
 

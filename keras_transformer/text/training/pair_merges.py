@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.text.training.texts import Texts, read_texts
+from keras_transformer.text.training.corpus import Texts, read_texts
 from keras_transformer_options.arguments import ArgumentError, check_positive_integer
 
 _TEXTS_AT_ONCE = 1000

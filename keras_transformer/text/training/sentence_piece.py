@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import sentencepiece
 
-from keras_transformer.text.training.texts import Texts, read_texts
+from keras_transformer.text.training.corpus import Texts, read_texts
 from keras_transformer_options.arguments import ArgumentError, check_one_of, is_integer
 from keras_transformer_options.base import Normalization
 
