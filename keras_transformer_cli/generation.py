@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer_cli import folders, languages
-from keras_transformer_cli.input_files import read_lines
+from keras_transformer_cli.input_files import Texts, read_lines
 from keras_transformer_cli.output import errors_at, flag_of, in_chunks, one_line, say
 from keras_transformer_cli.prediction import generating_export, place_of
 from keras_transformer_cli.quiet import load_libraries, quiet_start
@@ -85,7 +85,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _add_generate(generate: argparse.ArgumentParser) -> None:
     generate.add_argument("path", help="a pipeline, a training run, or an export")
-    generate.add_argument("texts", nargs="*", help="by default the lines of standard input")
+    generate.add_argument(
+        "texts", nargs="*", action=Texts, help="by default, and for -, the lines of standard input"
+    )
     generate.add_argument(
         "--sampler",
         choices=["greedy", "beam", "sample", "contrastive", "speculative"],

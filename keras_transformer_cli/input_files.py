@@ -1,5 +1,6 @@
 """Texts, glossaries and documents that commands read, and the translation of documents."""
 
+import argparse
 import functools
 import io
 import pathlib
@@ -31,6 +32,19 @@ _STRUCTURED = {
     ),
     **dict.fromkeys((".ass", ".ssa", ".sub", ".ttml"), "convert it to .srt or .vtt"),
 }
+
+
+class Texts(argparse.Action):
+    """An argument of any number of texts, none for "-", by which commands name standard input."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: Any = None) -> None:
+        """Store the texts."""
+        setattr(namespace, self.dest, [] if values == ["-"] else values)
+
+
+def path_or_none(path: str) -> str | None:
+    """Return the path of a file, None for "-", standard input."""
+    return None if path == "-" else path
 
 
 def check_suffix(path: str | None, tag_handling: str | None) -> None:

@@ -77,9 +77,13 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     predict.add_argument(
         "inputs",
         nargs="*",
-        help="texts, texts of a pair separated by a tab, or image files; by default the lines of standard input",
+        action=input_files.Texts,
+        help="texts, texts of a pair separated by a tab, or image files; by default, and for -, the lines of standard "
+        "input",
     )
-    predict.add_argument("--input", metavar="FILE", help="a file of lines, instead of `inputs`")
+    predict.add_argument(
+        "--input", metavar="FILE", type=input_files.path_or_none, help="a file of lines, instead of `inputs`"
+    )
     predict.add_argument("--output", metavar="FILE", help="a file for the answers; default: standard output")
     predict.add_argument("--format", choices=["text", "jsonl"], default="text", help="default: %(default)s")
     predict.add_argument(

@@ -90,9 +90,10 @@ def test_generate_reads_lines_from_standard_input(exported, pipeline, capsys, st
 def test_empty_texts_give_empty_lines_and_empty_input_gives_none(exported, capsys, standard_input):
     assert commands.main(["generate", str(exported), ""]) == 0
     assert capsys.readouterr().out == "\n"
-    standard_input("")
-    assert commands.main(["generate", str(exported)]) == 0
-    assert capsys.readouterr().out == ""
+    for named in ([], ["-"]):
+        standard_input("")
+        assert commands.main(["generate", str(exported), *named]) == 0
+        assert capsys.readouterr().out == ""
 
 
 def test_an_output_of_several_lines_is_printed_as_one(capsys, monkeypatch):
@@ -621,9 +622,10 @@ def test_predict_reads_arguments_files_and_standard_input(monkeypatch, tmp_path,
     check_error(capsys, utf16, "`--input` must name files in UTF-8", "in UTF-16: convert it: iconv -f UTF-16")
     in_no_folder = ["predict", "x", "who\tAda", "--output", tmp_path / "none" / "out"]
     check_error(capsys, in_no_folder, "`--output` must be in an existing folder")
-    standard_input("\ufeffwho\tAda\r\nwho\tBob")
-    assert commands.main(["predict", "x"]) == 0
-    assert capsys.readouterr().out == "Ada\nBob\n"
+    for named in ([], ["-"], ["--input", "-"]):
+        standard_input("\ufeffwho\tAda\r\nwho\tBob")
+        assert commands.main(["predict", "x", *named]) == 0
+        assert capsys.readouterr().out == "Ada\nBob\n"
 
 
 def test_outputs_of_every_task_are_printed_on_one_line():
