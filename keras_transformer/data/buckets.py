@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from keras_transformer.data.epochs import Rows, Seeds, Shard, permuted, rows_of_batch, shuffled
+from keras_transformer.data.epochs import RowOrder, Rows, Seeds, Shard, permuted, shuffled
 from keras_transformer.data.shape_search import Shape, choose_lengths, choose_shapes, first_fitting, ordered
 from keras_transformer.data.storage import Arrays, gathered
 from keras_transformer_options.arguments import check_positive, check_positive_integer, is_integer
@@ -229,12 +229,23 @@ class BucketOrder:
         drawn = numbers.sum(axis=1)  # (k,) rows per epoch
         count_of_bucket = shard.batches(drawn, buckets.batch_sizes, complete)
         self.count = int(count_of_bucket.sum())
-        self.shard, self._shuffle, self._complete = shard, shuffle, complete
+        self.shard, self._shuffle = shard, shuffle
         # Reshuffle each part for every pass over it, unless there is one pass over all, which is in a random order.
         self._reshuffle = shuffle and not np.array_equal(numbers, buckets.sizes)
         self._rows, self.content = buckets.rows, [*buckets.content, numbers]
-        self._shapes, self._sizes = buckets.shapes.tolist(), buckets.batch_sizes.tolist()
-        self._drawn, self._first_batch = drawn.tolist(), _starts(count_of_bucket)
+        self._shapes, self._first_batch = buckets.shapes.tolist(), _starts(count_of_bucket)
+        self._orders = {
+            bucket: RowOrder(
+                int(drawn[bucket]),
+                int(buckets.batch_sizes[bucket]),
+                shuffle,
+                shard,
+                complete=complete,
+                last="full" if complete else "even",
+                permutation=1 + bucket,
+            )
+            for bucket in np.flatnonzero(count_of_bucket).tolist()
+        }
         # The parts of a bucket are contiguous.
         self._first_of_bucket, self._first_of_part = _starts(drawn), _starts(numbers.reshape(-1))
         self._part_sizes = buckets.sizes.reshape(-1)
@@ -257,17 +268,7 @@ class BucketOrder:
     def _at(self, place: int, seeds: Seeds) -> Rows:
         """Return the rows of the batch at a place, where the batches of the first bucket come first."""
         bucket = int(_last_not_after(self._first_batch, place))
-        numbers = rows_of_batch(
-            place - int(self._first_batch[bucket]),
-            seeds,
-            self._drawn[bucket],
-            self._sizes[bucket],
-            self._shuffle,
-            self.shard,
-            self._complete,
-            full=self._complete,
-            permutation=1 + bucket,
-        )
+        numbers, _ = self._orders[bucket](place - int(self._first_batch[bucket]), seeds)
         drawn = self._draw(self._first_of_bucket[bucket] + np.maximum(numbers, 0), seeds)
         return np.where(numbers >= 0, drawn, -1), self._shapes[bucket]
 

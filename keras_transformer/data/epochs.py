@@ -7,7 +7,7 @@ needs no buffer: a cipher computes single entries of a permutation.
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -179,7 +179,9 @@ class RowOrder:
         shard: the worker's shard of each batch.
         complete: whether workers with fewer rows in the last batch get rows of padding. Otherwise up to
             `shard.count - 1` rows are dropped, different ones in each epoch.
-        padded: whether to complete the last batch to B rows with rows of padding.
+        last: the last batch: "even" if workers share its rows evenly, "padded" if each then completes them to B rows
+            with rows of padding, "full" if the first workers have B rows and the others rows of padding.
+        permutation: see `shuffled`.
 
     Raises:
         ValueError: if there are fewer rows than workers.
@@ -195,18 +197,29 @@ class RowOrder:
         shard: Shard,
         *,
         complete: bool = True,
-        padded: bool = False,
+        last: Literal["even", "padded", "full"] = "even",
+        permutation: int = 0,
     ) -> None:
         self.count, self.shard = shard.batches(rows, batch_size, complete), shard
+        self._drawn = shard.drawn(rows, complete)
         self._rows, self._batch_size, self._shuffle = rows, batch_size, shuffle
-        self._complete, self._padded = complete, padded
+        self._last, self._permutation = last, permutation
 
     def __call__(self, number: int, seeds: Seeds) -> Rows:
-        """Return the rows of a batch."""
-        rows = rows_of_batch(
-            number, seeds, self._rows, self._batch_size, self._shuffle, self.shard, self._complete
-        )
-        return padded(rows, self._batch_size) if self._padded else rows, None
+        """Return the rows of a batch, −1 for padding."""
+        first = number * self._batch_size * self.shard.count
+        size = self._batch_size
+        if self._last != "full":
+            size = min(size, -(-(self._drawn - first) // self.shard.count))
+        start = first + self.shard.index * size
+        end = max(start, min(start + size, self._drawn))
+        if self._shuffle:
+            rows = shuffled(start, end, seeds, self._rows, self._permutation)
+        else:  # drop the last rows in the first epoch, the rows before them in the next
+            rows, dropped = np.arange(start, end), self._rows - self._drawn
+            rows = np.where(rows < self._drawn - seeds[1] * dropped % (self._drawn + 1), rows, rows + dropped)
+        length = size if self._last == "even" else self._batch_size
+        return np.concatenate([rows, np.full(length - len(rows), -1)]), None
 
     def of_each_shape(self) -> Iterable[Rows]:
         """Yield the rows of the first and of the last batch."""
@@ -314,51 +327,3 @@ def _hashed(values: np.ndarray) -> np.ndarray:
     mixed *= _MULTIPLIERS[1]
     mixed >>= _HALF
     return mixed
-
-
-def rows_of_batch(
-    number: int,
-    seeds: Seeds,
-    count: int,
-    batch_size: int,
-    shuffle: bool,
-    shard: Shard,
-    complete: bool,
-    full: bool = False,
-    permutation: int = 0,
-) -> np.ndarray:
-    """Return the indices of the rows in a worker's shard of a batch, int64 (b,), out of `count` rows.
-
-    Args:
-        number: the number of the batch.
-        seeds: the seed and the number of the epoch.
-        count: the number of rows.
-        batch_size: B, the number of rows of each worker.
-        shuffle: whether to reshuffle in each epoch.
-        shard: the worker's shard of each batch.
-        complete: see `Shard.drawn`; −1 stands for a row of padding.
-        full: whether to complete the last batch to B rows.
-        permutation: see `shuffled`.
-
-    Returns:
-        B indices; in the last batch possibly fewer, but the same number for all workers.
-    """
-    drawn = shard.drawn(count, complete)
-    first = number * batch_size * shard.count
-    last = first + batch_size * shard.count
-    if not full:
-        last = min(last, drawn)
-    size = -(-(last - first) // shard.count)
-    start = first + shard.index * size
-    end = max(start, min(start + size, drawn))
-    if shuffle:
-        rows = shuffled(start, end, seeds, count, permutation)
-    else:  # drop the last rows in the first epoch, the rows before them in the next
-        rows, dropped = np.arange(start, end), count - drawn
-        rows = np.where(rows < drawn - seeds[1] * dropped % (drawn + 1), rows, rows + dropped)
-    return padded(rows, size)
-
-
-def padded(rows: np.ndarray, size: int) -> np.ndarray:
-    """Complete row indices to (size,) with −1, rows of padding."""
-    return np.concatenate([rows, np.full(size - len(rows), -1)])

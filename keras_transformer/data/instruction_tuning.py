@@ -103,7 +103,7 @@ def instruction_tuning(
     )
     _check_lengths(arrays.rows("texts"), length)
     objective = PackedTexts(arrays, length, padding_values(tokenizer), split=False)
-    order = RowOrder(objective.count, batch_size, shuffle, Shard.of(shard), padded=True)
+    order = RowOrder(objective.count, batch_size, shuffle, Shard.of(shard), last="padded")
     return batches(order, objective, seed, objective.content)
 
 

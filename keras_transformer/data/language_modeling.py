@@ -132,7 +132,7 @@ def language_modeling(
     if contiguous:
         order: Order = ContiguousOrder(objective.count, batch_size, part)
     else:
-        order = RowOrder(objective.count, batch_size, shuffle, part, padded=True)
+        order = RowOrder(objective.count, batch_size, shuffle, part, last="padded")
     return batches(order, objective, seed, objective.content, nondeterministic_tokenizer(samples))
 
 

@@ -358,7 +358,7 @@ def _batches(
     )
     if packed:
         objective = PackedPairs(arrays, lengths, shapes.limit, *framings)
-        order = RowOrder(objective.count, shapes.batch_size_of(shapes.limits), shuffle, shard, padded=True)
+        order = RowOrder(objective.count, shapes.batch_size_of(shapes.limits), shuffle, shard, last="padded")
         return batches(order, objective, seed, objective.content)
     if is_sampled:
         texts = arrays.rows("source_texts"), arrays.rows("target_texts")
