@@ -8,13 +8,14 @@ import pathlib
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from keras_transformer_serving.server import Keys, Server
 
+T = TypeVar("T")
 DESCRIPTION = (
     "serve exports over HTTP with ONNX Runtime, by TensorFlow Serving's REST and the Open Inference Protocol"
 )
@@ -158,13 +159,13 @@ async def _serve(options: argparse.Namespace) -> None:
     key = pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
     tracer, provider = tracing.new_tracer(options.otlp_endpoint) if options.otlp_endpoint else (None, None)
     app = create_app(
-        dict(_named(text) for text in options.folders),
+        _once("folders", map(_named, options.folders)),
         Limits(**fields),
         poll_seconds=options.poll_seconds,
         apis=options.api,
         keys=_keys(options),
         cors_origins=options.cors_origins,
-        weights=dict(map(_weights, options.weights)),
+        weights=_once("--weights", map(_weights, options.weights)),
         grpc_address=_grpc_address(options),
         tracer=tracer,
         precision=options.precision,
@@ -264,6 +265,23 @@ def _grpc_address(options: argparse.Namespace) -> str | None:
         if ":" in options.host
         else f"{options.host}:{options.grpc_port}"
     )
+
+
+def _once(argument: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return the values of an argument by name.
+
+    Raises:
+        ValueError: if a name has two.
+    """
+    values: dict[str, T] = {}
+    for name, value in named:
+        if name in values:
+            raise ValueError(
+                f"`{argument}` must have each name once, as in FIRST=… SECOND=… Received: {name}={values[name]} and "
+                f"{name}={value}"
+            )
+        values[name] = value
+    return values
 
 
 def _weights(text: str) -> tuple[str, dict[int, float]]:

@@ -295,6 +295,8 @@ def test_the_server_command_switches_versions_under_load_and_drains(versions):
     ("arguments", "message"),
     [
         (["nothing"], "`folders` must be exports"),
+        (["a/export", "b/export/1"], "`folders` must have each name once, as in FIRST=… SECOND=…"),
+        (["a", "--weights", "a=1:1", "a=2:1"], "`--weights` must have each name once"),
         (["it", "--max-queue", "0"], "`max_queue` must be positive"),
         (["a/b=it"], "on the command line NAME=FOLDER"),
         (["it={export}", "--providers", "NoSuch,CPUExecutionProvider"], "NoSuch cannot be used"),

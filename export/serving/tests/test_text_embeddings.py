@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
-from served_exports import OFFSET, SOURCE, calling, json_call, listening, run, write_export
+from served_exports import OFFSET, SOURCE, calling, json_call, listening, predict, run, write_export
 
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import create_app
@@ -21,6 +21,8 @@ def exports(small, tmp_path_factory):
     exports = {name: write_export(small, folder / name, name) for name in NAMES}
     exports["normalizing"] = write_export(small, folder / "normalizing", "embedder", normalize=True)
     exports["linear"] = write_export(small, folder / "linear", "reranker", activation="linear")
+    changes = {"long_texts": "truncate", "default_prompt_name": "query"}
+    exports["truncating"] = write_export(small, folder / "truncating", "embedder", **changes)
     return exports
 
 
@@ -74,6 +76,33 @@ def test_texts_are_embedded_and_truncated(exports):
     assert found["error"].startswith(f"`text` must have at most {SOURCE - 2} tokens")
     _, found = call("/embed", {"inputs": long, "truncate": True, "normalize": False})
     np.testing.assert_array_equal(np.float32(found), [pipeline(long, truncate=True)])
+
+
+@pytest.mark.parametrize(("name", "default"), [("embedder", 413), ("truncating", 200)])
+def test_the_export_says_whether_texts_are_truncated_if_a_request_does_not(exports, name, default):
+    async def test(app):
+        long, limit = "x" * 2 * SOURCE, SOURCE - 2
+        for path, body in (("/embed", {}), ("/similarity", None)):
+            statuses = []
+            for options in ({}, {"truncate": None}, {"truncate": True}, {"truncate": False}):
+                request = {"inputs": long, **options}
+                if body is None:
+                    inputs = {"source_sentence": "a", "sentences": [long]}
+                    request = {"inputs": inputs, "parameters": options}
+                statuses.append((await json_call(app, "POST", path, request))[0])
+            assert statuses == [default, default, 200, 413]
+        for options, errors in (
+            ({}, default == 413),
+            ({"truncate": False}, True),
+            ({"truncate": True}, False),
+        ):
+            _, found = await predict(app, name, [long], **options)
+            assert bool(found["predictions"][0]["error"]) == errors
+        request = {"model": name, "input": ["ab", long] if default == 200 else ["ab"]}
+        _, found = await json_call(app, "POST", "/v1/embeddings", request)
+        assert found["usage"]["prompt_tokens"] == (len("q: ab") + limit if default == 200 else 2)
+
+    run(exports, test, name)
 
 
 @pytest.mark.parametrize("name", ["reranker", "linear"])

@@ -81,7 +81,7 @@ class EmbeddingTask(TextTask):
 class Embedding(EmbeddingTask, TextPipeline):
     """An exported encoder of sentences; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, None]:
         """Convert a text to windows of ids, with the default prompt, the prompt of a name, or a prompt.
 
         The name "" means no prompt. A prompt other than "" replaces the prompt of the name.

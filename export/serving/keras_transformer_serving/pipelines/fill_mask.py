@@ -66,7 +66,7 @@ class FillMaskTask(TextTask):
 class FillMask(FillMaskTask, TextPipeline):
     """An exported masked language model; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, None]:
         """Convert a text to ids."""
         mask, text = self.config["mask"], texts[0]
         if self.tokenizer.lstrip_mask:

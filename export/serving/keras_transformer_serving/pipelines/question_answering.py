@@ -110,7 +110,7 @@ class Context(NamedTuple):
 class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
     """Exported extractive question answering; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, Context]:
+    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, Context]:
         """Convert a question and its context to windows of ids, and the places of the context's tokens."""
         question, context = texts
         words = self._tokenize_words(context)

@@ -119,7 +119,7 @@ class RerankingTask(TextTask):
 class Reranking(RerankingTask, TextPipeline):
     """An exported cross-encoder; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, None]:
         """Convert a query and a text to windows of ids."""
         return self._pair_windows(truncate, **dict(zip(("query", "text"), texts, strict=True))), None
 

@@ -104,7 +104,7 @@ class TextClassificationTask(Classifier, TextTask):
 class TextClassification(TextClassificationTask, TextPipeline):
     """An exported text classifier, or regression; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, None]:
         """Convert a text, or a pair of texts, to windows of ids."""
         if len(texts) == 1:
             return super().preprocess(*texts, truncate=truncate)

@@ -41,6 +41,11 @@ class Windows:
     starts: list[int]
     before: list[int] | None
 
+    @property
+    def num_read(self) -> int:
+        """The number of the text's ids that are read."""
+        return self.starts[-1] + len(self.ids[-1])
+
 
 class TextTask(Task, abc.ABC):
     """Base class of tasks of models that run once on texts: the arguments, the errors and the answers of calls."""
@@ -165,12 +170,13 @@ class TextPipeline(TextTask, Model):
         super().__init__(engine, config)
         self.tokenizer = tokenizer
 
-    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, Any]:
+    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, Any]:
         """Convert a text or pair to windows of ids, and values that `postprocess` needs: by default none.
 
         Args:
             *texts: the text or the two texts.
-            truncate: whether to truncate a text that is too long; it has one window then.
+            truncate: whether to truncate a text that is too long, which has one window then; by default as the export's
+                `long_texts` says.
 
         Raises:
             InvalidInputError: if a text is invalid.
@@ -244,13 +250,15 @@ class TextPipeline(TextTask, Model):
             for windows, end in zip(batch, ends, strict=True)
         ]
 
-    def _windows(self, ids: list[int], name: str, truncate: bool = False, **first: list[int]) -> Windows:
+    def _windows(
+        self, ids: list[int], name: str, truncate: bool | None = None, **first: list[int]
+    ) -> Windows:
         """Split ids into windows that fit the model and overlap by half, or truncate them to one.
 
         Args:
             ids: the ids of the text.
             name: the name of the text's argument.
-            truncate: whether to keep the first ids that fit.
+            truncate: whether to keep the first ids that fit; by default as `long_texts` says.
             **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
 
         Raises:
@@ -258,7 +266,7 @@ class TextPipeline(TextTask, Model):
         """
         limit = self.config["max_length"]
         max_ids = self._max_ids(len(first) + 1) - sum(map(len, first.values()))
-        if max_ids > 0 and (truncate or self.config.get("long_texts") == "truncate"):
+        if max_ids > 0 and self._truncates(truncate):
             ids = ids[:max_ids]
         split = self.config.get("long_texts") == "window"
         if len(ids) > max_ids and not (split and max_ids >= 2):
@@ -276,7 +284,10 @@ class TextPipeline(TextTask, Model):
             [ids[start : start + max_ids] for start in starts], starts, next(iter(first.values()), None)
         )
 
-    def _pair_windows(self, truncate: bool, **texts: str) -> Windows:
+    def _truncates(self, truncate: bool | None) -> bool:
+        return self.config.get("long_texts") == "truncate" if truncate is None else truncate
+
+    def _pair_windows(self, truncate: bool | None, **texts: str) -> Windows:
         """Convert a pair of texts, by the names of their arguments, to windows of ids.
 
         The second text is split into windows; or the longer text is truncated first, as in `transformers`.
@@ -284,7 +295,7 @@ class TextPipeline(TextTask, Model):
         (first_name, first), (name, second) = (
             (name, self.tokenizer.tokenize(text)) for name, text in texts.items()
         )
-        if truncate or self.config.get("long_texts") == "truncate":
+        if self._truncates(truncate):
             first = first[: first_length(len(first), len(second), self._max_ids(2))]
         return self._windows(second, name, truncate, **{first_name: first})
 

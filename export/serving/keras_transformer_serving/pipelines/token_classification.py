@@ -81,7 +81,7 @@ class _TextWithWords(NamedTuple):
 class TokenClassification(TokenClassificationTask, TextPipeline):
     """An exported token classifier; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, "_TextWithWords"]:
+    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, "_TextWithWords"]:
         """Convert a text to windows of ids, and the text and its words."""
         words, ids = list[tuple[Word, int]](), list[int]()
         for word in self._tokenize_words(texts[0]):
@@ -89,8 +89,8 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
                 words.append((word, len(ids)))
             ids += word.ids
         windows = self._windows(ids, "text", truncate)
-        read = windows.starts[-1] + len(windows.ids[-1])
-        return windows, _TextWithWords(texts[0], [(word, token) for word, token in words if token < read])
+        read = [(word, token) for word, token in words if token < windows.num_read]
+        return windows, _TextWithWords(texts[0], read)
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: "_TextWithWords") -> Row:
         """Return the words and their classes."""

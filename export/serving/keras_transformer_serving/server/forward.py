@@ -82,7 +82,7 @@ def _answer_arrays(pipeline: ArrayPipeline, row: Row, index: int) -> Steps[Row]:
 
 
 def _answer_texts(pipeline: TextPipeline, names: Sequence[str], row: Row, index: int) -> Steps[Row]:
-    windows, state = pipeline.preprocess(*(text_of(row, name) for name in names), truncate=TRUNCATE in row)
+    windows, state = pipeline.preprocess(*(text_of(row, name) for name in names), truncate=row.get(TRUNCATE))
     length = max(map(len, windows.ids)) + len(windows.before or ())
     outputs = yield from compute(_WINDOWS, windows, length)
     return {**pipeline.postprocess(outputs, windows, state), ERROR: ""}

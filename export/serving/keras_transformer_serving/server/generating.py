@@ -173,7 +173,7 @@ def _options(pipeline: Generating, row: Row) -> Row:
         received = f"from {row['noise'].min()} to {row['noise'].max()}"
         raise InvalidInputError("noise", f"`noise` must be in [0, 1]. Received: {received}")
     options |= {name: text_of(row, name) for name in (*languages.NAMES, LONG_TEXTS, TAGS) if name in row}
-    options[TRUNCATE] = TRUNCATE in row
+    options[TRUNCATE] = row.get(TRUNCATE, False)
     if LONG_TEXTS in row and row[LONG_TEXTS] not in splitting.LONG_TEXTS:
         expected = f"one of {splitting.LONG_TEXTS}"
         raise InvalidInputError(
@@ -183,7 +183,7 @@ def _options(pipeline: Generating, row: Row) -> Row:
         return options
     try:
         given = {name: row[name] for name in (TAGS, _PLACEHOLDERS, _GLOSSARY) if name in row}
-        pipeline.check_options(given, TRUNCATE in row)
+        pipeline.check_options(given, options[TRUNCATE])
         if _GLOSSARY in row:
             mode = text_of(row, _MODE) if _MODE in row else GLOSSARY_MODES[0]
             options[_GLOSSARY] = Glossary(of_json(text_of(row, _GLOSSARY)), mode)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import fields, openapi, requests
 from keras_transformer_serving.server.api import DRAINING, Api, Json, Server, encoded_response, json_response
-from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
+from keras_transformer_serving.server.signatures import RequestError, Signature, json_values, truncate_of
 from keras_transformer_serving.server.tensorflow_serving import check_fields, find, of_all_rows
 from keras_transformer_serving.server.versions import STABLE
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Row, Tensor, shown
@@ -83,8 +83,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
             raise RequestError(400, f"`id` must be a string. Received: {shown(body['id'])}")
         context["id"] = body["id"]
     columns = {**of_all_rows(parameters, signature), **columns}
-    truncate = parameters.get(TRUNCATE, False)
-    return name, signature.rows(columns, lambda name, row: f"{name}.data[{row}]", truncate), context
+    rows = signature.rows(columns, lambda name, row: f"{name}.data[{row}]", truncate_of(parameters))
+    return name, rows, context
 
 
 def respond(

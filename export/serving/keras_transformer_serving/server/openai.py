@@ -480,9 +480,14 @@ async def _embeddings(server: Server, request: Request) -> Response:
         values = fields.read(document, _embedding_fields(model.name, pipeline))
         texts = values["input"]
 
+        def num_read(text: str) -> int:
+            try:
+                return pipeline.preprocess(text_of({"text": text}, "text"))[0].num_read
+            except InvalidInputError:
+                return 0  # the error of its row
+
         def rows() -> tuple[str, list[Row], int]:
-            count = sum(len(pipeline.tokenizer.tokenize(_valid(text))) for text in texts)
-            return DEFAULT, [{"text": text} for text in texts], count
+            return DEFAULT, [{"text": text} for text in texts], sum(map(num_read, texts))
 
         def respond(_: Signature, outputs: Mapping[str, np.ndarray], count: int) -> Json:
             for index, error in enumerate(outputs[ERROR]):
@@ -506,13 +511,6 @@ async def _embeddings(server: Server, request: Request) -> Response:
             request, size, rows, respond, loaded.signatures, batcher, server.limits
         )
         return encoded_response(content)
-
-
-def _valid(text: str) -> str:
-    try:
-        return text_of({"input": text}, "input")
-    except InvalidInputError as error:
-        raise RequestError(400, str(error), param="input") from None
 
 
 def _paths(server: Server) -> Json:

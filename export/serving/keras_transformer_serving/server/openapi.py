@@ -12,7 +12,7 @@ from keras_transformer_serving.server.versions import STABLE, ServedModel
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Tensor
 
 Json = dict[str, Any]
-_TRUNCATE: Json = {TRUNCATE: {"type": "boolean", "default": False}}
+_TRUNCATE: Json = {TRUNCATE: {"type": "boolean"}}
 
 
 def description(model: ServedModel) -> Json:

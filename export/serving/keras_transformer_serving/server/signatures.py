@@ -72,7 +72,7 @@ class Signature:
         self,
         columns: Mapping[str, Sequence[Any]],
         places: Callable[[str, int], str],
-        truncate: Any = False,
+        truncate: bool | None = None,
     ) -> list[Row]:
         """Return the rows of a request, with checked values and defaults.
 
@@ -82,13 +82,12 @@ class Signature:
             columns: the values of each input that is given, one for each row, or a single one for an input with a
                 default.
             places: a function from the name of an input and an index to its place in the request, for errors.
-            truncate: whether to cut texts that are too long, as the request says.
+            truncate: whether to cut texts that are too long; None for the setting of the export.
 
         Raises:
             RequestError: if an input is unknown, a setting of the export, missing or has the wrong type, the numbers of
-                values differ, or `truncate` is not a boolean, or the signature has no texts.
+                values differ, or texts are to be cut and the signature has none.
         """
-        check_truncate(truncate)
         inputs = {tensor.name: tensor for tensor in self.inputs}
         if truncate and all(tensor.dtype != "string" for tensor in self.inputs):
             raise RequestError(
@@ -112,7 +111,7 @@ class Signature:
                 f"The inputs must be {required}{also}. Received: {', '.join(map(shown, columns)) or 'none'}",
             )
         count = max((len(columns[name]) for name in columns if inputs[name].required), default=0)
-        rows: list[Row] = [{TRUNCATE: True} if truncate else {} for _ in range(count)]
+        rows: list[Row] = [{} if truncate is None else {TRUNCATE: truncate} for _ in range(count)]
         for name, values in columns.items():
             if len(values) not in ((count,) if inputs[name].required else (1, count)):
                 raise RequestError(
@@ -225,10 +224,16 @@ def text_of(row: Row, name: str, argument: str | None = None) -> str:
     return str(text)
 
 
-def check_truncate(truncate: Any) -> None:
-    """Raise a RequestError unless the request's `truncate` is a boolean."""
-    if not isinstance(truncate, bool):
+def truncate_of(document: Mapping[str, Any]) -> bool | None:
+    """Return whether a request says that texts are cut that are too long, None if it does not.
+
+    Raises:
+        RequestError: if its value is no boolean.
+    """
+    truncate = document.get(TRUNCATE)
+    if TRUNCATE in document and not isinstance(truncate, bool):
         raise RequestError(400, f"`{TRUNCATE}` must be true or false. Received: {TRUNCATE}={shown(truncate)}")
+    return truncate
 
 
 def bucket(length: int) -> int:

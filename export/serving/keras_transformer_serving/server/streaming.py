@@ -16,7 +16,7 @@ from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.server import generating, tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
-from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, check_truncate
+from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, truncate_of
 from keras_transformer_serving.server.versions import Loaded
 from keras_transformer_serving.tasks import Row, shown
 
@@ -137,8 +137,7 @@ async def response(
             400,
             f'The request must be {{"text": …}}, optionally with {optional}. Received: {shown(document)}',
         )
-    truncate = document.get(TRUNCATE, False)
-    check_truncate(truncate)
+    truncate = truncate_of(document)
     try:
         row: Row = {
             name: tensor.convert(document[name], name) for name, tensor in inputs.items() if name in document

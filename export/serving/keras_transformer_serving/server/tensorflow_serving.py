@@ -18,7 +18,13 @@ from keras_transformer_serving.server.api import (
     json_response,
     version_number,
 )
-from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
+from keras_transformer_serving.server.signatures import (
+    TRUNCATE,
+    RequestError,
+    Signature,
+    json_values,
+    truncate_of,
+)
 from keras_transformer_serving.server.versions import STABLE, ServedModel, Version
 from keras_transformer_serving.tasks import DEFAULT, Row, Tensor, shown
 
@@ -56,7 +62,7 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     def place(name: str, index: int) -> str:
         return f"instances[{index}].{name}" if style == "instances" else f"inputs.{name}[{index}]"
 
-    return name, signature.rows(columns, place, body.get(TRUNCATE, False)), style
+    return name, signature.rows(columns, place, truncate_of(body)), style
 
 
 def find(signatures: Mapping[str, Signature], name: Any) -> Signature:

@@ -33,7 +33,7 @@ def error_document(error: RequestError) -> Json:
 
 
 _TRUNCATION = (
-    Field(TRUNCATE, BOOLEAN, False),
+    Field(TRUNCATE, BOOLEAN),
     Field("truncation_direction", one_of("right", any_case=True), "right"),
 )
 _SENTENCES = (Field("source_sentence", STRING, required=True), Field("sentences", STRINGS, required=True))
@@ -130,7 +130,7 @@ async def _compute(
 
 def _options(values: Json) -> Row:
     """Return the entries of a row that say whether its text is truncated."""
-    return {TRUNCATE: True} if values[TRUNCATE] else {}
+    return {} if values[TRUNCATE] is None else {TRUNCATE: values[TRUNCATE]}
 
 
 def _rows_of_texts(texts: Sequence[str], options: Json) -> tuple[str, list[Row]]:
