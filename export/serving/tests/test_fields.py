@@ -88,6 +88,15 @@ def test_unknown_fields_of_tensors_and_rows_are_errors(answers, path, body, plac
     assert (status, name in json.loads(content)["error"]) == (400, True), content
 
 
+@pytest.mark.parametrize(("path", "body"), [(PREDICT, {"instances": ["a"]}), (INFER, {"inputs": [TEXT]})])
+def test_an_option_of_another_signature_is_an_error_with_its_name(answers, path, body):
+    options = {"max_new_tokens": 2}
+    request = {**body, **options} if path == PREDICT else {**body, "parameters": options}
+    status, _, content = answers["others"](path.format("generator"), request)
+    message = "`max_new_tokens` needs `signature_name` generate. Received"
+    assert (status, json.loads(content)["error"].startswith(message)) == (400, True)
+
+
 def test_requests_of_kserve_have_the_name_of_the_model(answers):
     body = {"id": "1", "model_name": "generator", "inputs": [{**TEXT, "parameters": {"content_type": "str"}}]}
     assert answers["others"](INFER.format("generator"), body)[0] == 200

@@ -75,6 +75,12 @@ def test_texts_in_json_are_translated_together_and_split(exports):
     run(exports, test)
 
 
+def test_json_of_another_content_type_is_read(answer):
+    body = {"q": "eins", "source": "de", "target": "en"}
+    status, _, content = answer("/translate", body, [("Content-Type", "application/x-www-form-urlencoded")])
+    assert (status, json.loads(content)) == (200, {"translatedText": "eins"})
+
+
 def test_html_keeps_its_tags(answer):
     body = {"q": "<b>eins</b>", "source": "de", "target": "en", "format": "html"}
     status, _, content = answer("/translate", body)

@@ -92,7 +92,9 @@ async def _key(server: Server, request: Request) -> str | None:
 
 
 def _parsed(kind: str, body: bytes) -> _Request:
-    if kind.startswith("application/x-www-form-urlencoded"):
+    if kind.startswith("application/x-www-form-urlencoded") and not body.startswith(
+        b"{"
+    ):  # curl -d '{"q": …}'
         try:
             fields = urllib.parse.parse_qs(body.decode(), keep_blank_values=True, max_num_fields=100)
         except ValueError as error:

@@ -63,7 +63,7 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
         raise RequestError(400, f"`parameters` must be an object. Received: {shown(parameters)}")
     name = parameters.get("signature_name", DEFAULT if DEFAULT in signatures else next(iter(signatures)))
     signature = find(signatures, name)
-    check_fields(parameters, _PARAMETERS, signature, "parameters")
+    check_fields(parameters, _PARAMETERS, name, signatures, "parameters")
     tensors = {tensor.name: tensor for tensor in signature.inputs}
     columns: dict[str, list[Any]] = {}
     for index, item in enumerate(body["inputs"]):

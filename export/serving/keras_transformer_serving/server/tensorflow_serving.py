@@ -55,7 +55,7 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
             400, f'The request must have either "instances" or "inputs". Received: {shown(list(body))}'
         )
     (style,) = styles
-    check_fields(body, ("signature_name", *styles), signature)
+    check_fields(body, ("signature_name", *styles), name, signatures)
     convert = _instances if style == "instances" else _inputs
     columns = {**of_all_rows(body, signature), **convert(body[style], signature)}
 
@@ -79,11 +79,34 @@ def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
     return signature
 
 
-def check_fields(given: Iterable[str], names: Sequence[str], signature: Signature, parent: str = "") -> None:
-    """Raise a RequestError for an unknown field: none of these, no option, and no setting, which has another error."""
-    optional = [tensor.name for tensor in signature.inputs if not tensor.required]
-    others = [name for name in given if name not in signature.settings]
-    fields.check(others, (*names, TRUNCATE, *optional), parent)
+def check_fields(
+    given: Iterable[str],
+    names: Sequence[str],
+    name: str,
+    signatures: Mapping[str, Signature],
+    parent: str = "",
+) -> None:
+    """Raise a RequestError for an unknown field; a setting of the export has another error.
+
+    Args:
+        given: the fields of a request.
+        names: those that it can have, besides `TRUNCATE` and the options of the signature.
+        name: the name of the signature.
+        signatures: those of the model, by name.
+        parent: as for `fields.check`.
+    """
+    options = {
+        key: [tensor.name for tensor in each.inputs if not tensor.required]
+        for key, each in signatures.items()
+    }
+    known = (*names, TRUNCATE, *options[name])
+    others = [each for each in given if each not in signatures[name].settings]
+    for option in others:
+        having = [key for key in options if option in options[key]]
+        if option not in known and having:
+            needed = f"`{option}` needs `signature_name` {' or '.join(having)}"
+            raise RequestError(400, f"{needed}. Received: signature_name={shown(name)}")
+    fields.check(others, known, parent)
 
 
 def of_all_rows(options: Mapping[str, Any], signature: Signature) -> dict[str, list[Any]]:
