@@ -105,12 +105,12 @@ def test_without_tensorflow_an_error_names_the_package_to_install():
     sys.modules.update(dict.fromkeys(["tensorflow", "tensorflow_text"]))
     import keras_transformer as kt
     try:
-        kt.pipelines
+        kt.export
     except ImportError as error:
         print(json.dumps(str(error)))
     """
     assert run(code) == (
-        "`keras_transformer.pipelines` requires TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
+        "`keras_transformer.export` requires TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
     )
 
 

@@ -1,5 +1,7 @@
 """The base class of pipelines, whose definition calls, SavedModels, ONNX graphs and parity checks share."""
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import inspect
@@ -11,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import text
 from keras_transformer.interop.source import Source
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import bundle, files, tasks
 from keras_transformer_serving.pipelines.errors import RowErrors
@@ -122,7 +124,7 @@ class Pipeline(tasks.Task, abc.ABC):
     examples_are_typical: ClassVar[bool] = False
     summary: ClassVar[str] = ""
     hub_task: ClassVar[str | None] = None
-    classes: ClassVar[dict[str, type["Pipeline"]]] = {}
+    classes: ClassVar[dict[str, type[Pipeline]]] = {}
     model_classes: ClassVar[tuple[type, ...]] = ()
     _settings_file: ClassVar[str] = "settings.json"
     # The values of settings that files of earlier versions lack, where they differ from the defaults.
@@ -134,7 +136,7 @@ class Pipeline(tasks.Task, abc.ABC):
         Pipeline.classes[cls.__name__] = cls
 
     @staticmethod
-    def named(name: str) -> type["Pipeline"] | None:
+    def named(name: str) -> type[Pipeline] | None:
         """Return the class with a name, None if there is none.
 
         A class that is not imported is loaded from the entry point of this name in the group
@@ -143,7 +145,7 @@ class Pipeline(tasks.Task, abc.ABC):
         return tasks.registered(Pipeline.classes, "keras_transformer.pipelines", name)
 
     @staticmethod
-    def of_model(model: Any) -> type["Pipeline"]:
+    def of_model(model: Any) -> type[Pipeline]:
         """Return the first pipeline class that has a model's class among its `model_classes`.
 
         Raises:

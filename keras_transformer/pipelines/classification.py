@@ -1,5 +1,7 @@
 """The base class of pipelines of classifiers and regression models."""
 
+from __future__ import annotations
+
 import numbers
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,8 +9,8 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.pipelines.arguments import as_list
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.typing import Tensor

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.interop import sentence_transformers
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import BERT, ModernBERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder, check_pooling, pool, pooled_dim
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed

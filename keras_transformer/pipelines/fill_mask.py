@@ -3,8 +3,7 @@
 import re
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import MaskedLanguageModel, Pretraining
 from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import Preprocessed

@@ -1,23 +1,28 @@
 """The base class of pipelines that run their model once, rather than generating in a loop."""
 
+from __future__ import annotations
+
 import abc
 import copy
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import xla
-from keras_transformer.generation.compilation import are_same, bucket, compiled
+from keras_transformer.generation.compilation import are_same
+from keras_transformer.lazy_tensorflow import is_installed, tf
 from keras_transformer.pipelines.base import BATCH, Arrays, ExportedFunction, Pipeline, Preprocessed, spec_of
+from keras_transformer.pipelines.keras_forward_engine import KerasForwardEngine
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check
 from keras_transformer_serving.graphs import MODEL
+from keras_transformer_serving.pipelines import pipeline_of
+from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import RowErrors
+from keras_transformer_serving.pipelines.texts import TextPipeline
 from keras_transformer_serving.tasks import FORWARD as FORWARD
 from keras_transformer_serving.tasks import Row
 
@@ -27,10 +32,11 @@ class ForwardPipeline(Pipeline):
 
     A call runs `preprocess` and `postprocess` as TensorFlow functions, and between them `forward`, compiled by the
     backend of the model; a SavedModel's signature is one function of all three. A call raises or returns the error of
-    an invalid input; a signature returns it as "error", beside the answers to the other inputs.
+    an invalid input; a signature returns it as "error", beside the answers to the other inputs. Where TensorFlow is not
+    installed, a call runs the class that serves exports of the pipeline, and `forward` between its steps.
     """
 
-    _compiled: "_Functions | None" = None
+    _compiled: _Functions | None = None
 
     @property
     def padding(self) -> dict[str, tuple[int, float]]:
@@ -104,7 +110,7 @@ class ForwardPipeline(Pipeline):
         count = len(inputs[0])
         return self._answer(self._preprocessed(inputs, np.arange(count)), count)
 
-    def _rows(
+    def rows(
         self,
         inputs: Sequence[Sequence[Any]],
         batch_size: int,
@@ -113,6 +119,8 @@ class ForwardPipeline(Pipeline):
         **options: Any,
     ) -> dict[int, Row]:
         """Return the outputs of each valid input, by index, computed in batches; see `TextTask`."""
+        if not is_installed():
+            return self._functions().served.rows(inputs, batch_size, order, errors, **options)
         rows: dict[int, Row] = {}
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
@@ -150,7 +158,7 @@ class ForwardPipeline(Pipeline):
             answers = functions.results(outputs, batch)
             return {name: values.numpy() for name, values in answers.items()}
 
-    def _functions(self) -> "_Functions":
+    def _functions(self) -> _Functions:
         """Return the compiled functions, compiled again if their constants have changed."""
         if self._compiled is None or not self._compiled.are_valid():
             self._compiled = _Functions(self)
@@ -158,7 +166,11 @@ class ForwardPipeline(Pipeline):
 
 
 class _Functions:
-    """The functions of a pipeline, compiled for its settings, its tokenizer and its model's variables."""
+    """The functions of a pipeline, compiled for its settings, its tokenizer and its model's variables.
+
+    Attributes:
+        engine: the compiled model, on arrays.
+    """
 
     def __init__(self, pipeline: ForwardPipeline) -> None:
         self._pipeline = pipeline
@@ -167,7 +179,7 @@ class _Functions:
         self._settings = copy.deepcopy(pipeline.settings())
         self._preprocess: dict[Any, Callable[..., Preprocessed]] = {}
         self._forward: Callable[..., dict[str, Any]] | None = None
-        self.results = tf.function(pipeline.results, autograph=False, reduce_retracing=True)
+        self.engine = KerasForwardEngine(pipeline)
 
     def are_valid(self) -> bool:
         """Return whether settings, tokenizer and variables are unchanged; quantisation replaces variables."""
@@ -177,6 +189,23 @@ class _Functions:
             and pipeline.tokenizer is self._tokenizer
             and pipeline.settings() == self._settings
         )
+
+    @functools.cached_property
+    def served(self) -> Any:
+        """The class that serves exports of the pipeline, with the model on its backend: it needs no TensorFlow."""
+        config = self._pipeline.config
+        served = pipeline_of(self.engine, config, self._tokenizer)
+        if not isinstance(served, TextPipeline | ArrayPipeline):
+            raise ImportError(
+                f"`{config['pipeline']}` requires TensorFlow and TensorFlow Text, or a class that serves its exports: "
+                "a `TextPipeline` or `ArrayPipeline` of `keras_transformer_serving.pipelines` of this name"
+            )
+        return served
+
+    @functools.cached_property
+    def results(self) -> Callable[..., dict[str, tf.Tensor]]:
+        """The function `results`."""
+        return tf.function(self._pipeline.results, autograph=False, reduce_retracing=True)
 
     def preprocess(self, *columns: tf.Tensor, **options: Any) -> Preprocessed:
         """Run `preprocess` with options on batches of any size."""
@@ -203,14 +232,8 @@ class _Functions:
                 specs = {name: self._dynamic_spec(name, values) for name, values in inputs.items()}
                 self._forward = tf.function(self._pipeline.forward, input_signature=[specs], autograph=False)
             return self._forward(inputs)
-        if self._forward is None:
-            self._forward = compiled(self._variables, self._pipeline.forward, True)
-        count = len(next(iter(inputs.values())))
-        outputs = self._forward({name: self._padded(name, values.numpy()) for name, values in inputs.items()})
-        return {
-            name: tf.convert_to_tensor(keras.ops.convert_to_numpy(values)[:count])
-            for name, values in outputs.items()
-        }
+        outputs = self.engine.forward({name: values.numpy() for name, values in inputs.items()})
+        return {name: tf.convert_to_tensor(values) for name, values in outputs.items()}
 
     def _dynamic_spec(self, name: str, values: tf.Tensor) -> tf.TensorSpec:
         shape = values.shape.as_list()
@@ -218,23 +241,6 @@ class _Functions:
         if name in self._pipeline.padding:
             shape[self._pipeline.padding[name][0]] = None
         return tf.TensorSpec(shape, values.dtype, name=name)
-
-    def _padded(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Pad the rows, and the axis of `padding`, to one of a few sizes."""
-        axis, padding_value = self._pipeline.padding.get(name, (0, 0))
-        widths = [(0, 0)] * values.ndim
-        if axis != 0:
-            length = values.shape[axis]
-            limit = getattr(self._pipeline.encoder, "max_length", None) or math.inf
-            widths[axis] = (0, int(min(length_bucket(length), max(length, limit))) - length)
-        widths[0] = (0, bucket(len(values), 1) - len(values))
-        return np.pad(values, widths, constant_values=padding_value)
-
-
-def length_bucket(length: int) -> int:
-    """Round `length` up to one of 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, …"""
-    step = max(8, bucket(length, 8) // 8)
-    return max(8, -(-length // step) * step)
 
 
 def check_no_texts(pipeline: ForwardPipeline, texts: Any) -> None:

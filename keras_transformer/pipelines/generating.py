@@ -1,12 +1,14 @@
 """The base class of pipelines that generate texts, and score and align target texts."""
 
+from __future__ import annotations
+
 import abc
 import copy
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-import tensorflow as tf
+import numpy as np
 
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import EndTokens
@@ -14,13 +16,14 @@ from keras_transformer.generation.constraints import serialize as serialize_cons
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
+from keras_transformer.lazy_tensorflow import is_installed, tf
 from keras_transformer.pipelines import arguments, generation_graphs
 from keras_transformer.pipelines.base import Arrays, ExportedFunction, Pipeline, Preprocessed
 from keras_transformer.pipelines.generation_signatures import Signatures
 from keras_transformer.pipelines.hugging_face_generation import settings_from
 from keras_transformer.pipelines.keras_engine import KerasEngine
 from keras_transformer.pipelines.texts import accepted_rows, accepted_texts, first_error, padded, utf8_error
-from keras_transformer.pipelines.tokenizer_methods import TokenizerMethods
+from keras_transformer.pipelines.tokenizer_methods import methods_of
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.generation import padded as padded_rows
@@ -75,7 +78,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         self.max_new_tokens, self.max_source_tokens = int(max_new_tokens), int(max_source_tokens)
         self.skip_special_tokens = skip_special_tokens
         self.engine = KerasEngine(model, settings)
-        self.text_methods = TokenizerMethods(tokenizer)
+        self.text_methods = methods_of(tokenizer)
 
     def prepared(
         self, texts: Tensor, chosen: Mapping[str, Any] = MappingProxyType({}), truncate: bool = False
@@ -136,8 +139,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         ids, real = self._padded(accepted_rows(rows, error))
         return Preprocessed({**batch.inputs, "target_ids": ids, "target_padding_mask": real}, error, {})
 
-    def encode(self, texts: Any, truncate: bool = False, **options: Any) -> tf.Tensor:
+    def encode(self, texts: Any, truncate: bool = False, **options: Any) -> tf.Tensor | np.ndarray:
         """Return the source ids of texts as the model takes them, int32 (B, S), padded to the longest.
+
+        They are a tensor or, where TensorFlow is not installed, an array.
 
         Args:
             texts: a list of any length, or a string tensor (B,).
@@ -148,9 +153,11 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             TypeError: if a text is not a string.
             ValueError: if a text is invalid or too long, or a language is unknown.
         """
-        rows = super().encode(to_string_tensor(texts).numpy().tolist(), truncate, **options)
+        in_graph = is_installed()
+        listed = to_string_tensor(texts).numpy().tolist() if in_graph else texts
+        rows = super().encode(listed, truncate, **options)
         ids, _ = padded_rows(rows, padding_value(self.model))
-        return tf.constant(ids, tf.int32)
+        return tf.constant(ids, tf.int32) if in_graph else ids
 
     def signatures(self) -> dict[str, ExportedFunction]:
         """Return the signatures of a SavedModel."""

@@ -3,17 +3,19 @@
 Their key/value cache grows, which does not need XLA.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import generation, ops
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import Unlimiformer
 from keras_transformer.pipelines.base import BATCH, Axes, ExportedFunction, spec_of
 from keras_transformer.typing import Tensor

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import generation, ops
 from keras_transformer.generation.scoring import score_ids
 from keras_transformer.generation.search.categorical import uniform
 from keras_transformer.generation.validation import padding_value
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.pipelines.base import DEFAULT, Arrays, ExportedFunction, Preprocessed, spec_of
 from keras_transformer.pipelines.generation_graphs import exportable, generate_ids
 from keras_transformer.pipelines.texts import first_error

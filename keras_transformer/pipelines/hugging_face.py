@@ -23,8 +23,6 @@ from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TE
 from keras_transformer.pipelines.reranking import Reranking
 from keras_transformer.pipelines.speech_to_text import SpeechToText
 from keras_transformer.pipelines.text_generation import TextGeneration
-from keras_transformer.text.tokenizers import configuration
-from keras_transformer.text.tokenizers.hugging_face import tokenizer_class
 from keras_transformer_options.arguments import check, is_integer
 from keras_transformer_serving import files
 from keras_transformer_serving.text import chat
@@ -173,6 +171,8 @@ def _pipeline(
         )
     arguments |= pipeline.hugging_face_arguments(folder, config, model, settings)
     if "tokenizer" in arguments:
+        from keras_transformer.text.tokenizers import configuration
+
         if not configuration.has_segments(folder):
             _merge_segments(model)
         _warn_of_truncation(folder, pipeline, model, arguments.get("max_length"))
@@ -314,6 +314,8 @@ def _camembert(folder: pathlib.Path, **options: Any) -> text.MarianT5Tokenizer:
 
 def _bart(folder: pathlib.Path, **options: Any) -> text.Tokenizer:
     """Read BART's tokenizer: its sources begin with the start token, its targets with the end token."""
+    from keras_transformer.text.tokenizers.hugging_face import tokenizer_class
+
     start, end = "<s>", "</s>"
     if tokenizer_class(folder) == "WordPieceTokenizer":
         tokenizer = text.from_hugging_face(folder)

@@ -18,7 +18,6 @@ from keras_transformer.pipelines.hugging_face_generation import (
     generation_config_of,
     settings_from,
 )
-from keras_transformer.text.tokenizers import hugging_face_files
 from keras_transformer_serving import files
 
 
@@ -89,6 +88,8 @@ def _write_tokenizer(pipeline: Pipeline, folder: pathlib.Path, source: Any) -> N
             pipeline.tokenizer, folder, **pipeline.hugging_face_rows, has_segments=segments > 1, **config
         )
         return
+    from keras_transformer.text.tokenizers import hugging_face_files
+
     hugging_face_files.copy_files(pipeline.tokenizer, source, folder)
     names = {"src_lang": "source_language", "tgt_lang": "target_language"}
     chosen = {name: getattr(pipeline, attribute, None) for name, attribute in names.items()}

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.lazy_tensorflow import is_installed, tf
 from keras_transformer.models import ViT
 from keras_transformer.pipelines.arguments import check_model
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
@@ -16,8 +16,9 @@ from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import files
 from keras_transformer_serving.pipelines.classification import ImageTask
-from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_batch_size
+from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError, RowErrors, check_batch_size
 from keras_transformer_serving.pipelines.texts import as_floats
+from keras_transformer_serving.tasks import Row
 
 _PREPROCESSOR = "preprocessor_config.json"
 _BILINEAR = 2
@@ -114,6 +115,16 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
             pixel_values = tf.image.resize(pixel_values, self.model.image_size, antialias=True)
         return Preprocessed({"pixel_values": pixel_values}, tf.where(inside, "", error), {})
 
+    def rows(self, inputs: Sequence[Any], *arguments: Any, **options: Any) -> dict[int, Row]:
+        """Return the outputs of each valid image; see `ForwardPipeline`."""
+        if self.resize and not is_installed():
+            (images,) = inputs
+            resized = keras.ops.image.resize(
+                np.asarray(images, "float32"), self.model.image_size, antialias=True
+            )
+            inputs = [np.asarray(resized)]
+        return super().rows(inputs, *arguments, **options)
+
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the logits and, for a classifier, the probabilities (B, C)."""
         return super().forward(inputs["pixel_values"])
@@ -188,8 +199,11 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
             return self._classified(convert, images[None], batch_size, errors)[0]
         self._check(images)
         row_errors = RowErrors(errors)
-        rows = self._rows([images], batch_size, range(len(images)), row_errors)
-        config = self.config
+        for row, image in enumerate(images):
+            with row_errors.catching(row):
+                self._check_range(image)
+        accepted, config = row_errors.accepted(len(images)), self.config
+        rows = self.rows([images], batch_size, accepted, row_errors)
         return row_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
 
     def _check(self, images: np.ndarray) -> None:
@@ -210,6 +224,15 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
                     f"`images` must have values from {low} to {high}; these look like values up to 1. "
                     f"Received: {images.dtype} values from {lowest} to {highest}"
                 )
+
+    def _check_range(self, image: np.ndarray) -> None:
+        low, high = self.model.value_range
+        if not ((image >= low) & (image <= high)).all():  # false for NaN
+            raise InvalidInputError(
+                "images",
+                f"`images` must have values from {low} to {high}. "
+                f"Received: values from {image.min():g} to {image.max():g}",
+            )
 
 
 def _check_preprocessor(path: pathlib.Path, preprocessor: Mapping[str, Any], model: Any) -> None:

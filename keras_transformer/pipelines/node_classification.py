@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.pipelines.arguments import check_model
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_tensor
@@ -74,7 +75,7 @@ class NodeClassification(NodeTask, ForwardPipeline):
         )
         error = tf.where(finite, error, "`nodes` must be finite. Received: features that are not finite")
         accepted = (in_range & finite)[:, None, None]
-        inputs = self.model_inputs(tf.where(accepted, nodes, 0.0), tf.where(accepted, edges, -1))
+        inputs = {"nodes": tf.where(accepted, nodes, 0.0), "edges": tf.where(accepted, edges, -1)}
         return Preprocessed(inputs, error, {"count": count})
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
@@ -83,11 +84,10 @@ class NodeClassification(NodeTask, ForwardPipeline):
         label = tf.gather(labels_tensor(self.labels), tf.argmax(probabilities, axis=-1))
         return {"label": label, "probabilities": probabilities}
 
-    def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
-        """Return the model's inputs, with a padding edge (−1, −1), as its kernel needs at least one edge."""
-        nodes, edges = arrays
-        padding = [[0, 0], [0, 1], [0, 0]]
-        return {"nodes": nodes, "edges": tf.pad(tf.cast(edges, tf.int32), padding, constant_values=-1)}
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Run the model with a padding edge (−1, −1), as its kernel needs at least one edge."""
+        edges = ops.pad(ops.cast(inputs["edges"], "int32"), [[0, 0], [0, 1], [0, 0]], constant_values=-1)
+        return super().forward({"nodes": inputs["nodes"], "edges": edges})
 
     def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
         """Return random graphs, with and without edges; see `ForwardPipeline`."""
@@ -114,7 +114,8 @@ class NodeClassification(NodeTask, ForwardPipeline):
         nodes, edges = np.asarray(nodes), np.asarray(edges)
         _check(nodes, edges, self.model.num_features)
         edges = edges.reshape(-1, 2).astype("int64")
-        return self._rows([nodes[None].astype("float32"), edges[None]], 1, [0], RowErrors())[0]
+        row = self.rows([nodes[None].astype("float32"), edges[None]], 1, [0], RowErrors())[0]
+        return {"probabilities": row["probabilities"][: len(nodes)]}  # without padding
 
 
 def _check(nodes: np.ndarray, edges: np.ndarray, num_features: int) -> None:

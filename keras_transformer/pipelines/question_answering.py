@@ -1,9 +1,10 @@
 """Extractive question answering."""
 
+from __future__ import annotations
+
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import SpanClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import Preprocessed

@@ -3,9 +3,9 @@
 from typing import Any, ClassVar
 
 import keras
-import tensorflow as tf
 
 from keras_transformer.interop import sentence_transformers
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import EncoderDecoderClassifier, SequenceClassifier
 from keras_transformer.pipelines.arguments import check_model, check_output
 from keras_transformer.pipelines.base import Preprocessed

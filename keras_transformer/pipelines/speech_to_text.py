@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from keras_transformer import ops as kt_ops
@@ -14,19 +13,21 @@ from keras_transformer.generation.constraints import serialize as serialize_cons
 from keras_transformer.generation.loop import run_search
 from keras_transformer.generation.search.base import Inputs
 from keras_transformer.generation.settings import Settings
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import CTC, Whisper
 from keras_transformer.pipelines.arguments import check_model, check_tokenizer
 from keras_transformer.pipelines.babble import babble
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
-from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts, length_bucket
+from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
 from keras_transformer.pipelines.hugging_face_speech import prefix_of, write_features
+from keras_transformer.pipelines.keras_forward_engine import length_bucket
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_ids, check_positive
 from keras_transformer_serving import files
 from keras_transformer_serving.audio import checked_audio
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_batch_size
-from keras_transformer_serving.pipelines.speech_to_text import ALL, SpeechTask, is_single
+from keras_transformer_serving.pipelines.speech_to_text import ALL, SpeechTask, check_samples, is_single
 
 _MAX_SECONDS = 30.0
 
@@ -127,14 +128,16 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         check_batch_size(batch_size)
         if is_single(audio):
             return self([audio], batch_size, resample=resample, errors=errors)[0]
+        config = self.config
         row_errors, samples = RowErrors(errors), [np.zeros(0, np.float32)] * len(audio)
         for row, each in enumerate(audio):
             with row_errors.catching(row):
                 samples[row] = checked_audio(each, self.model.sample_rate, resample)
+                check_samples(samples[row], config)
         accepted = row_errors.accepted(len(samples))
         order = sorted(accepted, key=lambda row: len(samples[row]))
-        config = self.config
-        rows = self._rows([samples], batch_size, order, row_errors)
+        columns = [samples, [len(each) for each in samples]]
+        rows = self.rows(columns, batch_size, order, row_errors)
         return row_errors.merge({row: self.answer(outputs, config) for row, outputs in rows.items()})
 
     @property
@@ -170,7 +173,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
     def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
         """Return the model's inputs for audio and its lengths."""
         audio, lengths = arrays
-        return {"audio": audio, "lengths": tf.cast(lengths, tf.int32)}
+        return {"audio": audio, "lengths": ops.cast(lengths, "int32")}
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the logits (B, T', V), zeros after the end of a row, or of a model that generates the ids (B, T)."""
@@ -273,13 +276,11 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         self, inputs: Sequence[Sequence[Any]], indices: Sequence[int], **options: Any
     ) -> Preprocessed:
         """Pad the rows of audio at `indices`, to one of a few sizes, and preprocess them."""
-        rows = [inputs[0][index] for index in indices]
-        if len(inputs) == 2 and len(rows):  # lengths of audio that is padded already
-            rows = [
-                row if length == ALL else row[:length] for row, length in zip(rows, inputs[1], strict=True)
-            ]
+        audio, *given = inputs
+        ends = [given[0][index] if given else ALL for index in indices]
+        rows = [audio[i] if end == ALL else audio[i][:end] for i, end in zip(indices, ends, strict=True)]
         lengths = np.array([len(row) for row in rows], np.int64)
-        audio = np.zeros((len(rows), length_bucket(int(lengths.max(initial=1)))), np.float32)
-        for row, values in zip(rows, audio, strict=True):
+        padded = np.zeros((len(rows), length_bucket(int(lengths.max(initial=1)))), np.float32)
+        for row, values in zip(rows, padded, strict=True):
             values[: len(row)] = row
-        return super()._preprocessed([audio, lengths], np.arange(len(rows)), **options)
+        return super()._preprocessed([padded, lengths], np.arange(len(rows)), **options)

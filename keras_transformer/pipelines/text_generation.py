@@ -1,21 +1,22 @@
 """Text generation with a decoder-only model."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import GPT, Gemma, Llama
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.hugging_face_chat import read_chat_template, special_tokens_of
 from keras_transformer.pipelines.texts import first_error, first_ids, utf8_error
-from keras_transformer.text.tokenizers.hugging_face import template
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import ArgumentError, check
 from keras_transformer_serving.pipelines.text_generation import TextGenerationTask
 from keras_transformer_serving.text.chat import ChatTemplate
+from keras_transformer_serving.text.methods import DETOKENIZE, TOKENIZE, TextMethods
 
 _PROMPT = 512
 
@@ -107,7 +108,7 @@ class TextGeneration(TextGenerationTask, GeneratingPipeline):
         self.add_start = add_start
         self.special_tokens = special_tokens
         self._source_tokens_argument = max_source_tokens
-        self.anchor_id, self._anchor_text = _anchor(tokenizer, model)
+        self.anchor_id, self._anchor_text = _anchor(tokenizer, model, self.text_methods)
         self.chat_template = ChatTemplate.of(chat_template, special_tokens_of(tokenizer))
 
     def preprocess(self, texts: Tensor, truncate: bool = False) -> Preprocessed:
@@ -173,6 +174,8 @@ class TextGeneration(TextGenerationTask, GeneratingPipeline):
         """Return the generation settings, whether prompts begin with the start token, and the chat template."""
         arguments = super().hugging_face_arguments(folder, config, model, settings)
         if "tokenizer" not in settings:
+            from keras_transformer.text.tokenizers.hugging_face import template
+
             around = template(folder)
             arguments["add_start"] = around.start is not None
             if around.end is not None:
@@ -224,15 +227,16 @@ class TextGeneration(TextGenerationTask, GeneratingPipeline):
         return {name: value for name, value in config.items() if name != "chat_template" or value is not None}
 
 
-def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
+def _anchor(tokenizer: Any, model: Any, text_methods: TextMethods) -> tuple[int, str]:
     """Return an ordinary token and its text, preferably a token whose text is encoded as this token."""
     excluded = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.empty_ids}
     ids = sorted(set(range(tokenizer.vocabulary_size)) - excluded)
-    texts = tokenizer.detokenize(tf.constant(ids, tf.int32, [len(ids), 1])).numpy().tolist()
+    tokenize, detokenize = text_methods.methods[TOKENIZE], text_methods.methods[DETOKENIZE]
+    texts = detokenize([[id_] for id_ in ids])
     words = {id_: text for id_, text in zip(ids, texts, strict=True) if text.isascii() and text.isalnum()}
     if not words:
         raise ValueError("`tokenizer` must have a token of letters or digits. Received: none")
-    rows = tokenizer.tokenize(tf.constant(list(words.values()))).to_list()
+    rows = tokenize([(word, False) for word in words.values()])
     single = (id_ for id_, row in zip(words, rows, strict=True) if row == [id_])
     id_ = next(single, next(iter(words)))
     return id_, words[id_]

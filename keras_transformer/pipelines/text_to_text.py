@@ -1,11 +1,12 @@
 """Text-to-text generation with an encoder–decoder."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import T5, Transformer
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline

@@ -1,16 +1,18 @@
 """The base class of pipelines that run a model once on texts, with special ids, windows and words."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
+from keras_transformer.lazy_tensorflow import is_installed, tf
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
-from keras_transformer.text.tokenizers.words import TokenizedWords, white_space_words
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 from keras_transformer_serving.pipelines.errors import RowErrors
@@ -94,7 +96,11 @@ class TextPipeline(ForwardPipeline, TextTask):
     @property
     def padding(self) -> dict[str, tuple[int, float]]:
         """The axis of tokens and the padding value of each of the model's inputs."""
-        return {"token_ids": (-1, self.tokenizer.padding_value), "segment_ids": (-1, 0)}
+        return {
+            "token_ids": (-1, self.tokenizer.padding_value),
+            "padding_mask": (-1, False),
+            "segment_ids": (-1, 0),
+        }
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
@@ -116,7 +122,7 @@ class TextPipeline(ForwardPipeline, TextTask):
         if pad_id is None:
             inputs = {"token_ids": input_ids, "padding_mask": real}
         else:
-            inputs = {"token_ids": tf.where(real, input_ids, pad_id)}
+            inputs = {"token_ids": ops.where(real, input_ids, pad_id)}
         return {**inputs, **({"segment_ids": segment_ids[0]} if segment_ids else {})}
 
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
@@ -167,9 +173,9 @@ class TextPipeline(ForwardPipeline, TextTask):
         """Return texts made from the vocabulary."""
         return texts_from_vocabulary(self.tokenizer)
 
-    def _column(self, name: str, texts: list[Any], errors: RowErrors) -> list[bytes]:
+    def _column(self, name: str, texts: list[Any], errors: RowErrors) -> Sequence[str | bytes]:
         (utf8,) = arguments.utf8_columns(errors, **{name: texts})
-        return utf8
+        return utf8 if is_installed() else [text.decode() for text in utf8]
 
     def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
@@ -297,8 +303,10 @@ class WordPipeline(TextPipeline):
         check_one_of((TOKENIZER_WORDS, WHITE_SPACE_WORDS), words=words)
         self.words = words
 
-    def _tokenize_words(self, text: Tensor) -> TokenizedWords:
+    def _tokenize_words(self, text: Tensor) -> Any:
         """Return the words of texts (B,) and their ids."""
+        from keras_transformer.text.tokenizers.words import TokenizedWords, white_space_words
+
         if self.words == TOKENIZER_WORDS:
             return self.tokenizer.tokenize_words(text)
         return TokenizedWords.of(white_space_words(text), self.tokenizer.tokenize)

@@ -1,17 +1,23 @@
-"""The methods of a tokenizer in TensorFlow's graph, which is called eagerly for all texts at once."""
+"""The methods of a tokenizer, of which one in TensorFlow's graph is called eagerly for all texts at once."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer_serving.jobs import Method
-from keras_transformer_serving.text.methods import DETOKENIZE, TOKENIZE
+from keras_transformer_serving.text.base import Tokenizer
+from keras_transformer_serving.text.methods import DETOKENIZE, TOKENIZE, PythonMethods, TextMethods
+
+
+def methods_of(tokenizer: Any) -> TextMethods:
+    """Return the methods of a tokenizer of `keras_transformer.text`, in TensorFlow's graph or without TensorFlow."""
+    return PythonMethods(tokenizer) if isinstance(tokenizer, Tokenizer) else TokenizerMethods(tokenizer)
 
 
 class TokenizerMethods:
-    """The `TextMethods` of a tokenizer of `keras_transformer.text`.
+    """The `TextMethods` of a tokenizer in TensorFlow's graph.
 
     Args:
         tokenizer: the tokenizer.

@@ -3,14 +3,23 @@
 Where TensorFlow is not installed, the classes have the same names, ids and files, and run in Python.
 """
 
-import importlib.util
 import os
 from typing import Any
 
+from keras_transformer.lazy_tensorflow import is_installed, require
 from keras_transformer.text.tokenizers import folders
 from keras_transformer_options.arguments import ArgumentError
 
-if importlib.util.find_spec("tensorflow_text") is None:
+if is_installed():
+    from keras_transformer.text.tokenizers.base import Tokenizer
+    from keras_transformer.text.tokenizers.byte import ByteTokenizer
+    from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
+    from keras_transformer.text.tokenizers.llama import LlamaTokenizer
+    from keras_transformer.text.tokenizers.marian_t5 import MarianT5Tokenizer
+    from keras_transformer.text.tokenizers.openai_gpt import OpenAIGPTTokenizer
+    from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
+    from keras_transformer.text.tokenizers.word_piece import WordPieceTokenizer
+else:
     from keras_transformer.text.without_tensorflow import (
         BytePairTokenizer,
         ByteTokenizer,
@@ -21,15 +30,6 @@ if importlib.util.find_spec("tensorflow_text") is None:
         Tokenizer,
         WordPieceTokenizer,
     )
-else:
-    from keras_transformer.text.tokenizers.base import Tokenizer
-    from keras_transformer.text.tokenizers.byte import ByteTokenizer
-    from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
-    from keras_transformer.text.tokenizers.llama import LlamaTokenizer
-    from keras_transformer.text.tokenizers.marian_t5 import MarianT5Tokenizer
-    from keras_transformer.text.tokenizers.openai_gpt import OpenAIGPTTokenizer
-    from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
-    from keras_transformer.text.tokenizers.word_piece import WordPieceTokenizer
 
 __all__ = [
     "BytePairTokenizer",
@@ -118,6 +118,7 @@ def from_hugging_face(
     Example:
         >>> tokenizer = from_hugging_face("downloads/Qwen2.5-0.5B", vocabulary_size=151936)  # doctest: +SKIP
     """
+    require("keras_transformer.text.from_hugging_face")
     from keras_transformer.text.tokenizers import hugging_face
 
     cls: Any = _CLASSES[hugging_face.tokenizer_class(folder)]
@@ -136,12 +137,14 @@ def to_hugging_face(tokenizer: Tokenizer, folder: str | os.PathLike[str], **opti
             `tokenizer_config.json`, such as `model_max_length`.
 
     Raises:
+        ImportError: if TensorFlow is not installed.
         ValueError: if the tokenizer has no form in these libraries, such as a `SentencePieceTokenizer`; the files are
             read again to compare ids.
 
     Example:
         >>> to_hugging_face(tokenizer, "runs/bert")  # doctest: +SKIP
     """
+    require("keras_transformer.text.to_hugging_face")
     from keras_transformer.text.tokenizers import hugging_face_files
 
     hugging_face_files.to_hugging_face(tokenizer, folder, **options)

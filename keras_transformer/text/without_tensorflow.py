@@ -4,10 +4,11 @@ They read texts and files, and train SentencePiece models. Other vocabularies ar
 libraries are read, where TensorFlow is installed; `save` and `load` move a tokenizer between the two.
 """
 
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from keras_transformer.text.training.corpus import Texts
 from keras_transformer.text.training.sentence_piece import Model, train_sentence_piece
 from keras_transformer_serving import text
 
+_SPACE = "\u2581"
 _SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 
 
@@ -49,6 +51,15 @@ class Tokenizer(text.Tokenizer):
     def sha256(self) -> str:
         """The SHA-256 digest of `model_bytes`, in hexadecimal."""
         return hashlib.sha256(self.model_bytes).hexdigest()
+
+    @functools.cached_property
+    def empty_ids(self) -> tuple[int, ...]:
+        """The ids without content: the unknown id, and the ids of pieces that are only spaces."""
+        return tuple(sorted({*self._spaces(), self.unknown_id} - {-1}))
+
+    def _spaces(self) -> Iterator[int]:
+        """Return the ids of pieces that are only spaces."""
+        return (id_ for id_, piece in enumerate(self.pieces) if not piece.strip(_SPACE))
 
     @classmethod
     def from_model_bytes(cls, model: bytes) -> Self:
@@ -159,13 +170,25 @@ class Tokenizer(text.Tokenizer):
         _raise_import_error(f"{cls.__name__}.from_files")
 
 
-class BytePairTokenizer(Tokenizer, text.BytePairTokenizer):
+class _OfBytes(Tokenizer):
+    _contents: Sequence[bytes]
+
+    def _spaces(self) -> Iterator[int]:
+        return (id_ for id_, content in enumerate(self._contents) if not content.strip())
+
+
+class _OfWords(Tokenizer):
+    def _spaces(self) -> Iterator[int]:
+        return iter(())
+
+
+class BytePairTokenizer(_OfBytes, text.BytePairTokenizer):
     """Byte-level BPE."""
 
     file_name = "byte_pair.json"
 
 
-class ByteTokenizer(Tokenizer, text.ByteTokenizer):
+class ByteTokenizer(_OfBytes, text.ByteTokenizer):
     """UTF-8 bytes.
 
     Args:
@@ -216,7 +239,7 @@ class MarianT5Tokenizer(Tokenizer, text.MarianT5Tokenizer):
     file_name = "sentencepiece_vocabulary.json"
 
 
-class OpenAIGPTTokenizer(Tokenizer, text.OpenAIGPTTokenizer):
+class OpenAIGPTTokenizer(_OfWords, text.OpenAIGPTTokenizer):
     """The BPE of GPT-1."""
 
     file_name = "character_pair.json"
@@ -258,7 +281,7 @@ class SentencePieceTokenizer(Tokenizer, text.SentencePieceTokenizer):
         )
 
 
-class WordPieceTokenizer(Tokenizer, text.WordPieceTokenizer):
+class WordPieceTokenizer(_OfWords, text.WordPieceTokenizer):
     """BERT's WordPiece."""
 
     file_name = "wordpiece.json"

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_transformer_serving import closeness
 from keras_transformer_serving.model import Model, classes_of
-from keras_transformer_serving.pipelines.errors import check_batch_size
+from keras_transformer_serving.pipelines.errors import RowErrors, check_batch_size
 from keras_transformer_serving.pipelines.texts import softmax
 from keras_transformer_serving.tasks import DEFAULT, Row, Task, Tensor
 
@@ -65,6 +65,36 @@ class ArrayPipeline(Model, abc.ABC):
     @abc.abstractmethod
     def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:
         """Convert the model's outputs for a row to the outputs of the task."""
+
+    def rows(
+        self, columns: Sequence[Sequence[Any]], batch_size: int, order: Sequence[int], errors: RowErrors
+    ) -> dict[int, Row]:
+        """Return the outputs of each valid row, by index, computed in batches; arrays of several sizes are padded.
+
+        Args:
+            columns: the values of n rows for each input of the graph.
+            batch_size: the number of rows in a batch.
+            order: the indices of rows, with rows of similar length next to each other.
+            errors: the errors of rows, to which the errors of these rows are added.
+        """
+        tensors, found = self.graph_inputs(self.config), dict[int, Row]()
+
+        def stacked(rows: Sequence[int]) -> dict[str, np.ndarray]:
+            return {
+                tensor.name: tensor.stack([column[row] for row in rows])
+                for tensor, column in zip(tensors, columns, strict=True)
+            }
+
+        for begin in range(0, len(order), batch_size):
+            accepted = list[int]()
+            for row in order[begin : begin + batch_size]:
+                with errors.catching(row):
+                    self.feed(**stacked([row]))
+                    accepted.append(row)
+            outputs = self.run(**stacked(accepted)) if accepted else {}
+            for place, row in enumerate(accepted):
+                found[row] = self.postprocess({name: values[place] for name, values in outputs.items()})
+        return found
 
 
 class ImageTask(Classifier):

@@ -125,17 +125,17 @@ class TextTask(Task, abc.ABC):
             key=lambda row: -sum(len(column[row]) for column in columns),
         )
         options = {"truncate": True} if truncate else {}
-        rows = self._rows(columns, batch_size, order, row_errors, **options)
+        rows = self.rows(columns, batch_size, order, row_errors, **options)
         config, convert = self.config, convert or self.answer
         answers = row_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
         return answers[0] if all(isinstance(values, str) for values in texts.values()) else answers
 
     @abc.abstractmethod
     def _column(self, name: str, texts: list[Any], errors: RowErrors) -> Sequence[Any]:
-        """Return the texts of an argument as `_rows` takes them, after checking each."""
+        """Return the texts of an argument as `rows` takes them, after checking each."""
 
     @abc.abstractmethod
-    def _rows(
+    def rows(
         self,
         columns: Sequence[Sequence[Any]],
         batch_size: int,
@@ -199,7 +199,7 @@ class TextPipeline(TextTask, Model):
                 check_string(name, row, text)
         return texts
 
-    def _rows(
+    def rows(
         self,
         columns: Sequence[Sequence[str]],
         batch_size: int,
@@ -207,6 +207,8 @@ class TextPipeline(TextTask, Model):
         errors: RowErrors,
         **options: Any,
     ) -> dict[int, Row]:
+        """Return the outputs of each valid row, by index, computed in batches; see `TextTask`."""
+
         def batch_of(indices: Sequence[int]) -> dict[int, Row]:
             batch: dict[int, tuple[Windows, Any]] = {}
             for row in sorted(indices):

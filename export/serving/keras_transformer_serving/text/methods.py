@@ -39,7 +39,9 @@ class PythonMethods:
         return self._tokenizer.pieces[id_]
 
     def _tokenize(self, batch: Sequence[Any]) -> list[list[int]]:
-        return [self._tokenizer.tokenize(text, special_tokens) for text, special_tokens in batch]
+        return [
+            self._tokenizer.tokenize(text, special_tokens=special_tokens) for text, special_tokens in batch
+        ]
 
     def _detokenize(self, batch: Sequence[Sequence[int]]) -> list[str]:
         return [self._tokenizer.detokenize(ids) for ids in batch]

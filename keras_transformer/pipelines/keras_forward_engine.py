@@ -1,0 +1,81 @@
+"""The engine of a Keras model that runs once, on its backend."""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+
+from keras_transformer.generation.compilation import bucket, compiled
+from keras_transformer.pipelines.base import Arrays
+from keras_transformer_serving.tasks import Tensor
+
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+
+
+class KerasForwardEngine:
+    """A `ForwardEngine` of the model of a pipeline, compiled for a few sizes of its inputs.
+
+    Args:
+        pipeline: a `ForwardPipeline`, whose settings and whose model's variables do not change.
+    """
+
+    device = "cpu"
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self._compiled = compiled(pipeline.model.variables, pipeline.forward, True)
+        self.inputs: tuple[Tensor, ...] = pipeline.graph_inputs(pipeline.config)
+
+    @functools.cached_property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The outputs of `forward`, for a row."""
+        inputs = [
+            keras.KerasTensor((None, *tensor.shape), "int32" if tensor.dtype == "int64" else tensor.dtype)
+            for tensor in self.inputs
+        ]
+        outputs = keras.backend.compute_output_spec(
+            lambda *arrays: self._pipeline.forward(self._pipeline.model_inputs(*arrays)), *inputs
+        )
+        return tuple(Tensor(name, "float32", tuple(spec.shape[1:])) for name, spec in outputs.items())
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """Return the outputs for a batch of the inputs of the graph, by name."""
+        arrays = [_int32(inputs[tensor.name]) for tensor in self.inputs]
+        converted = self._pipeline.model_inputs(*arrays)
+        return self.forward({name: np.asarray(values) for name, values in converted.items()})
+
+    def forward(self, inputs: Arrays) -> Arrays:
+        """Return the outputs of `forward` for a batch of its inputs, which are padded to one of a few sizes."""
+        count = len(next(iter(inputs.values())))
+        outputs = self._compiled({name: self._padded(name, values) for name, values in inputs.items()})
+        return {name: keras.ops.convert_to_numpy(values)[:count] for name, values in outputs.items()}
+
+    def map(self, function: Callable[[Batch], Result], batches: Iterable[Batch]) -> list[Result]:
+        """Return the results of a function of several batches, one after another."""
+        return [function(batch) for batch in batches]
+
+    def _padded(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Pad the rows, and the axis of `padding`, to one of a few sizes."""
+        axis, padding_value = self._pipeline.padding.get(name, (0, 0))
+        widths = [(0, 0)] * values.ndim
+        if axis != 0:
+            length = values.shape[axis]
+            limit = getattr(self._pipeline.encoder, "max_length", None) or math.inf
+            widths[axis] = (0, int(min(length_bucket(length), max(length, limit))) - length)
+        widths[0] = (0, bucket(len(values), 1) - len(values))
+        return np.pad(values, widths, constant_values=padding_value)
+
+
+def length_bucket(length: int) -> int:
+    """Round `length` up to one of 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, …"""
+    step = max(8, bucket(length, 8) // 8)
+    return max(8, -(-length // step) * step)
+
+
+def _int32(values: np.ndarray) -> np.ndarray:
+    """Convert integers to int32, which JAX has without a warning."""
+    return values.astype(np.int32) if values.dtype.kind in "iu" else values
