@@ -9,7 +9,7 @@ import pytest
 from libretranslatepy import LibreTranslateAPI
 from served_exports import call, calling, json_call, listening, run, write_export
 
-from keras_transformer_serving.server import create_app
+from keras_transformer_serving.server import create_app, libre_translate
 
 BOUNDARY = "7b1"
 
@@ -73,6 +73,17 @@ def test_texts_in_json_are_translated_together_and_split(exports):
         assert (status, json.loads(content)) == (200, {"translatedText": "eins"})
 
     run(exports, test)
+
+
+def test_translations_of_many_languages_are_listed_once():
+    many = ("many", tuple(f"l{number}_Latn" for number in range(200)), 1)
+    found = libre_translate._of_models((many, ("opus-mt-l1-l2", (), 3), ("de-en", (), 3)))
+    assert sum(map(len, found.values())) == 200 * 199 + 1
+    assert (found["l1"]["l2"].model, found["de"]["en"].num_outputs) == (
+        "many",
+        3,
+    )  # the first model that has them
+    assert libre_translate._of_models((many, ("opus-mt-l1-l2", (), 3), ("de-en", (), 3))) is found
 
 
 def test_json_of_another_content_type_is_read(answer):

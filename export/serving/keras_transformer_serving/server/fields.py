@@ -135,6 +135,8 @@ def _schema(fields: Sequence[Field]) -> Json:
 
 ANYTHING = Kind("anything", {}, lambda value: True)
 BOOLEAN = Kind("true or false", {"type": "boolean"}, lambda value: isinstance(value, bool))
+LIST = Kind("a list", {"type": "array"}, lambda value: isinstance(value, list))
+OBJECT = Kind("an object", {"type": "object"}, lambda value: isinstance(value, dict))
 STRING = Kind("a string", {"type": "string"}, lambda value: isinstance(value, str))
 
 

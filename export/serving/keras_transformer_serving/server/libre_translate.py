@@ -3,6 +3,7 @@
 import email.parser
 import email.policy
 import functools
+import itertools
 import re
 import secrets
 import urllib.parse
@@ -21,7 +22,6 @@ from keras_transformer_serving.server.fields import ANYTHING, STRINGS, Field, in
 from keras_transformer_serving.server.generating import LONG_TEXTS, TAGS
 from keras_transformer_serving.server.keys import key_of
 from keras_transformer_serving.server.signatures import RequestError, Signature
-from keras_transformer_serving.server.versions import ServedModel
 from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
 
 NAME = "libretranslate"
@@ -30,14 +30,14 @@ _MOST_FILES = 64
 
 
 class _Translation(NamedTuple):
-    """A model that translates from one language to another, the options of its rows, and the number of outputs."""
+    """The name of a model that translates from one language to another, the options of its rows, and their outputs."""
 
-    model: ServedModel
+    model: str
     options: Row
     num_outputs: int
 
 
-_Known = dict[tuple[str, str], _Translation]
+_Known = Mapping[str, Mapping[str, _Translation]]
 
 
 class _Request(NamedTuple):
@@ -49,26 +49,37 @@ class _Request(NamedTuple):
 
 
 def _translations(server: Server) -> _Known:
-    """Return the translations of all models, by the languages of the text and of the output.
+    """Return the translations of all models, by the language of the text and that of the output."""
+    return _of_models(
+        tuple(
+            (name, tuple(pipeline.languages), pipeline.engine.num_return)
+            for name, pipeline in server.pipelines().items()
+            if isinstance(pipeline, TextToText) and pipeline.tokenizer is not None
+        )
+    )
+
+
+@functools.lru_cache(maxsize=8)  # a model of 200 languages has 40,000 translations
+def _of_models(models: tuple[tuple[str, tuple[str, ...], int], ...]) -> _Known:
+    """Return the translations of models, of which there are the name, the languages and the number of outputs.
 
     A model of many languages has its codes, without their second part if the first is enough, such as "es" for "es_XX".
     Another model is named after its languages, such as "es-en" or "opus-mt-es-en".
     """
-    found: _Known = {}
-    for name, pipeline in server.pipelines().items():
-        if not isinstance(pipeline, TextToText) or pipeline.tokenizer is None:
-            continue
-        model, count = server.models[name], pipeline.engine.num_return
-        codes = {code.split("_")[0]: code for code in pipeline.languages}
-        if len(codes) < len(pipeline.languages):
-            codes = {code: code for code in pipeline.languages}
-        for source, source_code in codes.items():
-            for target, target_code in codes.items():
-                if source != target:
-                    options = {languages.SOURCE: source_code, languages.TARGET: target_code}
-                    found.setdefault((source, target), _Translation(model, options, count))
+    found: dict[str, dict[str, _Translation]] = {}
+
+    def add(source: str, target: str, *translation: Any) -> None:
+        found.setdefault(source, {}).setdefault(target, _Translation(*translation))
+
+    for name, known, count in models:
+        codes = {code.split("_")[0]: code for code in known}
+        if len(codes) < len(known):
+            codes = {code: code for code in known}
+        for source, target in itertools.permutations(codes, 2):
+            options = {languages.SOURCE: codes[source], languages.TARGET: codes[target]}
+            add(source, target, name, options, count)
         if not codes and (pair := languages.pair_of(name)):
-            found.setdefault(pair, _Translation(model, {}, count))
+            add(*pair, name, {}, count)
     return found
 
 
@@ -131,12 +142,16 @@ def _form(kind: str, body: bytes) -> _Request:
     return _Request(fields, file, len(body))
 
 
+def _of_source(known: _Known, source: Any) -> list[Mapping[str, _Translation]]:
+    return [known.get(source, {})] if isinstance(source, str) else [*known.values()]
+
+
 def _languages_of(known: _Known, source: Any = None, _: Any = None) -> tuple[Field, ...]:
     """Return the fields of a request to translate a file; the targets are those of a source, by default of any."""
     hint = "as the server does not detect languages" if source == "auto" else ""
-    targets = {pair[1] for pair in known if source in (None, pair[0])}
+    targets = {target for targets in _of_source(known, source) for target in targets}
     return (
-        Field("source", one_of(*sorted({pair[0] for pair in known}), reason=hint), required=True),
+        Field("source", one_of(*sorted(known), reason=hint), required=True),
         Field("target", one_of(*sorted(targets)), required=True),
         Field("api_key", ANYTHING),
         Field("secret", ANYTHING),
@@ -145,8 +160,13 @@ def _languages_of(known: _Known, source: Any = None, _: Any = None) -> tuple[Fie
 
 def _text_fields(known: _Known, source: Any = None, target: Any = None) -> tuple[Field, ...]:
     """Return the fields of a request to translate texts, with the limits of a pair of languages or of all."""
-    pairs = [pair for pair in known if source in (None, pair[0]) and target in (None, pair[1])]
-    most = max((known[pair].num_outputs for pair in pairs), default=1) - 1
+    counts = [
+        translation.num_outputs
+        for targets in _of_source(known, source)
+        for name, translation in targets.items()
+        if target in (None, name)
+    ]
+    most = max(counts, default=1) - 1
     return (
         Field("q", STRINGS, required=True),
         *_languages_of(known, source),
@@ -168,7 +188,7 @@ def _values(
         )
     document = {name: _of_form(name, value) for name, value in given.items()}
     values = fields.read(document, table(known, document.get("source"), document.get("target")))
-    return values, known[values["source"], values["target"]]
+    return values, known[values["source"]][values["target"]]
 
 
 def _of_form(name: str, value: Any) -> Any:
@@ -189,7 +209,7 @@ async def _translated(
 ) -> bytes:
     """Return the answer of `respond`, a function from the texts (B, N) of B inputs and N hypotheses, to a request."""
     options = {**translation.options, LONG_TEXTS: "split", **({TAGS: "html"} if style == "html" else {})}
-    with translation.model.use() as (_, loaded, batcher):
+    with server.models[translation.model].use() as (_, loaded, batcher):
 
         def rows() -> tuple[str, list[Row], None]:
             return DEFAULT, [{**options, "text": text} for text in texts], None
@@ -222,14 +242,12 @@ async def _translate(server: Server, request: Request) -> Response:
 
 async def _languages(server: Server, _: Request) -> Response:
     """The languages of the models."""
-    targets: dict[str, list[str]] = {}
-    for source, target in _translations(server):
-        targets.setdefault(source, []).append(target)
-    listed = [
-        {"code": code, "name": languages.name_of(code), "targets": sorted(targets[code])}
-        for code in sorted(targets)
-    ]
-    return json_response(listed)
+    return json_response(
+        [
+            {"code": code, "name": languages.name_of(code), "targets": sorted(targets)}
+            for code, targets in sorted(_translations(server).items())
+        ]
+    )
 
 
 async def _detect(_: Server, __: Request) -> Response:
@@ -282,15 +300,15 @@ async def _download_file(server: Server, request: Request) -> Response:
 
 async def _settings(server: Server, _: Request) -> Response:
     """The settings that LibreTranslate's clients ask for."""
-    pair = next(iter(_translations(server)), ("", ""))
-    source, target = ({"code": code, "name": languages.name_of(code)} for code in pair)
+    source, targets = next(iter(_translations(server).items()), ("", [""]))
+    pair = [{"code": code, "name": languages.name_of(code)} for code in (source, next(iter(targets)))]
     return json_response(
         {
             "apiKeys": server.keys is not None,
             "charLimit": server.limits.max_characters,
             "frontendTimeout": 500,
             "keyRequired": server.keys is not None,
-            "language": {"source": source, "target": target},
+            "language": dict(zip(("source", "target"), pair, strict=True)),
             "suggestions": False,
             "supportedFilesFormat": [*_FILES],
         }

@@ -13,6 +13,7 @@ from starlette.responses import Response
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import fields, openapi, requests
 from keras_transformer_serving.server.api import DRAINING, Api, Json, Server, encoded_response, json_response
+from keras_transformer_serving.server.fields import Field
 from keras_transformer_serving.server.signatures import RequestError, Signature, json_values, truncate_of
 from keras_transformer_serving.server.tensorflow_serving import check_fields, find, of_all_rows
 from keras_transformer_serving.server.versions import STABLE
@@ -22,7 +23,14 @@ _MOST_EMPTY = 2**16
 _VERSIONS = ("", "/versions/{version}")
 _HEADER = "Inference-Header-Content-Length"
 # Clients of KServe and Triton send the last ones, which do not change an answer.
-_FIELDS = ("id", "inputs", "outputs", "parameters", "model_name", "model_version")
+_TABLE = (
+    Field("id", fields.STRING),
+    Field("inputs", fields.LIST, required=True),
+    Field("outputs", fields.LIST),
+    Field("parameters", fields.OBJECT, {}),
+    Field("model_name", fields.ANYTHING),
+    Field("model_version", fields.ANYTHING),
+)
 _PARAMETERS = (
     *("signature_name", "binary_data_output"),
     *("content_type", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"),
@@ -53,20 +61,16 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     Raises:
         RequestError: if the request is wrong.
     """
-    if not isinstance(body, dict) or not isinstance(body.get("inputs"), list):
-        raise RequestError(
-            400, f'The request must be an object with a list "inputs". Received: {shown(body)}'
-        )
-    fields.check(body, _FIELDS)
-    parameters = body.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise RequestError(400, f"`parameters` must be an object. Received: {shown(parameters)}")
+    if not isinstance(body, dict):
+        raise RequestError(400, f"The request must be a JSON object. Received: {shown(body)}")
+    values = fields.read(body, _TABLE)
+    parameters = values["parameters"]
     name = parameters.get("signature_name", DEFAULT if DEFAULT in signatures else next(iter(signatures)))
     signature = find(signatures, name)
     check_fields(parameters, _PARAMETERS, name, signatures, "parameters")
     tensors = {tensor.name: tensor for tensor in signature.inputs}
     columns: dict[str, list[Any]] = {}
-    for index, item in enumerate(body["inputs"]):
+    for index, item in enumerate(values["inputs"]):
         input_name = item.get("name") if isinstance(item, dict) else None
         if not isinstance(input_name, str) or input_name not in tensors or input_name in columns:
             raise RequestError(
@@ -76,12 +80,10 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
             )
         _check_tensor(item, ("name", "shape", "datatype", "data"), ("binary_data_size",), f"inputs[{index}]")
         columns[input_name] = _column(tensors[input_name], item, f"inputs[{index}]")
-    names = _names(body.get("outputs"), signature)
+    names = _names(values["outputs"], signature)
     context: dict[str, Any] = {"outputs": names, "binary": _binary_names(body, parameters, names)}
-    if "id" in body:
-        if not isinstance(body["id"], str):
-            raise RequestError(400, f"`id` must be a string. Received: {shown(body['id'])}")
-        context["id"] = body["id"]
+    if values["id"] is not None:
+        context["id"] = values["id"]
     columns = {**of_all_rows(parameters, signature), **columns}
     rows = signature.rows(columns, lambda name, row: f"{name}.data[{row}]", truncate_of(parameters))
     return name, rows, context
@@ -292,8 +294,6 @@ def _names(outputs: Any, signature: Signature) -> list[str]:
     known = [tensor.name for tensor in signature.outputs]
     if outputs is None:
         return known
-    if not isinstance(outputs, list):
-        raise RequestError(400, f"`outputs` must be a list. Received: {shown(outputs)}")
     names: list[str] = []
     for output in outputs:
         if not isinstance(output, dict) or output.get("name") not in known:
