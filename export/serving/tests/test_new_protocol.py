@@ -3,11 +3,11 @@
 from served_exports import PREDICT, json_call, run
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.server import Api, openapi, requests
+from keras_transformer_serving.server import Api, fields, openapi, requests
 from keras_transformer_serving.server.api import encoded_response
-from keras_transformer_serving.server.signatures import RequestError
 from keras_transformer_serving.tasks import DEFAULT
 
+FIELDS = (fields.Field("prompt", fields.STRING, required=True),)
 ENTRY_POINTS = """[keras_transformer_serving.apis]
 complete = test_new_protocol:API
 """
@@ -16,9 +16,7 @@ complete = test_new_protocol:API
 async def complete(server, request):
     """Continue a prompt."""
     document, size = await server.document(request)
-    prompt = document.get("prompt")
-    if not isinstance(prompt, str):
-        raise RequestError(400, f"`prompt` must be a string. Received: {prompt!r}")
+    prompt = fields.read(document, FIELDS)["prompt"]
     with server.choose(serving.TextGeneration).use() as (_, loaded, batcher):
         content = await requests.compute(
             request,
@@ -33,7 +31,8 @@ async def complete(server, request):
 
 
 def paths(server):
-    operation = openapi.operation("Continue a prompt", {"type": "object"}, api="complete")
+    body = fields.schema([FIELDS])
+    operation = openapi.operation("Continue a prompt", {"type": "object"}, body, api="complete")
     return {"/complete": {"post": operation}} if server.named(serving.TextGeneration) else {}
 
 
@@ -45,10 +44,12 @@ async def assert_answers(app):
     _, expected = await json_call(app, "POST", PREDICT.format("generator"), {"instances": ["ab"]})
     status, found = await json_call(app, "POST", "/complete", {"prompt": "ab"})
     assert (status, found) == (200, {"completion": expected["predictions"][0]["text"]})
+    assert (await json_call(app, "POST", "/complete", {"prompt": "ab", "top_k": 1}))[0] == 400
     status, found = await json_call(app, "POST", "/complete", {"prompt": 1})
     assert (status, found) == (400, {"error": "`prompt` must be a string. Received: 1"})
     _, document = await json_call(app, "GET", "/openapi.json")
-    assert "post" in document["paths"]["/complete"]
+    content = document["paths"]["/complete"]["post"]["requestBody"]["content"]
+    assert content["application/json"]["schema"]["properties"] == {"prompt": {"type": "string"}}
 
 
 def test_a_new_protocol_answers_beside_the_built_in_ones(exports):
