@@ -19,6 +19,7 @@ from keras_transformer_serving.text.chat import ChatTemplate
 from keras_transformer_serving.text.methods import DETOKENIZE, TOKENIZE, TextMethods
 
 _PROMPT = 512
+_ANCHORS = 1024  # tokens that are tried at once
 
 
 class TextGeneration(TextGenerationTask, GeneratingPipeline):
@@ -232,14 +233,19 @@ def _anchor(tokenizer: Any, model: Any, text_methods: TextMethods) -> tuple[int,
     excluded = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.empty_ids}
     ids = sorted(set(range(tokenizer.vocabulary_size)) - excluded)
     tokenize, detokenize = text_methods.methods[TOKENIZE], text_methods.methods[DETOKENIZE]
-    texts = detokenize([[id_] for id_ in ids])
-    words = {id_: text for id_, text in zip(ids, texts, strict=True) if text.isascii() and text.isalnum()}
-    if not words:
+    first = None
+    for begin in range(0, len(ids), _ANCHORS):
+        chosen = ids[begin : begin + _ANCHORS]
+        texts = zip(chosen, detokenize([[id_] for id_ in chosen]), strict=True)
+        words = [(id_, text) for id_, text in texts if text.isascii() and text.isalnum()]
+        rows = tokenize([(word, False) for _, word in words])
+        for (id_, word), row in zip(words, rows, strict=True):
+            if row == [id_]:
+                return id_, word
+        first = first or next(iter(words), None)
+    if first is None:
         raise ValueError("`tokenizer` must have a token of letters or digits. Received: none")
-    rows = tokenize([(word, False) for word in words.values()])
-    single = (id_ for id_, row in zip(words, rows, strict=True) if row == [id_])
-    id_ = next(single, next(iter(words)))
-    return id_, words[id_]
+    return first
 
 
 def _skip(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
