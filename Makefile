@@ -72,8 +72,8 @@ test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
 
 test-core: $(INSTALLED_CORE)  ## Tests of keras-transformer-core on JAX, in an environment without TensorFlow
 	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv-core,backend_neutral and $(QUICK)) \
-		tests/generation tests/layers tests/models tests/ops tests/pipelines/test_without_tensorflow.py \
-		tests/training/test_exact_resume.py
+		tests/generation tests/layers tests/models tests/ops tests/pipelines/test_served.py \
+		tests/pipelines/test_without_tensorflow.py tests/training/test_exact_resume.py
 	KERAS_BACKEND=jax .venv-core/bin/python -m pytest tests/test_import.py -m 'not gpu' -k without_tensorflow
 
 test-docs: $(INSTALLED)  ## The code of the README and of the documentation but its long pages, and the quickstart with little data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import inspect
+import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import keras
 import numpy as np
 
+import keras_transformer_serving as serving
 from keras_transformer import text
 from keras_transformer.interop.source import Source
 from keras_transformer.lazy_tensorflow import tf
@@ -113,6 +115,7 @@ class Pipeline(tasks.Task, abc.ABC):
             are fitted to them; those of noise are not.
         summary: what it does, as a sentence for the model card of its exports.
         hub_task: the task's name on the Hugging Face Hub, for the same; None if it has none.
+        engine: the engine that runs the model on its backend.
         classes: all subclasses, by name.
         model_classes: the classes of models for which `from_hugging_face` and `from_keras_hub` create this pipeline.
     """
@@ -120,6 +123,7 @@ class Pipeline(tasks.Task, abc.ABC):
     model: Any
     tokenizer: Any = None
     source: Source | None = None
+    engine: Any
     generates: ClassVar[bool] = False
     examples_are_typical: ClassVar[bool] = False
     summary: ClassVar[str] = ""
@@ -266,6 +270,20 @@ class Pipeline(tasks.Task, abc.ABC):
                 "end_id": getattr(self.encoder, "end_id", None),
             }
         return {**config, **self.settings()}
+
+    def served(self) -> Any:
+        """Return the class that serves exports of the pipeline, with the model on its backend as the engine.
+
+        It needs no export, and `keras_transformer_serving.server.create_app` serves it. Its answers are those of the
+        weights at each request; while `fit` runs, serve a pipeline that `save` and `pipelines.load` copied.
+
+        Raises:
+            ValueError: if the sampler has a draft model.
+        """
+        config = json.loads(json.dumps(self.export_config()))
+        reads_text = serving.reads_text(config)
+        tokenizer = serving.tokenizer_of(self.tokenizer.model_bytes, config) if reads_text else None
+        return serving.pipelines.pipeline_of(self.engine, config, tokenizer)
 
     def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Save model, tokenizer and settings to a folder, which `pipelines.load` reads.

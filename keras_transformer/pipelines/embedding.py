@@ -44,6 +44,7 @@ class Embedding(EmbeddingTask, TextPipeline):
     """
 
     summary: ClassVar[str] = "It turns a text into a vector: texts of similar meaning have similar vectors."
+    sequence_outputs: ClassVar[tuple[str, ...]] = ("last_hidden_state",)
     hub_task: ClassVar[str | None] = "feature-extraction"
     model_classes: ClassVar[tuple[type, ...]] = (BERT, ModernBERT)
     long_text_options = ("refuse", "window", "truncate")

@@ -36,6 +36,7 @@ class FillMask(FillMaskTask, TextPipeline):
     """
 
     summary: ClassVar[str] = "It finds the words that mask tokens stand for."
+    sequence_outputs: ClassVar[tuple[str, ...]] = ("logits",)
     hub_task: ClassVar[str | None] = "fill-mask"
     model_classes: ClassVar[tuple[type, ...]] = (MaskedLanguageModel, Pretraining)
 

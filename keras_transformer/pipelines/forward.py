@@ -6,7 +6,7 @@ import abc
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -19,7 +19,6 @@ from keras_transformer.pipelines.keras_forward_engine import KerasForwardEngine
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check
 from keras_transformer_serving.graphs import MODEL
-from keras_transformer_serving.pipelines import pipeline_of
 from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import RowErrors
 from keras_transformer_serving.pipelines.texts import TextPipeline
@@ -34,9 +33,18 @@ class ForwardPipeline(Pipeline):
     backend of the model; a SavedModel's signature is one function of all three. A call raises or returns the error of
     an invalid input; a signature returns it as "error", beside the answers to the other inputs. Where TensorFlow is not
     installed, a call runs the class that serves exports of the pipeline, and `forward` between its steps.
+
+    Attributes:
+        sequence_outputs: the outputs of `forward` whose second axis is the first axis of `padding`, such as the tokens.
     """
 
+    sequence_outputs: ClassVar[tuple[str, ...]] = ()
     _compiled: _Functions | None = None
+
+    @property
+    def engine(self) -> KerasForwardEngine:
+        """The model on arrays, compiled on its backend."""
+        return self._functions().engine
 
     @property
     def padding(self) -> dict[str, tuple[int, float]]:
@@ -192,13 +200,12 @@ class _Functions:
 
     @functools.cached_property
     def served(self) -> Any:
-        """The class that serves exports of the pipeline, with the model on its backend: it needs no TensorFlow."""
-        config = self._pipeline.config
-        served = pipeline_of(self.engine, config, self._tokenizer)
+        """The class that answers without TensorFlow."""
+        served = self._pipeline.served()
         if not isinstance(served, TextPipeline | ArrayPipeline):
             raise ImportError(
-                f"`{config['pipeline']}` requires TensorFlow and TensorFlow Text, or a class that serves its exports: "
-                "a `TextPipeline` or `ArrayPipeline` of `keras_transformer_serving.pipelines` of this name"
+                f"`{type(self._pipeline).__name__}` requires TensorFlow and TensorFlow Text, or a class that serves "
+                "its exports: a `TextPipeline` or `ArrayPipeline` of `keras_transformer_serving.pipelines` of this name"
             )
         return served
 

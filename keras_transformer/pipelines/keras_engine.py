@@ -13,6 +13,7 @@ from keras_transformer.generation.constraints import serialize as serialize_cons
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value, seed_or_new
+from keras_transformer.pipelines.keras_forward_engine import device_of_keras
 from keras_transformer_serving.generation import GENERATE, SCORE, Generated, Scored, Source, Token, padded
 from keras_transformer_serving.jobs import Method
 
@@ -39,6 +40,7 @@ class KerasEngine:
         self.end_ids = frozenset((self.end_id, *(id_ for ids in ends for id_ in ids)))
         self.methods: Mapping[str, Method] = {GENERATE: self._generate, SCORE: self._score}
         self.needed_to_score = ""
+        self.device = device_of_keras()
 
     @functools.cached_property
     def sampler(self) -> Mapping[str, Any]:

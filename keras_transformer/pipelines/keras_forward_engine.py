@@ -16,31 +16,62 @@ Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 
+class _Forward(keras.Operation):
+    """`forward` for the inputs of the graph, of symbolic tensors too.
+
+    Args:
+        pipeline: the pipeline.
+    """
+
+    def __init__(self, pipeline: Any) -> None:
+        super().__init__()
+        self._pipeline = pipeline
+
+    def call(self, *arrays: Any) -> Any:
+        """Return the outputs, by name."""
+        return self._pipeline.forward(self._pipeline.model_inputs(*arrays))
+
+
 class KerasForwardEngine:
     """A `ForwardEngine` of the model of a pipeline, compiled for a few sizes of its inputs.
 
     Args:
         pipeline: a `ForwardPipeline`, whose settings and whose model's variables do not change.
-    """
 
-    device = "cpu"
+    Attributes:
+        inputs: the inputs of the graph, for a row.
+        device: the type of the device that the model runs on.
+    """
 
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
         self._compiled = compiled(pipeline.model.variables, pipeline.forward, True)
+        self.device = device_of_keras()
         self.inputs: tuple[Tensor, ...] = pipeline.graph_inputs(pipeline.config)
 
     @functools.cached_property
     def outputs(self) -> tuple[Tensor, ...]:
         """The outputs of `forward`, for a row."""
-        inputs = [
-            keras.KerasTensor((None, *tensor.shape), "int32" if tensor.dtype == "int64" else tensor.dtype)
-            for tensor in self.inputs
-        ]
-        outputs = keras.backend.compute_output_spec(
-            lambda *arrays: self._pipeline.forward(self._pipeline.model_inputs(*arrays)), *inputs
+        length = self._pipeline.config.get("min_samples", 1)
+        specs, others = (self._output_specs(each) for each in (length, 2 * length))
+        return tuple(
+            Tensor(
+                name,
+                "float32" if "float" in spec.dtype else spec.dtype,
+                tuple(
+                    size if size == other else None
+                    for size, other in zip(spec.shape[1:], others[name].shape[1:], strict=True)
+                ),
+            )
+            for name, spec in specs.items()
         )
-        return tuple(Tensor(name, "float32", tuple(spec.shape[1:])) for name, spec in outputs.items())
+
+    def _output_specs(self, length: int) -> dict[str, Any]:
+        """Return the symbolic outputs of a row whose axes of any size have a length."""
+        sizes = ((1, *(size or length for size in tensor.shape)) for tensor in self.inputs)
+        dtypes = ("float32" if tensor.dtype == "float32" else "int32" for tensor in self.inputs)
+        specs: dict[str, Any] = _Forward(self._pipeline)(*map(keras.KerasTensor, sizes, dtypes))
+        return specs
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs for a batch of the inputs of the graph, by name."""
@@ -51,8 +82,14 @@ class KerasForwardEngine:
     def forward(self, inputs: Arrays) -> Arrays:
         """Return the outputs of `forward` for a batch of its inputs, which are padded to one of a few sizes."""
         count = len(next(iter(inputs.values())))
+        lengths = (
+            inputs[name].shape[axis] for name, (axis, _) in self._pipeline.padding.items() if name in inputs
+        )
+        length = next(lengths, None)
         outputs = self._compiled({name: self._padded(name, values) for name, values in inputs.items()})
-        return {name: keras.ops.convert_to_numpy(values)[:count] for name, values in outputs.items()}
+        arrays = {name: keras.ops.convert_to_numpy(values)[:count] for name, values in outputs.items()}
+        of_tokens = self._pipeline.sequence_outputs
+        return {name: values[:, :length] if name in of_tokens else values for name, values in arrays.items()}
 
     def map(self, function: Callable[[Batch], Result], batches: Iterable[Batch]) -> list[Result]:
         """Return the results of a function of several batches, one after another."""
@@ -68,6 +105,12 @@ class KerasForwardEngine:
             widths[axis] = (0, int(min(length_bucket(length), max(length, limit))) - length)
         widths[0] = (0, bucket(len(values), 1) - len(values))
         return np.pad(values, widths, constant_values=padding_value)
+
+
+def device_of_keras() -> str:
+    """Return the type of the devices of the backend as of ONNX Runtime, "cpu" or "cuda"."""
+    names = keras.distribution.list_devices()
+    return "cuda" if any(name.lower().startswith(("gpu", "cuda")) for name in names) else "cpu"
 
 
 def length_bucket(length: int) -> int:

@@ -33,6 +33,7 @@ class NodeClassification(NodeTask, ForwardPipeline):
     """
 
     summary: ClassVar[str] = "It labels each node of a graph."
+    sequence_outputs: ClassVar[tuple[str, ...]] = ("logits",)
     hub_task: ClassVar[str | None] = "graph-ml"
 
     def __init__(self, model: Any, labels: Sequence[Any] | None = None) -> None:
@@ -76,11 +77,11 @@ class NodeClassification(NodeTask, ForwardPipeline):
         error = tf.where(finite, error, "`nodes` must be finite. Received: features that are not finite")
         accepted = (in_range & finite)[:, None, None]
         inputs = {"nodes": tf.where(accepted, nodes, 0.0), "edges": tf.where(accepted, edges, -1)}
-        return Preprocessed(inputs, error, {"count": count})
+        return Preprocessed(inputs, error, {})
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Return "label" (B, T) and "probabilities" (B, T, C)."""
-        probabilities = tf.nn.softmax(outputs["logits"][:, : batch.state["count"]])
+        probabilities = tf.nn.softmax(outputs["logits"])
         label = tf.gather(labels_tensor(self.labels), tf.argmax(probabilities, axis=-1))
         return {"label": label, "probabilities": probabilities}
 
@@ -114,8 +115,7 @@ class NodeClassification(NodeTask, ForwardPipeline):
         nodes, edges = np.asarray(nodes), np.asarray(edges)
         _check(nodes, edges, self.model.num_features)
         edges = edges.reshape(-1, 2).astype("int64")
-        row = self.rows([nodes[None].astype("float32"), edges[None]], 1, [0], RowErrors())[0]
-        return {"probabilities": row["probabilities"][: len(nodes)]}  # without padding
+        return self.rows([nodes[None].astype("float32"), edges[None]], 1, [0], RowErrors())[0]
 
 
 def _check(nodes: np.ndarray, edges: np.ndarray, num_features: int) -> None:

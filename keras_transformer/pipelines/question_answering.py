@@ -44,6 +44,7 @@ class QuestionAnswering(QuestionAnsweringTask, WordPipeline):
     """
 
     summary: ClassVar[str] = "It finds the answer to a question in a text."
+    sequence_outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
     hub_task: ClassVar[str | None] = "question-answering"
     model_classes: ClassVar[tuple[type, ...]] = (SpanClassifier,)
 

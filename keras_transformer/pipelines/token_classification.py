@@ -47,6 +47,7 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
     """
 
     summary: ClassVar[str] = "It labels each word of a text."
+    sequence_outputs: ClassVar[tuple[str, ...]] = ("logits",)
     hub_task: ClassVar[str | None] = "token-classification"
     model_classes: ClassVar[tuple[type, ...]] = (TokenClassifier,)
 

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import dataclasses
 import logging
+import os
 import pathlib
 import signal
 import socket
@@ -213,7 +214,7 @@ async def _serve(options: argparse.Namespace) -> None:
             for version in model.versions.values()
         ]
         missing = [
-            f"{name}={model.folder}{'' if model.folder.is_dir() else ', which is not a folder'}"
+            f"{name}={model.source}{'' if os.path.isdir(str(model.source)) else ', which is not a folder'}"
             for name, model in state.models.items()
             if model.current is None
         ]

@@ -38,13 +38,14 @@ from keras_transformer_serving.server.batching import Limits
 from keras_transformer_serving.server.keys import Keys
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.versions import ServedModel
+from keras_transformer_serving.tasks import ExportedPipeline
 
 APIS = {api.name: api for api in (openai.API, text_embeddings.API, libre_translate.API)}
 """The protocols that can be switched off, by name."""
 
 
 def create_app(
-    folders: Mapping[str, str | os.PathLike[str]],
+    folders: Mapping[str, str | os.PathLike[str] | ExportedPipeline],
     limits: Limits | None = None,
     *,
     poll_seconds: float = 2.0,
@@ -60,7 +61,7 @@ def create_app(
 
     Args:
         folders: for each model's name an export, or a folder of exports named by their version numbers, of which the
-            largest is served.
+            largest is served; or a pipeline, such as that of `served` of a pipeline of `keras_transformer.pipelines`.
         limits: the limits of the server.
         poll_seconds: the time between two looks for new versions; 0 for none.
         apis: the protocols besides TensorFlow Serving's and the Open Inference Protocol, by default all of `APIS`: an
@@ -94,8 +95,15 @@ def create_app(
     metrics = Metrics()
     loader = functools.partial(versions.load, max_batch_size=limits.max_batch_size, **options)
     models = {
-        name: ServedModel(name, pathlib.Path(folder), limits, metrics, loader, (weights or {}).get(name))
-        for name, folder in folders.items()
+        name: ServedModel(
+            name,
+            source if isinstance(source, ExportedPipeline) else pathlib.Path(source),
+            limits,
+            metrics,
+            loader,
+            (weights or {}).get(name),
+        )
+        for name, source in folders.items()
     }
     protocols = (API, tensorflow_serving.API, open_inference.API, *chosen)
     server = Server(models, limits, metrics, poll_seconds, protocols, keys, tracer)

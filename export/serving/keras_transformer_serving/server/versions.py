@@ -22,7 +22,7 @@ from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.sessions import num_cores
 from keras_transformer_serving.targets import part_to_run
-from keras_transformer_serving.tasks import DEFAULT
+from keras_transformer_serving.tasks import DEFAULT, ExportedPipeline
 
 LOG = logging.getLogger("keras_transformer_serving.server")
 _SMALL = 64 * 2**20  # bytes of a model whose operations run on one thread each
@@ -78,24 +78,38 @@ class Version:
     _files: Any = None  # of a version that was not loaded; it is tried again when they change
 
 
-def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = None, **options: Any) -> Loaded:
+Source = pathlib.Path | ExportedPipeline
+"""A model to serve: a folder, or a pipeline in memory, whose version is 1."""
+
+
+def load(source: Source, max_batch_size: int, *, threads: int | None = None, **options: Any) -> Loaded:
     """Load an export, and run each of its graphs on each bucket of lengths.
 
     Args:
-        folder: the export.
+        source: the export, or a pipeline in memory, which takes no options.
         max_batch_size: the number of rows that a model runs on at once.
         threads: the number of threads that compute, by default one for each core. Those of a small model, whose
             operations are too short to divide, compute batches at the same time, all but one; the threads of a large
             model divide the operations of a batch.
         **options: those of `keras_transformer_serving.load`.
     """
+    if isinstance(source, ExportedPipeline):
+        return _loaded(source, max_batch_size, 1, {})
     threads = num_cores() if threads is None else threads
-    bundle = serving.Bundle(folder)
+    bundle = serving.Bundle(source)
     part, target = part_to_run(bundle, options.get("engine"))
     small = _size(bundle, part, target, options.get("precision", FLOAT32)) < _SMALL
     if "threads" in target.options:
         options["threads"] = min(threads, 1) if small else threads
-    pipeline = serving.load(folder, **options)
+    pipeline = serving.load(source, **options)
+    # A core is left for HTTP. More batches would only be smaller, as Python's lock limits the other work.
+    is_parallel = small and pipeline.engine.device == "cpu"
+    num_batches = max(min(threads - 1, _MOST_BATCHES), 1) if is_parallel else 1
+    return _loaded(pipeline, max_batch_size, num_batches, _example(bundle.parity))
+
+
+def _loaded(pipeline: Any, max_batch_size: int, num_batches: int, example: dict[str, str]) -> Loaded:
+    """Return a pipeline whose graphs have been run on each bucket of lengths."""
     if isinstance(pipeline, Generating):
         engine: Engine = pipeline.engine
         signatures = generating.signatures(pipeline)
@@ -105,10 +119,7 @@ def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = Non
         engine, local = forward.Rows(pipeline, max_batch_size), {}
         signatures = forward.signatures(pipeline)
         forward.warm_up(pipeline)
-    device = pipeline.engine.device
-    # A core is left for HTTP. More batches would only be smaller, as Python's lock limits the other work.
-    num_batches = max(min(threads - 1, _MOST_BATCHES), 1) if small and device == "cpu" else 1
-    return Loaded(pipeline, signatures, engine, local, num_batches, device, _example(bundle.parity))
+    return Loaded(pipeline, signatures, engine, local, num_batches, pipeline.engine.device, example)
 
 
 def _example(reports: dict[str, Any]) -> dict[str, str]:
@@ -136,10 +147,11 @@ class ServedModel:
 
     Args:
         name: its name in routes.
-        folder: an export, or a folder of exports named by their version numbers, of which the largest is served.
+        source: an export, or a folder of exports named by their version numbers, of which the largest is served; or a
+            pipeline.
         limits: the server's limits.
         metrics: the server's metrics.
-        loader: a function from a folder to a `Loaded`.
+        loader: a function from an export or pipeline to a `Loaded`.
         weights: for each version that is served at the same time its share of the requests that name no version; by
             default the largest version alone.
 
@@ -150,17 +162,17 @@ class ServedModel:
     def __init__(
         self,
         name: str,
-        folder: pathlib.Path,
+        source: Source,
         limits: Limits,
         metrics: Metrics,
-        loader: Callable[[pathlib.Path], Loaded],
+        loader: Callable[[Source], Loaded],
         weights: Mapping[int, float] | None = None,
     ) -> None:
         if weights is not None and not (
             weights and all(0 < weight < math.inf for weight in weights.values())
         ):
             raise ValueError(f"`weights` must have positive numbers. Received: weights={weights} of {name!r}")
-        self.name, self.folder = name, folder
+        self.name, self.source = name, source
         self._weights = weights
         self.versions: dict[int, Version] = {}
         self.current: Version | None = None
@@ -221,7 +233,7 @@ class ServedModel:
 
         With weights, load those of their versions that are on disk.
         """
-        folders = await asyncio.to_thread(version_folders, self.folder)
+        folders = await asyncio.to_thread(version_folders, self.source)
         for number in sorted(folders, reverse=True) if self._weights is None else self._weights:
             previous = self.versions.get(number)
             if previous is not None and previous.loaded is not None and self._weights is not None:
@@ -252,7 +264,7 @@ class ServedModel:
         weights = self._weights
         return max(self.current, version, key=lambda each: weights[each.number])
 
-    async def _load(self, number: int, folder: pathlib.Path, fingerprint: Any) -> Version | None:
+    async def _load(self, number: int, folder: Source, fingerprint: Any) -> Version | None:
         """Load a version; return None, with its error in `versions`, if it cannot be loaded."""
         version = self.versions[number] = Version(number, _files=fingerprint)
         begin = time.perf_counter()
@@ -292,8 +304,10 @@ class ServedModel:
                 await self._unload(version)
 
 
-def version_folders(folder: pathlib.Path) -> Mapping[int, pathlib.Path]:
+def version_folders(folder: Source) -> Mapping[int, Source]:
     """Return the folders of versions, by number: of a single export, itself as its name, if that is a number, or 1."""
+    if isinstance(folder, ExportedPipeline):
+        return {1: folder}
     if is_bundle(folder):
         return {int(folder.name) if _is_number(folder.name) else 1: folder}
     try:
@@ -306,8 +320,10 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit() and int(name) > 0
 
 
-def _fingerprint(folder: pathlib.Path) -> Any:
-    """Return the files of a folder with their sizes and times, which change while it is copied."""
+def _fingerprint(folder: Source) -> Any:
+    """Return the files of a folder with their sizes and times, which change while it is copied; of a pipeline, none."""
+    if isinstance(folder, ExportedPipeline):
+        return []
     statuses = []
     for path in sorted(folder.rglob("*")):
         with contextlib.suppress(OSError):  # removed meanwhile
