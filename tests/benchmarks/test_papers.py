@@ -483,6 +483,7 @@ def test_kernels_report_the_loss_of_each(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 def test_attribution_reports_accuracies_of_pruned_heads(monkeypatch, tmp_path):
     from keras_transformer.datasets import sst2
 
