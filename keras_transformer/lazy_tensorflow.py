@@ -1,4 +1,4 @@
-"""TensorFlow, imported when it is first used: pipelines need it for texts in its graph and for exports only."""
+"""TensorFlow, imported when it is first used: for texts in its graph, files of images, and exports."""
 
 import functools
 import importlib.util
@@ -27,8 +27,8 @@ class _TensorFlow:
             import tensorflow
         except ModuleNotFoundError as error:
             raise ImportError(
-                "`preprocess`, `postprocess`, `signatures`, `onnx_graphs` and `example_inputs` of pipelines require "
-                "TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
+                "`preprocess`, `postprocess`, `signatures`, `onnx_graphs` and `example_inputs` of pipelines, and files "
+                "of images, require TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
             ) from error
         value = getattr(tensorflow, name)
         setattr(self, name, value)  # found without this method from now on

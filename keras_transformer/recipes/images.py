@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import data, models, pipelines
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.recipes.base import SIZES
 from keras_transformer.recipes.pretrained import check_pipeline
 from keras_transformer_options.arguments import ArgumentError

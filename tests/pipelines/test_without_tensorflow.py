@@ -178,6 +178,14 @@ def test_images_are_resized_as_by_a_triangular_filter():
     assert "in images[1]" in str(found[1])
 
 
+def test_recipes_evaluate_a_saved_pipeline(unpacked, tmp_path):
+    pipeline, texts = pipelines.load(unpacked("TextClassification") / "pipeline"), ["a b", "casa"]
+    examples = tmp_path / "examples.tsv"
+    examples.write_text("".join(f"{text}\t{label}\n" for text, label in zip(texts, "xy", strict=True)))
+    correct = sum(map(str.__eq__, pipeline(texts), "xy"))
+    assert kt.recipes.evaluate(pipeline, [examples])["accuracy"] == correct / 2
+
+
 class Stars(pipelines.TextClassification):
     """A task without a class that serves its exports."""
 
@@ -185,7 +193,7 @@ class Stars(pipelines.TextClassification):
 def test_exports_and_new_tasks_require_tensorflow(tmp_path):
     classifier = classify()
     for function in (classifier.signatures, lambda: classifier.preprocess("a"), translate().onnx_graphs):
-        with pytest.raises(ImportError, match="`signatures`, .* of pipelines require TensorFlow"):
+        with pytest.raises(ImportError, match="`signatures`, .* of pipelines, .* require TensorFlow"):
             function()
     with pytest.raises(ImportError, match="`keras_transformer.export` requires TensorFlow"):
         kt.export  # noqa: B018
