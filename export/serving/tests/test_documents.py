@@ -100,7 +100,7 @@ def translated(part, random):
 
 
 # A percentage before a letter, and a variable of Windows with the letters of a placeholder.
-AMBIGUOUS = re.compile(r"\d[ \u00a0]?%s|%\w+%")
+AMBIGUOUS = re.compile(r"\d[ \u00a0]?%s|%[\w.-]+%")
 
 
 def check(tag_handling, data, seed):
