@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items):
 
     quick = set()
     for item in items:
-        if item.get_closest_marker("slow_variants") is None or item.get_closest_marker("slow"):
+        if item.get_closest_marker("slow_variants") is None or is_slow(item):
             continue
         test = item.nodeid.split("[")[0]
         runs = keras.backend.backend() != "jax" or item.get_closest_marker("backend_neutral")
@@ -65,6 +65,41 @@ def quick_garbage_collection():
     """Exclude what each module leaves: Keras collects garbage whenever a layer is quantized."""
     yield
     collect_and_freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_graphs(request):
+    """Trace graphs without stacks of calls, and run them without optimisation, if all tests are quick.
+
+    Stacks are deep in tests: to record one for each operation took a fifth of the time. Most graphs run once.
+    """
+    import keras
+
+    if keras.backend.backend() != "tensorflow" or any(map(is_slow, request.session.items)):
+        yield
+        return
+    import tensorflow as tf
+    from tensorflow.python.util import tf_stack
+
+    record, stack = tf_stack.extract_stack, tf_stack.extract_stack()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf_stack, "extract_stack", lambda stacklevel=1: stack)
+        yield record
+
+
+@pytest.fixture
+def recorded_stacks(quick_graphs, monkeypatch):
+    """Record stacks of calls in graphs, for tests that read them."""
+    if quick_graphs:
+        from tensorflow.python.util import tf_stack
+
+        monkeypatch.setattr(tf_stack, "extract_stack", quick_graphs)
+
+
+def is_slow(item):
+    """Return whether a test is slow."""
+    return item.get_closest_marker("slow") is not None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -209,7 +209,10 @@ def examples_of(name, folder):
     return [table(folder / "rows.tsv", zip(*columns, strict=True))]
 
 
-SAVED = [*(name for name in recipes.evaluation.EVALUATED), "SpeechToText_generating"]
+SAVED = [
+    *recipes.evaluation.EVALUATED,
+    pytest.param("SpeechToText_generating", marks=pytest.mark.slow),  # the same metric
+]
 
 
 @pytest.mark.parametrize("name", SAVED)

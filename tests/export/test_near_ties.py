@@ -165,7 +165,7 @@ def test_a_draw_at_a_near_tie_passes_with_and_without_the_model(hesitant, sample
 @pytest.fixture
 def twins(hesitant):
     """A pipeline with contrastive search, and two tokens with equal embeddings, of which it chooses one."""
-    pipeline = hesitant.with_settings(Contrastive(4, 0.5))
+    pipeline = hesitant.with_settings(Contrastive(4, 0.5), max_new_tokens=8)
     embeddings = pipeline.model.embedding.embedding.embeddings
     before = np.array(embeddings)
     ids = [int(pipeline.generate(TEXTS[:1]).best[0, 2]), 300]

@@ -39,6 +39,7 @@ def test_operations_of_tensorflow_serving_are_accepted(tmp_path, exported):
     assert operations.supported()["SentencepieceOp"] >= {"model"}
 
 
+@pytest.mark.usefixtures("recorded_stacks")
 def test_a_layer_that_needs_xla_is_rejected_with_its_name_and_line(tmp_path):
     layer = Shifted(name="shifted")
     message = error_of(tmp_path, layer)
@@ -50,6 +51,7 @@ def test_a_layer_that_needs_xla_is_rejected_with_its_name_and_line(tmp_path):
     assert f" ({__file__}:{start + len(lines) - 1}, call)" in message
 
 
+@pytest.mark.usefixtures("recorded_stacks")
 def test_a_function_compiled_by_xla_is_rejected(tmp_path):
     compiled = tf.function(tf.nn.relu, jit_compile=True, autograph=False)
     message = error_of(tmp_path, lambda rows: compiled(rows))

@@ -73,21 +73,20 @@ RETRACED = {
     "length": (
         bert,
         [IDS[:, :size] for size in (4, 5, 6)],
-        np.ones((2, 9), "int32"),
+        [np.ones((2, 9), "int32")],
         "`token_ids` must be at most max_length=8 long",
     ),
-    "unknown ids": (bert, [IDS], IDS + 15, r"`token_ids` must be in \[0, 20\)"),
-    "negative ids": (bert, [IDS], IDS - 3, r"`token_ids` must be in \[0, 20\)"),
+    "unknown ids": (bert, [IDS], [IDS + 15, IDS - 3], r"`token_ids` must be in \[0, 20\)"),
     "lengths of two texts": (
         lambda: models.Transformer(20, 1, 2, 8, position_encoding="learned", max_length=8),
         [{"source_ids": IDS, "target_ids": IDS[:, :size]} for size in (4, 5, 6)],
-        {"source_ids": IDS, "target_ids": np.ones((2, 9), "int32")},
+        [{"source_ids": IDS, "target_ids": np.ones((2, 9), "int32")}],
         "`target_ids` must be at most max_length=8 long",
     ),
     "unknown nodes": (
         lambda: models.GAT(5, 3, (1,), 4),
         [{"nodes": np.ones((1, 4, 5), "float32"), "edges": EDGES}],
-        {"nodes": np.ones((1, 4, 5), "float32"), "edges": EDGES + 2},
+        [{"nodes": np.ones((1, 4, 5), "float32"), "edges": EDGES + 2}],
         r"`edges` must be in \[-1, T\)",
     ),
 }
@@ -101,13 +100,14 @@ def test_the_step_of_a_parent_checks_inputs(case):
     from tensorflow.errors import InvalidArgumentError
 
     make, valid, invalid, message = RETRACED[case]
-    makers = [Classifier] if isinstance(invalid, dict) else [Classifier, functional, sequential]
+    makers = [Classifier] if isinstance(invalid[0], dict) else [Classifier, functional, sequential]
     for parent in makers:
         model = parent(make())
         for inputs in valid:
             model.predict(inputs, verbose=0)
-        with pytest.raises(InvalidArgumentError, match=message):
-            model.predict(invalid, verbose=0)
+        for inputs in invalid:
+            with pytest.raises(InvalidArgumentError, match=message):
+                model.predict(inputs, verbose=0)
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of the pooler

@@ -9,8 +9,15 @@ from keras_transformer import models, training
 IDS = np.tile(np.arange(1, 5), (4, 1))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
-@pytest.mark.parametrize("method", ["fit", "train_on_batch"])
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [
+        ("fit", "float32"),
+        ("train_on_batch", "mixed_float16"),
+        pytest.param("fit", "mixed_float16", marks=pytest.mark.slow),
+        pytest.param("train_on_batch", "float32", marks=pytest.mark.slow),
+    ],
+)
 def test_a_step_is_traced_once(method, dtype, monkeypatch):
     keras.utils.set_random_seed(0)  # with other weights, a step in float16 can overflow and be skipped
     model, traced = models.GPT(8, 1, 1, 4, max_length=4, dtype=dtype), []

@@ -38,11 +38,10 @@ def test_without_a_seed_each_call_draws_a_new_one_that_repeats_it(writer):
 
 
 def test_the_temperature_of_a_row_replaces_the_temperature_of_the_sampler(writer):
-    cold, warm = (writer.with_settings(Sample(temperature, seed=3)) for temperature in (1e-6, 2.0))
-    greedy = writer.with_settings("greedy")
-    assert writer(TEXTS, temperature=1e-6) == cold(TEXTS) == greedy(TEXTS)
-    assert writer(TEXTS, temperature=[1e-6, 2.0, 1.0]) == [cold(TEXTS)[0], warm(TEXTS)[1], writer(TEXTS)[2]]
-    assert "".join(writer.stream("ab", temperature=2.0)) == warm("ab")
+    greedy, warm = writer.with_settings("greedy")(TEXTS), writer.with_settings(Sample(2.0, seed=3))(TEXTS)
+    assert writer(TEXTS, temperature=1e-6) == greedy
+    assert writer(TEXTS, temperature=[1e-6, 2.0, 1.0]) == [greedy[0], warm[1], writer(TEXTS)[2]]
+    assert "".join(writer.stream("ab", temperature=2.0)) == writer("ab", temperature=2.0) == warm[0]
 
 
 def test_a_row_has_the_minimum_of_its_option(writer):
