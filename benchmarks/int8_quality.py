@@ -190,7 +190,7 @@ def speech(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
         for name, recognize in exported(pipelines.SpeechToText(model, tokenizer), folder).items()
         for outputs in [recognize(audio)]
     }
-    return {"utterances": len(texts), **_compared(results)}
+    return {"steps": options.steps, "utterances": len(texts), **_compared(results)}
 
 
 def _accuracies(outputs: dict[str, list[int]], labels: Sequence[int]) -> dict[str, Any]:
