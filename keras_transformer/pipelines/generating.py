@@ -157,7 +157,7 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         listed = to_string_tensor(texts).numpy().tolist() if in_graph else texts
         rows = super().encode(listed, truncate, **options)
         ids, _ = padded_rows(rows, padding_value(self.model))
-        return tf.constant(ids, tf.int32) if in_graph else ids
+        return tf.constant(ids, tf.int32) if in_graph else ids.astype(np.int32)
 
     def signatures(self) -> dict[str, ExportedFunction]:
         """Return the signatures of a SavedModel."""

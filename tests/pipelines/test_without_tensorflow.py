@@ -146,6 +146,7 @@ def test_translations_are_scored_streamed_split_and_evaluated():
     translator = translate(long_texts="split")
     texts = ["casa", "a. b"]
     outputs = translator(texts)
+    assert translator.encode(texts).dtype == np.int32
     assert translator.encode(texts).tolist() == [[*BYTES.tokenize(text), BYTES.end_id] for text in texts]
     assert "".join(translator.stream(texts[0])) == outputs[0]
     generated, limited = translator.generate(texts), translator.generate(texts, max_new_tokens=[5, 1])

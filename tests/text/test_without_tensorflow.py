@@ -1,5 +1,7 @@
 """The tokenizers without TensorFlow have the ids, texts and files of those in the graph."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,11 @@ MADE = {
     "SentencePieceTokenizer": lambda: text.SentencePieceTokenizer.train(TEXTS, 330),
     "WordPieceTokenizer": lambda: text.WordPieceTokenizer.train(TEXTS, 80),
 }
-IDS = ("pad_id", "unknown_id", "start_id", "end_id", "vocabulary_size", "padding_value", "special_token_ids")
+FOLDERS = pathlib.Path(__file__).resolve().parent.parent / "interop" / "folders"
+IDS = (
+    *("pad_id", "unknown_id", "start_id", "end_id", "vocabulary_size", "padding_value", "special_token_ids"),
+    "empty_ids",
+)
 
 
 def test_the_module_has_the_same_classes():
@@ -51,10 +57,24 @@ def test_ids_texts_and_files_equal_the_graph_tokenizer(name, tmp_path):
 def test_a_model_is_trained_and_bytes_are_configured_alike():
     for arguments in ({}, {"extra_tokens": ["<x>"], "special_tokens_in_text": True, "unused": 2}):
         one, other = (module.ByteTokenizer(**arguments) for module in (text, without_tensorflow))
-        assert one.sha256 == other.sha256
+        assert (one.sha256, one.empty_ids) == (other.sha256, other.empty_ids)
         assert one.tokenize(["a<x></s>"]).to_list() == other.tokenize(["a<x></s>"])
     one, other = (module.SentencePieceTokenizer.train(TEXTS, 330) for module in (text, without_tensorflow))
     assert one.sha256 == other.sha256
+
+
+def test_empty_ids_equal_the_graph():
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁▁", "\n"]
+    roles = {"unknown": "<unk>", "start": "<s>", "end": "</s>"}
+    made = (
+        text.MarianT5Tokenizer.from_files(FOLDERS / "NLLB"),
+        text.LlamaTokenizer(pieces, [("▁", "▁")], special_tokens=roles, unused=2),
+    )
+    for expected in made:
+        tokenizer = getattr(without_tensorflow, type(expected).__name__).from_model_bytes(
+            expected.model_bytes
+        )
+        assert tokenizer.empty_ids == expected.empty_ids
 
 
 def test_functions_that_need_tensorflow_raise_an_error_with_their_name(tmp_path):
