@@ -10,6 +10,7 @@ import urllib.request
 
 import uvicorn
 from asgi_calls import call as call
+from asgi_calls import calling as calling
 from asgi_calls import json_call as json_call
 from asgi_calls import run as run
 from asgi_calls import started as started
