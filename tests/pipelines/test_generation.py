@@ -91,7 +91,7 @@ def test_streamed_pieces_concatenate_to_the_output(pipeline, texts):
         pieces = list(pipeline.stream(text))
         assert "".join(pieces) == pipeline(text)
         assert len(pieces) != 1 or len(pipeline(text).split()) <= 1
-    with pytest.raises(ValueError, match="`sampler` must have a single hypothesis"):
+    with pytest.raises(ValueError, match="`stream` needs a `sampler` with a single hypothesis"):
         pipeline.with_settings("beam").stream("uno")
     with pytest.raises(TypeError, match="`text` must be a string"):
         pipeline.stream(["uno"])

@@ -80,7 +80,7 @@ def test_the_first_part_gets_the_prefix_and_every_part_the_limit(splitting):
     first, *others = split.parts
     parts = [splitting(first, prefixes="one", max_new_tokens=5), *splitting(others, max_new_tokens=5)]
     assert outputs == [splitting("uno", prefixes="the", max_new_tokens=3), split.join(parts)]
-    with pytest.raises(ValueError, match="`max_new_tokens` must be an integer or one for each of 2 texts"):
+    with pytest.raises(ValueError, match="`max_new_tokens` must be one number, or one for each of 2 texts"):
         splitting(["uno", LONG], max_new_tokens=[1, 2, 3])
     with pytest.raises(ValueError, match="`prefixes` must have one item for each of 2 texts. Received: 1"):
         splitting(["uno", LONG], prefixes=["one"])
