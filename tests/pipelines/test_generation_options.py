@@ -1,5 +1,7 @@
 """The options of a row: each has the effect of a setting, for its row alone, and compiles nothing."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,12 @@ def test_the_seed_of_a_row_replaces_the_seed_of_the_sampler(writer):
     assert writer.generate(TEXTS, seed=[4, 4, 4]).seed == 4
     assert writer.answers(TEXTS, seed=[1, 2, 3])[1][0].seed == 2
     assert "".join(writer.stream("ab", seed=4)) == writer("ab", seed=4)
+
+
+@pytest.mark.parametrize("texts", [TEXTS, [1, 2], None])
+def test_a_stream_has_one_text(writer, texts):
+    with pytest.raises(TypeError, match=re.escape(f"`text` must be a string. Received: text={texts!r}")):
+        writer.stream(texts)
 
 
 def test_without_a_seed_each_call_draws_a_new_one_that_repeats_it(writer):

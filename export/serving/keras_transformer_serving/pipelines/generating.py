@@ -298,6 +298,8 @@ class GeneratingTask(GenerationSteps):
             ValueError: if the sampler keeps several parallel hypotheses, or as in a call.
         """
         check_truncate(truncate)
+        if not self._is_one(text):
+            raise TypeError(f"`text` must be a string. Received: text={text!r}")
         given: Any = {**options, "long_texts": long_texts}
         if prefix:
             given["prefixes"] = [prefix]
