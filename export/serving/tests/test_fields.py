@@ -97,6 +97,14 @@ def test_an_option_of_another_signature_is_an_error_with_its_name(answers, path,
     assert (status, json.loads(content)["error"].startswith(message)) == (400, True)
 
 
+def test_an_empty_list_of_outputs_means_all(answers):
+    (status, _, content), every = (
+        answers["others"](INFER.format("generator"), {"inputs": [TEXT], **outputs})
+        for outputs in ({"outputs": []}, {})
+    )
+    assert (status, content) == (200, every[2])
+
+
 def test_requests_of_kserve_have_the_name_of_the_model(answers):
     body = {"id": "1", "model_name": "generator", "inputs": [{**TEXT, "parameters": {"content_type": "str"}}]}
     assert answers["others"](INFER.format("generator"), body)[0] == 200

@@ -76,14 +76,17 @@ def test_texts_in_json_are_translated_together_and_split(exports):
 
 
 def test_translations_of_many_languages_are_listed_once():
-    many = ("many", tuple(f"l{number}_Latn" for number in range(200)), 1)
-    found = libre_translate._of_models((many, ("opus-mt-l1-l2", (), 3), ("de-en", (), 3)))
+    many = ("many", tuple(f"l{number}_Latn" for number in range(200)))
+    found = libre_translate._of_models((many, ("opus-mt-l1-l2", ()), ("de-en", ())))
     assert sum(map(len, found.values())) == 200 * 199 + 1
-    assert (found["l1"]["l2"].model, found["de"]["en"].num_outputs) == (
-        "many",
-        3,
-    )  # the first model that has them
-    assert libre_translate._of_models((many, ("opus-mt-l1-l2", (), 3), ("de-en", (), 3))) is found
+    assert found["l1"]["l2"].model == "many"  # the first model that has them
+    assert libre_translate._of_models((many, ("opus-mt-l1-l2", ()), ("de-en", ()))) is found
+
+
+def test_codes_of_languages_are_read_in_any_case_and_alternatives_as_there_are(answer):
+    body = {"q": "eins", "source": "DE", "target": "En", "alternatives": 3}
+    status, _, content = answer("/translate", body)
+    assert (status, json.loads(content)) == (200, {"translatedText": "eins", "alternatives": []})
 
 
 def test_json_of_another_content_type_is_read(answer):
@@ -153,8 +156,8 @@ def test_only_the_latest_files_are_kept(exports):
         ({"q": "a", "source": ["de"], "target": "en"}, "`source` must be de or en or es. Received: ['de']"),
         ({"q": "a", "source": "de", "target": "es"}, "`target` must be en. Received: 'es'"),
         (
-            {"q": "a", "source": "de", "target": "en", "alternatives": 2},
-            "`alternatives` must be an integer in [0, 0]",
+            {"q": "a", "source": "de", "target": "en", "alternatives": -1},
+            "`alternatives` must be an integer in [0, 2147483647]",
         ),
         ({"q": "\ud800", "source": "de", "target": "en"}, "`q` must be UTF-8"),
         (["a"], "The request must be a JSON object or a form"),

@@ -156,6 +156,11 @@ def integer(low: int, high: int, reason: str = "") -> Kind:
     )
 
 
+def clamped(low: int, high: int) -> Kind:
+    """Return the integers of 32 bits from `low`, of which larger ones than `high` are read as `high`."""
+    return dataclasses.replace(integer(low, 2**31 - 1), convert=lambda value: min(value, high))
+
+
 def one_of(*values: Any, reason: str = "", any_case: bool = False) -> Kind:
     """Return some values, and the reason why there are no others; those of a number are equal ints and floats."""
 

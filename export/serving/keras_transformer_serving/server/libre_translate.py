@@ -7,7 +7,7 @@ import itertools
 import re
 import secrets
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +30,10 @@ _MOST_FILES = 64
 
 
 class _Translation(NamedTuple):
-    """The name of a model that translates from one language to another, the options of its rows, and their outputs."""
+    """The name of a model that translates from one language to another, and the options of its rows."""
 
     model: str
     options: Row
-    num_outputs: int
 
 
 _Known = Mapping[str, Mapping[str, _Translation]]
@@ -52,7 +51,7 @@ def _translations(server: Server) -> _Known:
     """Return the translations of all models, by the language of the text and that of the output."""
     return _of_models(
         tuple(
-            (name, tuple(pipeline.languages), pipeline.engine.num_return)
+            (name, tuple(pipeline.languages))
             for name, pipeline in server.pipelines().items()
             if isinstance(pipeline, TextToText) and pipeline.tokenizer is not None
         )
@@ -60,8 +59,8 @@ def _translations(server: Server) -> _Known:
 
 
 @functools.lru_cache(maxsize=8)  # a model of 200 languages has 40,000 translations
-def _of_models(models: tuple[tuple[str, tuple[str, ...], int], ...]) -> _Known:
-    """Return the translations of models, of which there are the name, the languages and the number of outputs.
+def _of_models(models: tuple[tuple[str, tuple[str, ...]], ...]) -> _Known:
+    """Return the translations of models, of which there are the name and the languages.
 
     A model of many languages has its codes, without their second part if the first is enough, such as "es" for "es_XX".
     Another model is named after its languages, such as "es-en" or "opus-mt-es-en".
@@ -71,15 +70,15 @@ def _of_models(models: tuple[tuple[str, tuple[str, ...], int], ...]) -> _Known:
     def add(source: str, target: str, *translation: Any) -> None:
         found.setdefault(source, {}).setdefault(target, _Translation(*translation))
 
-    for name, known, count in models:
+    for name, known in models:
         codes = {code.split("_")[0]: code for code in known}
         if len(codes) < len(known):
             codes = {code: code for code in known}
         for source, target in itertools.permutations(codes, 2):
             options = {languages.SOURCE: codes[source], languages.TARGET: codes[target]}
-            add(source, target, name, options, count)
+            add(source, target, name, options)
         if not codes and (pair := languages.pair_of(name)):
-            add(*pair, name, {}, count)
+            add(*pair, name, {})
     return found
 
 
@@ -146,7 +145,7 @@ def _of_source(known: _Known, source: Any) -> list[Mapping[str, _Translation]]:
     return [known.get(source, {})] if isinstance(source, str) else [*known.values()]
 
 
-def _languages_of(known: _Known, source: Any = None, _: Any = None) -> tuple[Field, ...]:
+def _languages_of(known: _Known, source: Any = None) -> tuple[Field, ...]:
     """Return the fields of a request to translate a file; the targets are those of a source, by default of any."""
     hint = "as the server does not detect languages" if source == "auto" else ""
     targets = {target for targets in _of_source(known, source) for target in targets}
@@ -158,20 +157,13 @@ def _languages_of(known: _Known, source: Any = None, _: Any = None) -> tuple[Fie
     )
 
 
-def _text_fields(known: _Known, source: Any = None, target: Any = None) -> tuple[Field, ...]:
-    """Return the fields of a request to translate texts, with the limits of a pair of languages or of all."""
-    counts = [
-        translation.num_outputs
-        for targets in _of_source(known, source)
-        for name, translation in targets.items()
-        if target in (None, name)
-    ]
-    most = max(counts, default=1) - 1
+def _text_fields(known: _Known, source: Any = None) -> tuple[Field, ...]:
+    """Return the fields of a request to translate texts; an answer has as many alternatives as there are."""
     return (
         Field("q", STRINGS, required=True),
         *_languages_of(known, source),
         Field("format", one_of("text", "html"), "text"),
-        Field("alternatives", integer(0, most, "as the export has no others"), 0),
+        Field("alternatives", integer(0, 2**31 - 1), 0),
     )
 
 
@@ -187,8 +179,18 @@ def _values(
             "`keras-transformer-serve es-en=FOLDER`. Received: other models",
         )
     document = {name: _of_form(name, value) for name, value in given.items()}
-    values = fields.read(document, table(known, document.get("source"), document.get("target")))
+    document["source"] = source = _code(document.get("source"), known)
+    document["target"] = _code(
+        document.get("target"), known.get(source, {}) if isinstance(source, str) else {}
+    )
+    values = fields.read(document, table(known, source))
     return values, known[values["source"]][values["target"]]
+
+
+def _code(given: Any, codes: Iterable[str]) -> Any:
+    """Return the code of a language that a request has in any case, such as "ES"; other values as they are."""
+    same = (code for code in codes if isinstance(given, str) and code.lower() == given.lower())
+    return next(same, given)
 
 
 def _of_form(name: str, value: Any) -> Any:

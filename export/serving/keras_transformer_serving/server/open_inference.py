@@ -290,9 +290,9 @@ def _check_tensor(tensor: Json, names: Sequence[str], parameters: Sequence[str],
 
 
 def _names(outputs: Any, signature: Signature) -> list[str]:
-    """Return the names of the outputs that are asked for, by default all."""
+    """Return the names of the outputs that are asked for, by default and for an empty list all."""
     known = [tensor.name for tensor in signature.outputs]
-    if outputs is None:
+    if not outputs:
         return known
     names: list[str] = []
     for output in outputs:

@@ -22,7 +22,16 @@ from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import fields, generating, openapi, requests, streaming
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response
 from keras_transformer_serving.server.choices import Choice, Logprob
-from keras_transformer_serving.server.fields import Field, Kind, integer, number, one_of, one_or_list, record
+from keras_transformer_serving.server.fields import (
+    Field,
+    Kind,
+    clamped,
+    integer,
+    number,
+    one_of,
+    one_or_list,
+    record,
+)
 from keras_transformer_serving.server.signatures import RequestError, Signature, text_of
 from keras_transformer_serving.server.versions import Loaded, ServedModel, Version
 from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
@@ -257,8 +266,8 @@ def _generation_fields(form: Form, name: str, pipeline: Generating) -> tuple[Fie
         Field("model", one_of(name), required=True),
         *form.table,
         Field("n", count, 1),
-        Field("max_tokens", integer(low, high), high),
-        Field("max_completion_tokens", integer(low, high)),
+        Field("max_tokens", clamped(low, high), high),
+        Field("max_completion_tokens", clamped(low, high)),
         Field("temperature", temperature),
         Field("top_p", top_p),
         Field("seed", integer(-(2**63), 2**64)),
