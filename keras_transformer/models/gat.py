@@ -190,7 +190,8 @@ class GAT(Model):
         graph = {name: named.get(name) for name in ("edges", "adjacency")}
         nodes = ops.cast(named["nodes"], self.compute_dtype)
         if (edges := graph["edges"]) is not None:
-            of_graph = ops.reshape(edges, (ops.shape(edges)[0], 1, -1))
+            batch_size, num_edges, _ = ops.shape(edges)
+            of_graph = ops.reshape(edges, (batch_size, 1, 2 * num_edges))
             nodes = nan_if_unknown(nodes, of_graph, ops.shape(nodes)[1], minimum=-1)
         return nodes, graph
 

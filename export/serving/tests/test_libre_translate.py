@@ -83,7 +83,7 @@ def test_translations_of_many_languages_are_listed_once():
     assert libre_translate._of_models((many, ("opus-mt-l1-l2", ()), ("de-en", ()))) is found
 
 
-def test_codes_of_languages_are_read_in_any_case_and_alternatives_as_there_are(answer):
+def test_codes_of_languages_are_read_in_any_case_and_as_many_hypotheses_answered_as_there_are(answer):
     body = {"q": "eins", "source": "DE", "target": "En", "alternatives": 3}
     status, _, content = answer("/translate", body)
     assert (status, json.loads(content)) == (200, {"translatedText": "eins", "alternatives": []})

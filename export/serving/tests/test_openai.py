@@ -58,8 +58,8 @@ def test_completions_are_the_texts_of_the_pipeline(client, exports):
     ):  # more than the export's
         clamped = client.completions.create(model="copier", prompt="La casa", **limit).choices[0]
         assert clamped.text == client.completions.create(model="copier", prompt="La casa").choices[0].text
-    longest = client.completions.create(model="copier", prompt="x" * STEPS, max_tokens=4096).choices[0]
-    assert (longest.text, longest.finish_reason) == ("x" * STEPS, "length")
+    full = client.completions.create(model="copier", prompt="x" * STEPS, max_tokens=4096).choices[0]
+    assert (full.text, full.finish_reason) == ("x" * STEPS, "length")
 
 
 @pytest.mark.parametrize("stop", [None, ["zz"], "y", ["wv", "v"], ["stv", "t"]])
