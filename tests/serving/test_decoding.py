@@ -46,6 +46,17 @@ def expected_logits(processors, logits, ids, limit=LENGTH, minimum=0):
     return ops.convert_to_numpy(processors(ops.convert_to_tensor(logits[None, None]), history))[0, 0]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sampler": {"sampler": "sample"}, "noise": np.zeros(LENGTH, "float32")}],
+    ids=["greedy", "sample"],
+)
+def test_no_token_is_chosen_from_logits_that_are_not_numbers(options):
+    _, choose = chooser([], **options)
+    logits = np.where(np.arange(VOCABULARY) == 5, np.nan, 0).astype("float32")
+    assert choose(logits, []) is None
+
+
 @pytest.mark.parametrize("found", [*([each] for each in CONSTRAINTS), CONSTRAINTS[:5]], ids=str)
 def test_constraints_choose_the_tokens_of_the_loop(found):
     random = np.random.default_rng(5)

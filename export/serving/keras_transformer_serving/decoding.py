@@ -39,7 +39,7 @@ class TokenChooser:
     noise: np.ndarray | None = None
 
     def __call__(self, logits: np.ndarray, ids: Sequence[int]) -> int | None:
-        """Return the next token, None if all are forbidden, for float32 logits (V,)."""
+        """Return the next token for float32 logits (V,), None if all are forbidden or one is NaN."""
         logits = np.array(logits, np.float32)
         for constraint in self.constraints:
             logits = CONSTRAINTS[constraint["constraint"]](logits, ids, constraint, self)

@@ -102,9 +102,8 @@ async def _key(server: Server, request: Request) -> str | None:
 
 
 def _parsed(kind: str, body: bytes) -> _Request:
-    if kind.startswith("application/x-www-form-urlencoded") and not body.startswith(
-        b"{"
-    ):  # curl -d '{"q": …}'
+    is_json = body.startswith(b"{")  # of whatever type: curl -d '{"q": …}' says that it is a form
+    if kind.startswith("application/x-www-form-urlencoded") and not is_json:
         try:
             fields = urllib.parse.parse_qs(body.decode(), keep_blank_values=True, max_num_fields=100)
         except ValueError as error:
