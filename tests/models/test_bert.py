@@ -136,6 +136,11 @@ def test_the_masked_language_model_uses_the_activation_of_the_encoder(head, acti
     keras.tree.map_structure(np.testing.assert_array_equal, again, found)
 
 
+def test_the_masked_language_model_adds_a_matrix_a_norm_and_biases():
+    base = BERT(12, 1, 2, 8, hidden_dim=16, max_length=6)
+    assert MaskedLanguageModel(base).count_params() - base.count_params() == 8 * 8 + 3 * 8 + 12
+
+
 def test_output_matrix_is_tied_to_the_embeddings():
     model = tiny("masked")
     before = answer(model)
