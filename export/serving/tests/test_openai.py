@@ -116,7 +116,7 @@ def test_log_probabilities_equal_the_softmax_of_the_logits(client):
     logprobs = found.logprobs
     assert "".join(logprobs.tokens) == found.text
     np.testing.assert_allclose(logprobs.token_logprobs, expected, rtol=1e-5)
-    assert logprobs.text_offset == [*range(len(found.text))]
+    assert logprobs.text_offset == [*range(len(found.text))]  # of this text, as it is ASCII
     for token, top in zip(logprobs.tokens, logprobs.top_logprobs, strict=True):
         assert len(top) == 3
         assert max(top, key=top.get) == token
@@ -127,7 +127,22 @@ def test_log_probabilities_equal_the_softmax_of_the_logits(client):
     options = {"model": "chat", "messages": MESSAGES, "logprobs": True, "top_logprobs": 2}
     content = client.chat.completions.create(**options).choices[0].logprobs.content
     assert all(each.top_logprobs[0].token == each.token and len(each.top_logprobs) == 2 for each in content)
-    assert all(bytes(each.bytes).decode() == each.token for each in content)
+    text = client.chat.completions.create(**options).choices[0].message.content
+    assert b"".join(bytes(each.bytes) for each in content) == text.encode()
+
+
+def test_tokens_that_are_parts_of_characters_have_their_bytes(client):
+    options = {"model": "copier", "prompt": "né€", "logprobs": 1}
+    found = client.completions.create(**options).choices[0]
+    tokens = ["n", *(f"bytes:\\x{byte:02x}" for byte in "é€".encode())]
+    assert (found.text, found.logprobs.tokens) == ("né€", tokens)
+    assert found.logprobs.text_offset == [0, 1, 1, 2, 2, 2]
+    parts = [part.choices[0] for part in client.completions.create(**options, stream=True)]
+    assert [(part.text, part.logprobs.tokens) for part in parts if part.text] == [
+        ("n", tokens[:1]),
+        ("é", tokens[1:3]),
+        ("€", tokens[3:]),
+    ]
 
 
 def test_samples_depend_on_the_seed(client, exports):

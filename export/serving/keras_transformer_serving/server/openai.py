@@ -21,7 +21,7 @@ from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import fields, generating, openapi, requests, streaming
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response
-from keras_transformer_serving.server.choices import Choice, Logprob
+from keras_transformer_serving.server.choices import Choice, Logprob, TokenLogprob
 from keras_transformer_serving.server.fields import (
     Field,
     Kind,
@@ -161,8 +161,8 @@ class Form(abc.ABC):
         """Return the text and the log-probabilities of an answer."""
 
     @abc.abstractmethod
-    def delta(self, text: str, logprobs: list[Logprob] | None, offset: int, is_first: bool) -> Json:
-        """Return the text and the log-probabilities of an event; `offset` is the length of the text before."""
+    def delta(self, text: str, logprobs: list[Logprob] | None, is_first: bool) -> Json:
+        """Return the text and the log-probabilities of an event."""
 
 
 class Completions(Form):
@@ -181,21 +181,22 @@ class Completions(Form):
 
     def choice(self, text: str, logprobs: list[Logprob] | None) -> Json:
         """Return the text and the log-probabilities of an answer."""
-        return {"text": text, "logprobs": self._logprobs(logprobs, 0)}
+        return {"text": text, "logprobs": self._logprobs(logprobs)}
 
-    def delta(self, text: str, logprobs: list[Logprob] | None, offset: int, is_first: bool) -> Json:
+    def delta(self, text: str, logprobs: list[Logprob] | None, is_first: bool) -> Json:
         """Return the text and the log-probabilities of an event."""
-        return {"text": text, "logprobs": self._logprobs(logprobs, offset)}
+        return {"text": text, "logprobs": self._logprobs(logprobs)}
 
-    def _logprobs(self, logprobs: list[Logprob] | None, offset: int) -> Json | None:
+    def _logprobs(self, logprobs: list[Logprob] | None) -> Json | None:
         if logprobs is None:
             return None
-        lengths = [len(logprob.text) for logprob in logprobs]
         return {
-            "tokens": [logprob.text for logprob in logprobs],
-            "token_logprobs": [logprob.logprob for logprob in logprobs],
-            "top_logprobs": [{logprob.text: logprob.logprob, **dict(logprob.top)} for logprob in logprobs],
-            "text_offset": [offset + sum(lengths[:index]) for index in range(len(lengths))],
+            "tokens": [each.token.text for each in logprobs],
+            "token_logprobs": [each.token.logprob for each in logprobs],
+            "top_logprobs": [
+                {token.text: token.logprob for token in (each.token, *each.top)} for each in logprobs
+            ],
+            "text_offset": [each.offset for each in logprobs],
         }
 
 
@@ -229,7 +230,7 @@ class ChatCompletions(Form):
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"message": message, "logprobs": self._logprobs(logprobs)}
 
-    def delta(self, text: str, logprobs: list[Logprob] | None, offset: int, is_first: bool) -> Json:
+    def delta(self, text: str, logprobs: list[Logprob] | None, is_first: bool) -> Json:
         """Return the text and the log-probabilities of an event, the first with the role."""
         delta = {"role": "assistant"} if is_first else {}
         if text or is_first:
@@ -237,14 +238,14 @@ class ChatCompletions(Form):
         return {"delta": delta, "logprobs": self._logprobs(logprobs)}
 
     def _logprobs(self, logprobs: list[Logprob] | None) -> Json | None:
-        def entry(text: str, logprob: float) -> Json:
-            return {"token": text, "logprob": logprob, "bytes": [*text.encode(errors="replace")]}
+        def entry(token: TokenLogprob) -> Json:
+            content = None if token.content is None else [*token.content]
+            return {"token": token.text, "logprob": token.logprob, "bytes": content}
 
         if logprobs is None:
             return None
         content = [
-            {**entry(each.text, each.logprob), "top_logprobs": [entry(*top) for top in each.top]}
-            for each in logprobs
+            {**entry(each.token), "top_logprobs": [entry(token) for token in each.top]} for each in logprobs
         ]
         return {"content": content, "refusal": None}
 
@@ -420,15 +421,14 @@ class _Answer:
         count = 0
         try:
             for index in range(len(self._prompts)):
-                choice, offset, is_first = self._choice(self._tokens(index)), 0, True
-                async for text, logprob in stepper.items(iter(choice)):
-                    if not (text or logprob or is_first):
+                choice, is_first = self._choice(self._tokens(index)), True
+                async for text, logprobs in stepper.items(iter(choice)):
+                    if not (text or logprobs or is_first):
                         continue
-                    logprobs = None if self._top is None else [logprob] if logprob else []
-                    delta = self._form.delta(text, logprobs, offset, is_first)
+                    delta = self._form.delta(text, None if self._top is None else logprobs, is_first)
                     yield self._event([{"index": index, **delta, "finish_reason": None}])
-                    offset, is_first = offset + len(text), False
-                last = {"index": index, **self._form.delta("", None, offset, False)}
+                    is_first = False
+                last = {"index": index, **self._form.delta("", None, False)}
                 yield self._event([{**last, "finish_reason": choice.finish_reason}])
                 count += choice.num_tokens
             if self._shows_usage:
@@ -446,12 +446,12 @@ class _Answer:
         source = generating.source_of(self._pipeline, self._prompts[index], rows[index], index)
         return self._pipeline.engine.tokens(source)
 
-    def _whole(self, choices: Sequence[tuple[Choice, list[tuple[str, Logprob | None]]]]) -> Json:
+    def _whole(self, choices: Sequence[tuple[Choice, list[tuple[str, list[Logprob]]]]]) -> Json:
         found = []
         for index, (choice, pieces) in enumerate(choices):
             text = "".join(piece for piece, _ in pieces)
-            logprobs = [logprob for _, logprob in pieces if logprob] if self._top is not None else None
-            content = self._form.choice(text, logprobs)
+            logprobs = [each for _, logprobs in pieces for each in logprobs]
+            content = self._form.choice(text, None if self._top is None else logprobs)
             found.append({"index": index, **content, "finish_reason": choice.finish_reason})
         usage = self._usage(sum(choice.num_tokens for choice, _ in choices))
         return {**self._head, "object": self._form.whole, "choices": found, "usage": usage}

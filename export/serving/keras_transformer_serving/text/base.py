@@ -222,6 +222,10 @@ class Tokenizer(abc.ABC):
     def _join(self, ids: list[int]) -> str:
         """Convert ids to text."""
 
+    def content(self, id_: int) -> bytes | None:
+        """Return the bytes of an id that can be a part of a character; None for one of whole characters."""
+        return None
+
     @property
     def padding_value(self) -> int:
         """The id that pads short rows: `pad_id`, or `end_id` if that is None."""

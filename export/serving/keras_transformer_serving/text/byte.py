@@ -30,5 +30,9 @@ class ByteTokenizer(VocabularyTokenizer):
     def _cut(self, text: str) -> list[int]:
         return [self._offset + byte for byte in text.encode()]
 
+    def content(self, id_: int) -> bytes | None:
+        """Return the bytes of an id."""
+        return self._contents[id_]
+
     def _join(self, ids: list[int]) -> str:
         return b"".join(self._contents[id_] for id_ in ids).decode(errors="replace")

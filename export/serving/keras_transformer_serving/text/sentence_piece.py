@@ -47,6 +47,10 @@ class SentencePieceTokenizer(Tokenizer):
         ids: list[int] = self._processor.encode(text)
         return ids
 
+    def content(self, id_: int) -> bytes | None:
+        """Return the byte of an id such as that of "<0x0A>"."""
+        return bytes([int(self.pieces[id_][1:-1], 16)]) if self._processor.is_byte(id_) else None
+
     def _join(self, ids: list[int]) -> str:
         if not self.guard:
             return self._text(ids)

@@ -129,6 +129,10 @@ class BytePairTokenizer(_WordTokenizer):
         ends = itertools.accumulate((len(_decomposed(character)) for character in normal), initial=0)
         return (decomposed[end] for end in itertools.islice(ends, len(normal)))
 
+    def content(self, id_: int) -> bytes | None:
+        """Return the bytes of an id."""
+        return self._contents[id_]
+
     def _join(self, ids: list[int]) -> str:
         return b"".join(self._contents[id_] for id_ in ids).decode(errors="replace")
 
@@ -139,6 +143,7 @@ class LlamaTokenizer(_LibraryTokenizer):
     def _build(self, library: Any, content: dict[str, Any]) -> Any:
         settings, merges = content["settings"], _merges(content)
         self._scheme = settings["prepend_scheme"]
+        self._bytes = {id_: bytes([byte]) for byte, id_ in byte_fallback_ids(self._ids).items()}
         steps = library.decoders
         self._decoder = steps.Sequence([steps.Replace(_SPACE, " "), steps.ByteFallback(), steps.Fuse()])
         return library.Tokenizer(library.models.BPE(self._ids, merges, byte_fallback=True))
@@ -152,6 +157,10 @@ class LlamaTokenizer(_LibraryTokenizer):
         part = part.replace(" ", _SPACE)
         prepended = self._scheme == "always" or (self._scheme == "first" and starts)
         return self._cut(_SPACE + part if prepended and not part.startswith(_SPACE) else part)
+
+    def content(self, id_: int) -> bytes | None:
+        """Return the byte of an id such as that of "<0x0A>"."""
+        return self._bytes.get(id_)
 
     def _join(self, ids: list[int]) -> str:
         text: str = self._decoder.decode([self.pieces[id_] for id_ in ids])
