@@ -87,7 +87,7 @@ def test_binary_and_json_outputs_are_in_one_answer(exports):
         status, headers, content = await call(app, "POST", INFER.format("classifier"), body)
         assert (status, headers["content-type"]) == (200, "application/octet-stream")
         length = int(headers[HEADER.lower()])
-        label, probabilities = json.loads(content[:length])["outputs"]
+        probabilities, label = json.loads(content[:length])["outputs"]
         assert (
             probabilities["parameters"]
             == {"binary_data_size": 24}
@@ -95,9 +95,9 @@ def test_binary_and_json_outputs_are_in_one_answer(exports):
         )
         del outputs[0]["parameters"]
         _, expected = await json_call(app, "POST", INFER.format("classifier"), body)
-        assert label == expected["outputs"][0]
+        assert label == expected["outputs"][1]
         values = np.frombuffer(content[length:], "<f4")
-        np.testing.assert_array_equal(values, np.float32(expected["outputs"][1]["data"]))
+        np.testing.assert_array_equal(values, np.float32(expected["outputs"][0]["data"]))
 
     run(exports, test, "classifier")
 
@@ -170,6 +170,7 @@ def test_the_client_over_grpc_gets_the_outputs_of_the_pipeline(exports, port):
         assert client.is_server_ready()
         assert client.is_model_ready("classifier", headers=headers)
         assert not client.is_model_ready("classifier", "9", headers=headers)
+        assert not client.is_model_ready("other", headers=headers)
         metadata = client.get_model_metadata("classifier", headers=headers, as_json=True)
         assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
         assert client.get_server_metadata(headers=headers).name == "keras-transformer-serve"

@@ -192,6 +192,8 @@ class Api:
         model_keys: a function from a model to what the protocol adds to its description in `/v1/models`.
         key: a function from a server and a request to the request's key.
         public: the paths that need no key.
+        errors_at: the paths, also of other protocols, whose errors are those of this one.
+        errors_below: the beginning of paths without a route whose errors are those of this one; "" for none.
     """
 
     name: str
@@ -204,9 +206,20 @@ class Api:
     model_keys: Callable[[ServedModel], Json] = lambda model: {}
     key: Callable[[Server, Request], Awaitable[str | None]] = key_in_headers
     public: tuple[str, ...] = ()
+    errors_at: tuple[str, ...] = ()
+    errors_below: str = ""
 
-    def endpoint(self, path: str, run: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a route, which answers errors as JSON, counts and traces the request."""
+    def endpoint(
+        self, path: str, run: Endpoint, errors: "Api | None" = None
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a route, which answers errors as JSON, counts and traces the request.
+
+        Args:
+            path: the path of the route.
+            run: what answers.
+            errors: the protocol of the errors, by default this one.
+        """
+        failed = (errors or self).failed
 
         async def answer(request: Request) -> Response:
             server: Server = request.app.state.server
@@ -221,7 +234,7 @@ class Api:
             with tracing.request_span(
                 server.tracer, f"{request.method} {path}", request.headers, attributes
             ) as span:
-                response = await self._answer(server, request, run)
+                response = await self._answer(server, request, run, failed)
                 if span is not None:
                     span.set_attribute("http.response.status_code", response.status_code)
             server.metrics.requests.labels(model, self.name, str(response.status_code)).inc()
@@ -229,20 +242,23 @@ class Api:
 
         return answer
 
-    async def _answer(self, server: Server, request: Request, run: Endpoint) -> Response:
+    async def _answer(
+        self, server: Server, request: Request, run: Endpoint, failed: Callable[[RequestError], Response]
+    ) -> Response:
         try:
             if server.keys is not None and request.url.path not in self.public:
                 server.keys.check(await self.key(server, request))
             return await run(server, request)
         except RequestError as error:
-            return self._failed(error)
+            return failed(error)
         except ClientDisconnect:
-            return self._failed(RequestError(499, "The client has disconnected"))
+            return failed(RequestError(499, "The client has disconnected"))
         except Exception:
             LOG.exception("%s %s failed", request.method, request.url.path)
-            return self._failed(RequestError(500, "The request failed. The log of the server has the error"))
+            return failed(RequestError(500, "The request failed. The log of the server has the error"))
 
-    def _failed(self, error: RequestError) -> Response:
+    def failed(self, error: RequestError) -> Response:
+        """Return the answer to a request that failed."""
         headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
         if error.status == 401:
             headers["WWW-Authenticate"] = "Bearer"

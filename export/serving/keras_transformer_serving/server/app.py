@@ -17,7 +17,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import (
@@ -37,6 +37,7 @@ from keras_transformer_serving.server.api import Api, Json, Server, json_respons
 from keras_transformer_serving.server.batching import Limits
 from keras_transformer_serving.server.keys import Keys
 from keras_transformer_serving.server.metrics import Metrics
+from keras_transformer_serving.server.signatures import RequestError
 from keras_transformer_serving.server.versions import ServedModel
 from keras_transformer_serving.tasks import ExportedPipeline
 
@@ -125,9 +126,10 @@ def create_app(
 
     app = Starlette(
         routes=[
-            Route(path, api.endpoint(path, run), methods=[method])
+            Route(path, api.endpoint(path, run, errors), methods=[method], name=errors.name)
             for api in protocols
             for method, path, run in api.routes
+            for errors in [next((each for each in protocols if path in each.errors_at), api)]
         ],
         middleware=[
             Middleware(
@@ -159,10 +161,18 @@ def _api(api: str | Api) -> Api:
     raise ValueError(f"`apis` must be of {', '.join(APIS)}. Received: {api}")
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Return the answer to a request without a route: with the errors of the protocol of its path."""
     assert isinstance(error, HTTPException)
-    message = f"{error.detail}. /openapi.json lists the routes"
-    return json_response({"error": message}, error.status_code, error.headers)
+    server: Server = request.app.state.server
+    of_path = {route.name for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE}
+    below = {
+        api.name for api in server.apis if api.errors_below and request.url.path.startswith(api.errors_below)
+    }
+    api = next((api for api in server.apis if api.name in (of_path or below)), API)
+    response = api.failed(RequestError(error.status_code, f"{error.detail}. /openapi.json lists the routes"))
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _stream(server: Server, request: Request) -> Response:

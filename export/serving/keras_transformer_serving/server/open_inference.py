@@ -65,8 +65,9 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
         raise RequestError(400, f"The request must be a JSON object. Received: {shown(body)}")
     values = fields.read(body, _TABLE)
     parameters = values["parameters"]
-    name = parameters.get("signature_name", DEFAULT if DEFAULT in signatures else next(iter(signatures)))
-    signature = find(signatures, name)
+    name, signature = find(
+        signatures, parameters, DEFAULT if DEFAULT in signatures else next(iter(signatures))
+    )
     check_fields(parameters, _PARAMETERS, name, signatures, "parameters")
     tensors = {tensor.name: tensor for tensor in signature.inputs}
     columns: dict[str, list[Any]] = {}
@@ -109,9 +110,7 @@ def respond(
     if "id" in context:
         document["id"] = context["id"]
     document["outputs"], contents = [], []
-    for tensor in signature.outputs:
-        if tensor.name not in context["outputs"]:
-            continue
+    for tensor in wanted(signature, context):
         values = outputs[tensor.name]
         output: dict[str, Any] = {
             "name": tensor.name,
@@ -125,6 +124,12 @@ def respond(
             output["data"] = json_values(values.reshape(-1))
         document["outputs"].append(output)
     return Binary(document, b"".join(contents)) if contents else document
+
+
+def wanted(signature: Signature, context: Mapping[str, Any]) -> list[Tensor]:
+    """Return the outputs of a signature that a request asks for, in its order."""
+    tensors = {tensor.name: tensor for tensor in signature.outputs}
+    return [tensors[name] for name in context["outputs"]]
 
 
 def to_bytes(tensor: Tensor, values: np.ndarray) -> bytes:
@@ -283,9 +288,7 @@ def _flat(values: list[Any], depth: int) -> list[Any]:
 def _check_tensor(tensor: Json, names: Sequence[str], parameters: Sequence[str], place: str) -> None:
     """Raise a RequestError for an unknown field of a tensor or of its parameters."""
     fields.check(tensor, (*names, "parameters"), place)
-    of_tensor = tensor.get("parameters") or {}
-    if not isinstance(of_tensor, dict):
-        raise fields.wrong(f"{place}.parameters", "an object", of_tensor)
+    of_tensor = Field(f"{place}.parameters", fields.OBJECT, {}).read(tensor.get("parameters"))
     fields.check(of_tensor, (*parameters, "content_type"), f"{place}.parameters")
 
 

@@ -101,7 +101,7 @@ async def _infer(server: Server, content: bytes) -> bytes:
             return open_inference.parse(_document(fields), loaded.signatures)
 
         def respond(signature: Signature, outputs: Mapping[str, np.ndarray], context: Json) -> bytes:
-            tensors = [tensor for tensor in signature.outputs if tensor.name in context["outputs"]]
+            tensors = open_inference.wanted(signature, context)
             described = [
                 _tensor(tensor.name, tensor.names.inference, outputs[tensor.name].shape) for tensor in tensors
             ]
@@ -191,9 +191,8 @@ async def _server_ready(server: Server, _: bytes) -> bytes:
 
 async def _model_ready(server: Server, content: bytes) -> bytes:
     fields = _fields(content)
-    model = server.find(_string(fields, 1))
     try:
-        with model.use(_version(fields)):
+        with server.find(_string(fields, 1)).use(_version(fields)):
             return protobuf.message((1, not server.draining))
     except RequestError:
         return protobuf.message((1, False))

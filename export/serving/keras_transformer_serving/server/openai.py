@@ -299,10 +299,21 @@ def _options(values: Json, pipeline: Generating) -> Row:
     return options
 
 
+def _model(server: Server, document: Json) -> ServedModel:
+    """Return the model that a request names.
+
+    Raises:
+        RequestError: if it names none (400), or an unknown one (404).
+    """
+    if document.get("model") is None:
+        raise fields.wrong("model", " or ".join(server.models), None)
+    return server.find(document["model"])
+
+
 async def _generate(form: Form, server: Server, request: Request) -> Response:
     """Answer a request to generate texts."""
     document, size = await server.document(request)
-    model = server.find(document.get("model"))
+    model = _model(server, document)
     with contextlib.ExitStack() as stack:
         version, loaded, batcher = stack.enter_context(model.use())
         pipeline = loaded.pipeline
@@ -481,7 +492,7 @@ def _embedding_fields(name: str, pipeline: Embedding) -> tuple[Field, ...]:
 async def _embeddings(server: Server, request: Request) -> Response:
     """Answer a request for the vectors of texts."""
     document, size = await server.document(request)
-    model = server.find(document.get("model"))
+    model = _model(server, document)
     with model.use() as (_, loaded, batcher):
         pipeline = loaded.pipeline
         if not isinstance(pipeline, Embedding):
@@ -561,4 +572,6 @@ API = Api(
     error_document,
     fields.object_of({"error": _ERROR}, ["error"]),
     model_keys,
+    errors_at=("/v1/models", "/v1/models/{name}"),
+    errors_below="/v1/",
 )

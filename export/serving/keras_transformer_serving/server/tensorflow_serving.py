@@ -47,8 +47,7 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     """
     if not isinstance(body, dict):
         raise RequestError(400, f"The request must be a JSON object. Received: {shown(body)}")
-    name = body.get("signature_name", DEFAULT)
-    signature = find(signatures, name)
+    name, signature = find(signatures, body, DEFAULT)
     styles = [style for style in ("instances", "inputs") if style in body]
     if len(styles) != 1:
         raise RequestError(
@@ -65,18 +64,27 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     return name, signature.rows(columns, place, truncate_of(body)), style
 
 
-def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
-    """Return a signature.
+def find(
+    signatures: Mapping[str, Signature], options: Mapping[str, Any], default: str
+) -> tuple[str, Signature]:
+    """Return the name and the signature that a request names; "" is the default, too.
+
+    Args:
+        signatures: those of the model, by name.
+        options: the fields of the request, which may have a "signature_name".
+        default: the name in a request without one.
 
     Raises:
         RequestError: if it is unknown.
     """
+    name = options.get("signature_name", "")
+    name = default if name == "" else name
     signature = signatures.get(name) if isinstance(name, str) else None
     if signature is None:
         raise RequestError(
             400, f"`signature_name` must be {' or '.join(signatures)}. Received: signature_name={shown(name)}"
         )
-    return signature
+    return name, signature
 
 
 def check_fields(
@@ -240,6 +248,14 @@ async def _predict(server: Server, request: Request) -> Response:
         return encoded_response(content)
 
 
+async def _of_examples(server: Server, request: Request) -> Response:
+    """An error: signatures of exports predict."""
+    with server.use(request):
+        raise RequestError(
+            400, "The signatures of exports are of the method predict: send rows or columns to `:predict`"
+        )
+
+
 async def _status_of_model(server: Server, request: Request) -> Response:
     """The state of each version of a model."""
     model, number = server.find(request.path_params["name"]), version_number(request)
@@ -282,6 +298,11 @@ API = Api(
     "tensorflow_serving",
     (
         *(("POST", f"/v1/models/{{name}}{suffix}:predict", _predict) for suffix in _VERSIONS),
+        *(
+            ("POST", f"/v1/models/{{name}}{suffix}:{method}", _of_examples)
+            for suffix in _VERSIONS
+            for method in ("classify", "regress")
+        ),
         *(("GET", f"/v1/models/{{name}}{suffix}", _status_of_model) for suffix in _VERSIONS),
         *(("GET", f"/v1/models/{{name}}{suffix}/metadata", _metadata) for suffix in _VERSIONS),
     ),
