@@ -58,7 +58,9 @@ def test_requests_of_the_schema_are_answered_and_others_name_the_wrong_field(ans
             request = {**body, **BESIDE.get(name, {}), name: value}
             status, _, content = answer(path, request)
             assert (status == 200) == validator.is_valid(request), (request, content)
-            assert status == 200 or name in str(json.loads(content)["error"]), (request, content)
+            error = "" if status == 200 else str(json.loads(content)["error"])
+            named = name in error or error.endswith("is not supported")  # LibreTranslate's words
+            assert status == 200 or named, (request, content)
         is_optional = name in {*described["properties"]} - {*described["required"]}
         assert (answer(path, {**body, name: None})[0] == 200) == is_optional
 

@@ -39,7 +39,7 @@ def test_every_route_but_of_health_needs_a_key(exports):
                 assert (await call(app, method, path, {}, bearer("first")))[0] != 401
             else:
                 public.append(path)
-        assert public == ["/", "/v2/health/live", "/v2/health/ready", "/health"]
+        assert [*dict.fromkeys(public)] == ["/", "/v2/health/live", "/v2/health/ready", "/health"]
         assert (await predict(app, "de-en", ["a"]))[0] == 401
         assert (await json_call(app, "GET", "/v1/models", headers=[("X-API-Key", "first")]))[0] == 200
 

@@ -72,6 +72,60 @@ def test_openai_s_errors_are_objects(ask, method, path, body, status, code):
         assert answer["error"]["param"] == "model"
 
 
+# LibreTranslate
+
+
+def test_libre_translate_is_healthy_and_described(ask):
+    assert ask("GET", "/health") == (200, {"status": "ok"})
+    status, found = ask("GET", "/spec")
+    assert (status, "/translate" in found["paths"]) == (200, True)
+    for path in ("/health", "/spec", "/languages"):
+        assert ask("POST", path, {})[0] == 405
+    assert ask("GET", "/detect")[0] == 405
+    assert ask("GET", "/frontend/settings")[1]["filesTranslation"] is True
+    status, found = ask("GET", "/nothing")
+    assert (status, isinstance(found["error"], str)) == (404, True)
+
+
+FORM = {"q": "Haus", "source": "de", "target": "en", "format": "text"}
+
+
+def test_fields_are_in_a_form_json_or_the_query_string(ask):
+    expected = (200, {"translatedText": "Haus"})
+    assert ask("POST", "/translate", form=FORM) == expected
+    assert ask("POST", "/translate", FORM) == expected
+    assert ask("POST", f"/translate?{urllib.parse.urlencode(FORM)}") == expected
+    assert ask("POST", "/translate?source=de&target=en", {"q": "Haus"}) == expected
+    assert ask("POST", "/translate", {**FORM, "q": ["a", "b"]}) == (200, {"translatedText": ["a", "b"]})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": None}, "Invalid request: missing q parameter"),
+        ({"source": None}, "Invalid request: missing source parameter"),
+        ({"target": None}, "Invalid request: missing target parameter"),
+        ({"source": "zz"}, "zz is not supported"),
+        ({"target": "zz"}, "zz is not supported"),
+        ({"format": "xml"}, "xml format is not supported"),
+        ({"alternatives": "abc"}, "Invalid request: alternatives parameter is not a number"),
+    ],
+)
+def test_errors_have_libre_translate_s_words(ask, change, message):
+    body = {name: value for name, value in {**FORM, **change}.items() if value is not None}
+    for options in ({"form": body}, {"body": body}):
+        status, found = ask("POST", "/translate", **options)
+        assert status == 400
+        assert found["error"].startswith(message)
+    status, found = ask("POST", "/translate", {**FORM, "q": []})
+    assert (status, found["error"]) == (400, "Invalid request: missing q parameter")
+
+
+def test_languages_are_not_detected(ask):
+    status, found = ask("POST", "/detect", form={"q": "Haus"})
+    assert (status, found["error"].partition(":")[0]) == (400, "The server does not detect languages")
+
+
 # KServe
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from keras_transformer_serving.server import requests, tracing
+from keras_transformer_serving.server import openapi, requests, tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.fields import object_of
 from keras_transformer_serving.server.keys import Keys, key_of
@@ -263,6 +263,22 @@ class Api:
         if error.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return json_response(self.error(error), error.status, headers)
+
+
+async def health(server: Server, _: Request) -> Response:
+    """Whether all models are loaded."""
+    server.check_ready()
+    return json_response({"status": "ok"})
+
+
+async def specification(server: Server, _: Request) -> Response:
+    """The OpenAPI document of all routes."""
+    paths: Json = {}
+    for api in server.apis:
+        for path, operations in api.paths(server).items():
+            paths.setdefault(path, {}).update(operations)
+    schemas = {openapi.error_name(api.name): api.error_schema for api in server.apis}
+    return json_response(openapi.document(paths, schemas))
 
 
 def version_number(request: Request) -> int | None:

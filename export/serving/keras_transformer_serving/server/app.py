@@ -33,7 +33,7 @@ from keras_transformer_serving.server import (
     text_embeddings,
     versions,
 )
-from keras_transformer_serving.server.api import Api, Json, Server, json_response
+from keras_transformer_serving.server.api import Api, Json, Server, json_response, specification
 from keras_transformer_serving.server.batching import Limits
 from keras_transformer_serving.server.keys import Keys
 from keras_transformer_serving.server.metrics import Metrics
@@ -193,16 +193,6 @@ async def _models(server: Server, _: Request) -> Response:
     return json_response({"object": "list", "data": data, **models} if data else models)
 
 
-async def _openapi(server: Server, _: Request) -> Response:
-    """The OpenAPI document of all routes."""
-    paths: Json = {}
-    for api in server.apis:
-        for path, operations in api.paths(server).items():
-            paths.setdefault(path, {}).update(operations)
-    schemas = {openapi.error_name(api.name): api.error_schema for api in server.apis}
-    return json_response(openapi.document(paths, schemas))
-
-
 async def _metrics(server: Server, _: Request) -> Response:
     """The metrics, in Prometheus' format."""
     content = prometheus_client.generate_latest(server.metrics.registry)
@@ -229,7 +219,7 @@ API = Api(
     "server",
     (
         ("GET", "/", _page),
-        ("GET", "/openapi.json", _openapi),
+        ("GET", "/openapi.json", specification),
         ("GET", "/metrics", _metrics),
         ("GET", "/v1/models", _models),
         ("POST", "/v1/models/{name}:stream", _stream),

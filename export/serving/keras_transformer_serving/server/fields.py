@@ -23,6 +23,7 @@ class Kind:
         accepts: a function that returns whether a JSON value is one of them.
         convert: a function from an accepted value to the one that `read` returns.
         code: OpenAI's name of the error of other values.
+        wording: a function from the name of a field and another value to a protocol's own words for the error.
     """
 
     expected: str
@@ -30,6 +31,7 @@ class Kind:
     accepts: Callable[[Any], bool]
     convert: Callable[[Any], Any] = lambda value: value
     code: str | None = None
+    wording: Callable[[str, Any], str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Field:
         if value is None and not self.required:
             return None
         if not self.kind.accepts(value):
+            if self.kind.wording is not None:
+                raise RequestError(400, self.kind.wording(self.name, value), param=self.name)
             raise wrong(place + self.name, self.kind.expected, value, self.kind.code)
         return self.kind.convert(value)
 

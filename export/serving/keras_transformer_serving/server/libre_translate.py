@@ -1,8 +1,10 @@
 """LibreTranslate's protocol: translate, languages, and files."""
 
+import dataclasses
 import email.parser
 import email.policy
 import functools
+import html
 import itertools
 import re
 import secrets
@@ -17,16 +19,28 @@ from starlette.responses import Response
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.text_to_text import TextToText
 from keras_transformer_serving.server import fields, openapi, requests
-from keras_transformer_serving.server.api import Api, Json, Server, encoded_response, json_response
-from keras_transformer_serving.server.fields import ANYTHING, STRINGS, Field, integer, one_of
+from keras_transformer_serving.server.api import (
+    Api,
+    Json,
+    Server,
+    encoded_response,
+    health,
+    json_response,
+    specification,
+)
+from keras_transformer_serving.server.fields import ANYTHING, STRINGS, Field, Kind, integer, one_of
 from keras_transformer_serving.server.generating import LONG_TEXTS, TAGS
 from keras_transformer_serving.server.keys import key_of
 from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
 
 NAME = "libretranslate"
-_FILES = {".txt": "text", ".html": "html"}
 _MOST_FILES = 64
+_NO_NUMBER = "Invalid request: alternatives parameter is not a number"
+_SENTENCE = 50  # characters of a sentence, for the length of a text that fits
+_CUES = 64  # of subtitles that are translated at the same time
+_TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->")
+_EMPTY_LINES = re.compile(r"(\r?\n(?:[ \t]*\r?\n)+)")
 
 
 class _Translation(NamedTuple):
@@ -45,6 +59,51 @@ class _Request(NamedTuple):
     fields: Json
     file: tuple[str, bytes] | None
     size: int
+
+
+class _Format(NamedTuple):
+    """A format of files.
+
+    Attributes:
+        style: the "format" of its texts.
+        kind: its type of content.
+        read: a function from the content to its texts, and a function from their translations to the new content.
+    """
+
+    style: str
+    kind: str
+    read: Callable[[str], tuple[list[str], Callable[[list[str]], str]]]
+
+
+def _whole(content: str) -> tuple[list[str], Callable[[list[str]], str]]:
+    return [content], "".join
+
+
+def _subtitles(content: str) -> tuple[list[str], Callable[[list[str]], str]]:
+    """Return the texts of subtitles, without their numbers and times, which the new content has, too."""
+    texts: list[str] = []
+    heads = []  # of each cue, and the strings between
+    for block in _EMPTY_LINES.split(content):
+        lines = block.splitlines()
+        times = next((place for place, line in enumerate(lines) if _TIMES.match(line)), None)
+        if times is None or times + 1 == len(lines):
+            heads.append((block, False))
+            continue
+        heads.append(("".join(f"{line}\n" for line in lines[: times + 1]), True))
+        texts.append(" ".join(line.strip() for line in lines[times + 1 :]))
+
+    def join(translations: list[str]) -> str:
+        rest = map(html.unescape, translations)  # subtitles have tags, but no character references
+        return "".join(head + (next(rest) if is_cue else "") for head, is_cue in heads)
+
+    return texts, join
+
+
+_FILES = {
+    ".txt": _Format("text", "text/plain", _whole),
+    ".html": _Format("html", "text/html", _whole),
+    ".srt": _Format("html", "application/x-subrip", _subtitles),
+}
 
 
 def _translations(server: Server) -> _Known:
@@ -89,6 +148,7 @@ async def _read(server: Server, request: Request) -> _Request:
         body = await server.body(request)
         parse = functools.partial(_parsed, request.headers.get("content-type", ""), body)
         received = await requests.in_time("read", parse, len(body), server.limits)
+        received = received._replace(fields={**request.query_params, **received.fields})
         request.state.received = received
     return received
 
@@ -113,7 +173,7 @@ def _parsed(kind: str, body: bytes) -> _Request:
         return _form(kind, body)
     document = requests.document(body) if body else {}
     if not isinstance(document, dict):
-        raise RequestError(400, f"The request must be a JSON object or a form. Received: {shown(document)}")
+        raise RequestError(400, "Invalid JSON format")
     return _Request(document, None, len(body))
 
 
@@ -144,13 +204,26 @@ def _of_source(known: _Known, source: Any) -> list[Mapping[str, _Translation]]:
     return [known.get(source, {})] if isinstance(source, str) else [*known.values()]
 
 
+def _worded(kind: Kind, wrong: str = "") -> Kind:
+    """Return a kind with LibreTranslate's words for a missing value and, if any, a wrong string, `{}`."""
+
+    def wording(name: str, value: Any) -> str:
+        if value is None or value == []:
+            return f"Invalid request: missing {name} parameter"
+        if wrong and isinstance(value, str):
+            return wrong.format(value if len(value) < 80 else shown(value))
+        return str(fields.wrong(name, kind.expected, value))
+
+    return dataclasses.replace(kind, wording=wording)
+
+
 def _languages_of(known: _Known, source: Any = None) -> tuple[Field, ...]:
     """Return the fields of a request to translate a file; the targets are those of a source, by default of any."""
-    hint = "as the server does not detect languages" if source == "auto" else ""
+    hint = ", as the server does not detect languages" if source == "auto" else ""
     targets = {target for targets in _of_source(known, source) for target in targets}
     return (
-        Field("source", one_of(*sorted(known), reason=hint), required=True),
-        Field("target", one_of(*sorted(targets)), required=True),
+        Field("source", _worded(one_of(*sorted(known)), f"{{}} is not supported{hint}"), required=True),
+        Field("target", _worded(one_of(*sorted(targets)), "{} is not supported"), required=True),
         Field("api_key", ANYTHING),
         Field("secret", ANYTHING),
     )
@@ -159,10 +232,10 @@ def _languages_of(known: _Known, source: Any = None) -> tuple[Field, ...]:
 def _text_fields(known: _Known, source: Any = None) -> tuple[Field, ...]:
     """Return the fields of a request to translate texts; an answer has as many alternatives as there are."""
     return (
-        Field("q", STRINGS, required=True),
+        Field("q", _worded(STRINGS), required=True),
         *_languages_of(known, source),
-        Field("format", one_of("text", "html"), "text"),
-        Field("alternatives", integer(0, 2**31 - 1), 0),
+        Field("format", _worded(one_of("text", "html"), "{} format is not supported"), "text"),
+        Field("alternatives", _worded(integer(0, 2**31 - 1), _NO_NUMBER), 0),
     )
 
 
@@ -206,7 +279,7 @@ async def _translated(
     translation: _Translation,
     texts: list[str],
     style: str,
-    respond: Callable[[list[list[str]]], Json],
+    respond: Callable[[list[list[str]]], Any],
 ) -> bytes:
     """Return the answer of `respond`, a function from the texts (B, N) of B inputs and N hypotheses, to a request."""
     options = {**translation.options, LONG_TEXTS: "split", **({TAGS: "html"} if style == "html" else {})}
@@ -258,6 +331,10 @@ async def _detect(_: Server, __: Request) -> Response:
     )
 
 
+def _first_hypotheses(outputs: list[list[str]]) -> list[str]:
+    return [row[0] for row in outputs]
+
+
 async def _translate_file(server: Server, request: Request) -> Response:
     """Translate a file, which waits in memory to be downloaded, with the latest of other requests."""
     received = await _read(server, request)
@@ -265,8 +342,8 @@ async def _translate_file(server: Server, request: Request) -> Response:
         raise RequestError(400, "`file` must be a file in a form of several parts. Received: none")
     filename, content = received.file
     _, dot, extension = filename.rpartition(".")
-    style = _FILES.get(dot + extension.lower())
-    if style is None:
+    format_ = _FILES.get(dot + extension.lower())
+    if format_ is None:
         raise RequestError(400, f"`file` must be one of {', '.join(_FILES)}. Received: {shown(filename)}")
     try:
         text = content.decode("utf-8-sig")
@@ -276,16 +353,20 @@ async def _translate_file(server: Server, request: Request) -> Response:
     _, translation = _values(server, received.fields, _languages_of)
     name = f"{secrets.token_urlsafe(16)}.{extension.lower()}"
 
-    def respond(outputs: list[list[str]]) -> Json:
-        return {"translatedFileUrl": f"{request.base_url}download_file/{name}", "text": outputs[0][0]}
-
-    answer = requests.document(
-        await _translated(server, request, received.size, translation, [text], style, respond)
-    )
+    if len(text) > (limit := server.limits.max_characters):
+        raise RequestError(400, f"`file` must have at most {limit} characters. Received: {len(text)}")
+    texts, join = format_.read(text)
+    translations: list[str] = []
+    for begin in range(0, len(texts), _CUES):
+        part = texts[begin : begin + _CUES]
+        translated = await _translated(
+            server, request, received.size, translation, part, format_.style, _first_hypotheses
+        )
+        translations += requests.document(translated)
     while len(server.files) >= _MOST_FILES:
         del server.files[next(iter(server.files))]
-    server.files[name] = answer.pop("text").encode()
-    return json_response(answer)
+    server.files[name] = join(translations).encode()
+    return json_response({"translatedFileUrl": f"{request.base_url}download_file/{name}"})
 
 
 async def _download_file(server: Server, request: Request) -> Response:
@@ -293,10 +374,21 @@ async def _download_file(server: Server, request: Request) -> Response:
     name = request.path_params["file"]
     if name not in server.files:
         raise RequestError(404, "The file must be one that was just translated; it is no longer kept")
-    kind = "text/html" if name.endswith(".html") else "text/plain"
+    kind = _FILES[f".{name.rpartition('.')[2]}"].kind
     # As an attachment, so that a browser does not run scripts of a page that someone else uploaded.
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(server.files[name], headers=headers, media_type=kind)
+
+
+def _most_characters(server: Server) -> int:
+    """Return the length of a text of ordinary sentences that fits into the rows of a request.
+
+    A sentence is a part of a text. One that does not fit the model is halved.
+    """
+    limits, pipelines = server.limits, server.pipelines()
+    models = {each.model for targets in _translations(server).values() for each in targets.values()}
+    tokens = min((pipelines[name].max_source_tokens for name in models), default=limits.max_characters)
+    return min(limits.max_characters, limits.max_rows * min(_SENTENCE, max(tokens // 2, 1)))
 
 
 async def _settings(server: Server, _: Request) -> Response:
@@ -306,7 +398,8 @@ async def _settings(server: Server, _: Request) -> Response:
     return json_response(
         {
             "apiKeys": server.keys is not None,
-            "charLimit": server.limits.max_characters,
+            "charLimit": _most_characters(server),
+            "filesTranslation": True,
             "frontendTimeout": 500,
             "keyRequired": server.keys is not None,
             "language": dict(zip(("source", "target"), pair, strict=True)),
@@ -332,6 +425,14 @@ def _paths(server: Server) -> Json:
         },
         "/translate_file": {"post": of_file},
         "/languages": {"get": openapi.operation("The languages", {"type": "array"}, api=NAME)},
+        **{
+            path: {"get": openapi.operation(summary, {"type": "object"}, api=NAME)}
+            for path, summary in {
+                "/frontend/settings": "The settings for pages",
+                "/health": "Whether every model is loaded",
+                "/spec": "This document",
+            }.items()
+        },
     }
 
 
@@ -342,9 +443,12 @@ API = Api(
         ("POST", "/translate_file", _translate_file),
         ("GET", "/download_file/{file}", _download_file),
         ("GET", "/languages", _languages),
+        ("GET", "/health", health),
+        ("GET", "/spec", specification),
         ("POST", "/detect", _detect),
         ("GET", "/frontend/settings", _settings),
     ),
     _paths,
     key=_key,
+    public=("/health",),
 )

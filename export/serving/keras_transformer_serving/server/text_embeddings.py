@@ -12,7 +12,7 @@ from keras_transformer_serving.pipelines.embedding import EMBED, Embedding
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.reranking import Reranking
 from keras_transformer_serving.server import fields, openapi, requests
-from keras_transformer_serving.server.api import Api, Json, Server, encoded_response, json_response
+from keras_transformer_serving.server.api import Api, Json, Server, encoded_response, health, json_response
 from keras_transformer_serving.server.fields import BOOLEAN, STRING, STRINGS, Field, one_of, record
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, text_of
 from keras_transformer_serving.tasks import DEFAULT, ERROR, Row
@@ -249,12 +249,6 @@ async def _info(server: Server, _: Request) -> Response:
     )
 
 
-async def _health(server: Server, _: Request) -> Response:
-    """Whether all models are loaded."""
-    server.check_ready()
-    return Response()
-
-
 def _paths(server: Server) -> Json:
     """Return the OpenAPI description of the routes of embeddings and of rerankers, where there are any."""
     pipelines, paths = server.pipelines(), {}
@@ -284,7 +278,7 @@ API = Api(
         ("POST", "/rerank", _rerank),
         ("POST", "/tokenize", _tokenize),
         ("GET", "/info", _info),
-        ("GET", "/health", _health),
+        ("GET", "/health", health),
     ),
     _paths,
     error_document,
