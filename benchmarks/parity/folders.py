@@ -279,10 +279,9 @@ def compare_rows(found: Findings, pipeline: Any, reference: Any, lines: Sequence
     if getattr(pipeline, "languages", {}):
         return
     for truncate in (False, True):
-        if truncate and (
-            isinstance(pipeline, kt.pipelines.TextGeneration)  # it keeps the last tokens of prompts
-            or any("settings of truncation" in refusal for refusal in found.refusals)
-        ):
+        if truncate and isinstance(
+            pipeline, kt.pipelines.TextGeneration
+        ):  # it keeps the last tokens of prompts
             continue
         batch = pipeline.preprocess(tf.constant(plain), truncate=truncate)
         ours = unpadded(batch.inputs[name], pad)

@@ -16,6 +16,7 @@ from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_er
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 from keras_transformer_serving.pipelines.embedding import EMBED, EmbeddingTask
+from keras_transformer_serving.pipelines.texts import RIGHT
 
 
 class Embedding(EmbeddingTask, TextPipeline):
@@ -30,6 +31,7 @@ class Embedding(EmbeddingTask, TextPipeline):
         long_texts: "refuse" to raise an error for texts that are too long, "truncate" to truncate them, or "window" to
             average the vectors of windows, weighted by their numbers of tokens.
         max_length: the maximum number of tokens, including special ones; by default the model's.
+        truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
         prompts: texts that are prepended to the texts to embed, by name, such as {"query": "query: "}.
         default_prompt_name: the name of the default prompt; None for no prompt.
 
@@ -58,10 +60,11 @@ class Embedding(EmbeddingTask, TextPipeline):
         long_texts: str = "refuse",
         *,
         max_length: int | None = None,
+        truncation_side: str = RIGHT,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
     ) -> None:
-        super().__init__(model, tokenizer, long_texts, max_length)
+        super().__init__(model, tokenizer, long_texts, max_length, truncation_side)
         if not isinstance(model, SentenceEncoder):
             self.pooling = check_pooling("mean" if pooling is None else pooling)
         else:

@@ -12,6 +12,7 @@ from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, is_integer
 from keras_transformer_serving.pipelines.fill_mask import FillMaskTask
 from keras_transformer_serving.pipelines.fill_mask import MaskPrediction as MaskPrediction
+from keras_transformer_serving.pipelines.texts import RIGHT
 from keras_transformer_serving.text.base import WHITE_SPACE
 
 
@@ -26,6 +27,8 @@ class FillMask(FillMaskTask, TextPipeline):
         tokenizer: with the model's vocabulary and a mask id.
         mask: the mask token in texts, by default the tokenizer's.
         top: the number of predictions for each mask token.
+        max_length: the maximum number of tokens, including special ones; by default the model's.
+        truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Raises:
         ValueError: if model and tokenizer do not match, or `top` is out of range.
@@ -40,8 +43,17 @@ class FillMask(FillMaskTask, TextPipeline):
     hub_task: ClassVar[str | None] = "fill-mask"
     model_classes: ClassVar[tuple[type, ...]] = (MaskedLanguageModel, Pretraining)
 
-    def __init__(self, model: Any, tokenizer: Any, mask: str | None = None, top: int = 5) -> None:
-        super().__init__(model, tokenizer)
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        mask: str | None = None,
+        top: int = 5,
+        *,
+        max_length: int | None = None,
+        truncation_side: str = RIGHT,
+    ) -> None:
+        super().__init__(model, tokenizer, max_length=max_length, truncation_side=truncation_side)
         shape = (None, LENGTH, self.encoder.vocabulary_size)
         check_output(model, "a masked language model, such as `models.MaskedLanguageModel`", shape)
         if getattr(tokenizer, "mask_id", -1) < 0:
@@ -76,9 +88,9 @@ class FillMask(FillMaskTask, TextPipeline):
             )
             truncated = tf.strings.join(
                 [
-                    f"`text` must contain the mask token {self.mask!r} in its first ",
+                    f"`text` must contain the mask token {self.mask!r} in the ",
                     length,
-                    " tokens (truncate=True). Received: none",
+                    " tokens that truncate=True keeps. Received: none",
                 ]
             )
             error = first_error(error, tf.where(kept, "", truncated))

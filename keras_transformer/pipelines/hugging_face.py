@@ -3,7 +3,6 @@
 import inspect
 import os
 import pathlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,10 +19,11 @@ from keras_transformer.models import EncoderDecoderClassifier
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TEMPLATES
+from keras_transformer.pipelines.hugging_face_truncation import truncation_arguments
 from keras_transformer.pipelines.reranking import Reranking
 from keras_transformer.pipelines.speech_to_text import SpeechToText
 from keras_transformer.pipelines.text_generation import TextGeneration
-from keras_transformer_options.arguments import check, is_integer
+from keras_transformer_options.arguments import check
 from keras_transformer_serving import files
 from keras_transformer_serving.text import chat
 
@@ -99,7 +99,8 @@ def from_hugging_face(
             `config.json`; `generation`, `constraints` and `max_new_tokens` by default from `generation_config.json` or,
             without that file, `config.json`. Unsupported settings are listed in a `UserWarning`. For a folder with
             `modules.json`, the pooling, the layers after it, normalisation, the maximum length, to which texts are
-            truncated, and the prompts are read from its files.
+            truncated, and the prompts are read from its files. `model_max_length` and `truncation_side` of
+            `tokenizer_config.json` are the maximum number of tokens of a text, and what truncate=True keeps.
 
     Returns:
         The pipeline.
@@ -175,7 +176,7 @@ def _pipeline(
 
         if not configuration.has_segments(folder):
             _merge_segments(model)
-        _warn_of_truncation(folder, pipeline, model, arguments.get("max_length"))
+        arguments |= truncation_arguments(folder, pipeline, model, {**arguments, **settings})
     if getattr(arguments.get("tokenizer"), "languages", {}):
         arguments |= _languages(folder, **arguments)
     if precision == INT8:
@@ -203,6 +204,7 @@ def _embedding(folder: pathlib.Path, precision: str | None, settings: Mapping[st
     _check_settings(Embedding, settings)
     loaded = sentence_transformers.from_sentence_transformers(folder, precision)
     arguments = {**loaded.settings, **settings}
+    arguments |= truncation_arguments(loaded.folder, Embedding, loaded.model, arguments)
     if "tokenizer" not in settings:
         options = {"special_tokens_in_text": True, "lowercase": loaded.lowercase}
         arguments["tokenizer"] = _tokenizer(loaded.folder, Embedding, loaded.model.encoder, **options)
@@ -250,37 +252,6 @@ def _merge_segments(model: Any) -> None:
         embeddings.assign(keras.ops.broadcast_to(embeddings[:1], embeddings.shape))
 
 
-def _warn_of_truncation(
-    folder: pathlib.Path, pipeline: Any, model: Any, max_length: int | None = None
-) -> None:
-    """Warn of settings of truncation that differ from those of calls with truncate=True, which keep first tokens.
-
-    Args:
-        folder: the folder.
-        pipeline: the class of the pipeline.
-        model: its model.
-        max_length: the maximum number of tokens of the pipeline; by default that of the model.
-    """
-    file = folder / "tokenizer_config.json"
-    config = files.read_json(file) if file.is_file() else {}
-    if pipeline in (SpeechToText, TextGeneration):  # prompts keep their last tokens
-        return
-    positions = max_length or getattr(getattr(model, "encoder", model), "max_length", None) or _SOURCE_TOKENS
-    length, side = config.get("model_max_length"), config.get("truncation_side")
-    differing: dict[str, Any] = {}
-    if is_integer(length) and length < positions:
-        differing["model_max_length"] = length
-    if side == "left":
-        differing["truncation_side"] = side
-    if differing:
-        shown = ", ".join(f"{name}={value!r}" for name, value in differing.items())
-        warnings.warn(
-            f"`{file}` has settings of truncation that are not applied: {shown}. A call with truncate=True keeps the "
-            f"first tokens, as many as the model reads",
-            stacklevel=6,
-        )
-
-
 def _languages(
     folder: pathlib.Path, model: Any, tokenizer: text.Tokenizer, constraints: Sequence[Any], **_: Any
 ) -> dict[str, Any]:
@@ -323,7 +294,6 @@ def _bart(folder: pathlib.Path, **options: Any) -> text.Tokenizer:
     return text.from_hugging_face(folder, start=end, source_prefix=[start], **options)
 
 
-_SOURCE_TOKENS = 512  # of a model without a maximum length
 _ROBERTA: dict[str, Any] = {"pair_separators": 2, "lstrip_mask": True}
 # The function that reads the tokenizer, and its options, of model types whose files leave something open.
 _READERS: dict[str, tuple[Callable[..., text.Tokenizer], dict[str, Any]]] = {

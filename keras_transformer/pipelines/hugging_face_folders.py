@@ -18,6 +18,7 @@ from keras_transformer.pipelines.hugging_face_generation import (
     generation_config_of,
     settings_from,
 )
+from keras_transformer.pipelines.hugging_face_truncation import truncation_config
 from keras_transformer_serving import files
 
 
@@ -79,9 +80,8 @@ def to_hugging_face(
 
 
 def _write_tokenizer(pipeline: Pipeline, folder: pathlib.Path, source: Any) -> None:
-    """Write the tokenizer, with the maximum length and the languages of the pipeline."""
-    length = getattr(pipeline, "max_length", None) or getattr(pipeline.encoder, "max_length", None)
-    config = {} if length is None else {"model_max_length": length}
+    """Write the tokenizer, with the truncation and the languages of the pipeline."""
+    config = truncation_config(pipeline)
     if source is None:
         segments = getattr(pipeline.encoder, "num_segments", 0) or 0
         text.to_hugging_face(

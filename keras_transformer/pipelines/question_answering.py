@@ -19,7 +19,7 @@ from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
 from keras_transformer_serving.pipelines.question_answering import QuestionAnsweringTask
 from keras_transformer_serving.pipelines.question_answering import Span as Span
-from keras_transformer_serving.pipelines.texts import TOKENIZER_WORDS
+from keras_transformer_serving.pipelines.texts import RIGHT, TOKENIZER_WORDS
 
 
 class QuestionAnswering(QuestionAnsweringTask, WordPipeline):
@@ -34,6 +34,8 @@ class QuestionAnswering(QuestionAnsweringTask, WordPipeline):
         long_texts: "refuse" to raise a ValueError for a context that is too long, or "window" to split it into windows
             that overlap by half and return the answer with the highest sum of start and end logits.
         words: see `TokenClassification`.
+        max_length: the maximum number of tokens, including special ones; by default the model's.
+        truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Raises:
         ValueError: if model and tokenizer do not match, or `max_answer_tokens` is not positive.
@@ -55,8 +57,13 @@ class QuestionAnswering(QuestionAnsweringTask, WordPipeline):
         max_answer_tokens: int = 30,
         long_texts: str = "refuse",
         words: str = TOKENIZER_WORDS,
+        *,
+        max_length: int | None = None,
+        truncation_side: str = RIGHT,
     ) -> None:
-        super().__init__(model, tokenizer, long_texts, words)
+        super().__init__(
+            model, tokenizer, long_texts, words, max_length=max_length, truncation_side=truncation_side
+        )
         check_output(model, "a span classifier, such as `models.SpanClassifier`", (None, 2, LENGTH))
         check_positive_integer(max_answer_tokens=max_answer_tokens)
         self.max_answer_tokens = max_answer_tokens

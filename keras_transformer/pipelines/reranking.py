@@ -14,6 +14,7 @@ from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 from keras_transformer_serving.pipelines.reranking import RankedText as RankedText
 from keras_transformer_serving.pipelines.reranking import RerankingTask
+from keras_transformer_serving.pipelines.texts import RIGHT
 
 _MODEL = "a classifier of texts with one class, such as `models.SequenceClassifier`"
 _VERSION = "5.0.0"  # of `sentence-transformers`, whose form of config.json is written
@@ -33,6 +34,7 @@ class Reranking(RerankingTask, TextPipeline):
             longer of the two first, or "window" to split texts into windows that overlap by half and take the largest
             score.
         max_length: the maximum number of tokens of a query and a text, including special ones; by default the model's.
+        truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Raises:
         TypeError: if `model` or `tokenizer` is of another type.
@@ -60,8 +62,9 @@ class Reranking(RerankingTask, TextPipeline):
         activation: str = "sigmoid",
         long_texts: str = "refuse",
         max_length: int | None = None,
+        truncation_side: str = RIGHT,
     ) -> None:
-        super().__init__(model, tokenizer, long_texts, max_length)
+        super().__init__(model, tokenizer, long_texts, max_length, truncation_side)
         check_model(model, _MODEL, "num_classes")
         if model.num_classes != 1:
             raise ValueError(f"`model` must have one class. Received: num_classes={model.num_classes}")

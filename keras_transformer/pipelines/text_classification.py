@@ -11,6 +11,7 @@ from keras_transformer.pipelines.classification import ClassifierPipeline
 from keras_transformer.pipelines.texts import TextPipeline
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.pipelines.text_classification import TextClassificationTask
+from keras_transformer_serving.pipelines.texts import RIGHT
 
 _MODEL = "a classifier of texts, such as `models.SequenceClassifier`"
 
@@ -38,6 +39,8 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
             average their probabilities or numbers; for pairs, the second text is split.
         threshold: the probability above which a label is returned, if the model's `problem_type` is
             "multi_label_classification".
+        max_length: the maximum number of tokens, including special ones; by default the model's.
+        truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Raises:
         ValueError: if model, tokenizer and labels do not match, or `threshold` is not a probability.
@@ -59,8 +62,11 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
         labels: Sequence[Any] | None = None,
         long_texts: str = "refuse",
         threshold: float = 0.5,
+        *,
+        max_length: int | None = None,
+        truncation_side: str = RIGHT,
     ) -> None:
-        super().__init__(model, tokenizer, long_texts)
+        super().__init__(model, tokenizer, long_texts, max_length, truncation_side)
         check_model(model, _MODEL, "num_classes")
         check_output(model, _MODEL, (None, model.num_classes))
         self._set_classes(labels, threshold)

@@ -13,9 +13,10 @@ from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.texts import first_error, utf8_error, valid_utf8
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check
+from keras_transformer_options.arguments import check, check_one_of
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.text_to_text import TextToTextTask
+from keras_transformer_serving.pipelines.texts import LEFT, RIGHT, TRUNCATION_SIDES
 from keras_transformer_serving.text import splitting
 
 _SOURCE_TOKENS = 512  # by default
@@ -35,6 +36,7 @@ class TextToText(TextToTextTask, GeneratingPipeline):
             is less; see `long_texts`.
         long_texts: "refuse" to raise an error for longer texts, or "split" to split them in calls and streams into
             lines and sentences, whose outputs are joined (see `split_texts`). A SavedModel returns an error for them.
+        truncation_side: what truncate=True keeps of a longer text: "right" its first tokens, "left" its last.
         source_language: for a tokenizer with `languages`, such as NLLB-200's, the language of texts; None if calls must
             give it.
         target_language: the language of outputs, likewise.
@@ -68,8 +70,10 @@ class TextToText(TextToTextTask, GeneratingPipeline):
         source_language: str | None = None,
         target_language: str | None = None,
         skip_special_tokens: bool = False,
+        truncation_side: str = RIGHT,
     ) -> None:
         splitting.is_split(long_texts)
+        check_one_of(TRUNCATION_SIDES, truncation_side=truncation_side)
         super().__init__(
             model,
             tokenizer,
@@ -80,6 +84,7 @@ class TextToText(TextToTextTask, GeneratingPipeline):
             skip_special_tokens=skip_special_tokens,
         )
         self.long_texts = long_texts
+        self.truncation_side = truncation_side
         self.languages: Mapping[str, int] = getattr(tokenizer, "languages", {})
         self.empty_ids = tokenizer.empty_ids
         known = self.languages
@@ -101,6 +106,7 @@ class TextToText(TextToTextTask, GeneratingPipeline):
             **super().generation_config(),
             "long_texts": self.long_texts,
             **(chosen if self.languages else {}),
+            **({"truncation_side": LEFT} if self.truncation_side == LEFT else {}),
         }
 
     def export_config(self) -> dict[str, Any]:
@@ -113,7 +119,7 @@ class TextToText(TextToTextTask, GeneratingPipeline):
 
         Args:
             texts: a string tensor (B,).
-            truncate: whether to truncate long texts to their first tokens and the end token.
+            truncate: whether to truncate long texts to their first tokens, or last tokens, and the end token.
             source_language: for a model of many languages, those of the texts, (B,) or (1,); by default the pipeline's.
 
         Returns:
@@ -164,13 +170,15 @@ class TextToText(TextToTextTask, GeneratingPipeline):
         if tokenizer.source_prefix_ids:
             prefix = tf.tile(tf.constant([tokenizer.source_prefix_ids]), [rows.nrows(), 1])
             rows = tf.concat([prefix, rows], axis=1)
-        last = 1
+        first, last = len(tokenizer.source_prefix_ids), 1  # of special ids
         if self.languages:
             column = tf.broadcast_to(language_ids, [rows.nrows()])[:, None]
+            first += not tokenizer.language_after_source
             last += tokenizer.language_after_source
             rows = tf.concat([rows, column] if tokenizer.language_after_source else [column, rows], axis=1)
         if truncate:
-            rows = self._truncated_rows(rows, self.max_source_tokens - last)
+            begin = first if self.truncation_side == LEFT else self.max_source_tokens - last
+            rows = self._truncated_rows(rows, begin)
         no_text = tf.constant(
             [
                 *(self.model.pad_id, self.model.end_id, *tokenizer.source_prefix_ids, *tokenizer.empty_ids),

@@ -16,7 +16,14 @@ from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 from keras_transformer_serving.pipelines.errors import RowErrors
-from keras_transformer_serving.pipelines.texts import TOKENIZER_WORDS, WHITE_SPACE_WORDS, TextTask
+from keras_transformer_serving.pipelines.texts import (
+    LEFT,
+    RIGHT,
+    TOKENIZER_WORDS,
+    TRUNCATION_SIDES,
+    WHITE_SPACE_WORDS,
+    TextTask,
+)
 
 _SIZES = ("vocabulary_size", "max_length")
 
@@ -49,6 +56,7 @@ class TextPipeline(ForwardPipeline, TextTask):
         long_texts: "refuse" to raise an error for texts longer than `max_length`, or "window" to split them into
             windows that overlap by half.
         max_length: the maximum number of tokens, including special ones; by default the encoder's.
+        truncation_side: "right" to truncate texts to their first tokens, "left" to their last.
 
     Raises:
         TypeError: if `model` or `tokenizer` is of another type.
@@ -59,14 +67,21 @@ class TextPipeline(ForwardPipeline, TextTask):
     long_text_options: ClassVar[tuple[str, ...]] = ("refuse", "window")
 
     def __init__(
-        self, model: Any, tokenizer: Any, long_texts: str = "refuse", max_length: int | None = None
+        self,
+        model: Any,
+        tokenizer: Any,
+        long_texts: str = "refuse",
+        max_length: int | None = None,
+        truncation_side: str = RIGHT,
     ) -> None:
         check_one_of(self.long_text_options, long_texts=long_texts)
+        check_one_of(TRUNCATION_SIDES, truncation_side=truncation_side)
         arguments.check_tokenizer(tokenizer)
         self.model = model
         arguments.check_model(self.encoder, "an encoder, a decoder or a model with one", *_SIZES)
         self.tokenizer = tokenizer
         self.long_texts = long_texts
+        self.truncation_side = truncation_side
         self.max_length = arguments.check_max_length(max_length, self.encoder.max_length)
         special_ids = getattr(model, "special_ids", None)
         ids = len({*range(tokenizer.vocabulary_size), *(special_ids or ())})
@@ -193,7 +208,8 @@ class TextPipeline(ForwardPipeline, TextTask):
         count = tf.size(texts[first_name])
         first, second = ids[:count], ids[count:]
         if truncate or self.long_texts == "truncate":
-            first = first_ids(first, first_lengths(lengths_of(first), lengths_of(second), self._max_ids(2)))
+            counts = first_lengths(lengths_of(first), lengths_of(second), self._max_ids(2))
+            first = self._truncated(first, counts)
         windows = self._windows(second, name, utf8_error(**texts), truncate, **{first_name: first})
         first = accepted_rows(first, windows.error)
         inputs = self._inputs(tf.gather(first, windows.owner), windows.ids)
@@ -213,10 +229,10 @@ class TextPipeline(ForwardPipeline, TextTask):
             ids: the ids of the texts, ragged (B, None).
             name: the name of the argument with the texts.
             error: strings (B,), the errors of texts so far, "" for none. Texts with an error become empty.
-            truncate: whether to keep the first ids that fit.
+            truncate: whether to keep the ids that fit, the first or the last.
             **first: for pairs, the ids of the first text, by the name of its argument; each window repeats them.
         """
-        lengths = lengths_of(ids)
+        lengths = all_lengths = lengths_of(ids)
         max_ids = self._max_ids(len(first) + 1) - sum(map(lengths_of, first.values()), tf.zeros_like(lengths))
         if truncate or self.long_texts == "truncate":
             lengths = tf.where(max_ids > 0, tf.minimum(lengths, max_ids), lengths)
@@ -242,6 +258,8 @@ class TextPipeline(ForwardPipeline, TextTask):
         owner = tf.repeat(tf.range(tf.size(count)), count)
         number = tf.ragged.range(count).values
         start = tf.minimum(number * tf.gather(stride, owner), tf.gather(last_start, owner))
+        if self.truncation_side == LEFT:
+            start += tf.gather(tf.where(accepted, all_lengths - lengths, 0), owner)
         begin = tf.gather(tf.cast(ids.row_starts(), tf.int32), owner) + start
         places = tf.ragged.range(begin, begin + tf.gather(tf.minimum(lengths, max_ids), owner))
         return Windows(
@@ -251,6 +269,12 @@ class TextPipeline(ForwardPipeline, TextTask):
             places,
             error,
         )
+
+    def _truncated(self, rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
+        """Return `counts` (B,) ids of each row (B, None), the first or the last."""
+        if self.truncation_side == RIGHT:
+            return first_ids(rows, counts)
+        return first_ids(rows[:, ::-1], counts)[:, ::-1]
 
     def _max_ids(self, num_texts: int) -> int:
         """Return the maximum number of ids of a text or pair, without special ids."""
@@ -290,6 +314,7 @@ class WordPipeline(TextPipeline):
         long_texts: likewise.
         words: "tokenizer" for the words of the tokenizer, see `text.Tokenizer.tokenize_words`; "white_space" for those
             delimited by white space and tokenised one by one, as pipelines of earlier versions do.
+        **limits: `max_length` and `truncation_side`, see `TextPipeline`.
 
     Raises:
         TypeError: if `model` or `tokenizer` is of another type.
@@ -298,8 +323,8 @@ class WordPipeline(TextPipeline):
 
     _settings_before: ClassVar[dict[str, Any]] = {"words": WHITE_SPACE_WORDS}
 
-    def __init__(self, model: Any, tokenizer: Any, long_texts: str, words: str) -> None:
-        super().__init__(model, tokenizer, long_texts)
+    def __init__(self, model: Any, tokenizer: Any, long_texts: str, words: str, **limits: Any) -> None:
+        super().__init__(model, tokenizer, long_texts, **limits)
         check_one_of((TOKENIZER_WORDS, WHITE_SPACE_WORDS), words=words)
         self.words = words
 

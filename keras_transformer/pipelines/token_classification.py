@@ -15,7 +15,7 @@ from keras_transformer.pipelines.classification import (
 )
 from keras_transformer.pipelines.texts import WordPipeline, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
-from keras_transformer_serving.pipelines.texts import TOKENIZER_WORDS
+from keras_transformer_serving.pipelines.texts import LEFT, RIGHT, TOKENIZER_WORDS
 from keras_transformer_serving.pipelines.token_classification import TaggedWord as TaggedWord
 from keras_transformer_serving.pipelines.token_classification import TokenClassificationTask
 
@@ -37,6 +37,8 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
         words: "tokenizer" for the words of the tokenizer, see `text.Tokenizer.tokenize_words`: punctuation is apart
             from words. "white_space" for words delimited by white space and tokenised one by one, as pipelines of
             earlier versions do.
+        max_length: the maximum number of tokens, including special ones; by default the model's.
+        truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Raises:
         ValueError: if model, tokenizer and labels do not match.
@@ -58,8 +60,13 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
         labels: Sequence[Any] | None = None,
         long_texts: str = "refuse",
         words: str = TOKENIZER_WORDS,
+        *,
+        max_length: int | None = None,
+        truncation_side: str = RIGHT,
     ) -> None:
-        super().__init__(model, tokenizer, long_texts, words)
+        super().__init__(
+            model, tokenizer, long_texts, words, max_length=max_length, truncation_side=truncation_side
+        )
         check_model(model, _MODEL, "num_classes")
         check_output(model, _MODEL, (None, LENGTH, model.num_classes))
         self.labels = check_labels(labels, model.num_classes)
@@ -71,8 +78,11 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
         ids_of_texts = words.ids.merge_dims(1, 2)
         starts, ends = words.starts, words.ends
         if truncate:  # omit the words that are truncated
-            first = tf.gather(ids_of_texts.row_starts(), starts.value_rowids())
-            kept = starts.with_values(ids.row_starts() - first < self._max_ids(1))
+            begin = ids_of_texts.row_starts()
+            if self.truncation_side == LEFT:
+                begin += tf.maximum(ids_of_texts.row_lengths() - self._max_ids(1), 0)
+            place = ids.row_starts() - tf.gather(begin, starts.value_rowids())
+            kept = starts.with_values((place >= 0) & (place < self._max_ids(1)))
             starts, ends = (tf.ragged.boolean_mask(values, kept) for values in (starts, ends))
             ids = tf.ragged.boolean_mask(ids, kept.values)
             ids_of_texts = starts.with_values(ids).merge_dims(1, 2)

@@ -211,16 +211,31 @@ def write_bert(folder, make=lambda encoder: encoder, pieces=PIECES):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"model_max_length": 8}, {"truncation_side": "left"}, {"model_max_length": 16}]
+    ("settings", "expected"),
+    [
+        ({"model_max_length": 8}, (8, "right")),
+        ({"truncation_side": "left"}, (16, "left")),  # the model has 16 positions
+        ({"model_max_length": 512}, (16, "right")),
+        ({"model_max_length": int(1e30)}, (16, "right")),
+    ],
 )
-def test_settings_of_truncation_that_are_not_applied_are_named(tmp_path, settings, recwarn):
-    write_bert(tmp_path / "bert")
+def test_settings_of_truncation_are_applied_and_written(tmp_path, settings, expected):
+    write_bert(tmp_path / "bert", HEADS["sequence"][0])
     (tmp_path / "bert" / "tokenizer_config.json").write_text(json.dumps(settings))
-    pipelines.from_hugging_face(tmp_path / "bert")
-    named = [str(warning.message) for warning in recwarn if "settings of truncation" in str(warning.message)]
-    ((name, value),) = settings.items()
-    expected = [] if value == 16 else [f"{name}={value!r}"]  # the model has 16 positions
-    assert [each in message for each, message in zip(expected, named, strict=True)] == [True] * len(expected)
+    pipeline = pipelines.from_hugging_face(tmp_path / "bert")
+    assert (pipeline.max_length, pipeline.truncation_side) == expected
+    pipelines.to_hugging_face(pipeline, tmp_path / "again")
+    again = pipelines.from_hugging_face(tmp_path / "again")
+    assert (again.max_length, again.truncation_side) == expected
+    pipeline = pipelines.from_hugging_face(tmp_path / "bert", max_length=5, truncation_side="right")
+    assert (pipeline.max_length, pipeline.truncation_side) == (5, "right")
+
+
+def test_an_unknown_side_of_truncation_is_rejected(tmp_path):
+    write_bert(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"truncation_side": "middle"}))
+    with pytest.raises(ValueError, match=r"`truncation_side` in .*json must be one of .*'middle'"):
+        pipelines.from_hugging_face(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import keras_transformer_serving as serving
 from keras_transformer import data, export, generation, pipelines, recipes, text, training
 from keras_transformer.pipelines.hugging_face_generation import generation_config_of
 from keras_transformer_cli import commands
+from keras_transformer_serving.pipelines.texts import TRUNCATION_SIDES
 
 PAIRS = [
     ("la casa azul", "the blue house"),
@@ -134,9 +135,10 @@ def test_streams_scores_and_alignments_have_languages(nllb):
     assert alignment.weights.shape == (len(scored.ids), len(alignment.source))
 
 
+@pytest.mark.parametrize("side", TRUNCATION_SIDES)
 @pytest.mark.parametrize("name", ["NLLB", "MBart25"])
-def test_truncated_and_split_sources_have_the_language(name):
-    pipeline = load(name, max_source_tokens=6)
+def test_truncated_and_split_sources_have_the_language(name, side):
+    pipeline = load(name, max_source_tokens=6, truncation_side=side)
     language = next(iter(pipeline.languages))
     batch = pipeline.preprocess(["la casa azul"], truncate=True, source_language=[language])
     (ids,) = batch.arrays()["source_ids"].tolist()
@@ -147,6 +149,9 @@ def test_truncated_and_split_sources_have_the_language(name):
         pipeline.languages[language],
         tokenizer.end_id,
     )
+    whole = pipeline.tokenizer.tokenize("la casa azul").numpy().tolist()
+    assert ids[1 if place == 0 else 0 :][:4] == (whole[:4] if side == "right" else whole[-4:])
+    assert pipeline.encode(["la casa azul"], True, source_language=language).numpy().tolist() == [ids]
     (split,) = pipeline.split_texts(["la casa azul. el perro."])
     lengths = [pipeline.encode([part], source_language=language).shape[1] for part in split.parts]
     assert max(lengths) <= 6

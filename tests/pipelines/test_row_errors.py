@@ -1,6 +1,7 @@
 """`errors="return"`: an invalid row fails only its own row. `truncate=True`: long texts are truncated."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from keras_transformer.pipelines import (
 from keras_transformer.pipelines.texts import first_lengths
 from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
 from keras_transformer_serving.pipelines.errors import RowErrors
-from keras_transformer_serving.pipelines.texts import first_length
+from keras_transformer_serving.pipelines.texts import TRUNCATION_SIDES, first_length
 from tests.laws.cases import randomise
 from tests.laws.pipelines import SIZES, bert
 
@@ -138,25 +139,77 @@ def test_pairs_are_truncated_as_in_transformers():
             assert left == second or kept <= left + (space % 2)
 
 
+def with_side(pipeline, side, **settings):
+    """Return a pipeline which truncates texts on a side."""
+    return type(pipeline)(pipeline.model, pipeline.tokenizer, truncation_side=side, **settings)
+
+
+def kept(text, count, side):
+    """Return the first or last words of a text."""
+    words = text.split()
+    return " ".join(words[:count] if side == "right" else words[max(len(words) - count, 0) :])
+
+
 @pytest.mark.slow_variants
+@pytest.mark.parametrize("side", TRUNCATION_SIDES)
 @pytest.mark.parametrize("name", ["text", "token", "fill", "embedding"])
-def test_a_text_is_truncated_to_its_first_tokens(name):
-    pipeline = MAKERS[name]()
+def test_a_text_is_truncated_to_its_first_or_last_tokens(name, side):
+    pipeline = with_side(MAKERS[name](), side)
     long = LONG if name == "fill" else LETTERS
-    cut = " ".join(long.split()[:10])
-    rows = [long, "a [MASK]", f"{long} {LETTERS}", cut]
+    long = long if side == "right" else " ".join(long.split()[::-1])
+    cut = kept(long, 10, side)
+    rows = [long, "a [MASK]", f"{long} {LETTERS}" if side == "right" else f"{LETTERS} {long}", cut]
     expected = pipeline([cut, "a [MASK]", cut, cut])
+    if name == "token":
+        places = [(word.word, word.start) for word in pipeline(long, truncate=True)]
+        begin = 0 if side == "right" else len(long) - len(cut)
+        assert places == [(word.word, word.start + begin) for word in expected[0]]
+        found = pipeline(rows, truncate=True)
+        assert_same(
+            [[word[1:3] for word in row] for row in found], [[word[1:3] for word in row] for row in expected]
+        )
+        return
     assert_same(pipeline(rows, truncate=True), expected)
     assert_same(pipeline(long, truncate=True), expected[0])
     if name == "fill":
-        with pytest.raises(
-            ValueError, match=r"must contain the mask token '\[MASK\]' in its first 10 tokens"
-        ):
-            pipeline(f"{LETTERS} [MASK]", truncate=True)
-        assert len(pipeline(f"{LONG} [MASK]", truncate=True)) == 1
+        far = f"{LETTERS} [MASK]" if side == "right" else f"[MASK] {LETTERS}"
+        with pytest.raises(ValueError, match=r"'\[MASK\]' in the 10 tokens that truncate=True keeps"):
+            pipeline(far, truncate=True)
+        assert len(pipeline(f"{long} {far}" if side == "right" else f"{far} {long}", truncate=True)) == 1
     else:
-        windows = type(pipeline)(pipeline.model, pipeline.tokenizer, long_texts="window")
-        assert_same(windows(rows, truncate=True), expected)
+        assert_same(with_side(pipeline, side, long_texts="window")(rows, truncate=True), expected)
+
+
+@pytest.mark.parametrize("side", TRUNCATION_SIDES)
+def test_ids_of_truncated_texts_and_pairs_are_those_of_the_words_that_are_kept(side):
+    classifier = with_side(MAKERS["text"](), side, max_length=9)
+    served = classifier.served()
+    texts = [LETTERS, "a b", "", "h g f e d c b a"]
+    for text, other in itertools.product(texts, [None, *texts]):
+        columns = [text] if other is None else [text, other]
+        counts = [len(column.split()) for column in columns]
+        room = 9 - 1 - len(columns)
+        first = room if other is None else first_length(*counts, room)
+        cut = [kept(columns[0], first, side)]
+        cut += [kept(column, room - len(cut[0].split()), side) for column in columns[1:]]
+        expected = classifier.preprocess(*[tf.constant([column]) for column in cut])
+        found = classifier.preprocess(*[tf.constant([column]) for column in columns], truncate=True)
+        assert found.error.numpy().tolist() == [b""]
+        for name, values in expected.inputs.items():
+            np.testing.assert_array_equal(found.inputs[name], values, name)
+        windows, _ = served.preprocess(*columns, truncate=True)
+        assert windows.ids == served.preprocess(*cut)[0].ids
+        assert windows.before == served.preprocess(*cut)[0].before
+
+
+def test_a_limit_above_the_positions_and_an_unknown_side_are_errors():
+    model = small(lambda e: SequenceClassifier(e, 3))
+    with pytest.raises(ValueError, match=r"`max_length` must be an integer in \[2, 12\], the model's limit"):
+        TextClassification(model, TOKENIZER, max_length=13)
+    with pytest.raises(
+        ValueError, match="`truncation_side` must be one of .*Received: truncation_side='both'"
+    ):
+        TextClassification(model, TOKENIZER, truncation_side="both")
 
 
 @pytest.mark.slow
@@ -174,12 +227,21 @@ def test_a_truncated_word_is_classified_by_its_first_tokens():
     cut = classifier("a a ab")
     assert_same([each[1:3] for each in found[0]], [each[1:3] for each in cut])
     assert_same(found[1], classifier("b"))
+    # A word whose first token is cut off is omitted.
+    last = with_side(classifier, "left")("abcb c a a", truncate=True)
+    assert [(each.word, each.start, each.end) for each in last] == [("c", 5, 6), ("a", 7, 8), ("a", 9, 10)]
+    assert_same([each[1:3] for each in last], [each[1:3] for each in classifier("c a a")])
 
 
 @pytest.mark.slow
-def test_questions_are_kept_and_contexts_truncated():
-    answer = MAKERS["span"]()
-    assert_same(answer("a b", LETTERS, truncate=True), answer("a b", " ".join(LETTERS.split()[:7])))
+@pytest.mark.parametrize("side", TRUNCATION_SIDES)
+def test_questions_are_kept_and_contexts_truncated(side):
+    answer = with_side(MAKERS["span"](), side)
+    cut = kept(LETTERS, 7, side)
+    begin = LETTERS.index(cut)
+    found, expected = answer("a b", LETTERS, truncate=True), answer("a b", cut)
+    assert_same((found.text, found.probability), (expected.text, expected.probability))
+    assert (found.start, found.end) == (expected.start + begin, expected.end + begin)
     with pytest.raises(ValueError, match="`context` must have at most 0 tokens each beside its `question`"):
         answer(LETTERS, "a", truncate=True)
 
@@ -208,12 +270,15 @@ def test_a_prompt_is_truncated_to_its_last_tokens(writer):
     assert ids == [writer.tokenizer.start_id, *writer.tokenizer.tokenize("def").numpy().tolist()]
 
 
-def test_a_source_is_truncated_to_its_first_tokens_and_the_end_token(pipeline):
+@pytest.mark.parametrize("side", TRUNCATION_SIDES)
+def test_a_source_is_truncated_to_its_first_or_last_tokens_and_the_end_token(pipeline, side):
+    pipeline = with_side(pipeline, side, max_source_tokens=pipeline.max_source_tokens)
     long = "la casa azul " * 200
     rows = pipeline.preprocess(tf.constant([long, "uno", ""]), truncate=True)
     assert (rows.error.numpy() == b"").all()
-    ids = pipeline.tokenizer.tokenize(long).numpy()
-    expected = [*ids[: pipeline.max_source_tokens - 1].tolist(), pipeline.tokenizer.end_id]
+    ids, count = pipeline.tokenizer.tokenize(long).numpy().tolist(), pipeline.max_source_tokens - 1
+    expected = [*(ids[:count] if side == "right" else ids[-count:]), pipeline.tokenizer.end_id]
+    assert pipeline.encode([long], truncate=True).numpy()[0].tolist() == expected
     assert rows.inputs["source_ids"].numpy()[0].tolist() == expected
     whole = pipeline.preprocess(tf.constant(["uno"])).inputs["source_ids"].numpy()[0]
     assert rows.inputs["source_ids"].numpy()[1][: len(whole)].tolist() == whole.tolist()

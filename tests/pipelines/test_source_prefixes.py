@@ -46,6 +46,14 @@ def test_truncated_sources_keep_the_prefix_and_the_end(model, tokenizer):
     pipeline = pipelines.TextToText(model, tokenizer, max_new_tokens=4, max_source_tokens=4)
     (ids,) = pipeline.preprocess(np.array(["la casa azul " * 9]), truncate=True).inputs["source_ids"].numpy()
     assert (ids[0], ids[-1], len(ids)) == (tokenizer.piece_to_id("<s>"), tokenizer.end_id, 4)
+    left = pipelines.TextToText(model, tokenizer, max_source_tokens=4, truncation_side="left")
+    text = "la casa azul " * 9
+    whole = tokenizer.tokenize(text).numpy().tolist()
+    expected = [tokenizer.piece_to_id("<s>"), *whole[-2:], tokenizer.end_id]
+    assert left.preprocess(np.array([text]), truncate=True).inputs["source_ids"].numpy().tolist() == [
+        expected
+    ]
+    assert left.encode([text], truncate=True).numpy().tolist() == [expected]
 
 
 def test_decoded_texts_are_without_the_prefix(tokenizer):

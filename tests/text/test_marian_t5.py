@@ -148,6 +148,12 @@ class TestT5:
         texts = [*TEXTS, "to <extra_id_1> be", "  to   be ", "to ☃ be", "</s>", ""]
         assert found.tokenize(texts).to_list() == expected.tokenize(texts).to_list()
         assert (found.pad_id, found.end_id, found.unknown_id) == (0, 1, 2)
+        # A decoder of its own keeps the space that begins the first word.
+        content["decoder"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never"}
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+        with_space = MarianT5Tokenizer.from_files(folder)
+        assert with_space.tokenize(texts).to_list() == expected.tokenize(texts).to_list()
+        assert with_space.detokenize(expected.tokenize("to be")).numpy() == b" to be"
 
     def test_a_json_model_normalizes_equally(self, t5_model):
         parsed = sentencepiece_model_pb2.ModelProto.FromString(t5_model)

@@ -256,8 +256,11 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
     ),
     "translation, beam": (lambda: translator(Beam(3, num_return=2)), calls(LINES)),
     "translation, NLLB": (
-        lambda: pipelines.from_hugging_face(FOLDERS / "NLLB", max_new_tokens=8),
+        lambda: pipelines.from_hugging_face(
+            FOLDERS / "NLLB", max_new_tokens=8, max_source_tokens=6, truncation_side="left"
+        ),
         [
+            *calls(["a b c d e f g"], truncate=True, source_language="spa_Latn", target_language="eng_Latn"),
             *calls(WORDS, source_language="spa_Latn", target_language="eng_Latn"),
             *calls(WORDS, source_language="spa_Latn", target_language="xxx"),
             *calls(WORDS, source_language=["spa_Latn", "eng_Latn"] * 2, target_language="spa_Latn")[:1],
@@ -293,13 +296,16 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
         lambda: laws.classify(labels=["x", 1, "z"], long_texts="window"),
         [*calls(laws.LONGER), Call((laws.LONGER,), method="probabilities")],
     ),
-    "text, pairs": (lambda: laws.classify(laws.word_pieces()), calls(*laws.PAIRS)),
+    "text, pairs": (
+        lambda: laws.classify(laws.word_pieces()),
+        [*calls(*laws.PAIRS), *calls([TOO_LONG, "a"], ["b", TOO_LONG], truncate=True)],
+    ),
     "text, GPT, pairs": (
         lambda: laws.classify_by_gpt(symmetric=True),
         calls(laws.TEXTS[:3], laws.TEXTS[2::-1]),
     ),
     "rerank": (
-        lambda: laws.rerank(laws.roberta_tokenizer(), 1, activation="linear"),
+        lambda: laws.rerank(laws.roberta_tokenizer(), 1, activation="linear", truncation_side="left"),
         [
             *calls([*laws.TEXTS[:5]], [*laws.LINES, "a"]),
             *calls("a b", [*laws.LINES, TOO_LONG]),
@@ -311,7 +317,10 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
         lambda: laws.rerank(long_texts="window"),
         calls(["a b", "", "ab"], [laws.LONG * 2, "x", f"a {laws.LONG}"]),
     ),
-    "tokens": (lambda: laws.tag(laws.word_pieces(), long_texts="window"), calls([*laws.LONGER, *laws.LINES])),
+    "tokens": (
+        lambda: laws.tag(laws.word_pieces(), long_texts="window", truncation_side="left"),
+        [*calls([*laws.LONGER, *laws.LINES]), *calls(laws.LONGER, truncate=True)],
+    ),
     "tokens, white space": (
         lambda: laws.tag(laws.word_pieces(), words="white_space"),
         calls(laws.LINES),

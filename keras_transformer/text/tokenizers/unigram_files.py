@@ -213,6 +213,9 @@ def _albert(file: pathlib.Path, config: Mapping[str, Any]) -> Components:
     return configuration.with_components_of_class(Components(file, content), "AlbertTokenizer", config)
 
 
+_DECODER_OF_MODEL = {"type": "Metaspace", "replacement": _SPACE, "prepend_scheme": "always"}
+
+
 def _charsmap(components: Components) -> bytes | None:
     """Return the character map of components that do what a SentencePiece model does; None for others.
 
@@ -299,7 +302,7 @@ def normalization(components: Components) -> tuple[bytes | None, dict[str, Any]]
         ValueError: if a component is not supported.
     """
     decoders = _decoders(components)
-    if (charsmap := _charsmap(components)) is not None and decoders:
+    if (charsmap := _charsmap(components)) is not None and decoders == [_DECODER_OF_MODEL]:
         return charsmap, normalization_of_model()
     return None, {
         "normalizers": [_step(components, step) for step in components.steps("normalizer")],

@@ -30,8 +30,8 @@ export class FillMask extends TextPipeline<MaskPrediction[][]> {
     if (!windows.ids[0].includes(tokenizer.maskId)) {
       throw new InvalidInputError(
         "text",
-        `\`text\` must contain the mask token ${shown(mask)} in its first ${windows.ids[0].length} tokens ` +
-          "(truncate: true). Received: none",
+        `\`text\` must contain the mask token ${shown(mask)} in the ${windows.ids[0].length} tokens that ` +
+          "truncate: true keeps. Received: none",
       );
     }
     return [windows, undefined];

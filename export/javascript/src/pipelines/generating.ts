@@ -277,8 +277,11 @@ export class TextToText extends Generating {
   }
 
   protected truncated(ids: number[], limit: number): number[] {
-    const last = this.tokenizer.languageAfterSource ? 2 : 1;
-    return [...ids.slice(0, limit - last), ...ids.slice(-last)];
+    const { languages, languageAfterSource, sourcePrefixIds } = this.tokenizer;
+    const first = sourcePrefixIds.length + (languages.size > 0 && !languageAfterSource ? 1 : 0);
+    const last = languageAfterSource ? 2 : 1;
+    const begin = this.config.truncation_side === "left" ? first : limit - last;
+    return [...ids.slice(0, begin), ...ids.slice(begin + ids.length - limit)];
   }
 
   protected targetInputs(language: string): TargetInputs {

@@ -153,7 +153,8 @@ export abstract class TextPipeline<Answer, State = undefined> {
   ): Windows {
     const { max_length: limit, long_texts: setting } = this.config;
     const maxIds = this.maxIds(first ? 2 : 1) - (first?.ids.length ?? 0);
-    if (maxIds > 0 && (truncate || setting === "truncate")) ids = ids.slice(0, maxIds);
+    let offset = 0;
+    if (maxIds > 0 && (truncate || setting === "truncate")) [offset, ids] = this.truncated(ids, maxIds);
     const split = setting === "window";
     if (ids.length > maxIds && !(split && maxIds >= 2)) {
       const hint = split ? "" : ', or an export with long_texts="window"';
@@ -168,7 +169,11 @@ export abstract class TextPipeline<Answer, State = undefined> {
     const lastStart = Math.max(ids.length - maxIds, 0);
     const count = Math.ceil((lastStart + stride) / stride);
     const starts = range(count).map((place) => Math.min(place * stride, lastStart));
-    return { ids: starts.map((start) => ids.slice(start, start + maxIds)), starts, before: first?.ids };
+    return {
+      ids: starts.map((start) => ids.slice(start, start + maxIds)),
+      starts: starts.map((start) => start + offset),
+      before: first?.ids,
+    };
   }
 
   /**
@@ -179,9 +184,15 @@ export abstract class TextPipeline<Answer, State = undefined> {
   protected pairWindows(names: readonly [string, string], texts: readonly string[], truncate: boolean): Windows {
     let [first, second] = texts.map((text) => this.tokenizer.tokenize(text));
     if (truncate || this.config.long_texts === "truncate") {
-      first = first.slice(0, firstLength(first.length, second.length, this.maxIds(2)));
+      [, first] = this.truncated(first, firstLength(first.length, second.length, this.maxIds(2)));
     }
     return this.windows(second, names[1], truncate, { name: names[0], ids: first });
+  }
+
+  /** Return the offset and the ids of a text that are kept, `count` or fewer: the first or the last. */
+  private truncated(ids: number[], count: number): [number, number[]] {
+    const begin = this.config.truncation_side === "left" ? Math.max(ids.length - count, 0) : 0;
+    return [begin, ids.slice(begin, begin + count)];
   }
 
   /** Return the words of a text; white space delimits those of exports of earlier versions. */

@@ -35,8 +35,9 @@ export class TokenClassification extends TextPipeline<TaggedWord[], TextWord[]> 
       ids.push(...wordIds);
     }
     const windows = this.windows(ids, "text", truncate);
-    const read = windows.starts.at(-1)! + windows.ids.at(-1)!.length;
-    return [windows, words.filter(({ token }) => token < read)];
+    const begin = windows.starts[0];
+    const end = windows.starts.at(-1)! + windows.ids.at(-1)!.length;
+    return [windows, words.filter(({ token }) => token >= begin && token < end)];
   }
 
   protected postprocess(outputs: Outputs, windows: Windows, words: TextWord[]): TaggedWord[] {

@@ -79,8 +79,8 @@ class FillMask(FillMaskTask, TextPipeline):
         if self.tokenizer.mask_id not in windows.ids[0]:
             raise InvalidInputError(
                 "text",
-                f"`text` must contain the mask token {mask!r} in its first {len(windows.ids[0])} tokens "
-                "(truncate=True). Received: none",
+                f"`text` must contain the mask token {mask!r} in the {len(windows.ids[0])} tokens that truncate=True "
+                "keeps. Received: none",
             )
         return windows, None
 

@@ -8,6 +8,7 @@ from keras_transformer_serving.jobs import Steps, gather
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import InvalidInputError, RowErrors, check_string
 from keras_transformer_serving.pipelines.generating import Generating, GeneratingTask
+from keras_transformer_serving.pipelines.texts import LEFT, RIGHT
 from keras_transformer_serving.tasks import Row
 from keras_transformer_serving.text import Tokenizer, splitting
 from keras_transformer_serving.text.documents import Document
@@ -19,12 +20,14 @@ class TextToTextTask(GeneratingTask):
 
     Attributes:
         long_texts: "refuse" for errors of long texts, or "split".
+        truncation_side: what truncate=True keeps, "right" the first tokens of a text or "left" its last.
         source_language: for a model of languages, that of texts; None if calls must give it.
         target_language: that of outputs, likewise.
         empty_ids: the ids without content; a text of these only is empty.
     """
 
     long_texts: str
+    truncation_side: str
     source_language: str | None
     target_language: str | None
     empty_ids: Sequence[int]
@@ -102,8 +105,13 @@ class TextToTextTask(GeneratingTask):
         return [*ids, *language] if tokenizer.language_after_source else [*language, *ids]
 
     def _truncated(self, ids: list[int], limit: int) -> list[int]:
-        last = 2 if self.tokenizer and self.tokenizer.language_after_source else 1
-        return [*ids[: limit - last], *ids[-last:]]
+        first, last = 0, 1  # special ids
+        if self.tokenizer is not None:
+            language_is_last = self.tokenizer.language_after_source
+            first = len(self.tokenizer.source_prefix_ids) + bool(self.languages and not language_is_last)
+            last += language_is_last
+        begin = first if self.truncation_side == LEFT else limit - last
+        return [*ids[:begin], *ids[begin + len(ids) - limit :]]
 
     def _target_ids(self, text: Any, target: str) -> Steps[list[int]]:
         ids = yield from self._tokenize(target)
@@ -139,5 +147,6 @@ class TextToText(TextToTextTask, Generating):
     def __init__(self, engine: GenerationEngine, config: dict[str, Any], tokenizer: Tokenizer | None) -> None:
         super().__init__(engine, config, tokenizer)
         self.long_texts = config.get("long_texts", "refuse")
+        self.truncation_side = config.get("truncation_side", RIGHT)
         self.source_language, self.target_language = (config.get(name) for name in languages.NAMES)
         self.empty_ids = config["empty_ids"]

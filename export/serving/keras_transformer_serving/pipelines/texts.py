@@ -25,6 +25,8 @@ from keras_transformer_serving.text.base import Word
 Arrays = dict[str, np.ndarray]
 # The words with which pipelines answer; exports of earlier versions, without this setting, have those of white space.
 TOKENIZER_WORDS, WHITE_SPACE_WORDS = "tokenizer", "white_space"
+# The side on which texts that are too long are truncated; exports of earlier versions have no such setting.
+RIGHT, LEFT = TRUNCATION_SIDES = ("right", "left")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +44,9 @@ class Windows:
     before: list[int] | None
 
     @property
-    def num_read(self) -> int:
-        """The number of the text's ids that are read."""
-        return self.starts[-1] + len(self.ids[-1])
+    def read(self) -> range:
+        """The offsets of the text's ids that the model reads."""
+        return range(self.starts[0], self.starts[-1] + len(self.ids[-1]))
 
 
 class TextTask(Task, abc.ABC):
@@ -260,7 +262,7 @@ class TextPipeline(TextTask, Model):
         Args:
             ids: the ids of the text.
             name: the name of the text's argument.
-            truncate: whether to keep the first ids that fit; by default as `long_texts` says.
+            truncate: whether to keep the ids that fit, the first or the last; by default as `long_texts` says.
             **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
 
         Raises:
@@ -268,8 +270,9 @@ class TextPipeline(TextTask, Model):
         """
         limit = self.config["max_length"]
         max_ids = self._max_ids(len(first) + 1) - sum(map(len, first.values()))
+        offset = 0
         if max_ids > 0 and self._truncates(truncate):
-            ids = ids[:max_ids]
+            offset, ids = self._truncated(ids, max_ids)
         split = self.config.get("long_texts") == "window"
         if len(ids) > max_ids and not (split and max_ids >= 2):
             hint = "" if split else ", or long_texts='window'"
@@ -283,8 +286,15 @@ class TextPipeline(TextTask, Model):
         last_start = max(len(ids) - max_ids, 0)
         starts = [min(start, last_start) for start in range(0, last_start + stride, stride)]
         return Windows(
-            [ids[start : start + max_ids] for start in starts], starts, next(iter(first.values()), None)
+            [ids[start : start + max_ids] for start in starts],
+            [start + offset for start in starts],
+            next(iter(first.values()), None),
         )
+
+    def _truncated(self, ids: list[int], count: int) -> tuple[int, list[int]]:
+        """Return `count` ids of a text, the first or the last, and the offset of the first of them."""
+        begin = max(len(ids) - count, 0) if self.config.get("truncation_side") == LEFT else 0
+        return begin, ids[begin : begin + count]
 
     def _truncates(self, truncate: bool | None) -> bool:
         return self.config.get("long_texts") == "truncate" if truncate is None else truncate
@@ -298,7 +308,7 @@ class TextPipeline(TextTask, Model):
             (name, self.tokenizer.tokenize(text)) for name, text in texts.items()
         )
         if self._truncates(truncate):
-            first = first[: first_length(len(first), len(second), self._max_ids(2))]
+            _, first = self._truncated(first, first_length(len(first), len(second), self._max_ids(2)))
         return self._windows(second, name, truncate, **{first_name: first})
 
     def _tokenize_words(self, text: str) -> list[Word]:

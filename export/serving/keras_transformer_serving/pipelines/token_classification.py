@@ -89,7 +89,7 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
                 words.append((word, len(ids)))
             ids += word.ids
         windows = self._windows(ids, "text", truncate)
-        read = [(word, token) for word, token in words if token < windows.num_read]
+        read = [(word, token) for word, token in words if token in windows.read]
         return windows, _TextWithWords(texts[0], read)
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: "_TextWithWords") -> Row:

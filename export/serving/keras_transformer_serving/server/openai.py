@@ -502,7 +502,7 @@ async def _embeddings(server: Server, request: Request) -> Response:
 
         def num_read(text: str) -> int:
             try:
-                return pipeline.preprocess(text_of({"text": text}, "text"))[0].num_read
+                return len(pipeline.preprocess(text_of({"text": text}, "text"))[0].read)
             except InvalidInputError:
                 return 0  # the error of its row
 
