@@ -181,7 +181,7 @@ def test_a_text_is_truncated_to_its_first_or_last_tokens(name, side):
 
 
 @pytest.mark.parametrize("side", TRUNCATION_SIDES)
-def test_ids_of_truncated_texts_and_pairs_are_those_of_the_words_that_are_kept(side):
+def test_truncated_texts_and_pairs_have_the_ids_of_the_words_that_are_kept(side):
     classifier = with_side(MAKERS["text"](), side, max_length=9)
     served = classifier.served()
     texts = [LETTERS, "a b", "", "h g f e d c b a"]
