@@ -30,7 +30,10 @@ def classifier():
 
 
 def text_graph(name):
-    """A vector of a text, 1 + (sum of ids) modulo 5, 7 and 11, or the score of a pair, between 0 and 1."""
+    """A vector of a text, 1 + (sum of ids) modulo 5, 7 and 11, or the score of a pair, between 0 and 1.
+
+    The vector of a token is its id modulo 5, 7 and 11.
+    """
     names = ("input_ids", "attention_mask")
     inputs = [helper.make_tensor_value_info(each, INT, ["batch_size", "length"]) for each in names]
     nodes = [
@@ -41,9 +44,17 @@ def text_graph(name):
     ]
     constants = {"axis": np.array([1]), "moduli": np.array([[5, 7, 11]]), "one": np.array(1, "float32")}
     if name == "embedder":
-        nodes.append(("Add", ["floats", "one"], "pooled"))
-        outputs = [helper.make_tensor_value_info("pooled", FLOAT, ["batch_size", 3])]
-        return model(nodes, inputs, outputs, constants)
+        nodes += [
+            ("Add", ["floats", "one"], "pooled"),
+            ("Unsqueeze", ["input_ids", "last"], "column"),
+            ("Mod", ["column", "moduli"], "remainders"),
+            ("Cast", ["remainders"], "last_hidden_state", {"to": FLOAT}),
+        ]
+        outputs = [
+            helper.make_tensor_value_info("pooled", FLOAT, ["batch_size", 3]),
+            helper.make_tensor_value_info("last_hidden_state", FLOAT, ["batch_size", "length", 3]),
+        ]
+        return model(nodes, inputs, outputs, {**constants, "last": np.array([-1])})
     constants = {"axis": np.array([1]), "moduli": np.array([[7]]), "three": np.array(3, "float32")}
     nodes += [
         ("Sub", ["floats", "three"], "logits"),

@@ -316,7 +316,7 @@ def test_routes_are_described_for_the_models_that_answer_them(exports):
         expected = {
             COMPLETIONS: {"generator", "chat", "sampler", "copier"},
             CHAT: {"chat"},
-            EMBEDDINGS: {"embedder"},
+            EMBEDDINGS: {"embedder", "text-embeddings-inference"},
         }
         for path, names in expected.items():
             content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]

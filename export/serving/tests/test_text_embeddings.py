@@ -72,7 +72,7 @@ def test_texts_are_embedded_and_truncated(exports):
     np.testing.assert_array_equal(np.float32(found), pipeline(TEXTS))
     long = "x" * 2 * SOURCE
     status, found = call("/embed", {"inputs": long})
-    assert (status, found["error_type"]) == (413, "validation")
+    assert (status, found["error_type"]) == (413, "Validation")
     assert found["error"].startswith(f"`text` must have at most {SOURCE - 2} tokens")
     _, found = call("/embed", {"inputs": long, "truncate": True, "normalize": False})
     np.testing.assert_array_equal(np.float32(found), [pipeline(long, truncate=True)])
@@ -150,8 +150,12 @@ def test_one_of_several_models_is_named(exports):
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("/embed", {}, "`inputs` must be a string or a list of strings. Received: None"),
-        ("/embed", {"inputs": "a", "truncation_direction": "left"}, "`truncation_direction` must be right"),
+        ("/embed", {}, "`inputs` must be a string or a list of strings, which are not empty, or token ids. "),
+        (
+            "/embed",
+            {"inputs": "a", "truncation_direction": "up"},
+            "`truncation_direction` must be right or left",
+        ),
         ("/embed", {"inputs": "a", "prompt_name": "other"}, "`prompt_name` must be query. Received: 'other'"),
         ("/embed", {"inputs": "a", "dimensions": 2}, "`dimensions` must be 3. Received: 2"),
         ("/embed", {"inputs": "a", "input": "b"}, "The fields of a request must be of inputs, "),
@@ -165,8 +169,86 @@ def test_one_of_several_models_is_named(exports):
 def test_invalid_requests_are_rejected_by_field(answer, path, body, message):
     status, _, content = answer(path, {**body, "model": "embedder"} if path == "/tokenize" else body)
     found = json.loads(content)
-    assert (status, found["error_type"]) == (400, "validation")
+    expected = {"`text` must be UTF-8": (422, "Tokenizer"), "`inputs` must be UTF-8": (422, "Tokenizer")}
+    expected["The request must be a JSON object"] = (400, "Validation")
+    assert (status, found["error_type"]) == expected.get(message, (422, "Validation"))
     assert found["error"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": []}),
+        ("/embed", {"inputs": ""}),
+        ("/embed", {"inputs": ["a", ""]}),
+        ("/embed_all", {"inputs": []}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}),
+        ("/similarity", {"inputs": {"source_sentence": "", "sentences": ["a"]}}),
+        ("/rerank", {"query": "a", "texts": []}),
+    ],
+)
+def test_empty_inputs_have_an_error_of_their_own(answer, path, body):
+    status, _, content = answer(path, body)
+    assert (status, json.loads(content)["error_type"]) == (400, "Empty")
+
+
+def test_inputs_are_token_ids_and_decoded(exports):
+    call = post(exports, "embedder")
+    ids = [[OFFSET + byte for byte in text.encode()] for text in TEXTS]
+    _, expected = call("/embed", {"inputs": TEXTS})
+    assert call("/embed", {"inputs": ids}) == (200, expected)
+    assert call("/embed", {"inputs": ids[0]}) == (200, expected[:1])
+    assert call("/embed", {"inputs": [ids[0], TEXTS[1]]}) == (200, expected[:2])
+    assert call("/embed", {"inputs": [10**6]})[0] == 422
+    assert call("/decode", {"ids": ids}) == (200, TEXTS)
+    assert call("/decode", {"ids": ids[0]}) == (200, TEXTS[:1])
+    _, tokens = call("/tokenize", {"inputs": TEXTS})
+    assert call("/decode", {"ids": [[token["id"] for token in row] for row in tokens]}) == (200, TEXTS)
+
+
+def test_texts_are_truncated_to_their_last_tokens(exports):
+    pipeline, call = serving.load(exports["embedder"]), post(exports, "embedder", "reranker")
+    text = "".join(map(chr, range(ord("0"), ord("z"))))
+    end = text[-(SOURCE - 2) :]
+    body = {"inputs": text, "truncate": True, "normalize": False}
+    for direction, kept in (("Left", end), ("Right", text[: SOURCE - 2])):
+        _, found = call("/embed", {**body, "truncation_direction": direction})
+        np.testing.assert_array_equal(np.float32(found), pipeline([kept]))
+    assert call("/embed", {**body, "truncate": False, "truncation_direction": "left"})[0] == 413
+    ranks = [
+        call("/rerank", {"query": "abc", "texts": [kept], "truncate": True, "truncation_direction": "Left"})
+        for kept in (text, end)
+    ]
+    assert ranks[0] == ranks[1]
+    assert ranks[0] != call("/rerank", {"query": "abc", "texts": [text], "truncate": True})
+
+
+def test_each_token_is_embedded(exports):
+    call = post(exports, "embedder", "reranker")
+    status, found = call("/embed_all", {"inputs": ["hello", "a"]})
+    assert status == 200
+    ids = [[3, *(OFFSET + byte for byte in text), 1] for text in (b"hello", b"a")]
+    assert found == [[[id_ % 5, id_ % 7, id_ % 11] for id_ in row] for row in ids]
+    assert call("/embed_all", {"inputs": "x" * 99})[0] == 413
+
+
+def test_texts_are_classified(exports):
+    pipeline, call = serving.load(exports["classifier"]), post(exports, "classifier")
+    status, found = call("/predict", {"inputs": "hello"})
+    assert status == 200
+    scores = pipeline.probabilities("hello")
+    order = np.argsort(-scores, kind="stable")
+    assert [each["label"] for each in found] == [pipeline.config["labels"][index] for index in order]
+    np.testing.assert_allclose([each["score"] for each in found], scores[order], rtol=1e-6)
+    assert call("/predict", {"inputs": ["hello"]}) == (200, found)
+    assert call("/predict", {"inputs": [["hello"], ["hello"]]}) == (200, [found, found])
+    _, pair = call("/predict", {"inputs": ["hello", "you"]})
+    scores = pipeline.probabilities("hello", "you")
+    np.testing.assert_allclose([each["score"] for each in pair], sorted(scores)[::-1], rtol=1e-6)
+    assert call("/predict", {"inputs": [["hello", "you"]]}) == (200, [pair])
+    for wrong in ([["a"], ["a", "b"]], [["a", "b", "c"]], [[]], 1, {}):
+        assert call("/predict", {"inputs": wrong})[0] in (400, 422)
+    assert call("/predict", {"inputs": "a", "raw_scores": True})[0] == 422
 
 
 def test_an_export_that_normalizes_has_no_other_vectors(exports):
@@ -174,7 +256,7 @@ def test_an_export_that_normalizes_has_no_other_vectors(exports):
     assert call("/embed", {"inputs": "a"})[0] == 200
     status, found = call("/embed", {"inputs": "a", "normalize": False})
     assert (status, found["error"]) == (
-        400, "`normalize` must be true, as the export normalizes. Received: False"
+        422, "`normalize` must be true, as the export normalizes. Received: False"
     )  # fmt: skip
 
 
@@ -185,6 +267,14 @@ def test_the_server_describes_itself(exports):
         assert "/rerank" not in document["paths"]
         _, found = await json_call(app, "GET", "/info")
         assert (found["model_id"], found["max_client_batch_size"]) == ("embedder", 256)
+        assert (found["max_input_length"], found["model_dtype"]) == (SOURCE, "float32")
+        assert found["model_type"] == {"embedding": {"pooling": "mean"}}
+        required = {"max_concurrent_requests", "max_batch_tokens", "auto_truncate", "tokenization_workers"}
+        assert required | {"version", "served_model_name"} <= found.keys()
+        _, named = await json_call(
+            app, "POST", "/v1/embeddings", {"model": "text-embeddings-inference", "input": "a"}
+        )
+        assert (named["model"], len(named["data"])) == ("embedder", 1)
         together = [json_call(app, "POST", "/embed", {"inputs": text}) for text in TEXTS]
         assert [status for status, _ in await asyncio.gather(*together)] == [200] * len(TEXTS)
 

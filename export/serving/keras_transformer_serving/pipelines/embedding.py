@@ -7,7 +7,14 @@ import numpy as np
 
 from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError, as_list
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, as_floats
+from keras_transformer_serving.pipelines.texts import (
+    Arrays,
+    TextPipeline,
+    TextTask,
+    Truncate,
+    Windows,
+    as_floats,
+)
 from keras_transformer_serving.tasks import DEFAULT, TEXT, Row, Tensor
 
 EMBED = "embed"
@@ -81,7 +88,7 @@ class EmbeddingTask(TextTask):
 class Embedding(EmbeddingTask, TextPipeline):
     """An exported encoder of sentences; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, None]:
         """Convert a text to windows of ids, with the default prompt, the prompt of a name, or a prompt.
 
         The name "" means no prompt. A prompt other than "" replaces the prompt of the name.

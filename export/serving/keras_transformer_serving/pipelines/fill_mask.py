@@ -8,7 +8,14 @@ import numpy as np
 
 from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.errors import InvalidInputError
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, softmax
+from keras_transformer_serving.pipelines.texts import (
+    Arrays,
+    TextPipeline,
+    TextTask,
+    Truncate,
+    Windows,
+    softmax,
+)
 from keras_transformer_serving.tasks import Row, Tensor
 from keras_transformer_serving.text.base import WHITE_SPACE
 
@@ -66,7 +73,7 @@ class FillMaskTask(TextTask):
 class FillMask(FillMaskTask, TextPipeline):
     """An exported masked language model; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, None]:
         """Convert a text to ids."""
         mask, text = self.config["mask"], texts[0]
         if self.tokenizer.lstrip_mask:

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Truncate, Windows
 from keras_transformer_serving.tasks import DEFAULT, Row, Tensor
 
 
@@ -110,7 +110,7 @@ class Context(NamedTuple):
 class QuestionAnswering(QuestionAnsweringTask, TextPipeline):
     """Exported extractive question answering; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, Context]:
+    def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, Context]:
         """Convert a question and its context to windows of ids, and the places of the context's tokens."""
         question, context = texts
         words = self._tokenize_words(context)

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.errors import Errors, as_list, check_positive_integer
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Truncate, Windows
 from keras_transformer_serving.tasks import DEFAULT, TEXT, Row, Tensor
 
 
@@ -119,7 +119,7 @@ class RerankingTask(TextTask):
 class Reranking(RerankingTask, TextPipeline):
     """An exported cross-encoder; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, None]:
         """Convert a query and a text to windows of ids."""
         return self._pair_windows(truncate, **dict(zip(("query", "text"), texts, strict=True))), None
 

@@ -5,7 +5,14 @@ from typing import Any
 
 from keras_transformer_serving.pipelines.classification import Classifier, outputs_of
 from keras_transformer_serving.pipelines.errors import Errors
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, as_floats
+from keras_transformer_serving.pipelines.texts import (
+    Arrays,
+    TextPipeline,
+    TextTask,
+    Truncate,
+    Windows,
+    as_floats,
+)
 from keras_transformer_serving.tasks import DEFAULT, TEXT, Row, Tensor
 
 
@@ -104,7 +111,7 @@ class TextClassificationTask(Classifier, TextTask):
 class TextClassification(TextClassificationTask, TextPipeline):
     """An exported text classifier, or regression; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, None]:
         """Convert a text, or a pair of texts, to windows of ids."""
         if len(texts) == 1:
             return super().preprocess(*texts, truncate=truncate)

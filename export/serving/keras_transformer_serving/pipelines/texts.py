@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from keras_transformer_serving.text import Tokenizer
 from keras_transformer_serving.text.base import Word
 
 Arrays = dict[str, np.ndarray]
+Truncate = bool | Literal["right", "left"] | None
+"""Whether a text that is too long is truncated, on the side of the export or this one; None as the export says."""
 # The words with which pipelines answer; exports of earlier versions, without this setting, have those of white space.
 TOKENIZER_WORDS, WHITE_SPACE_WORDS = "tokenizer", "white_space"
 # The side on which texts that are too long are truncated; exports of earlier versions have no such setting.
@@ -172,7 +174,7 @@ class TextPipeline(TextTask, Model):
         super().__init__(engine, config)
         self.tokenizer = tokenizer
 
-    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, Any]:
+    def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, Any]:
         """Convert a text or pair to windows of ids, and values that `postprocess` needs: by default none.
 
         Args:
@@ -254,9 +256,7 @@ class TextPipeline(TextTask, Model):
             for windows, end in zip(batch, ends, strict=True)
         ]
 
-    def _windows(
-        self, ids: list[int], name: str, truncate: bool | None = None, **first: list[int]
-    ) -> Windows:
+    def _windows(self, ids: list[int], name: str, truncate: Truncate = None, **first: list[int]) -> Windows:
         """Split ids into windows that fit the model and overlap by half, or truncate them to one.
 
         Args:
@@ -272,7 +272,7 @@ class TextPipeline(TextTask, Model):
         max_ids = self._max_ids(len(first) + 1) - sum(map(len, first.values()))
         offset = 0
         if max_ids > 0 and self._truncates(truncate):
-            offset, ids = self._truncated(ids, max_ids)
+            offset, ids = self._truncated(ids, max_ids, truncate)
         split = self.config.get("long_texts") == "window"
         if len(ids) > max_ids and not (split and max_ids >= 2):
             hint = "" if split else ", or long_texts='window'"
@@ -291,15 +291,16 @@ class TextPipeline(TextTask, Model):
             next(iter(first.values()), None),
         )
 
-    def _truncated(self, ids: list[int], count: int) -> tuple[int, list[int]]:
+    def _truncated(self, ids: list[int], count: int, truncate: Truncate) -> tuple[int, list[int]]:
         """Return `count` ids of a text, the first or the last, and the offset of the first of them."""
-        begin = max(len(ids) - count, 0) if self.config.get("truncation_side") == LEFT else 0
+        side = truncate if isinstance(truncate, str) else self.config.get("truncation_side")
+        begin = max(len(ids) - count, 0) if side == LEFT else 0
         return begin, ids[begin : begin + count]
 
-    def _truncates(self, truncate: bool | None) -> bool:
-        return self.config.get("long_texts") == "truncate" if truncate is None else truncate
+    def _truncates(self, truncate: Truncate) -> bool:
+        return self.config.get("long_texts") == "truncate" if truncate is None else bool(truncate)
 
-    def _pair_windows(self, truncate: bool | None, **texts: str) -> Windows:
+    def _pair_windows(self, truncate: Truncate, **texts: str) -> Windows:
         """Convert a pair of texts, by the names of their arguments, to windows of ids.
 
         The second text is split into windows; or the longer text is truncated first, as in `transformers`.
@@ -308,7 +309,8 @@ class TextPipeline(TextTask, Model):
             (name, self.tokenizer.tokenize(text)) for name, text in texts.items()
         )
         if self._truncates(truncate):
-            _, first = self._truncated(first, first_length(len(first), len(second), self._max_ids(2)))
+            length = first_length(len(first), len(second), self._max_ids(2))
+            _, first = self._truncated(first, length, truncate)
         return self._windows(second, name, truncate, **{first_name: first})
 
     def _tokenize_words(self, text: str) -> list[Word]:

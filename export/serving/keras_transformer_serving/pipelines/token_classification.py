@@ -7,7 +7,14 @@ import numpy as np
 
 from keras_transformer_serving import closeness
 from keras_transformer_serving.pipelines.classification import label_dtype, label_output
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, TextTask, Windows, softmax
+from keras_transformer_serving.pipelines.texts import (
+    Arrays,
+    TextPipeline,
+    TextTask,
+    Truncate,
+    Windows,
+    softmax,
+)
 from keras_transformer_serving.tasks import Row, Tensor
 from keras_transformer_serving.text.base import Word
 
@@ -81,7 +88,7 @@ class _TextWithWords(NamedTuple):
 class TokenClassification(TokenClassificationTask, TextPipeline):
     """An exported token classifier; `load` creates it."""
 
-    def preprocess(self, *texts: str, truncate: bool | None = None) -> tuple[Windows, "_TextWithWords"]:
+    def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, "_TextWithWords"]:
         """Convert a text to windows of ids, and the text and its words."""
         words, ids = list[tuple[Word, int]](), list[int]()
         for word in self._tokenize_words(texts[0]):

@@ -77,6 +77,7 @@ _STREAM_OPTIONS = record(
 _STOP = Kind("", {"type": "string", "minLength": 1}, lambda value: isinstance(value, str) and value != "")
 _STOPS = one_or_list(_STOP, "a string, or a list of at most 4 strings, which are not empty", least=0, most=4)
 _MOST_CHOICES = 128
+_ONLY = "text-embeddings-inference"  # clients of this server name its only model so
 
 
 def _are_ids(values: Any) -> bool:
@@ -476,10 +477,10 @@ class _Answer:
         return {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
 
 
-def _embedding_fields(name: str, pipeline: Embedding) -> tuple[Field, ...]:
-    """Return the fields of a request for the vectors of a model."""
+def _embedding_fields(name: str, pipeline: Embedding, is_only: bool) -> tuple[Field, ...]:
+    """Return the fields of a request for the vectors of a model, which may be the only one of embeddings."""
     return (
-        Field("model", one_of(name), required=True),
+        Field("model", one_of(name, *([_ONLY] if is_only else [])), required=True),
         Field(
             "input", one_or_list(fields.STRING, f"{fields.STRINGS.expected}, not token ids"), required=True
         ),
@@ -492,12 +493,14 @@ def _embedding_fields(name: str, pipeline: Embedding) -> tuple[Field, ...]:
 async def _embeddings(server: Server, request: Request) -> Response:
     """Answer a request for the vectors of texts."""
     document, size = await server.document(request)
-    model = _model(server, document)
+    is_only = len(names := server.named(Embedding)) == 1
+    is_named = document.get("model") != _ONLY or _ONLY in server.models or not is_only
+    model = _model(server, document) if is_named else server.models[names[0]]
     with model.use() as (_, loaded, batcher):
         pipeline = loaded.pipeline
         if not isinstance(pipeline, Embedding):
             raise fields.wrong("model", "one of embeddings", model.name)
-        values = fields.read(document, _embedding_fields(model.name, pipeline))
+        values = fields.read(document, _embedding_fields(model.name, pipeline, is_only))
         texts = values["input"]
 
         def num_read(text: str) -> int:
@@ -544,7 +547,8 @@ def _paths(server: Server) -> Json:
         )
         for form in _FORMS
     ]
-    embeddings = [_embedding_fields(*each) for each in pipelines if isinstance(each[1], Embedding)]
+    vectors = [each for each in pipelines if isinstance(each[1], Embedding)]
+    embeddings = [_embedding_fields(*each, len(vectors) == 1) for each in vectors]
     paths: Json = {}
     for path, summary, tables in (*routes, ("embeddings", "Embed texts", embeddings)):
         if tables:

@@ -43,6 +43,7 @@ class Loaded:
         num_batches: the number of batches that are computed at the same time.
         device: the type of the device that it runs on, "cpu" or "cuda".
         example: inputs with which the page begins, by name; empty if the export has none.
+        precision: the precision of its graphs.
     """
 
     pipeline: Any
@@ -52,6 +53,7 @@ class Loaded:
     num_batches: int
     device: str
     example: dict[str, str] = dataclasses.field(default_factory=dict)
+    precision: str = FLOAT32
 
 
 @dataclasses.dataclass(eq=False)
@@ -105,7 +107,8 @@ def load(source: Source, max_batch_size: int, *, threads: int | None = None, **o
     # A core is left for HTTP. More batches would only be smaller, as Python's lock limits the other work.
     is_parallel = small and pipeline.engine.device == "cpu"
     num_batches = max(min(threads - 1, _MOST_BATCHES), 1) if is_parallel else 1
-    return _loaded(pipeline, max_batch_size, num_batches, _example(bundle.parity))
+    loaded = _loaded(pipeline, max_batch_size, num_batches, _example(bundle.parity))
+    return dataclasses.replace(loaded, precision=options.get("precision", FLOAT32))
 
 
 def _loaded(pipeline: Any, max_batch_size: int, num_batches: int, example: dict[str, str]) -> Loaded:
