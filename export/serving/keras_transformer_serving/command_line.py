@@ -254,7 +254,13 @@ def _keys(options: argparse.Namespace) -> "Keys | None":
         )
     if options.api_key_file is None:
         return None
-    lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8").splitlines()
+    try:
+        lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"`--api-key-file` must be a file of UTF-8. Received: {options.api_key_file} with another byte at "
+            f"{error.start}"
+        ) from None
     return Keys(lines, per_minute)
 
 

@@ -99,7 +99,15 @@ class Model(ExportedPipeline):
         ranges: dict[str, tuple[float, float]] = {}
         if "input_ids" in feed:
             ranges["input_ids"] = (0, config["vocabulary_size"] - 1)
-            length = feed["input_ids"].shape[-1]
+            shape = feed["input_ids"].shape
+            length = shape[-1]
+            if not length:
+                raise ValueError(f"`input_ids` must have at least one column. Received: shape {shape}")
+            for name in ("attention_mask", "token_type_ids"):
+                if name in feed and feed[name].shape != shape:
+                    raise ValueError(
+                        f"`{name}` must have the shape {shape} of `input_ids`. Received: {feed[name].shape}"
+                    )
             if config["max_length"] is not None and length > config["max_length"]:
                 raise ValueError(
                     f"`input_ids` must have at most {config['max_length']} columns. Received: {length}"

@@ -1,5 +1,6 @@
 """Keys of requests, their limits, and pages of other servers."""
 
+import argparse
 import hmac
 import urllib.error
 
@@ -121,7 +122,11 @@ def test_pages_of_listed_origins_may_send_requests(exports):
         _, headers, _ = await call(app, "GET", "/v1/models", headers=[("Origin", "https://a.example")])
         assert headers["access-control-allow-origin"] == "https://a.example"
 
-    run(exports, test, cors_origins=["https://a.example"])
+    for origin in ("https://a.example", " https://A.example/"):
+        run(exports, test, cors_origins=[origin])
+    for wrong in ("a.example", "https://a.example/page", "", "https://a.example?b"):
+        with pytest.raises(ValueError, match="`cors_origins` must be of the form"):
+            create_app(exports, cors_origins=[wrong])
 
     async def test_without(app):
         _, headers, _ = await call(app, "GET", "/v1/models", headers=[("Origin", "https://a.example")])
@@ -138,6 +143,7 @@ def test_pages_of_listed_origins_may_send_requests(exports):
         (["key many"], "Received: another line 1"),
         (["key", "other 0"], "Received: another line 2"),
         (["key 5 6"], "Received: another line 1"),
+        (["key", "schlüssel"], "must be of printable ASCII characters.* Received: others in line 2"),
     ],
 )
 def test_a_wrong_file_of_keys_is_an_error_without_the_keys(lines, message):
@@ -148,6 +154,14 @@ def test_a_wrong_file_of_keys_is_an_error_without_the_keys(lines, message):
 
 def test_the_command_line_reads_the_file_of_keys(exports, tmp_path, capsys):
     file = tmp_path / "keys"
+    file.write_bytes("key".encode("utf-16"))
+    assert command_line.main([str(exports["de-en"]), "--port", "0", "--api-key-file", str(file)]) == 2
+    assert "`--api-key-file` must be a file of UTF-8" in capsys.readouterr().err
+    file.write_text("key many\n", encoding="utf-8-sig")
+    with pytest.raises(ValueError, match="another line 1"):
+        command_line._keys(argparse.Namespace(api_key_file=file, requests_per_minute=None))
+    file.write_text("key\n", encoding="utf-8-sig")
+    command_line._keys(argparse.Namespace(api_key_file=file, requests_per_minute=None)).check("key")
     file.write_text("key many\n")
     folder = str(exports["de-en"])
     assert command_line.main([folder, "--port", "0", "--api-key-file", str(file)]) == 2

@@ -169,6 +169,23 @@ def test_an_empty_signature_name_is_the_default(ask):
         assert found["error"].startswith("`signature_name` must be")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"input_ids": [[]]}, "`input_ids` must have at least one column"),
+        ({"input_ids": [[5, 6]], "attention_mask": [[1]]}, "`attention_mask` must have the shape"),
+        ({"input_ids": [[5, 6]], "attention_mask": [[1, 1, 1]]}, "`attention_mask` must have the shape"),
+        ({"input_ids": [[5, 6]], "token_type_ids": [[1]]}, "`token_type_ids` must have the shape"),
+    ],
+)
+def test_arrays_of_forward_have_the_shape_of_the_ids(ask, inputs, message):
+    body = {"signature_name": "forward", "inputs": inputs}
+    status, found = ask("POST", "/v1/models/classifier:predict", body)
+    assert (status, found["error"].startswith(message)) == (400, True), found
+    body["inputs"] = {**inputs, "input_ids": [[5, 6]], "attention_mask": [[1, 1]], "token_type_ids": [[0, 1]]}
+    assert ask("POST", "/v1/models/classifier:predict", body)[0] == 200
+
+
 @pytest.mark.parametrize("method", ["classify", "regress"])
 def test_errors_of_examples_name_predict(ask, method):
     for version in ("", "/versions/1", "/labels/stable"):

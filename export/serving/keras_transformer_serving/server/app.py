@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.resources
 import os
 import pathlib
+import urllib.parse
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -81,9 +82,10 @@ def create_app(
         The application. Its lifespan loads the models; `app.state.server` is its `Server`.
 
     Raises:
-        ValueError: if a name cannot be part of a route, a protocol is unknown, or weights are wrong.
+        ValueError: if a name cannot be part of a route, a protocol is unknown, weights are wrong, or an origin is none.
     """
     limits = limits or Limits()
+    origins = [*map(_origin, cors_origins)]
     chosen = APIS.values() if apis is None else map(_api, apis)
     for name in folders:
         if not name or not all(character.isalnum() or character in "._-" for character in name):
@@ -134,19 +136,29 @@ def create_app(
         middleware=[
             Middleware(
                 CORSMiddleware,
-                allow_origins=[*cors_origins],
+                allow_origins=origins,
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
                 expose_headers=["Retry-After"],
             )
         ]
-        if cors_origins
+        if origins
         else [],
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
     )
     app.state.server = server
     return app
+
+
+def _origin(text: str) -> str:
+    """Return an origin as browsers write it, without a final slash."""
+    parts = urllib.parse.urlsplit(text.strip())
+    if text.strip() == "*":
+        return "*"
+    if not (parts.scheme and parts.netloc) or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(f"`cors_origins` must be of the form https://example.com, or *. Received: {text}")
+    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 def _api(api: str | Api) -> Api:

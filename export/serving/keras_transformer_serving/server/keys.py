@@ -64,6 +64,11 @@ class Keys:
             key, *others = line.split()[:3] or [""]
             if not key or key.startswith("#"):
                 continue
+            if not key.isascii() or not key.isprintable():
+                raise ValueError(
+                    "Each key must be of printable ASCII characters, as headers of requests are. "
+                    f"Received: others in line {number}"
+                )
             limit = others[0] if others else ""
             if len(others) > 1 or (others and not (limit.isascii() and limit.isdigit() and int(limit) > 0)):
                 raise ValueError(
