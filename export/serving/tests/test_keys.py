@@ -14,7 +14,7 @@ from keras_transformer_serving.server import Keys, create_app
 from keras_transformer_serving.server import keys as keys_module
 from keras_transformer_serving.server.signatures import RequestError
 
-LINES = ["# keys", "", "first", "second 2", "ñandú"]
+LINES = ["# keys", "", "first", "second 2", "third"]
 
 
 @pytest.fixture(scope="module")
