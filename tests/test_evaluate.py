@@ -94,6 +94,11 @@ def test_answers_have_exact_match_and_tags_an_accuracy(tmp_path):
     assert recipes.evaluate(tagger, [str(tmp_path / "tags.conll")])["accuracy"] == pytest.approx(2 / 3)
     with pytest.raises(ArgumentError, match="`format` must be None for the files of a TokenClassification"):
         recipes.evaluate(tagger, [str(tmp_path / "tags.conll")], format="tsv")
+    tagger.config["aggregation"] = "first"
+    with pytest.raises(
+        ValueError, match="`pipeline` must have aggregation=None.*Received: .*aggregation='first'"
+    ):
+        recipes.evaluate(tagger, [str(tmp_path / "tags.conll")])
 
 
 def test_embeddings_have_spearmans_correlation(tmp_path):

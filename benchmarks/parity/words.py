@@ -204,6 +204,25 @@ def tagged(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]
     return rows
 
 
+def entities(model: torch.nn.Module, tokenizer: object) -> dict[str, object]:
+    """Return the entities in texts for each aggregation of words, with labels that begin and continue entities."""
+    labels = ["O", "B-PER", "I-PER"]
+    model.config.id2label = dict(enumerate(labels))
+    rows = {}
+    for aggregation in ("first", "average", "max"):
+        pipeline = transformers.pipeline(
+            "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy=aggregation
+        )
+        rows[aggregation] = [
+            [
+                [each["start"], each["end"], each["entity_group"], float(each["score"])]
+                for each in pipeline(text)
+            ]
+            for text in TEXTS
+        ]
+    return {"labels": labels, "rows": rows}
+
+
 def answered(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
     """Return the ids and the answers to questions about texts."""
     rows = []
@@ -255,6 +274,9 @@ def main() -> None:
             if task == "TokenClassification" and has_spaces:
                 split = [tokenizer(words, is_split_into_words=True).input_ids for words in SENTENCES]
                 expected |= {"sentences": SENTENCES, "ids_of_sentences": split}
+            # `transformers` knows the words of WordPiece only; for other tokenizers it takes those of white space.
+            if task == "TokenClassification" and prefix in ("Bert", "DistilBert"):
+                expected["entities"] = entities(model, tokenizer)
             (folder / "expected.json").write_text(json.dumps(expected, ensure_ascii=False))
 
 

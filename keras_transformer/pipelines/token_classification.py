@@ -15,9 +15,17 @@ from keras_transformer.pipelines.classification import (
 )
 from keras_transformer.pipelines.texts import WordPipeline, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of
 from keras_transformer_serving.pipelines.texts import LEFT, RIGHT, TOKENIZER_WORDS
+from keras_transformer_serving.pipelines.token_classification import (
+    AGGREGATIONS,
+    AVERAGE,
+    MAX,
+    OUTSIDE,
+    TokenClassificationTask,
+    tag_of,
+)
 from keras_transformer_serving.pipelines.token_classification import TaggedWord as TaggedWord
-from keras_transformer_serving.pipelines.token_classification import TokenClassificationTask
 
 _MODEL = "a classifier of tokens, such as `models.TokenClassifier`"
 
@@ -26,7 +34,8 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
     """A pipeline of a token classifier, its tokenizer and the names of its classes.
 
     A word's class is predicted at its first token. The answer to a text is a list of `TaggedWord`; words without
-    tokens, and with truncate=True words that are truncated, are omitted.
+    tokens, and with truncate=True words that are truncated, are omitted. With `aggregation`, adjacent words of one
+    class are joined to entities, and words whose label is "O" are omitted.
 
     Args:
         model: such as `models.TokenClassifier`.
@@ -38,6 +47,9 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
             from words. "white_space" for words delimited by white space and tokenised one by one, as pipelines of
             earlier versions do.
         max_length: the maximum number of tokens, including special ones; by default the model's.
+        aggregation: None for a label of each word. For entities, the probabilities of a word: those of its "first"
+            token, the "average" of its tokens, or those of the token with the "max" probability. A label that starts
+            with "B-" begins an entity, and entities have labels without "B-" and "I-".
         truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Raises:
@@ -46,6 +58,8 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
     Example:
         >>> TokenClassification(model, tokenizer, ["O", "PER"])("said Ada")
         [TaggedWord(word='said', label='O', …), TaggedWord(word='Ada', label='PER', …)]
+        >>> TokenClassification(model, tokenizer, ["O", "B-PER", "I-PER"], aggregation="first")("said Ada Lovelace")
+        [TaggedWord(word='Ada Lovelace', label='PER', probability=0.98, start=5, end=17)]
     """
 
     summary: ClassVar[str] = "It labels each word of a text."
@@ -61,12 +75,15 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
         long_texts: str = "refuse",
         words: str = TOKENIZER_WORDS,
         *,
+        aggregation: str | None = None,
         max_length: int | None = None,
         truncation_side: str = RIGHT,
     ) -> None:
         super().__init__(
             model, tokenizer, long_texts, words, max_length=max_length, truncation_side=truncation_side
         )
+        check_one_of((None, *AGGREGATIONS), aggregation=aggregation)
+        self.aggregation = aggregation
         check_model(model, _MODEL, "num_classes")
         check_output(model, _MODEL, (None, LENGTH, model.num_classes))
         self.labels = check_labels(labels, model.num_classes)
@@ -110,25 +127,81 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
         probabilities = tf.math.unsorted_segment_sum(
             tf.where(deepest[:, None], probabilities, 0.0), places, count
         )
-        places, ends = batch.state["starts"], batch.state["ends"]
-        is_kept = (ids.row_lengths() > 0) & (ends.values > places.values)
-        word_probabilities = tf.gather(probabilities, tf.boolean_mask(ids.row_starts(), is_kept))
-        labels = tf.gather(labels_tensor(self.labels), tf.argmax(word_probabilities, axis=-1))
-        kept = places.with_values(is_kept)
-        places, ends = (tf.ragged.boolean_mask(values, kept) for values in (places, ends))
-        texts = tf.gather(batch.state["text"], places.value_rowids())
-        words = tf.strings.substr(texts, places.values, ends.values - places.values, unit="UTF8_CHAR")
+        starts, ends = batch.state["starts"], batch.state["ends"]
+        is_word = (ids.row_lengths() > 0) & (ends.values > starts.values)
+        probabilities = self._of_words(probabilities, ids, is_word)
+        kept = starts.with_values(is_word)
+        starts, ends = (tf.ragged.boolean_mask(values, kept) for values in (starts, ends))
+        classes, best = tf.argmax(probabilities, axis=-1), tf.reduce_max(probabilities, axis=-1)
+        if self.aggregation is None:
+            labels = tf.gather(labels_tensor(self.labels), classes)
+        else:
+            starts, ends, labels, best = self._entities(starts, ends, classes, best)
+        texts = tf.gather(batch.state["text"], starts.value_rowids())
+        words = tf.strings.substr(texts, starts.values, ends.values - starts.values, unit="UTF8_CHAR")
 
         def dense(values: Tensor, padding_value: Any) -> Tensor:
-            return places.with_values(values).to_tensor(padding_value)
+            return starts.with_values(values).to_tensor(padding_value)
 
         return {
             "words": dense(words, ""),
             "labels": dense(labels, "" if labels.dtype == tf.string else -1),
-            "probabilities": dense(tf.reduce_max(word_probabilities, axis=-1), 0.0),
-            "starts": dense(places.values, -1),
+            "probabilities": dense(best, 0.0),
+            "starts": dense(starts.values, -1),
             "ends": dense(ends.values, -1),
         }
+
+    def _of_words(self, probabilities: Tensor, ids: tf.RaggedTensor, is_word: Tensor) -> Tensor:
+        """Return the probabilities (W, C) of words from those of their tokens, 0 for tokens that are truncated.
+
+        Args:
+            probabilities: those of the tokens (N, C).
+            ids: the tokens of the words, ragged (all words, None).
+            is_word: booleans (all words,), False for words to omit.
+        """
+        tokens, rows, count = ids.row_starts(), ids.value_rowids(), ids.nrows()
+        if self.aggregation == AVERAGE:
+            sums = tf.boolean_mask(tf.math.unsorted_segment_sum(probabilities, rows, count), is_word)
+            return sums / tf.reduce_sum(sums, axis=-1, keepdims=True)
+        if self.aggregation == MAX:
+            best = tf.reduce_max(probabilities, axis=-1)
+            is_best = best == tf.gather(tf.math.unsorted_segment_max(best, rows, count), rows)
+            places = tf.where(is_best, tf.range(tf.size(best, rows.dtype)), rows.dtype.max)
+            tokens = tf.math.unsorted_segment_min(places, rows, count)
+        return tf.gather(probabilities, tf.boolean_mask(tokens, is_word))
+
+    def _entities(
+        self, starts: tf.RaggedTensor, ends: tf.RaggedTensor, classes: Tensor, probabilities: Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, Tensor, Tensor]:
+        """Join words to entities: starts and ends (B, E), and flat labels and probabilities."""
+        from keras_transformer.text.pretokenizers.characters import row_starts, shifted
+
+        tags, begins = zip(*map(tag_of, self.labels), strict=True)
+        index = {tag: number for number, tag in enumerate(dict.fromkeys(tags))}
+        of_word = tf.gather(tf.constant([index[tag] for tag in tags]), classes)
+        rows = starts.value_rowids()
+        is_first = (
+            tf.gather(tf.constant(begins), classes) | row_starts(rows) | (of_word != shifted(of_word, 1, -1))
+        )
+        entity = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
+        means = tf.math.segment_mean(probabilities, entity)
+        of_entity = tf.boolean_mask(of_word, is_first)
+        is_inside = of_entity != index.get(OUTSIDE, -1)
+        owners = tf.boolean_mask(tf.boolean_mask(rows, is_first), is_inside)
+
+        def entities(values: Tensor) -> tf.RaggedTensor:
+            return tf.RaggedTensor.from_value_rowids(
+                tf.boolean_mask(values, is_inside), owners, starts.nrows()
+            )
+
+        is_last = shifted(is_first, -1, True)
+        labels = tf.gather(labels_tensor([*index]), tf.boolean_mask(of_entity, is_inside))
+        return (
+            entities(tf.boolean_mask(starts.values, is_first)),
+            entities(tf.boolean_mask(ends.values, is_last)),
+            labels,
+            tf.boolean_mask(means, is_inside),
+        )
 
     def hugging_face_config(self) -> dict[str, Any]:
         """Return the names of the classes."""

@@ -72,6 +72,11 @@ def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, f
         "be what separates the labels of a text" if several else "be None for a pipeline of one label",
         label_separator=options.get("label_separator"),
     )
+    check(
+        config.get("aggregation") is None,
+        "have aggregation=None, as the label of each word is evaluated",
+        pipeline=f"aggregation={config.get('aggregation')!r}",
+    )
     recipe: Any = recipe_class(data=paths, **options)
     with_examples = recipe.evaluate(pipeline, recipe.examples("data"))
     return {metric: value for metric, value in with_examples.items() if isinstance(value, float)}

@@ -1,6 +1,7 @@
 """Words and answers equal those of `transformers`, from folders that `benchmarks/parity/words.py` writes."""
 
 import functools
+import itertools
 import json
 import pathlib
 import types
@@ -77,6 +78,52 @@ def test_labels_of_words_equal_transformers(folder):
             assert [word.word for word in answer] == [row["text"][start:end] for start, end, _ in found]
             scores = [word.probability for word in answer]
             np.testing.assert_allclose(scores, [word[3] for word in row["words"]], rtol=1e-4)
+
+
+GROUPED = [folder for folder in TAGGERS if folder.name.startswith(("BertChinese", "DistilBert"))]
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("aggregation", ["average", "max", "first"])
+@pytest.mark.parametrize("folder", GROUPED, ids=lambda folder: folder.name)
+def test_entities_equal_transformers(folder, aggregation):
+    expected = json.loads((folder / "expected.json").read_text())
+    settings = {"labels": expected["entities"]["labels"], "aggregation": aggregation}
+    pipeline = pipelines.from_hugging_face(folder, **settings)
+    texts = [row["text"] for row in expected["rows"]]
+    for answers in (pipeline(texts), served_by(pipeline)(texts)):
+        for text_, answer, rows in zip(
+            texts, answers, expected["entities"]["rows"][aggregation], strict=True
+        ):
+            assert [(each.start, each.end, each.label) for each in answer] == [tuple(row[:3]) for row in rows]
+            assert [each.word for each in answer] == [text_[each.start : each.end] for each in answer]
+            np.testing.assert_allclose(
+                [each.probability for each in answer], [row[3] for row in rows], rtol=1e-4
+            )
+    many = pipeline([*texts, "", " "])
+    assert many[-2:] == [[], []]
+
+
+def test_labels_without_prefixes_join_and_tags_are_numbers_or_names():
+    folder = GROUPED[0]
+    labels = [7, "I-x", "O"]
+    words, entities = (
+        pipelines.from_hugging_face(folder, labels=labels, aggregation=aggregation)("\u6211\u662f a b c d e")
+        for aggregation in (None, "first")
+    )
+    expected = []
+    for label, group in itertools.groupby(words, key=lambda word: word.label):
+        group = list(group)
+        if label != "O":
+            tag = "x" if label == "I-x" else label
+            mean = np.mean([word.probability for word in group])
+            expected.append((tag, group[0].start, group[-1].end, pytest.approx(mean, rel=1e-5)))
+    assert [(each.label, each.start, each.end, each.probability) for each in entities] == expected
+    with pytest.raises(
+        ValueError,
+        match="must be one of .*'average', 'max'.*Received: aggregation='simple'",
+    ):
+        pipelines.from_hugging_face(folder, aggregation="simple")
 
 
 # The taggers have the same tokenizers: quick tests answer with one of words and one of bytes.

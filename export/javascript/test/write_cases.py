@@ -322,7 +322,7 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
         [*calls([*laws.LONGER, *laws.LINES]), *calls(laws.LONGER, truncate=True)],
     ),
     "tokens, white space": (
-        lambda: laws.tag(laws.word_pieces(), words="white_space"),
+        lambda: laws.tag(laws.word_pieces(), words="white_space", aggregation="average"),
         calls(laws.LINES),
     ),
     "questions": (

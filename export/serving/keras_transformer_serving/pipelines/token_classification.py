@@ -1,6 +1,6 @@
 """Classification of the words of a text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +18,17 @@ from keras_transformer_serving.pipelines.texts import (
 from keras_transformer_serving.tasks import Row, Tensor
 from keras_transformer_serving.text.base import Word
 
+FIRST, AVERAGE, MAX = AGGREGATIONS = ("first", "average", "max")
+OUTSIDE = "O"  # the label of words that are in no entity
+
 
 class TaggedWord(NamedTuple):
-    """A word and its class.
+    """A word and its class, or an entity: adjacent words of one class.
 
     Attributes:
-        word: the word.
-        label: its most probable label.
-        probability: the probability of the label.
+        word: the word, or the text of the entity.
+        label: its most probable label; that of an entity is without "B-" and "I-".
+        probability: the probability of the label; of an entity, the mean of its words.
         start: the index of its first character in the text.
         end: the index after its last character.
     """
@@ -41,7 +44,7 @@ class TokenClassificationTask(TextTask):
     """The classification of the words of a text.
 
     The answer to a text is a list of `TaggedWord`; words without tokens, and with truncate=True words that are cut, are
-    omitted.
+    omitted. With the setting `aggregation` the words are grouped to entities.
     """
 
     @classmethod
@@ -64,7 +67,10 @@ class TokenClassificationTask(TextTask):
     @classmethod
     def answer(cls, row: Row, config: dict[str, Any]) -> list[TaggedWord]:
         """Return the words of the outputs of a text; outputs of shorter texts are padded."""
-        label_of = {label_output(label, config): label for label in config["labels"]}
+        labels = config["labels"]
+        if config.get("aggregation") is not None:
+            labels = [tag for tag, _ in map(tag_of, labels)]
+        label_of = {label_output(label, config): label for label in labels}
         columns = (np.asarray(row[tensor.name]).tolist() for tensor in cls.outputs(config))
         return [
             TaggedWord(word, label_of[label], probability, start, end)
@@ -76,6 +82,13 @@ class TokenClassificationTask(TextTask):
     def text(answer: list[TaggedWord]) -> str:
         """Return each word and its label, separated by a slash."""
         return " ".join(f"{word.word}/{word.label}" for word in answer)
+
+
+def tag_of(label: str | int) -> tuple[str | int, bool]:
+    """Return the tag of a label without "B-" or "I-", and whether the label begins an entity."""
+    if isinstance(label, str) and label.startswith(("B-", "I-")):
+        return label[2:], label.startswith("B-")
+    return label, False
 
 
 class _TextWithWords(NamedTuple):
@@ -102,15 +115,54 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
     def postprocess(self, outputs: Arrays, windows: Windows, state: "_TextWithWords") -> Row:
         """Return the words and their classes."""
         text, words = state
-        probabilities = [softmax(outputs["logits"][_deepest(windows, token)]) for _, token in words]
-        labels = [self.config["labels"][int(np.argmax(row))] for row in probabilities]
+        tagged = []
+        for word, token in words:
+            probabilities = self._probabilities(
+                outputs["logits"], windows, range(token, token + len(word.ids))
+            )
+            best = int(np.argmax(probabilities))
+            tagged.append((self.config["labels"][best], probabilities[best], word.start, word.end))
+        if self.config.get("aggregation") is not None:
+            tagged = [*_entities(tagged)]
         return {
-            "words": [text[word.start : word.end] for word, _ in words],
-            "labels": [label_output(label, self.config) for label in labels],
-            "probabilities": [row.max() for row in probabilities],
-            "starts": [word.start for word, _ in words],
-            "ends": [word.end for word, _ in words],
+            "words": [text[start:end] for *_, start, end in tagged],
+            "labels": [label_output(label, self.config) for label, *_ in tagged],
+            "probabilities": [probability for _, probability, *_ in tagged],
+            "starts": [start for *_, start, _ in tagged],
+            "ends": [end for *_, end in tagged],
         }
+
+    def _probabilities(self, logits: np.ndarray, windows: Windows, tokens: Iterable[int]) -> np.ndarray:
+        """Return the probabilities (C,) of the classes of a word, from those of its tokens."""
+        aggregation = self.config.get("aggregation") or FIRST
+        read = [token for token in tokens if token in windows.read][: 1 if aggregation == FIRST else None]
+        rows = np.stack([softmax(logits[_deepest(windows, token)]) for token in read])
+        if aggregation == AVERAGE:
+            average: np.ndarray = rows.mean(axis=0)
+            return average
+        best: np.ndarray = rows[np.argmax(rows.max(axis=1))]
+        return best
+
+
+_Tagged = tuple[Any, float, int, int]  # the label, its probability, the start and the end
+
+
+def _entities(tagged: Sequence[_Tagged]) -> Iterator[_Tagged]:
+    """Join adjacent words of one tag, unless a label begins another entity; words in no entity are omitted."""
+    entities: list[tuple[Any, list[_Tagged]]] = []
+    for word in tagged:
+        tag, begins = tag_of(word[0])
+        if not entities or begins or entities[-1][0] != tag:
+            entities.append((tag, []))
+        entities[-1][1].append(word)
+    for tag, words in entities:
+        if tag != OUTSIDE:
+            yield (
+                tag,
+                float(np.mean([probability for _, probability, *_ in words])),
+                words[0][2],
+                words[-1][3],
+            )
 
 
 def _deepest(windows: Windows, token: int) -> tuple[int, int]:
