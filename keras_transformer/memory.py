@@ -80,7 +80,9 @@ def quick_collections() -> Iterator[None]:
     graphs are traced in many small objects, few of which are garbage. What the program has set itself stays.
     """
     thresholds = gc.get_threshold()
-    if gc.get_freeze_count() or not thresholds[0]:  # objects would be included again, or collections begin
+    # Collections would begin, or are as rare already, as within another context; objects would be included again.
+    # Counting them, which walks through all, comes last.
+    if not 0 < thresholds[0] < _RARE[0] or gc.get_freeze_count():
         yield
         return
     gc.freeze()

@@ -67,11 +67,23 @@ def quick_garbage_collection():
     collect_and_freeze()
 
 
+@pytest.fixture
+def usual_collections():
+    """Collect garbage as Python does by itself, of all objects."""
+    thresholds = gc.get_threshold()
+    gc.unfreeze()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_graphs(request):
     """Trace graphs without stacks of calls, and run them without optimisation, if all tests are quick.
 
-    Stacks are deep in tests: to record one for each operation took a fifth of the time. Most graphs run once.
+    Stacks are deep in tests: to record one for each operation took a fifth of the time. Most graphs run once, and so do
+    most operations outside of graphs: TensorFlow would make a graph of each, for half a millisecond.
     """
     import keras
 
@@ -79,8 +91,12 @@ def quick_graphs(request):
         yield
         return
     import tensorflow as tf
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.python.eager import context
     from tensorflow.python.util import tf_stack
 
+    context.ensure_initialized()
+    pywrap_tfe.TFE_ContextSetRunEagerOpAsFunction(context.context()._handle, False)
     record, stack = tf_stack.extract_stack, tf_stack.extract_stack()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     with pytest.MonkeyPatch.context() as patch:

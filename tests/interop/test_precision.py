@@ -153,10 +153,9 @@ def test_int8_is_the_quantization_of_keras(name, dtype, tmp_path):
         np.testing.assert_array_equal(ops.convert_to_numpy(weight), ops.convert_to_numpy(other))
 
 
-def test_quantization_does_not_search_all_objects_for_garbage(monkeypatch):
+def test_quantization_does_not_search_all_objects_for_garbage(usual_collections, monkeypatch):
     """Keras collects garbage after each layer, which would take longer than all the rest."""
     model, frozen = MODELS["classifier"](), []
-    gc.unfreeze()
     count = len(gc.get_objects())
     monkeypatch.setattr(gc, "collect", lambda: frozen.append(gc.get_freeze_count()))
     assignment.quantize_weights(model)
