@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import pathlib
@@ -57,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         shown = "" if default in (None, ()) else "; default: %(default)s"
         parser.add_argument(f"--{name}", type=type_, default=default, help=text + shown)
 
-    option("host", str, "127.0.0.1", "the address to listen on")
+    option("host", str, "127.0.0.1", "the address to listen on, or a name; :: for all, of IPv4, too")
     option("port", int, 8501, "the port; 0 for any that is free")
     option(
         "grpc-port", int, None, "the port of the Open Inference Protocol over gRPC, 0 for any; default: none"
@@ -82,6 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("max-connections", int, 1024, "the maximum number of connections")
     option("timeout", float, 30.0, "the maximum time of a request in seconds")
     option(
+        "shutdown-delay",
+        float,
+        0.0,
+        "the seconds after SIGTERM in which requests are answered, but the server is not ready, before it shuts down",
+    )
+    option(
         "api",
         lambda text: [name for name in text.split(",") if name],
         None,
@@ -100,6 +108,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         lambda text: text.split(","),
         (),
         "the origins, separated by commas, of pages of other servers whose scripts may send requests, or *",
+    )
+    option(
+        "trusted-proxies",
+        lambda text: text.split(","),
+        (),
+        "the addresses and networks, separated by commas, of reverse proxies whose X-Forwarded-Proto, -Host and "
+        "-Prefix are read, or *",
+    )
+    option(
+        "root-path", str, "", "the prefix under which a reverse proxy serves the server, such as /translate"
     )
     parser.add_argument(
         "--weights",
@@ -166,6 +184,8 @@ async def _serve(options: argparse.Namespace) -> None:
         apis=options.api,
         keys=_keys(options),
         cors_origins=options.cors_origins,
+        trusted_proxies=options.trusted_proxies,
+        root_path=options.root_path,
         weights=_once("--weights", map(_weights, options.weights)),
         grpc_address=_grpc_address(options),
         tracer=tracer,
@@ -179,32 +199,38 @@ async def _serve(options: argparse.Namespace) -> None:
 
     class Uvicorn(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            """Drain; a second SIGINT ends the process without waiting."""
+            """Drain, after the delay of the first signal; a SIGINT while draining ends the process without waiting."""
             logging.getLogger("keras_transformer_serving.server").info(
                 "%s: finishing %d requests", signal.Signals(sig).name, state.active
             )
             if state.draining and sig == signal.SIGINT:
                 self.force_exit = True
+            delay = 0.0 if state.stopping else options.shutdown_delay
+            state.stopping = True
+            # Called in the loop's thread, but between any two of its instructions.
+            loop.call_soon_threadsafe(loop.call_later, delay, self.drain)
+
+        def drain(self) -> None:
+            """Reject new requests, and end after those that are being answered."""
             state.draining = self.should_exit = True
 
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    with socket.create_server((options.host, options.port), family=family, backlog=2048) as listening:
-        # Without it, the kernel delays the second packet of a response by 40 ms; asyncio sets it only where the socket
-        # names its protocol.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(each) for each in _listening(options.host, options.port)]
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,
+            http="h11",  # httptools loses the body of a request with the header Upgrade, such as of Java's clients
+            proxy_headers=False,  # `Proxies` reads more of them
             timeout_keep_alive=75,  # longer than the timeout of proxies, so that they close the connection
             limit_concurrency=options.max_connections,
             timeout_graceful_shutdown=int(options.timeout) + 1,
             lifespan="on",
         )
         server = Uvicorn(config)
-        serving = asyncio.create_task(server.serve([listening]))
+        serving = asyncio.create_task(server.serve(sockets))
         started = asyncio.create_task(state.started.wait())
         await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
         errors = [
@@ -227,7 +253,7 @@ async def _serve(options: argparse.Namespace) -> None:
             )
         started.cancel()
         if not server.should_exit:
-            host, port = listening.getsockname()[:2]
+            host, port = sockets[0].getsockname()[:2]
             address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             routes = [
                 *_ROUTES,
@@ -241,6 +267,44 @@ async def _serve(options: argparse.Namespace) -> None:
     if provider is not None:
         provider.shutdown()  # sends the last spans
     logging.getLogger("keras_transformer_serving.server").info("stopped")
+
+
+def _listening(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen on each address of a host; that of all addresses of IPv6 listens on IPv4, too.
+
+    Raises:
+        OSError: if the host is unknown, or an address is in use.
+        ValueError: if the port is none.
+    """
+    if not 0 <= port < 2**16:
+        raise ValueError(f"`--port` must be in [0, 65535]. Received: --port={port}")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise OSError(f"`--host` must be an address or a name. Received: --host={host} ({error})") from None
+    sockets: list[socket.socket] = []
+    missing: OSError | None = None
+    for family, _, _, _, (address, _, *others) in dict.fromkeys(found):
+        both = address == "::" and socket.has_dualstack_ipv6()
+        try:
+            new = socket.create_server(
+                (address, port, *others), family=family, backlog=2048, dualstack_ipv6=both
+            )
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                for each in sockets:
+                    each.close()
+                raise
+            missing = error  # a name can have an address of IPv6 on a machine without it
+            continue
+        # Without it, the kernel delays the second packet of a response by 40 ms; asyncio sets it only where the socket
+        # names its protocol.
+        new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sockets.append(new)
+        port = new.getsockname()[1]
+    if missing is not None and not sockets:
+        raise missing
+    return sockets
 
 
 def _keys(options: argparse.Namespace) -> "Keys | None":

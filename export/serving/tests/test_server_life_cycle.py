@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -291,9 +292,60 @@ def test_the_server_command_switches_versions_under_load_and_drains(versions):
         assert "Traceback" not in log
 
 
+def test_a_body_beside_the_header_upgrade_is_read(versions):
+    """Java's clients and `curl --http2` ask for HTTP/2 in the header of a request with a body."""
+    body = json.dumps({"instances": ["a"] * 50}).encode()
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+        "Upgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA\r\n\r\n"
+    ).encode()
+    with contextlib.ExitStack() as stack:
+        _, port, _ = stack.enter_context(served(versions.folder, "--threads", "1"))
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+        for _ in range(2):
+            connection.sendall(head + body)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            assert (response.status, len(json.loads(response.read())["predictions"])) == (200, 50)
+
+
+@pytest.mark.parametrize("host", ["::", "localhost", "127.0.0.1", "::1"])
+def test_a_host_listens_on_all_its_addresses(host):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(each) for each in command_line._listening(host, 0)]
+        (port,) = {each.getsockname()[1] for each in sockets}
+        has_six = {"localhost", host} & {"::", "::1"} or len(sockets) == 2
+        expected = {"::": ["127.0.0.1", "::1"], "localhost": ["127.0.0.1", *(["::1"] if has_six else [])]}
+        for address in expected.get(host, [host]):
+            socket.create_connection((address, port), 5).close()
+        with pytest.raises(OSError, match="in use"):
+            command_line._listening(host, port)
+
+
+def test_requests_are_answered_in_the_delay_of_the_shutdown(versions):
+    with served(versions.folder, "--threads", "1", "--shutdown-delay", "1.5") as (process, port, _):
+        process.send_signal(signal.SIGTERM)
+        deadline, statuses = time.monotonic() + 10, set()
+        while time.monotonic() < deadline:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            try:
+                connection.request("GET", "/v2/health/ready")
+                ready = connection.getresponse().status
+                connection.close()
+                if ready == 503:
+                    statuses.add(ask(port)[0])
+            except OSError:
+                break
+        assert statuses - {503} == {200}
+        assert process.wait(20) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["it", "--root-path", "a"], "`root_path` must be of the form /path. Received: a"),
+        (["it", "--trusted-proxies", "proxy"], "`trusted_proxies` must be addresses or networks"),
+        (["it={export}", "--host", "no host"], "`--host` must be an address or a name"),
         (["nothing"], "`folders` must be exports"),
         (["a/export", "b/export/1"], "`folders` must have each name once, as in FIRST=… SECOND=…"),
         (["a", "--weights", "a=1:1", "a=2:1"], "`--weights` must have each name once"),

@@ -39,6 +39,7 @@ class Server:
         tracer: the OpenTelemetry tracer of requests; None for no traces.
         grpc_port: the port of gRPC, if it is served.
         files: translated files that wait to be downloaded, by name.
+        stopping: whether the server is no longer ready, as it will shut down.
         draining: whether new requests are rejected.
         started: set when every model has been loaded, or could not be.
     """
@@ -52,6 +53,7 @@ class Server:
     tracer: Any = None
     grpc_port: int | None = None
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    stopping: bool = False
     draining: bool = False
     started: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
@@ -59,7 +61,8 @@ class Server:
     def ready(self) -> bool:
         """True if every model is loaded and requests are answered."""
         models = self.models.values()
-        return self.started.is_set() and not self.draining and all(model.current for model in models)
+        loaded = self.started.is_set() and all(model.current for model in models)
+        return loaded and not (self.stopping or self.draining)
 
     @property
     def active(self) -> int:
@@ -69,7 +72,8 @@ class Server:
     def check_ready(self) -> None:
         """Raise a RequestError (503) unless the server is ready."""
         if not self.ready:
-            raise RequestError(503, DRAINING if self.draining else "The models are not loaded yet", 1)
+            ends = self.stopping or self.draining
+            raise RequestError(503, DRAINING if ends else "The models are not loaded yet", 1)
 
     def loaded(self) -> list[ServedModel]:
         """Return the models of which a version is served."""
@@ -219,7 +223,7 @@ class Api:
             run: what answers.
             errors: the protocol of the errors, by default this one.
         """
-        failed = (errors or self).failed
+        failed, is_public = (errors or self).failed, path in self.public
 
         async def answer(request: Request) -> Response:
             server: Server = request.app.state.server
@@ -234,7 +238,7 @@ class Api:
             with tracing.request_span(
                 server.tracer, f"{request.method} {path}", request.headers, attributes
             ) as span:
-                response = await self._answer(server, request, run, failed)
+                response = await self._answer(server, request, run, failed, is_public)
                 if span is not None:
                     span.set_attribute("http.response.status_code", response.status_code)
             server.metrics.requests.labels(model, self.name, str(response.status_code)).inc()
@@ -243,10 +247,15 @@ class Api:
         return answer
 
     async def _answer(
-        self, server: Server, request: Request, run: Endpoint, failed: Callable[[RequestError], Response]
+        self,
+        server: Server,
+        request: Request,
+        run: Endpoint,
+        failed: Callable[[RequestError], Response],
+        is_public: bool,
     ) -> Response:
         try:
-            if server.keys is not None and request.url.path not in self.public:
+            if server.keys is not None and not is_public:
                 server.keys.check(await self.key(server, request))
             return await run(server, request)
         except RequestError as error:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import html
 import importlib.metadata
 import importlib.resources
 import os
@@ -38,6 +39,7 @@ from keras_transformer_serving.server.api import Api, Json, Server, json_respons
 from keras_transformer_serving.server.batching import Limits
 from keras_transformer_serving.server.keys import Keys
 from keras_transformer_serving.server.metrics import Metrics
+from keras_transformer_serving.server.proxies import Proxies
 from keras_transformer_serving.server.signatures import RequestError
 from keras_transformer_serving.server.versions import ServedModel
 from keras_transformer_serving.tasks import ExportedPipeline
@@ -54,6 +56,8 @@ def create_app(
     apis: Sequence[str | Api] | None = None,
     keys: Keys | None = None,
     cors_origins: Sequence[str] = (),
+    trusted_proxies: Sequence[str] = (),
+    root_path: str = "",
     weights: Mapping[str, Mapping[int, float]] | None = None,
     grpc_address: str | None = None,
     tracer: Any = None,
@@ -70,6 +74,9 @@ def create_app(
             `Api`, or a name in `APIS` or of an entry point in the group "keras_transformer_serving.apis".
         keys: the keys that requests must have one of; None for none.
         cors_origins: the origins of pages of other servers whose scripts may send requests, or "*" for any.
+        trusted_proxies: the addresses and networks of reverse proxies whose `X-Forwarded-Proto`, `X-Forwarded-Host` and
+            `X-Forwarded-Prefix` are read, or "*" for any.
+        root_path: the prefix under which a proxy serves the application, such as "/translate".
         weights: for names of models the versions that are served at the same time, with their shares of the requests
             that name no version.
         grpc_address: the address at which calls of the Open Inference Protocol over gRPC are answered, such as
@@ -82,10 +89,23 @@ def create_app(
         The application. Its lifespan loads the models; `app.state.server` is its `Server`.
 
     Raises:
-        ValueError: if a name cannot be part of a route, a protocol is unknown, weights are wrong, or an origin is none.
+        ValueError: if a name cannot be part of a route, a protocol is unknown, weights are wrong, or an origin, an
+            address of a proxy or a prefix is none.
     """
     limits = limits or Limits()
     origins = [*map(_origin, cors_origins)]
+    middleware = [Middleware(Proxies, trusted_proxies, root_path)]
+    Proxies(Starlette(), trusted_proxies, root_path)  # Starlette creates it at the first request
+    if origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+                expose_headers=["Retry-After"],
+            )
+        )
     chosen = APIS.values() if apis is None else map(_api, apis)
     for name in folders:
         if not name or not all(character.isalnum() or character in "._-" for character in name):
@@ -133,17 +153,7 @@ def create_app(
             for method, path, run in api.routes
             for errors in [next((each for each in protocols if path in each.errors_at), api)]
         ],
-        middleware=[
-            Middleware(
-                CORSMiddleware,
-                allow_origins=origins,
-                allow_methods=["GET", "POST"],
-                allow_headers=["*"],
-                expose_headers=["Retry-After"],
-            )
-        ]
-        if origins
-        else [],
+        middleware=middleware,
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
     )
@@ -177,10 +187,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """Return the answer to a request without a route: with the errors of the protocol of its path."""
     assert isinstance(error, HTTPException)
     server: Server = request.app.state.server
+    path = request.scope["path"].removeprefix(request.scope["root_path"])
     of_path = {route.name for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE}
-    below = {
-        api.name for api in server.apis if api.errors_below and request.url.path.startswith(api.errors_below)
-    }
+    below = {api.name for api in server.apis if api.errors_below and path.startswith(api.errors_below)}
     api = next((api for api in server.apis if api.name in (of_path or below)), API)
     response = api.failed(RequestError(error.status_code, f"{error.detail}. /openapi.json lists the routes"))
     response.headers.update(error.headers or {})
@@ -211,9 +220,11 @@ async def _metrics(server: Server, _: Request) -> Response:
     return Response(content, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
-async def _page(_: Server, __: Request) -> Response:
-    """The page to try each model."""
-    return HTMLResponse((importlib.resources.files(__package__) / "page.html").read_text(encoding="utf-8"))
+async def _page(_: Server, request: Request) -> Response:
+    """The page to try each model, whose addresses are relative to the prefix of a proxy."""
+    content = (importlib.resources.files(__package__) / "page.html").read_text(encoding="utf-8")
+    base = f'<base href="{html.escape(request.scope["root_path"])}/">'
+    return HTMLResponse(content.replace("<head>", f"<head>\n{base}", 1))
 
 
 def _paths(server: Server) -> Json:

@@ -344,7 +344,7 @@ async def _metadata(server: Server, request: Request) -> Response:
 
 async def _model_ready(server: Server, request: Request) -> Response:
     """Whether a model is loaded."""
-    if server.draining:
+    if server.stopping or server.draining:
         raise RequestError(503, DRAINING, 1)
     with server.use(request) as (version, _, _):
         name = request.path_params["name"]

@@ -193,7 +193,7 @@ async def _model_ready(server: Server, content: bytes) -> bytes:
     fields = _fields(content)
     try:
         with server.find(_string(fields, 1)).use(_version(fields)):
-            return protobuf.message((1, not server.draining))
+            return protobuf.message((1, not (server.stopping or server.draining)))
     except RequestError:
         return protobuf.message((1, False))
 
