@@ -357,7 +357,7 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     )
     prediction.add_resample(evaluate)
     prediction.add_long_texts(evaluate)
-    generation.add_commands(command)
+    generation.add_commands(command, chosen)
     synthetic.add_commands(command)
     average = command(
         "average", _average, "save a pipeline with the mean of several checkpoints of its model"

@@ -14,13 +14,6 @@ from keras_transformer_cli.output import errors_at, flag_of, in_chunks, one_line
 from keras_transformer_cli.prediction import generating_export, place_of
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
-# The options of a text, one or one for each; exports have them, too.
-_OPTIONS: dict[str, tuple[Any, str, str]] = {
-    "max_new_tokens": (int, "N", "the maximum number of tokens"),
-    "min_new_tokens": (int, "N", "the minimum number of tokens before an end token"),
-    "temperature": (float, "T", "sample: below 1 for a sharper distribution"),
-    "seed": (int, "SEED", "sample: the seed"),
-}
 # The settings of samplers.
 _SETTINGS: dict[str, tuple[Any, str]] = {
     "num_beams": (int, "beam: the number of hypotheses"),
@@ -53,13 +46,17 @@ _SHOWN = {
 _FIXED = ("sampler", "draft", *_SETTINGS, *_CONSTRAINTS, *_REPEATED)  # of an export
 
 
-def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(command: Callable[..., argparse.ArgumentParser], chosen: str | None = None) -> None:
     """Add the commands to a parser.
 
     Args:
         command: a function that creates a command from a name, a function of its options and a description.
+        chosen: the command to run; the options of `generate`, which import NumPy, are added for it only. None adds
+            those of all commands.
     """
-    _add_generate(command("generate", _generate, "print one line of output for each text"))
+    generate = command("generate", _generate, "print one line of output for each text")
+    if chosen in ("generate", None):
+        _add_generate(generate)
     score = command("score", _score, "print the log-probability of an output, a tab and the output")
     score.add_argument("path", help="a pipeline, or a training run")
     score.add_argument(
@@ -84,6 +81,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_generate(generate: argparse.ArgumentParser) -> None:
+    from keras_transformer_serving.row_options import of_calls
+
     generate.add_argument("path", help="a pipeline, a training run, or an export")
     generate.add_argument(
         "texts", nargs="*", action=Texts, help="by default, and for -, the lines of standard input"
@@ -94,12 +93,12 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
         help="default: the pipeline's",
     )
     generate.add_argument("--draft", metavar="FOLDER", help="speculative: the pipeline of a smaller model")
-    for name, (kind, metavar, text) in _OPTIONS.items():
+    for name, row_option in of_calls().items():
         generate.add_argument(
             flag_of(name),
-            type=functools.partial(_numbers, kind),
-            metavar=f"{metavar}[,{metavar}...]",
-            help=f"{text}, or one for each text, such as 8 or 8,16,8",
+            type=functools.partial(_numbers, float if row_option.is_real else int),
+            metavar="X[,X...]" if row_option.is_real else "N[,N...]",
+            help=f"{row_option.help}, or one for each text, such as 8 or 8,16,8",
         )
     generate.add_argument(
         "--prefix",
@@ -125,6 +124,8 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
 
 
 def _generate(options: argparse.Namespace) -> None:
+    from keras_transformer_serving.row_options import of_calls
+
     fixed = [name for name in _FIXED if getattr(options, name) is not None]
     if options.stream and (options.scores or options.json):
         raise ValueError("`--stream` must not be combined with --scores or --json. Received: both")
@@ -147,7 +148,7 @@ def _generate(options: argparse.Namespace) -> None:
     translation = languages.from_options(pipeline, options)
     of_texts = {
         name: _for_each(name, given, len(texts))
-        for name in (*_OPTIONS, "prefix")
+        for name in (*of_calls(), "prefix")
         if (given := getattr(options, name)) is not None
     }
     shown = [name for name in _SHOWN if getattr(options, name)]

@@ -55,7 +55,7 @@ class TableEngine(serving.ExportedEngine):
 
     def generated(self, source):
         ids, score, last = [], 0.0, source.ids[-1]
-        limit = self.max_new_tokens if source.max_new_tokens is None else source.max_new_tokens
+        limit = source.options.get("max_new_tokens", self.max_new_tokens)
         while len(ids) < limit and last not in self.end_ids:
             score, last = score + self.scores[last], int(self.next[last])
             ids.append(last)

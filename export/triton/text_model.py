@@ -1,8 +1,10 @@
-"""A model of Triton's Python backend: texts in, answers out, with the signature "serving_default" of an export.
+"""A model of Triton's Python backend: texts in, answers out.
 
+Inputs and outputs are those of the signature "serving_default" of an export; the options of rows are optional inputs.
 `make_repository.py --text` copies this file into the version of a model, beside the folder `export`.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as backend
 
+from keras_transformer_serving.generation import GENERATE
 from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.server.versions import Loaded, load
 from keras_transformer_serving.tasks import DEFAULT, Row
@@ -27,7 +30,9 @@ class TritonPythonModel:
         """Load the export, and run it once on each length."""
         folder = pathlib.Path(args["model_repository"]) / args["model_version"] / "export"
         self.loaded = load(folder, _BATCH)
-        self.signature = self.loaded.signatures[DEFAULT]
+        signatures = self.loaded.signatures
+        default = signatures[DEFAULT]
+        self.signature = dataclasses.replace(signatures.get(GENERATE, default), outputs=default.outputs)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests, whose rows are computed together; an invalid row has an error, and no effect on others."""

@@ -20,7 +20,8 @@ from keras_transformer.models import Unlimiformer
 from keras_transformer.pipelines.base import BATCH, Axes, ExportedFunction, spec_of
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import external_data
-from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, TEMPERATURES, loop_name
+from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
+from keras_transformer_serving.row_options import TEMPERATURES
 
 _NEW = "sequence_length"
 _PAST = "past_sequence_length"

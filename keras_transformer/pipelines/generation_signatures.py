@@ -109,7 +109,7 @@ class Signatures:
         defaults = self._defaults()
         chosen, options = self._split(inputs)
         batch, values_of = self._pipeline.prepared(texts, chosen), dict(zip(defaults, options, strict=True))
-        ranges = self._pipeline.ranges(self._config)
+        ranges = {option.name: option.range for option in self._pipeline.options(self._config)}
         error = batch.error
         for name, values in values_of.items():
             low, high = ranges[name]

@@ -14,7 +14,16 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value, seed_or_new
 from keras_transformer.pipelines.keras_forward_engine import device_of_keras
-from keras_transformer_serving.generation import GENERATE, SCORE, Generated, Scored, Source, Token, padded
+from keras_transformer_serving.generation import (
+    GENERATE,
+    SCORE,
+    Generated,
+    Scored,
+    Source,
+    Token,
+    option_of,
+    padded,
+)
 from keras_transformer_serving.jobs import Method
 
 
@@ -39,6 +48,7 @@ class KerasEngine:
         ends = (each.ids() for each in self.keras_constraints if isinstance(each, EndTokens))
         self.end_ids = frozenset((self.end_id, *(id_ for ids in ends for id_ in ids)))
         self.methods: Mapping[str, Method] = {GENERATE: self._generate, SCORE: self._score}
+        self.options = ("max_new_tokens", "min_new_tokens", "temperature", "seed", "rows")
         self.needed_to_score = ""
         self.device = device_of_keras()
 
@@ -133,19 +143,14 @@ class KerasEngine:
 
     def _arguments(self, batch: Sequence[Source]) -> dict[str, Any]:
         """Return the arguments of `generation.generate` for a batch of sources, besides the settings."""
-        limits = [
-            self.max_new_tokens if source.max_new_tokens is None else source.max_new_tokens
-            for source in batch
-        ]
+        limits = [source.options.get("max_new_tokens", self.max_new_tokens) for source in batch]
         arguments: dict[str, Any] = {**self._sources(batch), "max_new_tokens": np.array(limits)}
-        if any(source.min_new_tokens for source in batch):
-            arguments["minimums"] = np.array([source.min_new_tokens for source in batch])
+        if any(minimums := option_of(batch, "min_new_tokens", 0) or ()):
+            arguments["minimums"] = np.array(minimums)
         if self.keras_sampler.draws:
-            arguments["rows"] = np.array([source.row for source in batch])
-            arguments["seeds"] = np.array([source.seed for source in batch])
-            if any(source.temperature is not None for source in batch):
-                default = self.keras_sampler.temperature
-                temperatures = [default if each.temperature is None else each.temperature for each in batch]
+            arguments["rows"] = np.array([source.options["rows"] for source in batch])
+            arguments["seeds"] = np.array([source.options["seed"] for source in batch])
+            if temperatures := option_of(batch, "temperature", self.keras_sampler.temperature):
                 arguments["temperatures"] = np.array(temperatures, np.float32)
         return arguments
 

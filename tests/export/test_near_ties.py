@@ -24,7 +24,7 @@ from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.search import categorical
 from keras_transformer.models import GPT
 from keras_transformer_serving import parity, precisions
-from keras_transformer_serving.graphs import TEMPERATURES
+from keras_transformer_serving.row_options import TEMPERATURES
 
 SAMPLERS = {
     "plain": Sample(),

@@ -34,7 +34,7 @@ def calls(monkeypatch):
     def copied(self, text, row, index, number, count, marked):
         yield from ()
         source = yield from self.source_of("uno", row, index, number)
-        found.append((text, index, number, bool(source.prefix_ids), source.max_new_tokens))
+        found.append((text, index, number, bool(source.prefix_ids), source.options["max_new_tokens"]))
         return Output([text], Generated(np.zeros((1, 0), int), np.zeros(1, int), np.zeros(1)))
 
     monkeypatch.setattr(TextToText, "_part", copied)

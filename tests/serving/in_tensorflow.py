@@ -1,7 +1,5 @@
 """Serving pipelines without an export."""
 
-import types
-
 import tensorflow as tf
 
 import keras_transformer_serving as serving
@@ -32,8 +30,9 @@ class EngineInTensorFlow:
 
 def without_graphs(config):
     """Return a stand-in for the graphs of an export that generates, of which the texts alone are compared."""
-    others = {"sampler": config["generation"], "end_ids": {config["end_id"]}, "num_return": 1}
-    return types.SimpleNamespace(**config, **others, methods={}, map=None)
+    engine = serving.ExportedEngine(config)
+    engine.methods = {}
+    return engine
 
 
 def served_in_tensorflow(pipeline):

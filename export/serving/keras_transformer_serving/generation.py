@@ -2,16 +2,15 @@
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from keras_transformer_serving.jobs import Engine, Method
+from keras_transformer_serving.row_options import MAX_SEED
 
 GENERATE, SCORE = "generate", "score"
-NEW_SEED = -1  # draws a new seed
-MAX_SEED = 2**32 - 1
 _GOLDEN = 0x9E3779B1
 
 
@@ -23,28 +22,16 @@ class Source:
         ids: the source ids, or those of the prompt.
         prefix_ids: of an encoder–decoder, the first target tokens.
         start_id: of an encoder–decoder, the first input of the decoder; None for the model's.
-        max_new_tokens: the maximum number of new tokens; None for the engine's.
-        min_new_tokens: the number of tokens before an end token.
-        temperature: of sampling; None for the sampler's.
-        seed: of sampling, an integer in [0, 2³²).
-        row: the number of the row, on which its noise depends beside the seed.
+        options: the options of the row that are given, by name in `ROW_OPTIONS`; others are the engine's. The "seed" of
+            sampling is an integer in [0, 2³²), and "rows" the number of the row, on both of which its noise depends.
         noise: of sampling, float32 (N, M), in place of the noise of seed and row.
     """
 
     ids: Sequence[int]
     prefix_ids: Sequence[int] = ()
     start_id: int | None = None
-    max_new_tokens: int | None = None
-    min_new_tokens: int = 0
-    temperature: float | None = None
-    seed: int = 0
-    row: int = 0
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     noise: np.ndarray | None = None
-
-    @property
-    def is_prefixed(self) -> bool:
-        """True if the target begins otherwise than with the model's start token."""
-        return bool(self.prefix_ids) or self.start_id is not None
 
 
 class Scored(NamedTuple):
@@ -106,6 +93,7 @@ class GenerationEngine(Engine, Protocol):
         end_id: the id that ends a sequence.
         end_ids: all ids that end a sequence, also those of constraints.
         constraints: the settings of the constraints.
+        options: the names of the options of a row that it computes; others are refused.
         needed_to_score: the requirement of "score" that is not met, "" for none.
         needed_to_stream: the requirement of generation token by token that is not met, "" for none.
     """
@@ -118,6 +106,7 @@ class GenerationEngine(Engine, Protocol):
     start_id: int | None
     end_id: int
     end_ids: frozenset[int]
+    options: Collection[str]
 
     @property
     def constraints(self) -> Sequence[Mapping[str, Any]]:
@@ -161,10 +150,12 @@ class ExportedEngine:
 
     Attributes:
         device: the type of the device that it runs on, "cpu" or "cuda".
+        options: the names of the options of a row that it computes, by default the limit alone.
     """
 
     methods: Mapping[str, Method]
     device = "cpu"
+    options: Collection[str] = ("max_new_tokens",)
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.pad_id: int | None = config["pad_id"]
@@ -366,6 +357,13 @@ def stream_text(
         yield text[len(emitted) :] if complete else ""
         emitted = text if complete else emitted
     yield decode(ids)[len(emitted) :] if ids else ""
+
+
+def option_of(batch: Sequence[Source], name: str, default: Any) -> list[Any] | None:
+    """Return an option of each source, by default `default`; None if none has it."""
+    if not any(name in source.options for source in batch):
+        return None
+    return [source.options.get(name, default) for source in batch]
 
 
 def padded(rows: Sequence[Sequence[int]], padding_value: int) -> tuple[np.ndarray, np.ndarray]:

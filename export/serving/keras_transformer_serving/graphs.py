@@ -14,17 +14,21 @@ from keras_transformer_serving.generation import (
     Scored,
     Source,
     Token,
+    option_of,
     padded,
     uniform_noise,
 )
 from keras_transformer_serving.jobs import Method
+from keras_transformer_serving.row_options import SAMPLE, tensors_of
 from keras_transformer_serving.sessions import Sessions, as_value, device_of
+from keras_transformer_serving.tasks import Tensor
 
 ENCODER = "encoder_model"
 DECODER = "decoder_model_merged"
-TEMPERATURES = (1e-20, 1e20)  # the range of the temperature of sampling
 MODEL = "model"  # a decoder-only model, or a model that does not generate
 _MOST_LOGITS = 2**24  # of a batch that is scored
+_LOOP_OPTIONS = ("max_new_tokens", "min_new_tokens", "temperature")  # inputs of the loop
+_OPTIONS = (*_LOOP_OPTIONS, "seed", "rows")
 
 
 def loop_name(config: dict[str, Any]) -> str:
@@ -43,6 +47,8 @@ class Graphs(ExportedEngine):
     def __init__(self, sessions: Sessions, config: dict[str, Any]) -> None:
         super().__init__(config)
         self.session = sessions
+        self.options = _OPTIONS
+        self._numbers = {tensor.name: tensor for tensor in tensors_of(config) if tensor.name in _LOOP_OPTIONS}
         self.methods = {GENERATE: self._generated, SCORE: self._scored}
         self._loop = loop_name(config)
         # A damaged file is found now, not at the first request.
@@ -87,20 +93,17 @@ class Graphs(ExportedEngine):
 
     def tokens(self, source: Source) -> Iterator[Token]:
         """Generate token by token, up to an end token, the tokens that the graph of the loop generates."""
-        limit = self.max_new_tokens if source.max_new_tokens is None else source.max_new_tokens
-        temperature = (
-            self.sampler.get("temperature", 1.0) if source.temperature is None else source.temperature
-        )
-        samples = self.sampler["sampler"] == "sample"
+        given = source.options
+        limit = given.get("max_new_tokens", self.max_new_tokens)
         chooser = TokenChooser(
             self.sampler,
             self.constraints,
             self.end_ids,
             self.never - self.end_ids,
             limit,
-            source.min_new_tokens,
-            temperature,
-            self._noise(source)[0] if samples else None,
+            given.get("min_new_tokens", 0),
+            given.get("temperature", self.sampler.get("temperature", 1.0)),
+            self._noise(source)[0] if self.samples else None,
         )
         ids = list[int]()
         next_logits = self.next_logits(*padded([source.ids], self.padding_value), **self.targets([source]))
@@ -115,24 +118,12 @@ class Graphs(ExportedEngine):
     def _generated(self, batch: Sequence[Source]) -> list[Generated]:
         """Return the hypotheses of a batch of sources."""
         ids, mask = padded([source.ids for source in batch], self.padding_value)
-        numbers: dict[str, tuple[Any, list[Any]]] = {
-            "max_new_tokens": (
-                np.int64(self.max_new_tokens),
-                [source.max_new_tokens for source in batch],
-            ),
-            "min_new_tokens": (np.int64(0), [source.min_new_tokens or None for source in batch]),
-        }
         inputs = self.targets(batch)
-        if self.sampler["sampler"] == "sample":
-            numbers["temperature"] = (
-                np.float32(self.sampler["temperature"]),
-                [source.temperature for source in batch],
-            )
+        if self.samples:
             inputs["noise"] = np.stack([*map(self._noise, batch)])
-        for name, (default, values) in numbers.items():
-            if any(value is not None for value in values):
-                given = [default if value is None else value for value in values]
-                inputs[name] = np.array(given, default.dtype)
+        for name, tensor in self._numbers.items():
+            if (values := option_of(batch, name, tensor.default)) is not None:
+                inputs[name] = np.array(values, _graph_type(tensor))
         outputs = self.run_loop(ids, mask, inputs)
         shapes = {"ids": (-1, self.max_new_tokens), "lengths": -1, "scores": -1}
         return [
@@ -162,7 +153,8 @@ class Graphs(ExportedEngine):
         """Return the noise of sampling of a row (N, M)."""
         if source.noise is not None:
             return source.noise
-        noise = uniform_noise(source.seed, np.array([source.row]), self.num_return, self.max_new_tokens)
+        seed, row = source.options["seed"], source.options["rows"]
+        noise = uniform_noise(seed, np.array([row]), self.num_return, self.max_new_tokens)
         first: np.ndarray = noise[0]
         return first
 
@@ -175,6 +167,11 @@ class Graphs(ExportedEngine):
             starts = [self.start_id if source.start_id is None else source.start_id for source in batch]
             inputs["start_ids"] = np.array(starts, np.int64)
         return inputs
+
+    @property
+    def samples(self) -> bool:
+        """True if the sampler draws tokens."""
+        return bool(self.sampler["sampler"] == SAMPLE)
 
     def padding_mask(self, input_ids: np.ndarray) -> np.ndarray:
         """Return the mask int64 (B, S): 0 where `input_ids` equal `pad_id`; all ones if that is None."""
@@ -232,28 +229,24 @@ class Graphs(ExportedEngine):
                 f"`input_ids` must have at most {self.max_source_tokens} tokens each (max_source_tokens). "
                 f"Received: {lengths.max()} tokens in input_ids[{lengths.argmax()}]"
             )
-        samples, inputs = self.sampler["sampler"] == "sample", {}
-        if samples:
+        inputs = {}
+        if self.samples:
             inputs["noise"] = (
                 self.noise(np.arange(size) if rows is None else rows) if noise is None else noise
             )
-        limit = self.max_new_tokens
-        for name, option, dtypes, low, high in (
-            ("max_new_tokens", max_new_tokens, "iu", 1, limit),
-            ("min_new_tokens", min_new_tokens, "iu", 0, limit),
-            ("temperature", temperature, "iuf", *TEMPERATURES),
+        for name, option in (
+            ("max_new_tokens", max_new_tokens),
+            ("min_new_tokens", min_new_tokens),
+            ("temperature", temperature),
         ):
             if option is None:
                 continue
-            if name == "temperature" and not samples:
-                raise ValueError(
-                    f"`temperature` needs an export that samples. Received: temperature={option}"
-                )
-            values = np.atleast_1d(np.asarray(option))
+            if name not in self._numbers:
+                raise ValueError(f"`{name}` needs an export that samples. Received: {name}={option}")
+            tensor, values = self._numbers[name], np.atleast_1d(np.asarray(option))
             shape = (size,) if len(values) == size else (1,)
-            inputs[name] = _checked(name, values, shape, dtypes, low, high).astype(
-                np.float32 if name == "temperature" else np.int64
-            )
+            dtypes = "iuf" if tensor.dtype == "float32" else "iu"
+            inputs[name] = _checked(name, values, shape, dtypes, *tensor.range).astype(_graph_type(tensor))
         if prefix_ids is not None:
             if self.start_id is None:
                 raise ValueError(
@@ -474,6 +467,11 @@ def _checked(
     if not ((array >= low) & (array <= high)).all():
         raise ValueError(f"`{name}` must be in [{low}, {high}]. Received: {array.min()} to {array.max()}")
     return array
+
+
+def _graph_type(option: Tensor) -> type[np.generic]:
+    """Return the type of an option as an input of the loop."""
+    return np.float32 if option.dtype == "float32" else np.int64
 
 
 def _as_past(name: str) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from keras_transformer_serving import closeness
-from keras_transformer_serving.graphs import TEMPERATURES
 from keras_transformer_serving.parity import Arrays, Example, ParityError, Reference
+from keras_transformer_serving.row_options import TEMPERATURES
 from keras_transformer_serving.tasks import ExportedPipeline, Task
 
 # The least value of shares, cosines and correlations, and the largest of errors, by the figures of `closeness`.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -15,6 +16,9 @@ FORWARD = "forward"  # from ids or arrays to the outputs of the model
 ERROR = "error"
 Row = dict[str, Any]
 """The inputs or outputs of a row, by name; inputs of requests also have `ERROR` if the row is invalid."""
+
+
+_ANY = (-math.inf, math.inf)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Tensor:
         empty: the value of an invalid row; by default `DType.padding`, and no entries along an axis of any size.
         padding: the value that pads rows along axes of any size; by default `DType.padding`.
         choices: the possible values; by default all of its type.
+        range: the least and the largest value of a row; by default all of its type.
+        help: a sentence that describes it; by default none.
         axis: the name of axes of any size in ONNX graphs.
     """
 
@@ -69,6 +75,8 @@ class Tensor:
     empty: Any = None
     padding: Any = None
     choices: tuple[str, ...] = ()
+    range: tuple[float, float] = _ANY
+    help: str = ""
     axis: str = "sequence_length"
 
     @property
@@ -89,7 +97,10 @@ class Tensor:
     @property
     def json_schema(self) -> dict[str, Any]:
         """The JSON Schema of an entry."""
-        return {"type": self.names.json}
+        schema: dict[str, Any] = {"type": self.names.json}
+        if self.range != _ANY:
+            schema["minimum"], schema["maximum"] = self.range
+        return schema | ({"description": self.help} if self.help else {})
 
     def convert(self, value: Any, place: str) -> Any:
         """Return a value of JSON as a string, bytes, a number, or an array, after checking it.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer_serving.generation import GENERATE
 from keras_transformer_serving.graph_files import FLOAT32, graph_file
 from keras_transformer_serving.graphs import MODEL, loop_name
 from keras_transformer_serving.tasks import DEFAULT, ExportedPipeline
@@ -71,7 +72,7 @@ def model_files(
 
 
 def text_model_config(config: Mapping[str, Any], max_batch_size: int = MAX_BATCH_SIZE) -> bytes:
-    """Return the `config.pbtxt` of a model of Triton's Python backend with the signature "serving_default".
+    """Return the `config.pbtxt` of a model of Triton's Python backend: "serving_default" with the options of rows.
 
     Args:
         config: the settings of the export.
@@ -85,6 +86,7 @@ def text_model_config(config: Mapping[str, Any], max_batch_size: int = MAX_BATCH
     inputs, outputs = signatures.get(DEFAULT, ((), ()))
     if not inputs or any(tensor.dtype != "string" or tensor.shape for tensor in inputs):
         raise ValueError(f"`text` needs an export of texts. Received: an export of a {config['pipeline']}")
+    inputs, _ = signatures.get(GENERATE, (inputs, outputs))
     lines = ['backend: "python"', f"max_batch_size: {max_batch_size}"]
     for field, tensors in (("input", inputs), ("output", outputs)):
         for tensor in tensors:

@@ -49,8 +49,11 @@ def served(monkeypatch, tmp_path):
 
 
 def request(**columns):
-    """Return a request with strings (B, 1), as Triton passes them."""
-    arrays = {name: np.array([[value] for value in values], object) for name, values in columns.items()}
+    """Return a request with values (B, 1), as Triton passes them."""
+    arrays = {
+        name: np.array([[value] for value in values], object if isinstance(values[0], bytes) else None)
+        for name, values in columns.items()
+    }
     return {name: Tensor(name, array) for name, array in arrays.items()}
 
 
@@ -68,7 +71,8 @@ def test_texts_and_errors_of_several_requests_equal_the_export(served, exports):
         assert decoded == ["" if error else answer for answer, error in zip(expected, errors, strict=True)]
         assert [bool(value) for value in response.outputs["error"][:, 0]] == [bool(error) for error in errors]
     names = re.findall(r'name: "(\w+)"\n  data_type: (\w+)', config)
-    assert names == [("text", "TYPE_STRING"), ("text", "TYPE_STRING"), ("error", "TYPE_STRING")]
+    options = [("max_new_tokens", "TYPE_INT32"), ("min_new_tokens", "TYPE_INT32")]
+    assert names == [("text", "TYPE_STRING"), *options, ("text", "TYPE_STRING"), ("error", "TYPE_STRING")]
 
 
 def test_labels_and_probabilities_equal_the_export(served, exports):
@@ -82,9 +86,19 @@ def test_labels_and_probabilities_equal_the_export(served, exports):
     assert "dims: [3]" in config
 
 
+def test_options_of_rows_are_optional_inputs(served, exports):
+    model, config = served(exports["sampler"])
+    answers = serving.load(exports["sampler"])
+    options = {"max_new_tokens": [2, 5], "seed": [4, 5], "temperature": [0.5, 2.0]}
+    assert config.count("optional: true") == 5
+    found = model.execute([request(text=[b"a", b"a"], **options), request(text=[b"a"], seed=[-2])])
+    assert [text.decode() for text in found[0].outputs["text"][:, 0]] == answers(["a", "a"], **options)
+    assert found[1].outputs["error"][0, 0].startswith(b"`seed` must be in [-1, 4294967295]")
+
+
 def test_languages_are_optional_inputs(served, exports):
     model, config = served(exports["translator"])
-    assert config.count("optional: true") == 2
+    assert config.count("optional: true") == 4
     found = model.execute(
         [
             request(text=[b"a"], target_language=[b"es"]),

@@ -58,9 +58,7 @@ class GeneratingTask(GenerationSteps):
             errors: "raise" the error of a text, or "return" it in place of the output.
             truncate: whether to truncate texts of more than `max_source_tokens` tokens. An encoder–decoder reads the
                 first tokens and the end token; a decoder-only model reads the last tokens of a prompt.
-            **options: `prefixes`, `max_new_tokens`, `min_new_tokens`, `temperature`, `seed`, `source_language`,
-                `target_language`, `long_texts`, `tag_handling`, `placeholders`, `glossary` and `glossary_mode`; see
-                `TextOptions`.
+            **options: those of `TextOptions`, such as `max_new_tokens`, `prefixes` and `glossary`.
 
         Returns:
             A list as long as `texts`, or a string for one text: the first of several hypotheses (see `answers`).
@@ -140,7 +138,7 @@ class GeneratingTask(GenerationSteps):
             The `Generation`, as long as the largest limit; prefixes are not part of it.
         """
         texts, row_errors = as_list("texts", texts), RowErrors(errors)
-        rows = self.rows(len(texts), row_errors, truncate, options, (*Options.__annotations__,))
+        rows = self.rows(len(texts), row_errors, truncate, options, Options.__annotations__)
         found = self._run(texts, batch_size, row_errors, truncate, options, self._generated, rows)
         limits = [row.get("max_new_tokens", self.engine.max_new_tokens) for row in rows]
         seeds = {row["seed"] for row in rows if "seed" in row}
@@ -303,7 +301,7 @@ class GeneratingTask(GenerationSteps):
         given: Any = {**options, "long_texts": long_texts}
         if prefix:
             given["prefixes"] = [prefix]
-        (row,) = self.rows(1, RowErrors(), truncate, given, (*Options.__annotations__, "long_texts"))
+        (row,) = self.rows(1, RowErrors(), truncate, given, {*Options.__annotations__, "long_texts"})
         with RowErrors().catching(0):
             pieces = self.pieces(text, row)
         return filter(None, pieces)

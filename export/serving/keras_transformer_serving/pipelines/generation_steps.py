@@ -1,8 +1,9 @@
 """The steps of a text that is generated from: how it is prepared, generated from and finished, on any engine."""
 
 import abc
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,8 +12,6 @@ import numpy as np
 from keras_transformer_serving import jobs
 from keras_transformer_serving.generation import (
     GENERATE,
-    MAX_SEED,
-    NEW_SEED,
     SCORE,
     Alignment,
     Generated,
@@ -22,7 +21,6 @@ from keras_transformer_serving.generation import (
     part_seed,
     stream_text,
 )
-from keras_transformer_serving.graphs import TEMPERATURES
 from keras_transformer_serving.jobs import Steps, compute, gather
 from keras_transformer_serving.pipelines import languages
 from keras_transformer_serving.pipelines.errors import (
@@ -37,6 +35,7 @@ from keras_transformer_serving.pipelines.options import (
     tags_of,
     texts_of,
 )
+from keras_transformer_serving.row_options import NEW_SEED, ROW_OPTIONS, SAMPLE, of_calls, tensors_of
 from keras_transformer_serving.tasks import DEFAULT, ERROR_OUTPUT, TEXT, Row, Task, Tensor
 from keras_transformer_serving.text.alignment import Score
 from keras_transformer_serving.text.documents import Document, Part
@@ -116,46 +115,14 @@ class GenerationSteps(Task, abc.ABC):
 
     @classmethod
     def options(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
-        """Return the options of each row of "generate".
-
-        "max_new_tokens" and "min_new_tokens" limit the number of new tokens; of sampling, "temperature", "seed" and
-        "rows" replace the temperature, the seed and the row number that seed the noise. The seed −1, the default of a
-        sampler without one, draws a new one, and the row number −1 is the index in the batch.
-        """
-        sampler = config["generation"]
-        limits = (
-            Tensor("max_new_tokens", "int32", default=config["max_new_tokens"]),
-            Tensor("min_new_tokens", "int32", default=0),
-        )
-        if sampler["sampler"] != "sample":
-            return limits
-        return (
-            *limits,
-            Tensor("temperature", "float32", default=float(sampler["temperature"])),
-            Tensor("seed", "int64", default=NEW_SEED if sampler["seed"] is None else int(sampler["seed"])),
-            Tensor("rows", "int32", default=-1),
-        )
-
-    @classmethod
-    def ranges(cls, config: dict[str, Any]) -> dict[str, tuple[float, float]]:
-        """Return the least and the largest value of each option."""
-        limit, constraints = config["max_new_tokens"], config.get("constraints", [])
-        counts = [
-            constraint["count"] for constraint in constraints if constraint["constraint"] == "MinNewTokens"
-        ]
-        return {
-            "max_new_tokens": (max([1, *counts]), limit),
-            "min_new_tokens": (0, limit),
-            "temperature": TEMPERATURES,
-            "seed": (NEW_SEED, MAX_SEED),
-            "rows": (-1, 2**31 - 1),
-        }
+        """Return the options of each row of "generate", those of `ROW_OPTIONS` that the sampler has."""
+        return tensors_of(config)
 
     @classmethod
     def noise(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
         """Return the input of the uniform noise of sampling (N, M); none for other samplers."""
         sampler = config["generation"]
-        if sampler["sampler"] != "sample":
+        if sampler["sampler"] != SAMPLE:
             return ()
         return (Tensor("noise", "float32", (sampler["num_return"], config["max_new_tokens"]), optional=True),)
 
@@ -165,7 +132,7 @@ class GenerationSteps(Task, abc.ABC):
         errors: RowErrors,
         truncate: bool,
         options: Mapping[str, Any],
-        known: Sequence[str] = (*TextOptions.__annotations__,),
+        known: Collection[str] = TextOptions.__annotations__,
     ) -> list[Row]:
         """Return the options of each of `count` texts.
 
@@ -180,24 +147,22 @@ class GenerationSteps(Task, abc.ABC):
             For each text "truncate", and the options that are given: "prefix", the numbers, the languages,
             "long_texts", "tag_handling", "placeholders" and "glossary".
         """
-        if unknown := [name for name in options if name not in known]:
+        if unknown := [name for name in options if name not in {*known, *of_calls()}]:
+            known = dict.fromkeys([*known, *of_calls()])
             raise TypeError(f"The options must be among {', '.join(known)}. Received: {', '.join(unknown)}")
         given = {name: value for name, value in options.items() if value is not None}
         self.check_options(given, truncate)
         columns: dict[str, Sequence[Any]] = {TRUNCATE: [truncate] * count}
         if "prefixes" in given:
             columns["prefix"] = texts_of("prefixes", given["prefixes"], count, errors)
-        declared = {tensor.name: tensor for tensor in self.options(self._declared)}
-        for name in ("max_new_tokens", "min_new_tokens", "temperature", "seed"):
-            if name in given:
-                if name not in declared:
-                    raise ValueError(
-                        f"`{name}` needs the sampler `Sample`. Received: {name}={given[name]!r}, and the sampler "
-                        f"{self.engine.sampler['sampler']!r}"
-                    )
-                columns[name] = numbers_of(declared[name], given[name], count)
-        chosen = {name: given[name] for name in languages.NAMES if name in given}
-        columns |= languages.of_each(count, bool(self.languages), **chosen)
+        declared = self.row_options
+        numbers = [name for name in of_calls() if name in given]
+        for name in numbers:
+            if name not in declared:
+                raise ValueError(self._refused(name, given[name]))
+            columns[name] = numbers_of(declared[name], given[name], count)
+        of_text = {name: given[name] for name in languages.NAMES if name in given}
+        columns |= languages.of_each(count, bool(self.languages), **of_text)
         tags, placeholders = tags_of(given.get("tag_handling"), given.get("placeholders"))
         shared = {"long_texts": given.get("long_texts"), "tag_handling": tags, "placeholders": placeholders}
         columns |= {name: [value] * count for name, value in shared.items() if value is not None}
@@ -210,18 +175,30 @@ class GenerationSteps(Task, abc.ABC):
             {name: values[index] for name, values in columns.items() if values[index] is not None}
             for index in range(count)
         ]
-        ranges = self.ranges(self._declared)
-        if given.keys() & ranges.keys():
+        if numbers:
             for index, row in enumerate(rows):
                 with errors.catching(index):
-                    self.check_numbers(row, ranges)
+                    self.check_numbers(row)
         return rows
 
-    def check_numbers(self, row: Row, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
-        """Raise an `InvalidInputError` if a number of a row is out of its range; `ranges` if they are known."""
-        for name, (low, high) in (self.ranges(self._declared) if ranges is None else ranges).items():
-            if name in row and not low <= row[name] <= high:
-                raise InvalidInputError(name, f"`{name}` must be in [{low}, {high}]. Received: {row[name]}")
+    def check_numbers(self, row: Row) -> None:
+        """Raise an `InvalidInputError` if a number of a row is out of its range."""
+        for name, tensor in self.row_options.items():
+            if name in row:
+                low, high = tensor.range
+                if not low <= row[name] <= high:
+                    raise InvalidInputError(
+                        name, f"`{name}` must be in [{low}, {high}]. Received: {row[name]}"
+                    )
+
+    def _refused(self, name: str, value: Any) -> str:
+        """Return the error of an option that the sampler or the engine is without."""
+        needed, sampler = ROW_OPTIONS[name].sampler, self.engine.sampler["sampler"]
+        if needed is None or needed == sampler:
+            expected, received = "an engine that computes it", f"the engine {type(self.engine).__name__}"
+        else:
+            expected, received = f"the sampler `{needed.capitalize()}`", f"the sampler {sampler!r}"
+        return f"`{name}` needs {expected}. Received: {name}={value!r}, and {received}"
 
     def output(self, text: Any, row: Row, index: int, count: int = 1) -> Steps[Output]:
         """Generate the output for a text.
@@ -254,19 +231,14 @@ class GenerationSteps(Task, abc.ABC):
         """Return the inputs of the generation for a text, or for a part of it; the arguments are those of `output`."""
         ids = yield from self.source_ids(text, row, index)
         prefix_ids, start_id = yield from self._begin(row, index, part)
-        limit, minimum = row.get("max_new_tokens"), row.get("min_new_tokens", 0)
-        number = row.get("rows", -1)
-        return Source(
-            ids,
-            prefix_ids,
-            start_id,
-            limit,
-            minimum if limit is None else min(minimum, limit),
-            row.get("temperature"),
-            part_seed(self._seed(row.get("seed", self.engine.sampler.get("seed"))), part),
-            index if number < 0 else number,
-            row.get("noise"),
-        )
+        options = {name: row[name] for name in self.row_options if name in row}
+        if options.keys() >= {"max_new_tokens", "min_new_tokens"}:
+            options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
+        if "seed" in self.row_options:
+            seed, number = row.get("seed", self.engine.sampler["seed"]), row.get("rows", -1)
+            options["seed"] = part_seed(self._seed(seed), part)
+            options["rows"] = index if number < 0 else number
+        return Source(ids, prefix_ids, start_id, options, row.get("noise"))
 
     def scored(self, text: Any, target: str, row: Row, index: int) -> Steps[tuple[np.ndarray, list[int]]]:
         """Return the log-probability of each token of a target, and their ids; see `output` for the arguments."""
@@ -450,20 +422,19 @@ class GenerationSteps(Task, abc.ABC):
         skipped = {*self.tokenizer.special_token_ids.values()} - {self.engine.end_id}
         return [id_ for id_ in before_end if id_ not in skipped]
 
-    @property
-    def _declared(self) -> dict[str, Any]:
-        """The settings on which the options of a row depend."""
-        return {
+    @functools.cached_property
+    def row_options(self) -> dict[str, Tensor]:
+        """The options of a row that the sampler has and the engine computes, by name."""
+        config = {
             "generation": self.engine.sampler,
             "constraints": self.engine.constraints,
             "max_new_tokens": self.engine.max_new_tokens,
         }
+        return {tensor.name: tensor for tensor in self.options(config) if tensor.name in self.engine.options}
 
     def _seed(self, seed: int | None) -> int:
-        """Return a seed, a new one for None and `NEW_SEED`; 0 for a sampler that draws nothing."""
-        if self.engine.sampler["sampler"] != "sample":
-            return 0
-        return self.engine.new_seed() if seed in (None, NEW_SEED) else int(seed or 0)
+        """Return a seed, a new one for None and `NEW_SEED`."""
+        return self.engine.new_seed() if seed is None or seed == NEW_SEED else seed
 
     def _check_text(self, text: Any, index: int) -> None:
         """Raise a TypeError or ValueError unless the item of a call at an index is a text that can be tokenized."""

@@ -1,39 +1,30 @@
 """The options of the texts of a call: one value, or one for each text."""
 
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 from keras_transformer_serving.pipelines.errors import RowErrors, as_list, check_string
+from keras_transformer_serving.row_options import RowOptions
 from keras_transformer_serving.tasks import Tensor, shown
 from keras_transformer_serving.text import glossary, markup
 from keras_transformer_serving.text.glossary import Glossary
 from keras_transformer_serving.text.markup import Placeholders
 
 
-class Options(TypedDict, total=False):
-    """The options of texts that are generated from: one value, or one for each text; None for the default.
+class Options(RowOptions, total=False):
+    """The options of texts that are generated from, with those of `RowOptions`.
 
     Attributes:
         prefixes: for an encoder–decoder, the beginning of the output, "" for none. The model continues it. If a text
             is split, it is that of the first part.
-        max_new_tokens: the maximum number of new tokens, at most the pipeline's, without the prefix. If a text is
-            split, it limits each part.
-        min_new_tokens: the minimum number of tokens before an end token, by default 0.
-        temperature: the temperature of sampling, by default the sampler's.
-        seed: the seed of sampling, by default the sampler's or, without one, a new seed. The noise of a text depends
-            on it and on the index of the text.
         source_language: for a model of many languages, the language of the text; by default the pipeline's setting.
         target_language: the language of the output, likewise.
     """
 
     prefixes: str | Iterable[str] | None
-    max_new_tokens: int | Sequence[int] | None
-    min_new_tokens: int | Sequence[int] | None
-    temperature: float | Sequence[float] | None
-    seed: int | Sequence[int] | None
     source_language: str | Iterable[str] | None
     target_language: str | Iterable[str] | None
 

@@ -13,6 +13,7 @@ from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.pipelines.options import tags_of
 from keras_transformer_serving.pipelines.text_to_text import TextToText
+from keras_transformer_serving.row_options import ROW_OPTIONS
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, text_of
 from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, TEXT, Row, Tensor
 from keras_transformer_serving.text import splitting
@@ -21,7 +22,6 @@ from keras_transformer_serving.text.markup import PLACEHOLDERS, TAG_HANDLING
 
 LONG_TEXTS = "long_texts"
 TAGS, _PLACEHOLDERS, _GLOSSARY, _MODE = "tag_handling", "placeholders", "glossary", "glossary_mode"
-_NUMBERS = ("max_new_tokens", "min_new_tokens", "temperature", "seed", "rows")
 _SETTINGS = {
     **{name: f"Beam({name}=…)" for name in ("num_beams", "length_penalty", "num_return")},
     **{name: f"Sample({name}=…)" for name in ("temperature", "top_k", "top_p", "min_p")},
@@ -69,11 +69,12 @@ def signatures(pipeline: Generating) -> dict[str, Signature]:
     `tag_handling` and `glossary`, too.
     """
     declared = pipeline.tensors(pipeline.config)
-    options = _text_options(pipeline)
+    options, refused = _text_options(pipeline), ROW_OPTIONS.keys() - pipeline.row_options
 
     def generates(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature:
         names = [tensor.name for tensor in outputs]
-        return Signature((*inputs,), (*outputs,), functools.partial(_generate, pipeline, names), _SETTINGS)
+        taken = tuple(tensor for tensor in inputs if tensor.name not in refused)
+        return Signature(taken, (*outputs,), functools.partial(_generate, pipeline, names), _SETTINGS)
 
     if pipeline.text_methods is None:
         (_, *of_rows), (_, *noise) = (declared[name][0] for name in ("generate", "generate_ids"))
@@ -122,8 +123,7 @@ def _text_options(pipeline: Generating) -> tuple[Tensor, ...]:
 def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
     """Return the inputs of a stream."""
     options = (
-        dataclasses.replace(option, default=None, optional=True)
-        for option in pipeline.options(pipeline.config)
+        dataclasses.replace(option, default=None, optional=True) for option in pipeline.row_options.values()
     )
     return (TEXT, *languages.options(pipeline.config), *options, *_text_options(pipeline)[:1])
 
@@ -167,7 +167,7 @@ def _options(pipeline: Generating, row: Row) -> Row:
     Raises:
         InvalidInputError: if one is invalid.
     """
-    options: Row = {name: row[name] for name in (*_NUMBERS, "noise") if name in row}
+    options: Row = {name: row[name] for name in (*pipeline.row_options, "noise") if name in row}
     pipeline.check_numbers(options)
     if "noise" in row and not ((row["noise"] >= 0) & (row["noise"] <= 1)).all():
         received = f"from {row['noise'].min()} to {row['noise'].max()}"

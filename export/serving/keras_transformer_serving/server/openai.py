@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from keras_transformer_serving.generation import Token
-from keras_transformer_serving.graphs import TEMPERATURES
 from keras_transformer_serving.pipelines.embedding import Embedding
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import Generating
+from keras_transformer_serving.row_options import TEMPERATURES
 from keras_transformer_serving.server import fields, generating, openapi, requests, streaming
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response
 from keras_transformer_serving.server.choices import Choice, Logprob, TokenLogprob
@@ -34,9 +34,10 @@ from keras_transformer_serving.server.fields import (
 )
 from keras_transformer_serving.server.signatures import RequestError, Signature, text_of
 from keras_transformer_serving.server.versions import Loaded, ServedModel, Version
-from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
+from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, Tensor, shown
 
 NAME = "openai"
+_OPENAI_OPTIONS = ("max_new_tokens", "temperature", "seed", "rows")  # `max_tokens`, and `n` for rows
 # Fields of what the graphs of an export cannot do, with the only value that asks for nothing.
 _REFUSED = tuple(
     Field(name, one_of(value, reason="as the model's graph has no such option"))
@@ -257,7 +258,7 @@ _FORMS = (Completions(), ChatCompletions())
 def _generation_fields(form: Form, name: str, pipeline: Generating) -> tuple[Field, ...]:
     """Return the fields of a request to generate with a model, within the limits of its export."""
     sampler = pipeline.engine.sampler
-    low, high = map(int, pipeline.ranges(pipeline.config)["max_new_tokens"])
+    low, high = map(int, pipeline.row_options["max_new_tokens"].range)
     reason = f"as the model's graph generates with the sampler {sampler['sampler']!r}"
     only = functools.partial(one_of, reason=reason)
     if sampler["sampler"] == "sample":
@@ -276,9 +277,21 @@ def _generation_fields(form: Form, name: str, pipeline: Generating) -> tuple[Fie
         Field("stop", _STOPS, []),
         Field("stream", fields.BOOLEAN, False),
         Field("stream_options", _STREAM_OPTIONS),
+        *(Field(option.name, _kind(option)) for option in _other_options(pipeline)),
         *_REFUSED,
         *_UNUSED,
     )
+
+
+def _other_options(pipeline: Generating) -> list[Tensor]:
+    """Return the options of a row for which OpenAI has no field."""
+    return [option for name, option in pipeline.row_options.items() if name not in _OPENAI_OPTIONS]
+
+
+def _kind(option: Tensor) -> Kind:
+    """Return the values of an option."""
+    low, high = option.range
+    return number(low, high) if option.dtype == "float32" else integer(int(low), int(high))
 
 
 def _options(values: Json, pipeline: Generating) -> Row:
@@ -291,13 +304,13 @@ def _options(values: Json, pipeline: Generating) -> Row:
         raise fields.wrong("best_of", f"{values['n']}, as `n`", values["best_of"], fields.UNSUPPORTED)
     if values["stream_options"] and not values["stream"]:
         raise fields.wrong("stream_options", _STREAM_OPTIONS.expected, values["stream_options"])
-    options = Row(max_new_tokens=values["max_completion_tokens"] or values["max_tokens"])
-    if pipeline.engine.sampler["sampler"] == "sample":
-        if values["temperature"] is not None:
-            options["temperature"] = max(float(values["temperature"]), TEMPERATURES[0])
-        if values["seed"] is not None:
-            options["seed"] = values["seed"] % 2**32
-    return options
+    others = {option.name: values[option.name] for option in _other_options(pipeline)}
+    options = Row(max_new_tokens=values["max_completion_tokens"] or values["max_tokens"], **others)
+    if "temperature" in pipeline.row_options and values["temperature"] is not None:
+        options["temperature"] = max(float(values["temperature"]), TEMPERATURES[0])
+    if "seed" in pipeline.row_options and values["seed"] is not None:
+        options["seed"] = values["seed"] % 2**32
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _model(server: Server, document: Json) -> ServedModel:
