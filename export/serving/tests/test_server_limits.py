@@ -71,6 +71,32 @@ def test_rows_of_a_disconnected_client_are_removed_from_the_queue(exports, block
     run(exports, test, "classifier")
 
 
+def test_rows_that_are_computed_for_nobody_are_counted(exports, blocked):
+    path = PREDICT.format("classifier")
+
+    async def test(app):
+        def length():
+            (metric,) = app.state.server.metrics.queue_length.collect()
+            return next(sample.value for sample in metric.samples if sample.name.endswith("queue_length"))
+
+        gone = asyncio.Event()
+        dropped = asyncio.create_task(call(app, "POST", path, {"instances": ["a"] * 3}, disconnect=gone))
+        await until(lambda: length() == 3)
+        await asyncio.sleep(0.02)
+        waiting = asyncio.create_task(call(app, "POST", path, {"instances": ["b"]}, disconnect=gone))
+        await until(lambda: length() == 4)
+        gone.set()
+        assert [status for status, *_ in await asyncio.gather(dropped, waiting)] == [499, 499]
+        assert length() == 3  # those in the batch
+        assert (await predict(app, "classifier", ["a"] * 2))[0] == 429
+        blocked.set()
+        await until(lambda: length() == 0)
+        assert (await predict(app, "classifier", ["a"] * 4))[0] == 200
+        assert length() == 0
+
+    run(exports, test, "classifier", limits=Limits(max_queue=4, max_rows=4))
+
+
 def test_a_row_that_fails_does_not_fail_its_batch(exports, monkeypatch):
     real = serving.TextClassification.run_windows
 

@@ -71,6 +71,8 @@ class _Request:
         respond: a function from the outputs of all rows to the result.
         result: the result, which is done early where the request was dropped.
         waits_since: the time when the request came, or when rows of it were last computed.
+        computing: the number of its jobs in batches that are being computed.
+        abandoned: the number of these that are counted though the request was dropped.
     """
 
     outputs: list[Row]
@@ -78,6 +80,8 @@ class _Request:
     respond: Callable[[list[Row]], Any]
     result: "asyncio.Future[Any]"
     waits_since: float
+    computing: int = 0
+    abandoned: int = 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -186,7 +190,8 @@ class Batcher:
             respond: a function from the outputs of each row to the result, run in another thread.
 
         Returns:
-            The result. Cancelling it removes the rows from the queue.
+            The result. Cancelling it removes the rows from the queue; those that are being computed are counted until
+            their batch ends.
         """
         outputs = [{} if isinstance(row, Started) else row for row in rows]
         missing = sum(isinstance(row, Started) for row in rows)
@@ -197,6 +202,9 @@ class Batcher:
         if not missing:
             _set_results([_finished(request)])
             return request.result
+        request.result.add_done_callback(
+            lambda result: self._abandon(request) if result.cancelled() else None
+        )
         with self._changed:
             for index, row in enumerate(rows):
                 if isinstance(row, Started):
@@ -204,6 +212,12 @@ class Batcher:
             if self._computing < self._num_batches:
                 self._changed.notify()
         return request.result
+
+    def _abandon(self, request: _Request) -> None:
+        """Count the rows of a request that was dropped and are being computed."""
+        with self._changed:
+            request.abandoned = request.computing
+        self._count(request.abandoned)
 
     def _append(self, row: _Row, jobs: Sequence[Job], now: float) -> None:
         """Put the next jobs of a row into the queue."""
@@ -290,6 +304,7 @@ class Batcher:
         now = time.perf_counter()
         for waiting in batch:
             waiting.request.waits_since = now
+            waiting.request.computing += 1
         self._computing += 1
         return functools.partial(self._compute, batch)
 
@@ -322,10 +337,15 @@ class Batcher:
         seconds = time.perf_counter() - begin
         outcomes: list[tuple[_Request, Any]] = []
         complete: dict[int, _Row] = {}
+        num_abandoned = 0
         with self._changed:
             self._end_computing()
             self._row_seconds = seconds / len(batch)
             for waiting, result in zip(batch, results, strict=True):
+                waiting.request.computing -= 1
+                if waiting.request.abandoned:
+                    waiting.request.abandoned -= 1
+                    num_abandoned += 1
                 if isinstance(result, Exception):
                     outcomes.append((waiting.request, result))
                     continue
@@ -336,7 +356,7 @@ class Batcher:
         self._metrics.observe_batch([begin - waiting.since for waiting in batch], seconds)
         for row in complete.values():
             outcomes += self._proceed(row)
-        self._deliver(outcomes)
+        self._deliver(outcomes, num_abandoned)
 
     def _proceed(self, row: _Row) -> list[tuple[_Request, Any]]:
         """Let a row go on with its results; return its request and the result of that if it is complete."""
@@ -375,10 +395,12 @@ class Batcher:
         if any(self._queues.values()) or self._steps:
             self._changed.notify()
 
-    def _deliver(self, outcomes: "Sequence[tuple[_Request | _Step, Any]]") -> None:
-        """Set results, in the thread of the event loop."""
+    def _deliver(self, outcomes: "Sequence[tuple[_Request | _Step, Any]]", num_abandoned: int = 0) -> None:
+        """Set results, and no longer count rows of requests that were dropped, in the thread of the event loop."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(_set_results, outcomes)
+            if num_abandoned:
+                self._loop.call_soon_threadsafe(self._count, -num_abandoned)
 
 
 def _finished(request: _Request) -> tuple[_Request, Any]:
