@@ -15,13 +15,13 @@ CONFIG = "config.pbtxt"
 MAX_BATCH_SIZE = 32
 _WARM_UP = "warmup"
 _WARM_UP_SIZE = 8  # of axes of any size
-# Triton's data types, by NumPy's.
-_TYPES = {
+TYPES = {
     "bool": "TYPE_BOOL",
     "string": "TYPE_STRING",
     **{f"{kind}{bits}": f"TYPE_{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
 }
+"""Triton's data types, by NumPy's."""
 
 
 def served_graph(config: Mapping[str, Any], signatures: Mapping[str, Any], precision: str = FLOAT32) -> str:
@@ -93,7 +93,7 @@ def text_model_config(config: Mapping[str, Any], max_batch_size: int = MAX_BATCH
             dims = [-1 if size is None else size for size in tensor.shape] or [1]
             optional = "" if tensor.required or field == "output" else "  optional: true\n"
             lines.append(
-                f"{field} {{\n  name: {json.dumps(tensor.name)}\n  data_type: {_TYPES[tensor.dtype]}\n"
+                f"{field} {{\n  name: {json.dumps(tensor.name)}\n  data_type: {TYPES[tensor.dtype]}\n"
                 f"  dims: {dims}\n{optional}}}"
             )
     if max_batch_size:
@@ -118,7 +118,7 @@ def _config(
             dims = [size if isinstance(size, int) else -1 for size in shape[first:]]
             yield f"{field} {{"
             yield f"  name: {json.dumps(name)}"
-            yield f"  data_type: {_TYPES[dtype]}"
+            yield f"  data_type: {TYPES[dtype]}"
             yield f"  dims: {dims or [1]}"
             if not dims:
                 yield "  reshape { shape: [] }"
@@ -131,7 +131,7 @@ def _config(
     yield 'model_warmup {\n  name: "one row"\n  batch_size: 1'
     for name, (dtype, shape) in required.items():
         yield f"  inputs {{ key: {json.dumps(name)} value {{"
-        yield f"    data_type: {_TYPES[dtype]}"
+        yield f"    data_type: {TYPES[dtype]}"
         yield f"    dims: {_warm_up_shape(shape)[first:] or [1]}"
         yield f"    input_data_file: {json.dumps(name)}"
         yield "  } }"

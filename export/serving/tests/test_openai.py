@@ -266,15 +266,28 @@ def test_streams_end_with_an_error_at_the_time_limit(exports, monkeypatch):
 
     next_logits = serving.Graphs.next_logits
 
+    seconds = 0.1
+
     def slow(self, *arguments):
         step = next_logits(self, *arguments)
-        return lambda token: time.sleep(0.1) or step(token)
+        return lambda token: time.sleep(seconds) or step(token)
 
     with listening(create_app({"generator": exports["generator"]}, Limits(timeout=0.25))) as address:
         monkeypatch.setattr(serving.Graphs, "next_logits", slow)
         with new_client(address) as client:
-            stream = client.completions.create(model="generator", prompt="abd", stream=True)
-            with pytest.raises(openai.APIError, match="The stream must end within 0.25 s"):
+            options = {"model": "generator", "prompt": "abd"}
+            begin = time.monotonic()
+            assert list(client.completions.create(**options, stream=True))  # goes on
+            assert time.monotonic() - begin > 0.25
+            with pytest.raises(
+                openai.InternalServerError, match="The request must be computed within 0.25 s"
+            ):
+                client.completions.create(**options, logprobs=1)
+            seconds = 0.5
+            stream = client.completions.create(**options, stream=True)
+            with pytest.raises(
+                openai.APIError, match="Each part of the stream must be computed within 0.25 s"
+            ):
                 list(stream)
 
 

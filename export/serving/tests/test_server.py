@@ -299,12 +299,13 @@ def test_a_stream_over_the_time_limit_ends_with_an_error(exports, monkeypatch):
 
     def slow(self, *arguments):
         step = next_logits(self, *arguments)
-        return lambda token: time.sleep(0.1) or step(token)
+        return lambda token: time.sleep(0.4) or step(token)
 
     async def test(app):
         monkeypatch.setattr(serving.Graphs, "next_logits", slow)
         _, _, content = await call(app, "POST", "/v1/models/generator:stream", {"text": "abd"})
-        assert events(content)[-1] == ("error", {"error": "The stream must end within 0.25 s"})
+        message = "Each part of the stream must be computed within 0.25 s"
+        assert events(content)[-1] == ("error", {"error": message})
         assert app.state.server.active == 0
 
     run(exports, test, "generator", limits=Limits(timeout=0.25))

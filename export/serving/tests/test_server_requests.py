@@ -1,7 +1,13 @@
 """Invalid requests get a status code, and an error with the field, the expectation and the value."""
 
+import gzip
+import json
+import zlib
+
 import pytest
 from served_exports import INFER, PREDICT, call, json_call, predict, run, tensor
+
+from keras_transformer_serving.server import Limits
 
 
 def with_limit(limit):
@@ -93,6 +99,31 @@ def test_an_empty_axis_does_not_allocate_memory(exports):
     run(exports, test, "classifier")
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate"])
+def test_compressed_requests_are_read_within_the_limit(exports, encoding):
+    compress = zlib.compress if encoding == "deflate" else gzip.compress
+    headers = [("Content-Encoding", encoding)]
+
+    async def test(app):
+        async def ask(content):
+            status, _, found = await call(app, "POST", PREDICT.format("classifier"), content, headers)
+            return status, json.loads(found)
+
+        body = json.dumps({"instances": ["a"]}).encode()
+        expected = await json_call(app, "POST", PREDICT.format("classifier"), body)
+        assert await ask(compress(body)) == expected
+        assert (await ask(compress(body + b" " * (1000 - len(body)))))[0] == 200
+        assert (await ask(compress(body + b" " * (1001 - len(body)))))[0] == 413
+        bomb = compress(b" " * 900_000)
+        assert len(bomb) < 1000
+        assert (await ask(bomb))[0] == 413
+        for wrong in (body, compress(body)[:-1], compress(body) + b"a"):
+            status, found = await ask(wrong)
+            assert (status, "must be compressed by" in found["error"]) == (400, True)
+
+    run(exports, test, "classifier", limits=Limits(max_bytes=1000))
+
+
 def test_unknown_routes_models_and_versions_are_client_errors(exports):
     async def test(app):
         for method, path, status in [
@@ -110,7 +141,7 @@ def test_unknown_routes_models_and_versions_are_client_errors(exports):
             found = await json_call(app, method, path, {"instances": ["a"]})
             assert found[0] == status, path
             assert found[1]["error"]
-        headers = [("Content-Encoding", "gzip")]
+        headers = [("Content-Encoding", "br")]
         assert (await call(app, "POST", PREDICT.format("classifier"), b"", headers))[0] == 415
         headers = [("Inference-Header-Content-Length", "9")]
         assert (await call(app, "POST", INFER.format("classifier"), b"", headers))[0] == 400

@@ -62,7 +62,12 @@ def test_the_client_over_http_gets_the_outputs_of_the_pipeline(exports, address,
     assert client.is_server_ready()
     assert client.is_model_ready("classifier")
     assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
+    config = client.get_model_config("classifier", "1")
+    assert config["output"][1] == {"name": "probabilities", "data_type": "TYPE_FP32", "dims": [3]}
+    assert {each["state"] for each in client.get_model_repository_index()} == {"READY"}
     inputs, outputs = request_of(tritonclient.http, binary)
+    for algorithm in ("gzip", "deflate"):
+        client.infer("classifier", inputs, request_compression_algorithm=algorithm)
     found = client.infer("classifier", inputs, outputs=outputs, request_id="7", **HARMLESS)
     labels = found.as_numpy("label").tolist()
     assert [label.decode() if binary else label for label in labels] == pipeline(TEXTS)
@@ -173,6 +178,20 @@ def test_the_client_over_grpc_gets_the_outputs_of_the_pipeline(exports, port):
         assert not client.is_model_ready("other", headers=headers)
         metadata = client.get_model_metadata("classifier", headers=headers, as_json=True)
         assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
+        config = client.get_model_config("classifier", headers=headers, as_json=True)["config"]
+        assert (config["name"], config["platform"], config["backend"]) == (
+            "classifier",
+            "onnxruntime_onnx",
+            "onnxruntime",
+        )
+        assert config["input"] == [{"name": "text", "data_type": "TYPE_STRING", "dims": ["1"], "reshape": {}}]
+        assert [(each["name"], each["data_type"], each["dims"]) for each in config["output"]] == [
+            ("label", "TYPE_STRING", ["1"]),
+            ("probabilities", "TYPE_FP32", ["3"]),
+            ("error", "TYPE_STRING", ["1"]),
+        ]
+        index = client.get_model_repository_index(headers=headers, as_json=True)["models"]
+        assert {"name": "classifier", "version": "1", "state": "READY"} in index
         assert client.get_server_metadata(headers=headers).name == "keras-transformer-serve"
         inputs, outputs = request_of(tritonclient.grpc, None)
         found = client.infer(

@@ -18,6 +18,7 @@ from keras_transformer_serving.server.signatures import RequestError, Signature,
 from keras_transformer_serving.server.tensorflow_serving import check_fields, find, of_all_rows
 from keras_transformer_serving.server.versions import STABLE
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Row, Tensor, shown
+from keras_transformer_serving.triton import TYPES
 
 _MOST_EMPTY = 2**16
 _VERSIONS = ("", "/versions/{version}")
@@ -35,6 +36,9 @@ _PARAMETERS = (
     *("signature_name", "binary_data_output"),
     *("content_type", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"),
 )
+_INDEX = (Field("ready", fields.BOOLEAN, False),)
+_PLATFORM = "onnxruntime_onnx"
+_STATES = {"AVAILABLE": "READY", "END": "UNAVAILABLE"}  # Triton's names of TensorFlow Serving's
 _DATATYPES = {names.inference: names for names in DTYPES.values()}
 
 
@@ -242,10 +246,42 @@ def metadata(name: str, numbers: Sequence[int], signatures: Mapping[str, Signatu
     return {
         "name": name,
         "versions": [str(number) for number in numbers],
-        "platform": "onnxruntime_onnx",
+        "platform": _PLATFORM,
         "inputs": inputs,
         "outputs": outputs,
     }
+
+
+def config(name: str, signatures: Mapping[str, Signature], max_rows: int) -> Json:
+    """Return the configuration of a model's default signature, as Triton describes it."""
+    signature = signatures[DEFAULT if DEFAULT in signatures else next(iter(signatures))]
+    inputs, outputs = (
+        [
+            {
+                "name": tensor.name,
+                "data_type": TYPES[tensor.dtype],
+                "dims": [-1 if size is None else size for size in tensor.shape] or [1],
+                **({} if tensor.shape else {"reshape": {"shape": []}}),
+                **({} if tensor.required or tensors is signature.outputs else {"optional": True}),
+            }
+            for tensor in tensors
+        ]
+        for tensors in (signature.inputs, signature.outputs)
+    )
+    platform = {"platform": _PLATFORM, "backend": "onnxruntime"}
+    return {"name": name, **platform, "max_batch_size": max_rows, "input": inputs, "output": outputs}
+
+
+def index(server: Server, ready: bool = False) -> list[dict[str, str]]:
+    """Return the versions of all models and their states, or only those that are ready."""
+    found = []
+    for model in server.models.values():
+        for version in model.versions.values():
+            state = _STATES.get(version.state, version.state)
+            if state == "READY" or not ready:
+                entry = {"name": model.name, "version": str(version.number), "state": state}
+                found.append({**entry, "reason": version.error})
+    return found
 
 
 def _column(tensor: Tensor, received: Mapping[str, Any], place: str) -> list[Any]:
@@ -342,6 +378,22 @@ async def _metadata(server: Server, request: Request) -> Response:
         return json_response(metadata(model.name, numbers, loaded.signatures))
 
 
+async def _config(server: Server, request: Request) -> Response:
+    """The configuration of a model, as Triton describes it."""
+    name = server.find(request.path_params["name"]).name
+    with server.use(request) as (_, loaded, _):
+        return json_response(config(name, loaded.signatures, server.limits.max_rows))
+
+
+async def _index(server: Server, request: Request) -> Response:
+    """The versions of all models and their states."""
+    body = await requests.read(request, server.limits)
+    document = requests.document(body) if body else {}
+    if not isinstance(document, dict):
+        raise RequestError(400, f"The request must be a JSON object. Received: {shown(document)}")
+    return json_response(index(server, fields.read(document, _INDEX)["ready"]))
+
+
 async def _model_ready(server: Server, request: Request) -> Response:
     """Whether a model is loaded."""
     if server.stopping or server.draining:
@@ -354,7 +406,7 @@ async def _model_ready(server: Server, request: Request) -> Response:
 async def _server(_: Server, __: Request) -> Response:
     """The name, the version and the extensions of the server."""
     name = {"name": "keras-transformer-serve", "version": serving.__version__}
-    return json_response({**name, "extensions": ["binary_tensor_data"]})
+    return json_response({**name, "extensions": ["binary_tensor_data", "model_configuration"]})
 
 
 async def _live(_: Server, __: Request) -> Response:
@@ -379,6 +431,9 @@ def _paths(server: Server) -> Json:
             "/v2/health/ready": "Whether every model is loaded",
         }.items()
     }
+    paths["/v2/repository/index"] = {
+        "post": openapi.operation("The versions of all models", {"type": "array"}, fields.schema([_INDEX]))
+    }
     for model in server.loaded():
         with model.use(label=STABLE) as (_, loaded, _):
             infer = openapi.of_tensors(loaded.signatures)
@@ -386,6 +441,7 @@ def _paths(server: Server) -> Json:
             path, parameters = f"/v2/models/{model.name}{suffix}", openapi.parameters(suffix)
             for end, method, summary, request in (
                 ("", "get", "The tensors of the model", None),
+                ("/config", "get", "The configuration of the model", None),
                 ("/ready", "get", "Whether the model is loaded", None),
                 ("/infer", "post", "Infer (Open Inference Protocol)", infer),
             ):
@@ -400,6 +456,8 @@ API = Api(
         ("GET", "/v2/health/live", _live),
         ("GET", "/v2/health/ready", _ready),
         *(("GET", f"/v2/models/{{name}}{suffix}", _metadata) for suffix in _VERSIONS),
+        ("POST", "/v2/repository/index", _index),
+        *(("GET", f"/v2/models/{{name}}{suffix}/config", _config) for suffix in _VERSIONS),
         *(("GET", f"/v2/models/{{name}}{suffix}/ready", _model_ready) for suffix in _VERSIONS),
         *(("POST", f"/v2/models/{{name}}{suffix}/infer", _infer) for suffix in _VERSIONS),
     ),

@@ -26,6 +26,13 @@ _CODES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+# Triton's data types in the order of their numbers.
+_TYPES = (
+    "TYPE_INVALID",
+    "TYPE_BOOL",
+    *(f"TYPE_{kind}{bits}" for kind in ("UINT", "INT") for bits in (8, 16, 32, 64)),
+)
+_TYPES += ("TYPE_FP16", "TYPE_FP32", "TYPE_FP64", "TYPE_STRING")
 _PUBLIC = ("ServerLive", "ServerReady")
 _Method = Callable[[Server, bytes], Awaitable[bytes]]
 _Fields = dict[int, list[Any]]
@@ -220,12 +227,45 @@ async def _model_metadata(server: Server, content: bytes) -> bytes:
     )
 
 
+async def _model_config(server: Server, content: bytes) -> bytes:
+    fields = _fields(content)
+    model = server.find(_string(fields, 1))
+    with model.use(_version(fields)) as (_, loaded, _):
+        found = open_inference.config(model.name, loaded.signatures, server.limits.max_rows)
+
+    def described(tensor: Json, dims: int, **flags: int) -> bytes:
+        sizes = b"".join(protobuf.varint(size % 2**64) for size in tensor["dims"])
+        entries = [(1, tensor["name"]), (2, _TYPES.index(tensor["data_type"])), (dims, sizes)]
+        entries += [(5, b"")] if "reshape" in tensor else []
+        return protobuf.message(*entries, *((flags[name], True) for name in flags if name in tensor))
+
+    config = protobuf.message(
+        (1, found["name"]),
+        (2, found["platform"]),
+        (17, found["backend"]),
+        (4, found["max_batch_size"]),
+        *((5, described(tensor, 4, optional=8)) for tensor in found["input"]),
+        *((6, described(tensor, 3)) for tensor in found["output"]),
+    )
+    return protobuf.message((1, config))
+
+
+async def _index(server: Server, content: bytes) -> bytes:
+    ready = bool(_fields(content).get(2, [False])[-1])
+    entries = (
+        protobuf.message(*enumerate(entry.values(), 1)) for entry in open_inference.index(server, ready)
+    )
+    return protobuf.message(*((1, entry) for entry in entries))
+
+
 _METHODS: Mapping[str, _Method] = {
     "ServerLive": _server_live,
     "ServerReady": _server_ready,
     "ModelReady": _model_ready,
     "ServerMetadata": _server_metadata,
     "ModelMetadata": _model_metadata,
+    "ModelConfig": _model_config,
+    "RepositoryIndex": _index,
     "ModelInfer": _infer,
 }
 

@@ -438,7 +438,7 @@ class _Answer:
         choices = []
         for index in range(len(self._prompts)):
             choice = self._choice(self._tokens(index))
-            choices.append((choice, [piece async for piece in stepper.items(iter(choice))]))
+            choices.append((choice, [piece async for piece in stepper.items(iter(choice), together=True)]))
         return self._whole(choices)
 
     async def events(self, stepper: streaming.Stepper) -> AsyncIterator[str]:

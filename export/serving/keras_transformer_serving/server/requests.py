@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +19,8 @@ T = TypeVar("T")
 P = TypeVar("P")
 Parse = Callable[[Any, Mapping[str, Signature]], tuple[str, list[Row], T]]
 _PREPARED_IN_PLACE = 2**10  # bytes of a request that is parsed and tokenised in the event loop
+# The argument of zlib for each content encoding; None for no compression.
+_WINDOW_BITS = {"identity": None, "gzip": 31, "x-gzip": 31, "deflate": 15}
 _UNWATCHED = 0.1  # seconds after which a request is watched for its client to disconnect
 
 
@@ -25,11 +28,12 @@ async def read(request: Request, limits: Limits) -> bytes:
     """Return the body of a request.
 
     Raises:
-        RequestError: if it is too large (413), too slow (408) or compressed (415).
+        RequestError: if it is too large (413), too slow (408) or compressed otherwise than by gzip or deflate (415).
     """
-    if request.headers.get("content-encoding", "identity") != "identity":
-        received = shown(request.headers["content-encoding"])
-        raise RequestError(415, f"The request must not be compressed. Received: {received}")
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding not in _WINDOW_BITS:
+        expected = " or ".join(_WINDOW_BITS)
+        raise RequestError(415, f"The content encoding must be {expected}. Received: {shown(encoding)}")
     content = bytearray()
     try:
         async with asyncio.timeout(limits.timeout):
@@ -41,7 +45,26 @@ async def read(request: Request, limits: Limits) -> bytes:
                     )
     except TimeoutError:
         raise RequestError(408, f"The request must arrive within {limits.timeout:g} s") from None
-    return bytes(content)
+    return _inflated(bytes(content), encoding, limits.max_bytes)
+
+
+def _inflated(content: bytes, encoding: str, max_bytes: int) -> bytes:
+    """Return a body without compression."""
+    bits = _WINDOW_BITS[encoding]
+    if bits is None:
+        return content
+    inflater = zlib.decompressobj(bits)
+    try:
+        inflated = inflater.decompress(content, max_bytes + 1)
+    except zlib.error as error:
+        raise RequestError(400, f"The request must be compressed by {encoding}. Received: {error}") from None
+    if len(inflated) > max_bytes:
+        raise RequestError(413, f"The request must have at most {max_bytes} bytes, inflated. Received: more")
+    if not inflater.eof or inflater.unused_data:
+        raise RequestError(
+            400, f"The request must be compressed by {encoding}. Received: part of it, or more"
+        )
+    return inflated
 
 
 def document(body: bytes) -> Any:

@@ -53,7 +53,7 @@ class EventStream(StreamingResponse):
 
 
 class Stepper:
-    """Computes the items of iterators in a model's queue, each between two batches, within the time limit.
+    """Computes the items of iterators in a model's queue, each between two batches and within the time limit.
 
     Args:
         batcher: the queue.
@@ -74,20 +74,27 @@ class Stepper:
         batcher.begin_stream()
         stack.callback(batcher.end_stream)
 
-    async def items(self, iterator: Iterator[T]) -> AsyncIterator[T]:
+    async def items(self, iterator: Iterator[T], together: bool = False) -> AsyncIterator[T]:
         """Yield the items of an iterator.
+
+        Args:
+            iterator: the iterator.
+            together: whether the time limit is that of all items since the request came, as they are one answer, rather
+                than that of each.
 
         Raises:
             RequestError: if they take too long (504).
         """
-        end = self._begin + self._limits.timeout
+        limit = self._limits.timeout
         while True:
             step = self._batcher.step(lambda: next(iterator, None))
+            seconds = max(self._begin + limit - time.perf_counter(), 0) if together else limit
             try:
                 # Not asyncio.timeout, which would also cancel a send between two steps.
-                item = await asyncio.wait_for(step, max(end - time.perf_counter(), 0))
+                item = await asyncio.wait_for(step, seconds)
             except TimeoutError:
-                raise RequestError(504, f"The stream must end within {self._limits.timeout:g} s") from None
+                subject = "The request" if together else "Each part of the stream"
+                raise RequestError(504, f"{subject} must be computed within {limit:g} s") from None
             if item is None:
                 return
             if self._first is not None:
