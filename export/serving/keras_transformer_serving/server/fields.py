@@ -125,6 +125,16 @@ def object_of(properties: Json, required: Iterable[str] = (), others: bool = Tru
     return schema if others else {**schema, "additionalProperties": False}
 
 
+def list_of(items: Json) -> Json:
+    """Return the JSON Schema of lists."""
+    return {"type": "array", "items": items}
+
+
+def exact_object(properties: Json) -> Json:
+    """Return the JSON Schema of objects that have all these properties, and no others."""
+    return object_of(properties, properties, others=False)
+
+
 def _schema(fields: Sequence[Field]) -> Json:
     """Return the schema of a field that several tables have."""
     schemas: list[Json] = []
@@ -137,6 +147,10 @@ def _schema(fields: Sequence[Field]) -> Json:
     return schema if fields[0].default is None else {**schema, "default": fields[0].default}
 
 
+TEXT: Json = {"type": "string"}
+NULL: Json = {"type": "null"}
+NUMBER: Json = {"type": "number"}
+COUNT: Json = {"type": "integer", "minimum": 0}
 ANYTHING = Kind("anything", {}, lambda value: True)
 BOOLEAN = Kind("true or false", {"type": "boolean"}, lambda value: isinstance(value, bool))
 LIST = Kind("a list", {"type": "array"}, lambda value: isinstance(value, list))

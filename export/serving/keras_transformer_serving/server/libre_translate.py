@@ -417,14 +417,21 @@ def _paths(server: Server) -> Json:
     body, file = (fields.schema([table(known)]) for table in (_text_fields, _languages_of))
     file["properties"]["file"] = {"type": "string", "format": "binary"}
     file["required"].append("file")
-    of_file = openapi.operation("Translate a file (LibreTranslate)", {"type": "object"}, file, api=NAME)
+    texts = {"anyOf": [fields.TEXT, fields.list_of(fields.TEXT)]}
+    translated = {"translatedText": texts, "alternatives": {"type": "array"}}
+    answer = fields.object_of(translated, ["translatedText"], others=False)
+    url = fields.exact_object({"translatedFileUrl": fields.TEXT})
+    known_language = {"code": fields.TEXT, "name": fields.TEXT, "targets": fields.list_of(fields.TEXT)}
+    of_file = openapi.operation("Translate a file (LibreTranslate)", url, file, api=NAME)
     of_file["requestBody"]["content"] = {"multipart/form-data": {"schema": file}}
     return {
-        "/translate": {
-            "post": openapi.operation("Translate (LibreTranslate)", {"type": "object"}, body, api=NAME)
-        },
+        "/translate": {"post": openapi.operation("Translate (LibreTranslate)", answer, body, api=NAME)},
         "/translate_file": {"post": of_file},
-        "/languages": {"get": openapi.operation("The languages", {"type": "array"}, api=NAME)},
+        "/languages": {
+            "get": openapi.operation(
+                "The languages", fields.list_of(fields.exact_object(known_language)), api=NAME
+            )
+        },
         **{
             path: {"get": openapi.operation(summary, {"type": "object"}, api=NAME)}
             for path, summary in {

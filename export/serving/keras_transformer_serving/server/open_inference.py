@@ -38,6 +38,7 @@ _PARAMETERS = (
 )
 _INDEX = (Field("ready", fields.BOOLEAN, False),)
 _PLATFORM = "onnxruntime_onnx"
+_BINARY = "application/octet-stream"
 _STATES = {"AVAILABLE": "READY", "END": "UNAVAILABLE"}  # Triton's names of TensorFlow Serving's
 _DATATYPES = {names.inference: names for names in DTYPES.values()}
 
@@ -366,7 +367,7 @@ async def _infer(server: Server, request: Request) -> Response:
             request, len(body), parsed, answer, loaded.signatures, batcher, server.limits
         )
     if headers:
-        return Response(content, headers=headers, media_type="application/octet-stream")
+        return Response(content, headers=headers, media_type=_BINARY)
     return encoded_response(content)
 
 
@@ -422,30 +423,55 @@ async def _ready(server: Server, _: Request) -> Response:
 
 def _paths(server: Server) -> Json:
     """Return the OpenAPI description of the routes of the server and of each model."""
-    anything = {"type": "object"}
+    boolean, shape = {"type": "boolean"}, fields.list_of({"type": "integer"})
+    tensor: Json = {"name": fields.TEXT, "datatype": {"enum": [*_DATATYPES]}, "shape": shape}
+    output = {**tensor, "data": {"type": "array"}, "parameters": {"type": "object"}}
+    named = {"model_name": fields.TEXT, "model_version": fields.TEXT}
+    outputs = {"outputs": fields.list_of(fields.object_of(output, tensor, others=False))}
+    inferred = fields.object_of({**named, **outputs, "id": fields.TEXT}, [*named, *outputs], others=False)
+    tensors = fields.list_of(fields.exact_object(tensor))
+    described = fields.exact_object(
+        {
+            **dict.fromkeys(("name", "platform"), fields.TEXT),
+            "versions": fields.list_of(fields.TEXT),
+            **dict.fromkeys(("inputs", "outputs"), tensors),
+        }
+    )
+    extensions = {"version": fields.TEXT, "extensions": fields.list_of(fields.TEXT)}
     paths: Json = {
-        path: {"get": openapi.operation(summary, anything)}
-        for path, summary in {
-            "/v2": "The server's name and version",
-            "/v2/health/live": "Whether the server runs",
-            "/v2/health/ready": "Whether every model is loaded",
-        }.items()
+        path: {"get": openapi.operation(summary, answer)}
+        for path, summary, answer in (
+            (
+                "/v2",
+                "The server's name and version",
+                fields.exact_object({"name": fields.TEXT, **extensions}),
+            ),
+            ("/v2/health/live", "Whether the server runs", fields.exact_object({"live": boolean})),
+            ("/v2/health/ready", "Whether every model is loaded", fields.exact_object({"ready": boolean})),
+        )
     }
+    entry = fields.exact_object(dict.fromkeys(("name", "version", "state", "reason"), fields.TEXT))
+    ready = fields.exact_object({"name": fields.TEXT, "version": fields.TEXT, "ready": boolean})
     paths["/v2/repository/index"] = {
-        "post": openapi.operation("The versions of all models", {"type": "array"}, fields.schema([_INDEX]))
+        "post": openapi.operation(
+            "The versions of all models", fields.list_of(entry), fields.schema([_INDEX])
+        )
     }
     for model in server.loaded():
         with model.use(label=STABLE) as (_, loaded, _):
             infer = openapi.of_tensors(loaded.signatures)
         for suffix in _VERSIONS:
             path, parameters = f"/v2/models/{model.name}{suffix}", openapi.parameters(suffix)
-            for end, method, summary, request in (
-                ("", "get", "The tensors of the model", None),
-                ("/config", "get", "The configuration of the model", None),
-                ("/ready", "get", "Whether the model is loaded", None),
-                ("/infer", "post", "Infer (Open Inference Protocol)", infer),
+            for end, summary, answer in (
+                ("", "The tensors of the model", described),
+                ("/config", "The configuration of the model", {"type": "object"}),
+                ("/ready", "Whether the model is loaded", ready),
             ):
-                paths[path + end] = {method: openapi.operation(summary, anything, request, parameters)}
+                paths[path + end] = {"get": openapi.operation(summary, answer, None, parameters)}
+            operation = openapi.operation(
+                "Infer (Open Inference Protocol)", inferred, infer, parameters, other=_BINARY
+            )
+            paths[f"{path}/infer"] = {"post": operation}
     return paths
 
 

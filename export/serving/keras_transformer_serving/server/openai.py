@@ -8,7 +8,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from starlette.requests import Request
@@ -99,6 +99,12 @@ def _message(index: int, message: Json) -> Json:
     return {**message, "content": "".join(part["text"] for part in content)}
 
 
+_MESSAGE: Json = {
+    "role": fields.TEXT,
+    "content": {
+        "anyOf": [fields.TEXT, fields.list_of(fields.object_of({"text": fields.TEXT}, ["text"]))],
+    },
+}
 _PROMPT = Kind(
     "",
     {"type": ["string", "array"], "items": {"type": "integer"}, "minItems": 1},
@@ -106,7 +112,7 @@ _PROMPT = Kind(
 )
 _MESSAGES = Kind(
     'a list of messages such as {"role": "user", "content": "Hello"}',
-    {"type": "array", "items": {"type": "object"}, "minItems": 1},
+    {"type": "array", "items": fields.object_of(_MESSAGE, _MESSAGE), "minItems": 1},
     lambda value: value != [] and isinstance(value, list) and all(isinstance(each, dict) for each in value),
     lambda value: [[_message(*each) for each in enumerate(value)]],
 )
@@ -126,12 +132,28 @@ def model_keys(model: ServedModel) -> Json:
     return {"id": model.name, "object": "model", "created": created, "owned_by": "keras-transformer-serve"}
 
 
+_TOKENS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+_LOGPROB: Json = {
+    "token": fields.TEXT,
+    "logprob": fields.NUMBER,
+    "bytes": {"anyOf": [fields.list_of(fields.COUNT), fields.NULL]},
+}
+_USAGE = fields.exact_object(
+    dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), fields.COUNT)
+)
+
+
+def _nullable(schema: Json) -> Json:
+    return {"anyOf": [schema, fields.NULL]}
+
+
 class Form(abc.ABC):
     """The form of requests and answers, of completions or of chat completions.
 
     Attributes:
         path: the path of the route.
         summary: what the route does.
+        content: the JSON Schemas of the content of a choice, by name.
         models: the models that it has, for errors.
         prompt: the name of the field with the prompts.
         table: the fields that only this form has.
@@ -142,6 +164,7 @@ class Form(abc.ABC):
 
     path: str
     summary: str
+    content: ClassVar[Json]
     models: str
     prompt: str
     table: tuple[Field, ...]
@@ -171,6 +194,10 @@ class Completions(Form):
     """Completions of prompts: the form of `/v1/completions`."""
 
     path, summary = "completions", "Continue prompts"
+    content: ClassVar[Json] = {
+        "text": fields.TEXT,
+        "logprobs": _nullable(fields.exact_object(dict.fromkeys(_TOKENS, fields.LIST.schema))),
+    }
     models, prompt = "one that generates texts", "prompt"
     prefix, whole, part = "cmpl-", "text_completion", "text_completion"
     table = (
@@ -206,6 +233,23 @@ class ChatCompletions(Form):
     """Answers to conversations: the form of `/v1/chat/completions`."""
 
     path, summary = "chat/completions", "Continue a conversation"
+    content: ClassVar[Json] = {
+        "message": fields.exact_object(
+            {"role": {"const": "assistant"}, "content": fields.TEXT, "refusal": fields.NULL}
+        ),
+        "logprobs": _nullable(
+            fields.exact_object(
+                {
+                    "content": fields.list_of(
+                        fields.exact_object(
+                            {**_LOGPROB, "top_logprobs": fields.list_of(fields.exact_object(_LOGPROB))}
+                        )
+                    ),
+                    "refusal": fields.NULL,
+                }
+            )
+        ),
+    }
     models, prompt = "one with a chat template", "messages"
     prefix, whole, part = "chatcmpl-", "chat.completion", "chat.completion.chunk"
     table = (
@@ -250,6 +294,21 @@ class ChatCompletions(Form):
             {**entry(each.token), "top_logprobs": [entry(token) for token in each.top]} for each in logprobs
         ]
         return {"content": content, "refusal": None}
+
+
+def _answer_schema(form: Form) -> Json:
+    """Return the JSON Schema of answers that are not streamed."""
+    reason = {"enum": ["stop", "length"]}
+    choices = fields.exact_object({"index": fields.COUNT, **form.content, "finish_reason": reason})
+    return fields.exact_object(
+        {
+            **dict.fromkeys(("id", "model", "system_fingerprint"), fields.TEXT),
+            "created": fields.COUNT,
+            "object": {"const": form.whole},
+            "choices": fields.list_of(choices),
+            "usage": _USAGE,
+        }
+    )
 
 
 _FORMS = (Completions(), ChatCompletions())
@@ -549,25 +608,40 @@ async def _embeddings(server: Server, request: Request) -> Response:
         return encoded_response(content)
 
 
+_VECTORS = fields.exact_object(
+    {
+        "object": {"const": "list"},
+        "data": fields.list_of(
+            fields.exact_object(
+                {
+                    "object": {"const": "embedding"},
+                    "index": fields.COUNT,
+                    "embedding": {"anyOf": [fields.list_of(fields.NUMBER), fields.TEXT]},
+                }
+            )
+        ),
+        "model": fields.TEXT,
+        "usage": fields.exact_object(dict.fromkeys(("prompt_tokens", "total_tokens"), fields.COUNT)),
+    }
+)
+
+
 def _paths(server: Server) -> Json:
     """Return the OpenAPI description of the routes of models of each kind."""
     pipelines = server.pipelines().items()
-    routes = [
-        (
-            form.path,
-            form.summary,
-            [_generation_fields(form, *each) for each in pipelines if form.has(each[1])],
-        )
-        for form in _FORMS
-    ]
+    paths: Json = {}
+
+    def describe(path: str, summary: str, tables: list[Any], answer: Json, other: str | None = None) -> None:
+        if tables:
+            body, summary = fields.schema(tables), f"{summary} (OpenAI)"
+            paths[path] = {"post": openapi.operation(summary, answer, body, api=NAME, other=other)}
+
+    for form in _FORMS:
+        tables = [_generation_fields(form, *each) for each in pipelines if form.has(each[1])]
+        describe(f"/v1/{form.path}", form.summary, tables, _answer_schema(form), "text/event-stream")
     vectors = [each for each in pipelines if isinstance(each[1], Embedding)]
     embeddings = [_embedding_fields(*each, len(vectors) == 1) for each in vectors]
-    paths: Json = {}
-    for path, summary, tables in (*routes, ("embeddings", "Embed texts", embeddings)):
-        if tables:
-            body = fields.schema(tables)
-            operation = openapi.operation(f"{summary} (OpenAI)", {"type": "object"}, body, api=NAME)
-            paths[f"/v1/{path}"] = {"post": operation}
+    describe("/v1/embeddings", "Embed texts", embeddings, _VECTORS)
     return paths
 
 

@@ -75,6 +75,7 @@ def operation(
     request: Json | None = None,
     parameters: Any = (),
     api: str = "server",
+    other: str | None = None,
 ) -> Json:
     """Return the description of a route.
 
@@ -84,6 +85,7 @@ def operation(
         request: that of its request, if it has one.
         parameters: the parameters in its path.
         api: the protocol, whose errors it has.
+        other: another type of content of its answer.
     """
     reference = {"$ref": f"#/components/schemas/{error_name(api)}"}
     of_error = {"content": {"application/json": {"schema": reference}}}
@@ -95,6 +97,8 @@ def operation(
             "5XX": {"description": "The server is not ready or too slow", **of_error},
         },
     }
+    if other is not None:
+        description["responses"]["200"]["content"][other] = {"schema": {"type": "string"}}
     if request is not None:
         description["requestBody"] = {
             "required": True,

@@ -280,11 +280,12 @@ def _paths(server: Server) -> Json:
         with model.use(label=STABLE) as (_, loaded, _):
             signatures = loaded.signatures
         path = f"/v1/models/{model.name}"
-        for suffix, summary in {
-            "": "The versions of the model and their states",
-            "/metadata": "The signatures of the model",
-        }.items():
-            paths[path + suffix] = {"get": openapi.operation(summary, {"type": "object"})}
+        for suffix, summary, names in (
+            ("", "The versions of the model and their states", ["model_version_status"]),
+            ("/metadata", "The signatures of the model", ["model_spec", "metadata"]),
+        ):
+            answer = fields.object_of({name: {} for name in names}, names)
+            paths[path + suffix] = {"get": openapi.operation(summary, answer)}
         request, response = openapi.of_rows(signatures)
         for suffix in _VERSIONS:
             operation = openapi.operation(

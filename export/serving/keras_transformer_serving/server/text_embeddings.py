@@ -498,19 +498,26 @@ def _type_of(pipeline: Any) -> Json:
 def _paths(server: Server) -> Json:
     """Return the OpenAPI description of the routes of embeddings and of rerankers, where there are any."""
     pipelines, paths = server.pipelines(), {}
-    for path, summary, classes, of_route in (
-        ("/embed", "Embed texts", Embedding, _embed_fields),
-        ("/embed_all", "Embed each token of texts", Embedding, _embed_all_fields),
-        ("/predict", "Classify texts", TextClassification, _predict_fields),
-        ("/similarity", "Compare texts with one", Embedding, _similarity_fields),
-        ("/rerank", "Rank texts for a query", Reranking, _rerank_fields),
-        ("/tokenize", "Split texts into tokens", _TOKENIZING, _tokenize_fields),
-        ("/decode", "Join tokens to texts", _TOKENIZING, _decode_fields),
+    rows, vectors = fields.list_of, fields.list_of(fields.NUMBER)
+    labels = rows(fields.exact_object({"score": fields.NUMBER, "label": fields.TEXT}))
+    rank = {"index": fields.COUNT, "score": fields.NUMBER}
+    ranks = rows(fields.object_of({**rank, "text": fields.TEXT}, rank, others=False))
+    token: Json = {"id": fields.COUNT, "text": fields.TEXT, "special": {"type": "boolean"}}
+    tokens = rows(rows(fields.exact_object({**token, **dict.fromkeys(("start", "stop"), fields.NULL)})))
+    predictions = {"anyOf": [labels, rows(labels)]}
+    for path, summary, classes, of_route, answer in (
+        ("/embed", "Embed texts", Embedding, _embed_fields, rows(vectors)),
+        ("/embed_all", "Embed each token of texts", Embedding, _embed_all_fields, rows(rows(vectors))),
+        ("/predict", "Classify texts", TextClassification, _predict_fields, predictions),
+        ("/similarity", "Compare texts with one", Embedding, _similarity_fields, vectors),
+        ("/rerank", "Rank texts for a query", Reranking, _rerank_fields, ranks),
+        ("/tokenize", "Split texts into tokens", _TOKENIZING, _tokenize_fields, tokens),
+        ("/decode", "Join tokens to texts", _TOKENIZING, _decode_fields, rows(fields.TEXT)),
     ):
         if names := server.named(classes):
             body = fields.schema(_table(of_route, pipelines[name], names) for name in names)
             summary = f"{summary} (text-embeddings-inference)"
-            paths[path] = {"post": openapi.operation(summary, {"type": "array"}, body, api=NAME)}
+            paths[path] = {"post": openapi.operation(summary, answer, body, api=NAME)}
     for path, summary in {
         "/info": "The models and limits",
         "/health": "Whether every model is loaded",
