@@ -17,8 +17,8 @@ PATHS = [
         for path in ("/v1/models/{}:predict", "/v2/models/{}/infer", "/v1/models/{}:stream")
     ),
     *("/v1/completions", "/v1/chat/completions", "/v1/embeddings"),
-    *("/embed", "/rerank", "/similarity", "/tokenize"),
-    *("/translate", "/translate_file", "/detect"),
+    *("/embed", "/embed_all", "/predict", "/rerank", "/similarity", "/tokenize", "/decode"),
+    *("/translate", "/translate_file", "/detect", "/v2/repository/index"),
 ]
 TEXT = st.text(st.characters(exclude_categories=()), max_size=50)
 NUMBERS = st.one_of(
