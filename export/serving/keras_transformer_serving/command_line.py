@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("max-characters", int, 100_000, "the maximum length of a text")
     option("max-streams", int, 16, "the maximum number of concurrent streams of a model")
     option("max-connections", int, 1024, "the maximum number of connections")
-    option("timeout", float, 30.0, "the maximum time of a request in seconds")
+    option("timeout", float, 30.0, "the maximum time of a request, or of each part of a stream, in seconds")
     option(
         "shutdown-delay",
         float,

@@ -35,7 +35,7 @@ class Limits:
         max_bytes: the maximum size of a request (413).
         max_characters: the maximum length of a string (400).
         max_streams: the maximum number of concurrent streams of a model (429).
-        timeout: the maximum time of a request in seconds (504).
+        timeout: the maximum time of a request, or of each part of a stream, in seconds (504).
 
     Raises:
         ValueError: if a limit is not positive, or `max_rows` is above `max_queue`.
