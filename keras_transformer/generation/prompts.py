@@ -198,7 +198,7 @@ def align(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Rotate each row of (B, P) so that its last token comes last, which turns right padding into left padding."""
     length = ops.shape(ids)[1]
     index = ops.arange(length, dtype="int32")
-    last = ops.max(ops.where(real, index, -1), axis=-1, keepdims=True)
+    last = ops.max(ops.where(real, index, -1), axis=-1, keepdims=True, initial=-1)  # of an empty batch too
     index = ops.mod(index + last + 1, length)
     return pick(ids, index), pick(real, index)
 

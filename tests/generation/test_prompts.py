@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer import generation
 from keras_transformer.generation import Beam, Contrastive, Sample
+from keras_transformer.generation.loop import generate_ids
 from keras_transformer.ops import GrowingCache
 
 from .reference import decoder, translator
@@ -59,6 +60,14 @@ def test_scores_need_a_target_for_each_row():
     assert generation.score(model, np.zeros((0, 3), int), np.zeros((0, 3), int)).scores.shape == (0,)
     with pytest.raises(ValueError, match="`target_ids` must have as many rows"):
         generation.score(model, [[5], [6], [7]], [[5], [6]])
+
+
+@pytest.mark.parametrize("sampler", ["greedy", Beam(2), Sample(seed=0)], ids=repr)
+def test_the_loop_takes_no_rows(sampler):
+    none = ops.zeros((0, 3), "int32")
+    for model, prefix_ids in ((decoder(), None), (translator(), None), (translator(), none)):
+        out = generate_ids(model, none, 4, sampler=sampler, prefix_ids=prefix_ids)
+        assert {name: values.shape[0] for name, values in out.items()} == dict.fromkeys(out, 0)
 
 
 @pytest.mark.slow
