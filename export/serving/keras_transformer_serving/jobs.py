@@ -6,7 +6,7 @@ How a row is answered is thereby written once, and a scheduler decides what is c
 
 import collections
 import itertools
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:  # texts have steps, too
@@ -116,6 +116,17 @@ def run_one(steps: Steps[T], methods: Mapping[str, Method]) -> T:
     raise AssertionError(f"`methods` must have those of all jobs. Received: {', '.join(methods)}")
 
 
+def _batches(
+    entries: Iterable[tuple[int, int, Job]], batch_size: int
+) -> Iterator[Sequence[tuple[int, int, Job]]]:
+    """Split jobs in the order of their lengths; a batch has arrays of equal shapes."""
+    for _, group in itertools.groupby(
+        entries, lambda entry: None if isinstance(entry[2].length, int) else entry[2].length
+    ):
+        equal = [*group]
+        yield from (equal[begin : begin + batch_size] for begin in range(0, len(equal), batch_size))
+
+
 def run(
     rows: Mapping[int, Steps[T]],
     local: Mapping[str, Method],
@@ -161,7 +172,7 @@ def run(
             computed = local[name]([job.values for _, _, job in entries])
         else:
             entries.sort(key=lambda entry: entry[2].length)
-            batches = [entries[begin : begin + batch_size] for begin in range(0, len(entries), batch_size)]
+            batches = [*_batches(entries, batch_size)]
             values = [[job.values for _, _, job in batch] for batch in batches]
             of_batches = engine.map(engine.methods[name], values)
             computed = [*itertools.chain.from_iterable(of_batches)]

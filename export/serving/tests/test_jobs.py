@@ -69,3 +69,10 @@ def test_steps_that_wait_for_nothing_have_results():
 
     assert run_one(gather(map(nothing, "ab")), {}) == ["a", "b"]
     assert run_one(gather([]), {}) == []
+
+
+def test_arrays_of_different_shapes_are_in_different_batches():
+    batches = []
+    rows = {index: compute("double", index, ((size,),)) for index, size in enumerate([3, 5, 3, 5, 3])}
+    assert run(rows, LOCAL, engine(batches), 2, RowErrors()) == {index: 2 * index for index in range(5)}
+    assert batches == [[0, 2], [4], [1, 3]]
