@@ -210,11 +210,12 @@ def write_bert(folder, make=lambda encoder: encoder, pieces=PIECES):
     return model
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "expected"),  # the model has 16 positions
     [
-        ({"model_max_length": 8}, (8, "right")),
-        ({"truncation_side": "left"}, (16, "left")),  # the model has 16 positions
+        ({"model_max_length": 8, "truncation_side": "left"}, (8, "left")),
+        ({"truncation_side": "left"}, (16, "left")),
         ({"model_max_length": 512}, (16, "right")),
         ({"model_max_length": int(1e30)}, (16, "right")),
     ],
