@@ -12,6 +12,7 @@ import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 import keras_transformer_serving as serving
 from keras_transformer import generation, xla
 from keras_transformer.export.parity.near_ties import near_ties_of
+from keras_transformer.export.to_onnx import tf2onnx_speed
 from keras_transformer.pipelines.texts import accepted_texts
 from keras_transformer_serving import parity
 from keras_transformer_serving.parity import Answers
@@ -36,7 +37,7 @@ class Reference(parity.Reference):
             if pipeline.sampler.seed is None:
                 pipeline = pipeline.with_settings(dataclasses.replace(pipeline.sampler, seed=parity.SEED))
         row_languages = pipeline.example_languages(len(texts))
-        with xla.off():
+        with xla.off(), tf2onnx_speed.one_operation_per_value():
             out = pipeline.generate(texts, **row_languages)
         ids = out.ids if pipeline.sampler.num_return > 1 else out.best
         scores = out.scores[:, 0]

@@ -213,7 +213,7 @@ def gelu_of_erf(graph: Any, _: Shapes) -> bool:
     """½ x · (1 − erf(−x · √½)) → x · (1 + erf(x / √2)) · ½, which ONNX Runtime fuses with the preceding bias."""
     from onnx import helper, numpy_helper
 
-    producers = graph_traversal.Producers(graph)
+    producers, scalars = graph_traversal.Producers(graph), graph_traversal.scalars(graph)
 
     def operands(name: str, operation: str) -> Any:
         """Return the inputs of the node that computes a value, or an empty list if it is another operation."""
@@ -223,19 +223,14 @@ def gelu_of_erf(graph: Any, _: Shapes) -> bool:
     def times(name: str, number: float) -> str | None:
         """Return x if a value is x times a number."""
         for value, factor in zip(operands(name, "Mul"), operands(name, "Mul")[::-1], strict=True):
-            constant = graph_traversal.constant(graph, factor)
-            if constant is not None and abs(constant - number) < 1e-6:
+            if factor in scalars and abs(scalars[factor] - number) < 1e-6:
                 return str(value)
         return None
 
     def is_erfc(name: str, x: str) -> bool:
         one, erf = operands(name, "Sub") or ("", "")
         scaled = times(*operands(erf, "Erf"), 0.5**0.5) if operands(erf, "Erf") else None
-        return (
-            graph_traversal.constant(graph, one) == 1
-            and scaled is not None
-            and operands(scaled, "Neg") == [x]
-        )
+        return scalars.get(one) == 1 and scaled is not None and operands(scaled, "Neg") == [x]
 
     changed = False
     for last in [node for node in graph.node if node.op_type == "Mul"]:

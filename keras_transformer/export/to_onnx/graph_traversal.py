@@ -48,6 +48,12 @@ def rename(graph: Any, names: Mapping[str, str]) -> None:
             node.input[:] = [names.get(name, name) for name in node.input]
 
 
+def skip(graph: Any, renamed: Mapping[str, str]) -> None:
+    """Remove the nodes whose first output has another name, and let others read that value."""
+    rename(graph, renamed)
+    _remove(graph.node, [place for place, node in enumerate(graph.node) if node.output[0] in renamed])
+
+
 def readers(graph: Any) -> dict[str, list[Any]]:
     """Return the readers of each value: nodes, including those of loop bodies and branches, and graph outputs."""
     readers_of = collections.defaultdict(list)
@@ -85,6 +91,14 @@ class Producers:
         while node is not None and node.op_type in through:
             node = self._nodes.get(node.input[0])
         return node if node is not None and operation in (None, node.op_type) else None
+
+
+def scalars(graph: Any) -> dict[str, float]:
+    """Return the values of the scalar constants of the graph, by name."""
+    from onnx import numpy_helper
+
+    constants = (item for item in graph.initializer if math.prod(item.dims) == 1)
+    return {item.name: float(numpy_helper.to_array(item).item()) for item in constants}
 
 
 def constant(graph: Any, name: str) -> float | None:

@@ -112,7 +112,7 @@ def remove_same_reshapes(graph: Any, shapes: Shapes) -> bool:
 
     constants = {item.name: item for item in graph.initializer if len(item.dims) == 1}
     returned = {output.name for output in graph.output}
-    removed = []
+    renamed: dict[str, str] = {}
     for node in [node for node in graph.node if node.op_type == "Reshape" and node.input[1] in constants]:
         before = shapes.get(node.input[0], [])
         made = numpy_helper.to_array(constants[node.input[1]]).tolist()
@@ -120,10 +120,9 @@ def remove_same_reshapes(graph: Any, shapes: Shapes) -> bool:
             size in (0, known) for size, known in zip(made, before, strict=True)
         )
         if same and 0 not in before and node.output[0] not in returned:
-            rename(graph, {node.output[0]: node.input[0]})
-            graph.node.remove(node)
-            removed.append(node)
-    return bool(removed)
+            renamed[node.output[0]] = renamed.get(node.input[0], node.input[0])
+    graph_traversal.skip(graph, renamed)
+    return bool(renamed)
 
 
 def reshape_once(graph: Any, shapes: Shapes) -> bool:
@@ -178,34 +177,28 @@ def scale_last(graph: Any, shapes: Shapes) -> bool:
 
 def remove_lowest_maximum(graph: Any, _: Shapes) -> bool:
     """Max(x, −3 · 10³⁸) → x, which keeps XLA from fusing x with other operations; only −∞ is changed."""
-    bounded = [
-        node
-        for node in graph.node
-        if node.op_type == "Max"
-        and len(node.input) == 2
-        and (graph_traversal.constant(graph, node.input[1]) or 0.0) <= _LOWEST
-        and node.output[0] not in {output.name for output in graph.output}
-    ]
-    for node in bounded:
-        rename(graph, {node.output[0]: node.input[0]})
-        graph.node.remove(node)
-    return bool(bounded)
+    returned = {output.name for output in graph.output}
+    scalars = graph_traversal.scalars(graph)
+    renamed: dict[str, str] = {}
+    for node in graph.node:
+        is_bound = node.op_type == "Max" and len(node.input) == 2 and node.output[0] not in returned
+        if is_bound and scalars.get(node.input[1], 0.0) <= _LOWEST:
+            renamed[node.output[0]] = renamed.get(node.input[0], node.input[0])
+    graph_traversal.skip(graph, renamed)
+    return bool(renamed)
 
 
 def remove_factors_of_one(graph: Any, _: Shapes) -> bool:
     """1 · x → x, as of SiLU, x · sigmoid(1 · x)."""
-    from onnx import numpy_helper
-
     returned = {output.name for output in graph.output}
-    scalars = {item.name: numpy_helper.to_array(item) for item in graph.initializer if not item.dims}
-    ones = {name for name, value in scalars.items() if value == 1}
+    scalars = graph_traversal.scalars(graph)
+    ones = {item.name for item in graph.initializer if not item.dims and scalars[item.name] == 1}
     renamed: dict[str, str] = {}
-    for node in [node for node in graph.node if node.op_type == "Mul"]:
-        if not ones.isdisjoint(node.input) and node.output[0] not in returned:
+    for node in graph.node:
+        if node.op_type == "Mul" and not ones.isdisjoint(node.input) and node.output[0] not in returned:
             x = node.input[0] if node.input[1] in ones else node.input[1]
             renamed[node.output[0]] = renamed.get(x, x)
-            graph.node.remove(node)
-    rename(graph, renamed)
+    graph_traversal.skip(graph, renamed)
     return bool(renamed)
 
 
