@@ -93,7 +93,7 @@ class GenerationEngine(Engine, Protocol):
         end_id: the id that ends a sequence.
         end_ids: all ids that end a sequence, also those of constraints.
         constraints: the settings of the constraints.
-        options: the names of the options of a row that it computes; others are refused.
+        options: the names of the options of a row that it computes; others are rejected.
         needed_to_score: the requirement of "score" that is not met, "" for none.
         needed_to_stream: the requirement of generation token by token that is not met, "" for none.
     """

@@ -5,6 +5,8 @@ How a row is answered is thereby written once, and a scheduler decides what is c
 """
 
 import collections
+import contextlib
+import gc
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -163,8 +165,9 @@ def run(
         for place, job in enumerate(jobs):
             waiting[job.method].append((row, place, job))
 
-    for row in rows:
-        send(row, None)
+    with _without_collections():
+        for row in rows:
+            send(row, None)
     while waiting:
         name = next((name for name in local if name in waiting), None) or next(iter(waiting))
         entries = waiting.pop(name)
@@ -179,7 +182,20 @@ def run(
         for (row, place, _), result in zip(entries, computed, strict=True):
             results[row][place] = result
             missing[row] -= 1
-        for row in dict.fromkeys(row for row, _, _ in entries):
-            if not missing[row]:
-                send(row, results.pop(row))
+        with _without_collections():
+            for row in dict.fromkeys(row for row, _, _ in entries):
+                if not missing[row]:
+                    send(row, results.pop(row))
     return answers
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pause garbage collection, which thousands of waiting rows would start, and which reads all of Keras' objects."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()

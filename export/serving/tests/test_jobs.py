@@ -1,5 +1,6 @@
 """Rows as steps: their jobs are computed together, and a row that fails fails alone."""
 
+import gc
 import types
 
 import pytest
@@ -76,3 +77,15 @@ def test_arrays_of_different_shapes_are_in_different_batches():
     rows = {index: compute("double", index, ((size,),)) for index, size in enumerate([3, 5, 3, 5, 3])}
     assert run(rows, LOCAL, engine(batches), 2, RowErrors()) == {index: 2 * index for index in range(5)}
     assert batches == [[0, 2], [4], [1, 3]]
+
+
+def test_preparing_rows_starts_no_garbage_collection():
+    found = []
+
+    def prepared():
+        found.append(gc.isenabled())
+        return (yield from compute("double", 1, 1))
+
+    assert run({index: prepared() for index in range(8)}, LOCAL, engine([]), 4, RowErrors())[7] == 2
+    assert not any(found)
+    assert gc.isenabled()

@@ -159,7 +159,7 @@ class GenerationSteps(Task, abc.ABC):
         numbers = [name for name in of_calls() if name in given]
         for name in numbers:
             if name not in declared:
-                raise ValueError(self._refused(name, given[name]))
+                raise ValueError(self._rejected(name, given[name]))
             columns[name] = numbers_of(declared[name], given[name], count)
         of_text = {name: given[name] for name in languages.NAMES if name in given}
         columns |= languages.of_each(count, bool(self.languages), **of_text)
@@ -191,7 +191,7 @@ class GenerationSteps(Task, abc.ABC):
                         name, f"`{name}` must be in [{low}, {high}]. Received: {row[name]}"
                     )
 
-    def _refused(self, name: str, value: Any) -> str:
+    def _rejected(self, name: str, value: Any) -> str:
         """Return the error of an option that the sampler or the engine is without."""
         needed, sampler = ROW_OPTIONS[name].sampler, self.engine.sampler["sampler"]
         if needed is None or needed == sampler:
