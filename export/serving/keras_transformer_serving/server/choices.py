@@ -1,5 +1,6 @@
 """Generated texts as choices of an answer: stop strings, the reason of their end, log-probabilities."""
 
+import codecs
 import collections
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -71,7 +72,8 @@ class Choice:
         self._pipeline, self._tokens, self._stops = pipeline, tokens, stops
         self._limit, self._top = limit, top
         self._ids: list[int] = []
-        self._length = 0  # of the text so far
+        # The number of the characters of the tokens so far; the last may have a part of another.
+        self._offset, self._decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
         self._logprobs: collections.deque[Logprob] = collections.deque()  # of tokens that are held back
         tokenizer = pipeline.tokenizer
         self._special_ids = {*tokenizer.special_token_ids.values(), *pipeline.engine.end_ids}
@@ -81,7 +83,6 @@ class Choice:
         text, sent = "", 0
         for piece in stream_text(self._read(), self._pipeline.decode):
             text += piece
-            self._length = len(text)
             ends = ((at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0)
             stop = min(ends, default=None)
             end = len(text) - self._num_open(text) if stop is None else stop[1]
@@ -120,7 +121,9 @@ class Choice:
         logprobs = logprobs - np.log(np.exp(logprobs).sum())
         best = np.argsort(-logits, kind="stable")[:top].tolist()
         chosen, *others = (self._token(id_, float(logprobs[id_])) for id_ in (token.id, *best))
-        return Logprob(chosen, others, self._length)
+        offset = self._offset
+        self._offset += len(self._decoder.decode(chosen.content or b""))
+        return Logprob(chosen, others, offset)
 
     def _token(self, id_: int, logprob: float) -> TokenLogprob:
         content = self._content(id_)
