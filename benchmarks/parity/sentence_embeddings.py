@@ -77,6 +77,7 @@ class Case:
     cased: bool = False
     size: str = "small"
     family: str = "BERT"
+    truncate_dim: int | None = None
 
 
 def dense(inputs: int, outputs: int, activation: Any, **options: Any) -> Any:
@@ -141,6 +142,8 @@ CASES = {
     "do_lower_case of a cased tokenizer, older layout": Case("mean", cased=True, older=True),
     "size of all-MiniLM-L6": Case("mean", size="mini"),
     "size of all-MiniLM-L6, cls, prompts": Case("cls", prompts=True, size="mini"),
+    "the first 8 values": Case("mean", lambda size: [], truncate_dim=8),
+    "the first 8 values of normalised vectors": Case("mean", truncate_dim=8),
     **{f"family {name}": Case("mean", family=name) for name in FAMILIES if name != "BERT"},
     "family XLM-R, cls, normalised, older layout, as bge-m3": Case("cls", older=True, family="XLM-R"),
 }
@@ -230,8 +233,8 @@ def write(case: Case, folder: pathlib.Path, seed: int) -> None:
     size, count = config.hidden_size, 1 if isinstance(case.pooling, str) else len(case.pooling)
     transformer = modules.Transformer(str(folder / "encoder"), max_seq_length=MAX_LENGTH)
     parts = [transformer, modules.Pooling(size, case.pooling)]
-    prompts = PROMPTS if case.prompts else {}
-    SentenceTransformer(modules=[*parts, *case.after(count * size)], **prompts).save(str(folder / "it"))
+    options = {"truncate_dim": case.truncate_dim, **(PROMPTS if case.prompts else {})}
+    SentenceTransformer(modules=[*parts, *case.after(count * size)], **options).save(str(folder / "it"))
     if case.older:
         to_older_layout(folder / "it", case)
 
@@ -342,8 +345,7 @@ def refusals() -> references.Figures:
         }
         for name, parts in cases.items():
             SentenceTransformer(modules=parts).save(str(folder / name))
-        SentenceTransformer(modules=[transformer, pooling], truncate_dim=8).save(str(folder / "truncate_dim"))
-        for name in (*cases, "truncate_dim"):
+        for name in cases:
             try:
                 pipelines.from_hugging_face(folder / name)
                 results[name] = "accepted"

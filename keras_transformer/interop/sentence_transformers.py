@@ -161,7 +161,8 @@ def from_sentence_transformers(
     for module in others:  # including Normalize at the end, to check its settings
         head.append(_LAYERS[module.name](module.folder, size))
         size = head[-1].compute_output_shape((None, size))[-1]
-    normalize = bool(others) and others[-1].name == "Normalize"
+    # The library truncates vectors after its modules, and does not normalise them again.
+    normalize = bool(others) and others[-1].name == "Normalize" and settings["truncate_dim"] is None
     return SentenceTransformer(
         SentenceEncoder(encoder, names, head[:-1] if normalize else head),
         transformer.folder,
@@ -228,10 +229,10 @@ def _settings(
 
 
 def _model_settings(folder: pathlib.Path) -> dict[str, Any]:
-    """Return the prompts and the name of the default prompt."""
+    """Return the prompts, the name of the default prompt, and the number of values of vectors to keep."""
     # The similarity function compares vectors; it does not change them.
     unused = ("__version__", "requirements", "similarity_fn_name")
-    names = ("prompts", "default_prompt_name")
+    names = ("prompts", "default_prompt_name", "truncate_dim")
     expected = {"model_type": "SentenceTransformer"}
     config = _settings(folder / _OF_MODEL, expected, *names, *unused, optional=True)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
@@ -247,7 +248,11 @@ def _model_settings(folder: pathlib.Path) -> dict[str, Any]:
             f"`{folder / _OF_MODEL}` must have a default_prompt_name among {list(prompts)}. "
             f"Received: default_prompt_name={default!r}"
         )
-    return {"prompts": prompts, "default_prompt_name": default}
+    return {
+        "prompts": prompts,
+        "default_prompt_name": default,
+        "truncate_dim": config.get("truncate_dim") or None,
+    }
 
 
 def _transformer_settings(
@@ -373,6 +378,7 @@ def write_modules(
     *,
     normalize: bool,
     max_length: int | None,
+    truncate_dim: int | None,
     prompts: Mapping[str, str],
     default_prompt_name: str | None,
 ) -> None:
@@ -385,12 +391,18 @@ def write_modules(
         head: the layers after the pooling.
         normalize: whether vectors have unit length.
         max_length: the maximum number of tokens of a text.
+        truncate_dim: the number of first values of vectors to keep.
         prompts: texts that are put before the texts, by name.
         default_prompt_name: the name of the default prompt.
 
     Raises:
-        ValueError: if the library has no module for the pooling or a layer.
+        ValueError: if the library has no module for the pooling or a layer, or vectors are normalised after truncation.
     """
+    if normalize and truncate_dim is not None:
+        raise ValueError(
+            "`normalize` must be False with truncate_dim, as sentence-transformers does not normalise vectors after it "
+            "truncates them. Received: normalize=True"
+        )
     written = {ours: theirs for theirs, ours in _POOLINGS.items()}
     names = [pooling] if isinstance(pooling, str) else [*pooling]
     if unknown := [name for name in names if name not in written]:
@@ -425,7 +437,12 @@ def write_modules(
     files.write_json(folder / MODULES, listed)
     files.write_json(folder / _OF_TRANSFORMER, {"max_seq_length": max_length, "do_lower_case": False})
     files.write_json(
-        folder / _OF_MODEL, {"prompts": dict(prompts), "default_prompt_name": default_prompt_name}
+        folder / _OF_MODEL,
+        {
+            "prompts": dict(prompts),
+            "default_prompt_name": default_prompt_name,
+            **({} if truncate_dim is None else {"truncate_dim": truncate_dim}),
+        },
     )
 
 

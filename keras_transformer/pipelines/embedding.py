@@ -14,7 +14,7 @@ from keras_transformer.models.sentence_encoder import SentenceEncoder, check_poo
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_one_of
+from keras_transformer_options.arguments import check, check_one_of, is_integer
 from keras_transformer_serving.pipelines.embedding import EMBED, EmbeddingTask
 from keras_transformer_serving.pipelines.texts import RIGHT
 
@@ -32,6 +32,8 @@ class Embedding(EmbeddingTask, TextPipeline):
             average the vectors of windows, weighted by their numbers of tokens.
         max_length: the maximum number of tokens, including special ones; by default the model's.
         truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
+        truncate_dim: the number of first values of vectors to keep before they are normalised, for models that were
+            trained so (Matryoshka); by default all.
         prompts: texts that are prepended to the texts to embed, by name, such as {"query": "query: "}.
         default_prompt_name: the name of the default prompt; None for no prompt.
 
@@ -61,6 +63,7 @@ class Embedding(EmbeddingTask, TextPipeline):
         *,
         max_length: int | None = None,
         truncation_side: str = RIGHT,
+        truncate_dim: int | None = None,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
     ) -> None:
@@ -72,6 +75,10 @@ class Embedding(EmbeddingTask, TextPipeline):
             if pooling is not None:
                 pooling = pooling if isinstance(pooling, str) else tuple(pooling)
                 check_one_of((self.pooling,), pooling=pooling)
+        size = self._pooled_dim
+        is_valid = truncate_dim is None or (is_integer(truncate_dim) and 1 <= truncate_dim <= size)
+        check(is_valid, f"be an integer in [1, {size}], the size of vectors", truncate_dim=truncate_dim)
+        self.truncate_dim = truncate_dim
         self.normalize = normalize
         self.prompts = _checked_prompts(prompts, default_prompt_name)
         self.default_prompt_name = default_prompt_name
@@ -90,6 +97,7 @@ class Embedding(EmbeddingTask, TextPipeline):
             getattr(self.model, "head", ()),
             normalize=self.normalize,
             max_length=self.max_length,
+            truncate_dim=self.truncate_dim,
             prompts=self.prompts,
             default_prompt_name=self.default_prompt_name,
         )
@@ -97,6 +105,10 @@ class Embedding(EmbeddingTask, TextPipeline):
     @property
     def embedding_dim(self) -> int:
         """The size of the vectors."""
+        return self.truncate_dim or self._pooled_dim
+
+    @property
+    def _pooled_dim(self) -> int:
         if isinstance(self.model, SentenceEncoder):
             return self.model.embedding_dim
         return pooled_dim(self.encoder, self.pooling)
@@ -141,6 +153,8 @@ class Embedding(EmbeddingTask, TextPipeline):
             pooled = self.model.embed(hidden, inputs)
         else:
             pooled = pool(self.encoder, hidden, inputs, self.pooling)
+        if self.truncate_dim is not None:
+            pooled = pooled[:, : self.truncate_dim]
         embedding = keras.ops.normalize(pooled) if self.normalize else pooled
         return {"last_hidden_state": hidden, "pooled": pooled, "sentence_embedding": embedding}
 

@@ -202,6 +202,40 @@ def test_arguments_override_the_settings_of_the_folder(transformer, tmp_path):
         strict([LONG])
 
 
+@pytest.mark.parametrize("is_normalised", [False, True])
+def test_vectors_are_truncated_after_all_modules(transformer, tmp_path, is_normalised):
+    layers = [("Normalize", {}, {})] if is_normalised else []
+    whole = pipelines.from_hugging_face(write(transformer, tmp_path / "whole", layers=layers))
+    folder = write(transformer, tmp_path / "short", layers=layers, of_model={"truncate_dim": 3})
+    short = pipelines.from_hugging_face(folder)
+    np.testing.assert_allclose(short(TEXTS), whole(TEXTS)[:, :3], rtol=1e-5, atol=1e-6)
+    assert short.embedding_dim == 3
+    again = pipelines.to_hugging_face(short, tmp_path / "again")
+    np.testing.assert_allclose(pipelines.from_hugging_face(again)(TEXTS), short(TEXTS), rtol=1e-5, atol=1e-6)
+
+
+def test_truncated_vectors_are_normalised_again(transformer, tmp_path):
+    folder = write(transformer, tmp_path / "it")
+    whole, short = (
+        pipelines.from_hugging_face(folder, normalize=True, truncate_dim=size) for size in (None, 4)
+    )
+    expected = whole(TEXTS)[:, :4]
+    expected /= np.linalg.norm(expected, axis=-1, keepdims=True)
+    for vectors in (short(TEXTS), whole(TEXTS, truncate_dim=4), short.served()(TEXTS)):
+        np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(short(TEXTS[0], truncate_dim=1), np.sign(expected[0, :1]), rtol=1e-6)
+    signature = short.serve(tf.constant(TEXTS))["embedding"]
+    np.testing.assert_allclose(signature, expected, rtol=1e-5, atol=1e-6)
+    for wrong in (0, whole.embedding_dim + 1, True, 1.5):
+        with pytest.raises(ValueError, match=r"`truncate_dim` must be an integer in \[1, "):
+            whole(TEXTS, truncate_dim=wrong)
+        with pytest.raises(ValueError, match=r"`truncate_dim` must be an integer in \[1, "):
+            pipelines.from_hugging_face(folder, truncate_dim=wrong)
+    with pytest.raises(ValueError, match="`normalize` must be False with truncate_dim"):
+        pipelines.to_hugging_face(short, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 def test_prompts_are_put_before_texts(prompted):
     with_prompt, without = (
         prompted([f"query b {text}" for text in TEXTS], prompt=""),
@@ -361,10 +395,6 @@ INVALID = {
             "config_sentence_transformers.json", {"activation_fn": "x", "model_type": "SparseEncoder"}
         ),
         "must have model_type='SentenceTransformer'. Received: model_type='SparseEncoder'",
-    ),
-    "truncated vectors": (
-        with_content("config_sentence_transformers.json", {"truncate_dim": 4}),
-        "Received: truncate_dim=4",
     ),
     "prompts that are not strings": (
         with_content("config_sentence_transformers.json", {"prompts": {"query": 1}}),

@@ -347,6 +347,7 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
             *calls(laws.TEXTS, prompt_name="query"),
             *calls(laws.TEXTS, prompt="z "),
             *calls(laws.TEXTS, prompt_name="other"),
+            *calls(laws.TEXTS, truncate_dim=3),
         ],
     ),
 }

@@ -168,6 +168,11 @@ def test_embeddings_equal_the_outputs_of_the_pipeline(client, exports, encoding)
         vectors = [np.frombuffer(base64.b64decode(each), "<f4") for each in vectors]
     np.testing.assert_array_equal(np.float32(vectors), expected)
     assert found.usage.prompt_tokens == found.usage.total_tokens == sum(map(len, PROMPTS))
+    short = client.embeddings.create(
+        model="embedder", input=PROMPTS, dimensions=2, encoding_format="float"
+    ).data
+    expected_short = serving.load(exports["embedder"])(PROMPTS, truncate_dim=2)
+    np.testing.assert_array_equal(np.float32([each.embedding for each in short]), expected_short)
     one = client.embeddings.create(model="embedder", input=PROMPTS[0]).data
     np.testing.assert_array_equal(np.float32([one[0].embedding]), expected[:1])
 
@@ -252,7 +257,7 @@ def test_invalid_conversations_are_rejected(client, change, message):
         ({"model": "chat"}, "`model` must be one of embeddings"),
         ({"input": [[1, 2]]}, "`input` must be a string or a list of strings"),
         ({"input": ["a", "x" * 99]}, "`text` must have at most 38 tokens"),
-        ({"dimensions": 2}, "`dimensions` must be 3"),
+        ({"dimensions": 4}, "`dimensions` must be an integer in [1, 3]"),
     ],
 )
 def test_invalid_inputs_of_embeddings_are_rejected(client, change, message):

@@ -157,7 +157,11 @@ def test_one_of_several_models_is_named(exports):
             "`truncation_direction` must be right or left",
         ),
         ("/embed", {"inputs": "a", "prompt_name": "other"}, "`prompt_name` must be query. Received: 'other'"),
-        ("/embed", {"inputs": "a", "dimensions": 2}, "`dimensions` must be 3. Received: 2"),
+        (
+            "/embed",
+            {"inputs": "a", "dimensions": 4},
+            "`dimensions` must be an integer in [1, 3]. Received: 4",
+        ),
         ("/embed", {"inputs": "a", "input": "b"}, "The fields of a request must be of inputs, "),
         ("/embed", {"inputs": "\ud800"}, "`text` must be UTF-8"),
         ("/embed", ["a"], "The request must be a JSON object"),

@@ -37,6 +37,7 @@ class EmbeddingTask(TextTask):
         prompt: str | None = None,
         errors: Errors = "raise",
         truncate: bool = False,
+        truncate_dim: int | None = None,
     ) -> Any:
         """Embed texts.
 
@@ -48,22 +49,41 @@ class EmbeddingTask(TextTask):
             prompt: a prompt without a name; "" for none.
             errors: "raise" the error of a text, or "return" it in place of the answer.
             truncate: whether to cut a text that is too long, keeping its first tokens.
+            truncate_dim: the number of first values of vectors to keep, which are normalised again if vectors are, for
+                models that were trained so; by default all.
 
         Returns:
             float32 (n, E), or (E,) for one string; with errors="return" a list of vectors and errors.
 
         Raises:
             TypeError: if a text or `prompt` is not a string.
-            ValueError: if a text is too long, `prompt_name` is unknown, or both a name and a prompt are given.
+            ValueError: if a text is too long, `prompt_name` is unknown, both a name and a prompt are given, or vectors
+                have fewer values than `truncate_dim`.
+
+        References:
+            Kusupati et al., "Matryoshka Representation Learning" (2022).
         """
+        size: int = self.config["model_dim"]
+        if truncate_dim is not None and not (type(truncate_dim) is int and 1 <= truncate_dim <= size):
+            raise ValueError(
+                f"`truncate_dim` must be an integer in [1, {size}]. Received: truncate_dim={truncate_dim!r}"
+            )
         one = isinstance(text, str)
         texts = [text] if isinstance(text, str) else as_list("text", text)
         options = _prompt_options(self._prompts, prompt_name, prompt)
         columns = {"text": texts, **{name: [value] * len(texts) for name, value in options.items()}}
         answers = self._answers(columns, batch_size, errors=errors, truncate=truncate)
+        if truncate_dim is not None:
+            normalize = self.config["normalize"]
+            answers = [
+                each
+                if isinstance(each, Exception)
+                else first_values(np.asarray(each), truncate_dim, normalize)
+                for each in answers
+            ]
         if errors == "return":
             return answers[0] if one else answers
-        rows = as_floats(answers, self.config["model_dim"])
+        rows = as_floats(answers, truncate_dim or size)
         return rows[0] if one else rows
 
     @classmethod
@@ -106,9 +126,18 @@ class Embedding(EmbeddingTask, TextPipeline):
         """Average the vectors (W, D) of the windows of a text, weighted by their numbers of tokens."""
         weights = np.array([len(ids) + 2 for ids in windows.ids], np.float32)[:, None]
         mean: np.ndarray = (weights * outputs["pooled"]).sum(axis=0) / weights.sum()
-        if self.config["normalize"]:
-            mean = mean / np.sqrt(np.maximum(np.square(mean).sum(), 1e-12))
-        return {"embedding": mean}
+        return {"embedding": first_values(mean, len(mean), self.config["normalize"])}
+
+
+def first_values(vectors: np.ndarray, count: int, normalize: bool) -> np.ndarray:
+    """Return the first values of vectors (…, E), normalised to length 1 on request: (…, count)."""
+    vectors = vectors[..., :count]
+    if not normalize:
+        return vectors
+    normalized: np.ndarray = vectors / np.sqrt(
+        np.maximum(np.square(vectors).sum(axis=-1, keepdims=True), 1e-12)
+    )
+    return normalized
 
 
 def _prompt_options(

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from keras_transformer_serving.generation import Token
-from keras_transformer_serving.pipelines.embedding import Embedding
+from keras_transformer_serving.pipelines.embedding import Embedding, first_values
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.row_options import TEMPERATURES
@@ -557,7 +557,7 @@ def _embedding_fields(name: str, pipeline: Embedding, is_only: bool) -> tuple[Fi
             "input", one_or_list(fields.STRING, f"{fields.STRINGS.expected}, not token ids"), required=True
         ),
         Field("encoding_format", one_of("float", "base64"), "float"),
-        Field("dimensions", one_of(pipeline.config["model_dim"])),
+        Field("dimensions", integer(1, pipeline.config["model_dim"])),
         *_UNUSED,
     )
 
@@ -589,6 +589,8 @@ async def _embeddings(server: Server, request: Request) -> Response:
                 if error:
                     raise RequestError(400, f"{error} in input[{index}]", param="input")
             vectors = outputs["embedding"]
+            if values["dimensions"] is not None:
+                vectors = first_values(vectors, values["dimensions"], pipeline.config["normalize"])
             data = [
                 {
                     "object": "embedding",

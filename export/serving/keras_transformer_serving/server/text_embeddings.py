@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.pipelines.embedding import EMBED, Embedding
+from keras_transformer_serving.pipelines.embedding import EMBED, Embedding, first_values
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.reranking import Reranking
 from keras_transformer_serving.pipelines.text_classification import TextClassification
@@ -23,6 +23,7 @@ from keras_transformer_serving.server.fields import (
     STRINGS,
     Field,
     Kind,
+    integer,
     one_of,
     one_or_list,
     record,
@@ -102,7 +103,7 @@ def _embed_fields(pipeline: Embedding) -> Fields:
         Field("normalize", normalized if pipeline.config["normalize"] else BOOLEAN, True),
         *_TRUNCATION,
         _prompt_name(pipeline),
-        Field("dimensions", one_of(pipeline.config["model_dim"])),
+        Field("dimensions", integer(1, pipeline.config["model_dim"])),
         Field("encoding_format", one_of("float", any_case=True), "float"),
     )
 
@@ -284,8 +285,10 @@ async def _embed(server: Server, request: Request) -> Response:
     def parse(pipeline: Embedding, values: Json) -> tuple[str, list[Row]]:
         return _rows_of_texts(pipeline, values["inputs"], values)
 
-    def respond(_: Embedding, values: Json, outputs: Mapping[str, np.ndarray]) -> Any:
+    def respond(pipeline: Embedding, values: Json, outputs: Mapping[str, np.ndarray]) -> Any:
         vectors = outputs["embedding"]
+        if values["dimensions"] is not None:
+            vectors = first_values(vectors, values["dimensions"], pipeline.config["normalize"])
         return (_normalized(vectors) if values["normalize"] else vectors).tolist()
 
     return await _compute(server, request, Embedding, _embed_fields, parse, respond)
