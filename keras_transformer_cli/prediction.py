@@ -299,7 +299,7 @@ def output_file(path: str | None) -> Iterator[Callable[[str], Any]]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise a SystemExit, so that incomplete files are removed."""
+    """Let SIGTERM and SIGHUP raise a SystemExit, so that incomplete files are removed."""
 
     def end(number: int, frame: Any) -> NoReturn:
         raise SystemExit(128 + number)
@@ -307,11 +307,14 @@ def _terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]  # as with `nohup`
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def load(folder: str) -> Predictor:

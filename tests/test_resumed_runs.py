@@ -187,8 +187,11 @@ def test_another_process_locks_a_run_until_it_ends(tmp_path, monkeypatch, senten
 
 def test_a_run_is_locked_while_it_trains(tmp_path, monkeypatch, sentence_pairs):
     def train(*_):
-        with pytest.raises(BlockingIOError):
-            recipes.run(recipe, tmp_path / "run", resume=True)
+        (tmp_path / "link").symlink_to(tmp_path / "run")
+        for name in ("run", "link"):
+            with pytest.raises(BlockingIOError):
+                recipes.run(recipe, tmp_path / name, resume=True)
+        (tmp_path / "link").unlink()
         raise KeyError("trained")
 
     monkeypatch.setattr(recipes.Translate, "train", train)

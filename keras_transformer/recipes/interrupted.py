@@ -92,7 +92,7 @@ class ResumableRun:
         Raises:
             BlockingIOError: if another process trains it.
         """
-        folder = self.folder.parent.absolute()
+        folder = self.folder.parent.resolve()  # one lock for all links to it
         if self.is_complete or not processes.current().is_main:
             yield
             return
