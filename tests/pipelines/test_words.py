@@ -80,7 +80,10 @@ def test_labels_of_words_equal_transformers(folder):
             np.testing.assert_allclose(scores, [word[3] for word in row["words"]], rtol=1e-4)
 
 
-GROUPED = [folder for folder in TAGGERS if folder.name.startswith(("BertChinese", "DistilBert"))]
+# Words of DistilBERT's have several tokens, which the quick variant, the first, aggregates.
+GROUPED = [
+    folder for name in ("DistilBert", "BertChinese") for folder in TAGGERS if folder.name.startswith(name)
+]
 
 
 @pytest.mark.slow_variants
@@ -105,7 +108,7 @@ def test_entities_equal_transformers(folder, aggregation):
 
 
 def test_labels_without_prefixes_join_and_tags_are_numbers_or_names():
-    folder = GROUPED[0]
+    folder = GROUPED[1]
     labels = [7, "I-x", "O"]
     words, entities = (
         pipelines.from_hugging_face(folder, labels=labels, aggregation=aggregation)("\u6211\u662f a b c d e")

@@ -172,6 +172,7 @@ def test_embeddings_equal_the_outputs_of_the_pipeline(client, exports, encoding)
         model="embedder", input=PROMPTS, dimensions=2, encoding_format="float"
     ).data
     expected_short = serving.load(exports["embedder"])(PROMPTS, truncate_dim=2)
+    assert expected_short.shape == (len(PROMPTS), 2)
     np.testing.assert_array_equal(np.float32([each.embedding for each in short]), expected_short)
     one = client.embeddings.create(model="embedder", input=PROMPTS[0]).data
     np.testing.assert_array_equal(np.float32([one[0].embedding]), expected[:1])

@@ -1,4 +1,4 @@
-"""What clients of other servers expect of the same protocols, against a live server."""
+"""Test a live server with requests that clients of other servers send, and the answers that they expect."""
 
 import json
 import urllib.error

@@ -126,11 +126,11 @@ class Embedding(EmbeddingTask, TextPipeline):
         """Average the vectors (W, D) of the windows of a text, weighted by their numbers of tokens."""
         weights = np.array([len(ids) + 2 for ids in windows.ids], np.float32)[:, None]
         mean: np.ndarray = (weights * outputs["pooled"]).sum(axis=0) / weights.sum()
-        return {"embedding": first_values(mean, len(mean), self.config["normalize"])}
+        return {"embedding": first_values(mean, None, self.config["normalize"])}
 
 
-def first_values(vectors: np.ndarray, count: int, normalize: bool) -> np.ndarray:
-    """Return the first values of vectors (…, E), normalised to length 1 on request: (…, count)."""
+def first_values(vectors: np.ndarray, count: int | None, normalize: bool) -> np.ndarray:
+    """Return the first values of vectors (…, E), None for all, normalised to length 1 on request: (…, count)."""
     vectors = vectors[..., :count]
     if not normalize:
         return vectors

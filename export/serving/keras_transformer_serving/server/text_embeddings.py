@@ -273,23 +273,14 @@ def _rows_of_texts(pipeline: Any, texts: Sequence[str], values: Json) -> tuple[s
     return EMBED, [{"text": text, **prompt, **options} for text in texts]
 
 
-def _normalized(vectors: np.ndarray) -> np.ndarray:
-    lengths = np.sqrt(np.square(vectors).sum(axis=1, keepdims=True))
-    result: np.ndarray = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return result
-
-
 async def _embed(server: Server, request: Request) -> Response:
     """Embed texts as vectors."""
 
     def parse(pipeline: Embedding, values: Json) -> tuple[str, list[Row]]:
         return _rows_of_texts(pipeline, values["inputs"], values)
 
-    def respond(pipeline: Embedding, values: Json, outputs: Mapping[str, np.ndarray]) -> Any:
-        vectors = outputs["embedding"]
-        if values["dimensions"] is not None:
-            vectors = first_values(vectors, values["dimensions"], pipeline.config["normalize"])
-        return (_normalized(vectors) if values["normalize"] else vectors).tolist()
+    def respond(_: Embedding, values: Json, outputs: Mapping[str, np.ndarray]) -> Any:
+        return first_values(outputs["embedding"], values["dimensions"], values["normalize"]).tolist()
 
     return await _compute(server, request, Embedding, _embed_fields, parse, respond)
 
@@ -367,7 +358,7 @@ async def _similarity(server: Server, request: Request) -> Response:
         return _rows_of_texts(pipeline, texts, values["parameters"])
 
     def respond(_: Embedding, __: Json, outputs: Mapping[str, np.ndarray]) -> Any:
-        source, *others = _normalized(outputs["embedding"])
+        source, *others = first_values(outputs["embedding"], None, normalize=True)
         return [float(source @ other) for other in others]
 
     return await _compute(server, request, Embedding, _similarity_fields, parse, respond)
