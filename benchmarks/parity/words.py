@@ -53,6 +53,11 @@ OTHERS = {"ModernBert": {"initializer_cutoff_factor": 3.0}, "Roberta": {"type_vo
 BERT_ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_ROLES = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 MAX_ANSWER_TOKENS = 30
+# Words of several tokens, whose classes differ.
+SPLIT_TEXTS = [
+    "adave lonido kacav, sidonac!", "fedon acive londac (Adaon) onive", "caid vedac nolid salon", "avive lacon dida",
+    "dolave kofe idac Lovelon adon", "kaid ondive acon veid", "lidac, Adave. fecav odon?",
+]  # fmt: skip
 
 
 def word_piece(lowercase: bool) -> Tokenizer:
@@ -208,6 +213,7 @@ def entities(model: torch.nn.Module, tokenizer: object) -> dict[str, object]:
     """Return the entities in texts for each aggregation of words, with labels that begin and continue entities."""
     labels = ["O", "B-PER", "I-PER"]
     model.config.id2label = dict(enumerate(labels))
+    texts = [*TEXTS, *SPLIT_TEXTS]
     rows = {}
     for aggregation in ("first", "average", "max"):
         pipeline = transformers.pipeline(
@@ -218,9 +224,9 @@ def entities(model: torch.nn.Module, tokenizer: object) -> dict[str, object]:
                 [each["start"], each["end"], each["entity_group"], float(each["score"])]
                 for each in pipeline(text)
             ]
-            for text in TEXTS
+            for text in texts
         ]
-    return {"labels": labels, "rows": rows}
+    return {"labels": labels, "texts": texts, "rows": rows}
 
 
 def answered(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
