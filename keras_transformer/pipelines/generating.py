@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import copy
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -81,14 +80,14 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         self.text_methods = methods_of(tokenizer)
 
     def prepared(
-        self, texts: Tensor, chosen: Mapping[str, Any] = MappingProxyType({}), truncate: bool = False
+        self, texts: Tensor, row_languages: Mapping[str, Any] = MappingProxyType({}), truncate: bool = False
     ) -> Preprocessed:
         """Convert texts to the inputs of the generation loop, as TensorFlow operations.
 
         Args:
             texts: a string tensor (B,).
-            chosen: for a model of many languages, those of the texts and of the outputs, (B,) or (1,), by option; by
-                default the pipeline's settings.
+            row_languages: for a model of many languages, those of the texts and of the outputs, (B,) or (1,), by
+                option; by default the pipeline's settings.
             truncate: whether to truncate long texts.
 
         Returns:
@@ -109,17 +108,17 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         """Return the ids of targets with end tokens (B, None), and errors (B,)."""
 
     def preprocess_pairs(
-        self, texts: Tensor, targets: Tensor, chosen: Mapping[str, Any] = MappingProxyType({})
+        self, texts: Tensor, targets: Tensor, row_languages: Mapping[str, Any] = MappingProxyType({})
     ) -> Preprocessed:
         """Convert texts and targets, strings (B,), to the inputs of `generation.score`, as TensorFlow operations.
 
-        The languages are `chosen` as in `prepared`.
+        The languages are those of `prepared`.
 
         Returns:
             The inputs of `prepared`, "target_ids", int32 (B, T), and "target_padding_mask", booleans (B, T). Empty
             texts, and targets that exceed the model's positions, have an error.
         """
-        batch = self.prepared(texts, chosen)
+        batch = self.prepared(texts, row_languages)
         rows, error = self._target_rows(texts, targets)
         length, limit = (
             tf.cast(rows.row_lengths(), tf.int32),
@@ -245,18 +244,16 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         Example:
             >>> both = translator.with_settings("beam", model=Ensemble([translator.model, other.model]))
         """
-        greedy = copy.copy(self)
-        greedy.sampler = samplers.Greedy()  # a sampler with a draft model has no config
         settings = {
-            **greedy.settings(),
+            **self.other_settings(),
             "generation": self.sampler if generation is None else generation,
             "constraints": self.constraints if constraints is None else constraints,
             "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,
         }
-        chosen = languages.of_each(
+        given = languages.of_each(
             1, bool(self.languages), source_language=source_language, target_language=target_language
         )
-        settings |= {name: language for name, (language,) in chosen.items()}
+        settings |= {name: language for name, (language,) in given.items()}
         pipeline = type(self)(self.model if model is None else model, self.tokenizer, **settings)
         if model is None:
             pipeline.source = self.source
@@ -264,12 +261,15 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
-        return self.generation_config()
+        return {"generation": samplers.serialize(self.sampler), **self.other_settings()}
 
     def generation_config(self) -> dict[str, Any]:
         """Return the generation settings of an export, with defaults resolved."""
+        return self.settings()
+
+    def other_settings(self) -> dict[str, Any]:
+        """Return the settings without the sampler, which has no config if it has a draft model."""
         return {
-            "generation": samplers.serialize(self.sampler),
             "constraints": [serialize_constraint(constraint) for constraint in self.constraints],
             "max_new_tokens": self.max_new_tokens,
             "max_source_tokens": self.max_source_tokens,

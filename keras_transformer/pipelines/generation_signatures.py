@@ -70,11 +70,11 @@ class Signatures:
         sampler, limit = self._pipeline.sampler, self._pipeline.max_new_tokens
         rows, strings = np.arange(len(texts), dtype="int32"), np.array(texts, str)
         defaults = {name: np.repeat(value, len(rows)) for name, value in self._defaults().items()}
-        chosen = {
+        row_languages = {
             name: np.array(values, str)
             for name, values in self._pipeline.example_languages(len(texts)).items()
         }
-        values = {"text": strings, "target": strings, **chosen, **defaults, "rows": rows}
+        values = {"text": strings, "target": strings, **row_languages, **defaults, "rows": rows}
         if self._samples:
             values["seed"] = np.full(len(rows), sampler.seed or 0)  # repeatable
             values["noise"] = uniform_noise(sampler.seed or 0, rows, sampler.num_return, limit)
@@ -83,9 +83,9 @@ class Signatures:
             for name, graph in self.graphs().items()
         }
 
-    def text_to_text(self, texts: Tensor, *chosen: Tensor) -> dict[str, Tensor]:
-        """Generate "text", of a model of many languages from `chosen` languages of texts and outputs."""
-        out = self.generate_ids(texts, *chosen)
+    def text_to_text(self, texts: Tensor, *row_languages: Tensor) -> dict[str, Tensor]:
+        """Generate "text", of a model of many languages with those of texts and outputs."""
+        out = self.generate_ids(texts, *row_languages)
         return {"text": self._decoded(out["ids"]), "error": out["error"]}
 
     def generate_ids(self, texts: Tensor, *inputs: Tensor) -> dict[str, Tensor]:
@@ -96,8 +96,8 @@ class Signatures:
             *inputs: the languages of texts and outputs (B,) or (1,), of a model of many languages; and of sampling the
                 noise (B, N, M), by default drawn from the sampler's seed, or a new seed, for rows 0, 1, 2, …
         """
-        chosen, noise = self._split(inputs)
-        return self._run(self._pipeline.prepared(texts, chosen), self._defaults(), *noise)
+        row_languages, noise = self._split(inputs)
+        return self._run(self._pipeline.prepared(texts, row_languages), self._defaults(), *noise)
 
     def generate(self, texts: Tensor, *inputs: Tensor) -> dict[str, Tensor]:
         """Generate "text", "ids", "lengths" and "scores" with options for each text.
@@ -107,8 +107,9 @@ class Signatures:
             *inputs: (B,) or (1,), the languages as in `generate_ids`, and options in the order of `options`.
         """
         defaults = self._defaults()
-        chosen, options = self._split(inputs)
-        batch, values_of = self._pipeline.prepared(texts, chosen), dict(zip(defaults, options, strict=True))
+        row_languages, options = self._split(inputs)
+        batch = self._pipeline.prepared(texts, row_languages)
+        values_of = dict(zip(defaults, options, strict=True))
         ranges = {option.name: option.range for option in self._pipeline.options(self._config)}
         error = batch.error
         for name, values in values_of.items():
@@ -136,13 +137,13 @@ class Signatures:
         batch = self._pipeline.preprocess(texts, **options)
         return {**batch.inputs, "error": batch.error}
 
-    def score(self, texts: Tensor, targets: Tensor, *chosen: Tensor) -> dict[str, Tensor]:
-        """Score targets (B,) of T tokens, of a model of many languages from `chosen` languages of texts and outputs.
+    def score(self, texts: Tensor, targets: Tensor, *row_languages: Tensor) -> dict[str, Tensor]:
+        """Score targets (B,) of T tokens, of a model of many languages with those of texts and outputs.
 
         Returns:
             "scores" float32 (B,), the summed log-probabilities, "token_scores" float32 (B, T) and "lengths" int32 (B,).
         """
-        batch = self._pipeline.preprocess_pairs(texts, targets, self._split(chosen)[0])
+        batch = self._pipeline.preprocess_pairs(texts, targets, self._split(row_languages)[0])
         inputs = dict(batch.inputs)
         real = inputs.pop("target_padding_mask")
         token_scores = score_ids(exportable(self._pipeline.model), **inputs, kv_cache=ops.GrowingCache())

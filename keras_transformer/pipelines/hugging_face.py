@@ -268,8 +268,8 @@ def _languages(
             target = names[constraint.prefix[0]]
         else:
             others.append(constraint)
-    chosen = {"source_language": source, "target_language": target}
-    known = {name: language for name, language in chosen.items() if language in tokenizer.languages}
+    languages = {"source_language": source, "target_language": target}
+    known = {name: language for name, language in languages.items() if language in tokenizer.languages}
     return {"constraints": others, **known}
 
 

@@ -21,7 +21,7 @@ _ROLES = {
 }
 
 
-def read_chat_template(folder: pathlib.Path, chosen: str = DEFAULT) -> ChatTemplate | None:
+def read_chat_template(folder: pathlib.Path, name: str = DEFAULT) -> ChatTemplate | None:
     """Return the chat template of a folder, as `transformers` chooses it, or None if it has none.
 
     A file `chat_template.jinja` precedes `chat_template.json`, and that `tokenizer_config.json`, whose "chat_template"
@@ -29,23 +29,23 @@ def read_chat_template(folder: pathlib.Path, chosen: str = DEFAULT) -> ChatTempl
 
     Args:
         folder: the folder.
-        chosen: the name of the template to use by default.
+        name: the name of the template to use by default.
 
     Raises:
         ValueError: if a file is damaged, or no template has the name.
     """
     config = _read(folder / _CONFIG)
     templates = _templates(folder, config)
-    if not templates and chosen == DEFAULT:
+    if not templates and name == DEFAULT:
         return None
-    if chosen not in templates:
+    if name not in templates:
         raise ValueError(
-            f"`{folder}` must have a chat template named {chosen!r}. Received: {sorted(templates)}"
+            f"`{folder}` must have a chat template named {name!r}. Received: {sorted(templates)}"
         )
     tokens = {**_read(folder / _MAP), **config}
     return ChatTemplate(
-        templates[chosen],
-        templates.get("tool_use") if chosen == DEFAULT else None,
+        templates[name],
+        templates.get("tool_use") if name == DEFAULT else None,
         {name: text for name in _TOKENS if (text := _text(tokens.get(name))) is not None},
         {name: template for name, template in templates.items() if name not in (DEFAULT, "tool_use")},
     )

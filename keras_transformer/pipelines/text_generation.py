@@ -196,31 +196,31 @@ class TextGeneration(TextGenerationTask, GeneratingPipeline):
     @classmethod
     def hugging_face_settings(cls, folder: Any, settings: Any) -> Any:
         """Return the arguments of the caller, with a chat template of the folder in place of its name."""
-        chosen = settings.get("chat_template")
-        if not isinstance(chosen, str) or "{" in chosen:
+        name = settings.get("chat_template")
+        if not isinstance(name, str) or "{" in name:
             return settings
-        return {**settings, "chat_template": read_chat_template(folder, chosen)}
+        return {**settings, "chat_template": read_chat_template(folder, name)}
 
     @classmethod
     def keras_hub_arguments(cls, model: Any, tokenizer: Any, converted: Any) -> dict[str, Any]:
         """Return whether prompts begin with the start token, as in KerasHub's preprocessor."""
         return {"add_start": getattr(getattr(model, "preprocessor", None), "add_start_token", False)}
 
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except model and tokenizer."""
+    def other_settings(self) -> dict[str, Any]:
+        """Return the settings without the sampler."""
         return {
-            **super().settings(),
+            **super().other_settings(),
             "max_source_tokens": self._source_tokens_argument,
+            "add_start": self.add_start,
+            "special_tokens": self.special_tokens,
             "chat_template": None if self.chat_template is None else self.chat_template.get_config(),
         }
 
     def generation_config(self) -> dict[str, Any]:
         """Return the generation settings of an export, with defaults resolved."""
-        return {
-            **super().generation_config(),
-            "add_start": self.add_start,
-            "special_tokens": self.special_tokens,
-        }
+        config = {**self.settings(), "max_source_tokens": self.max_source_tokens}
+        del config["chat_template"]
+        return config
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""

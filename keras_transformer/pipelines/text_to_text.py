@@ -88,10 +88,10 @@ class TextToText(TextToTextTask, GeneratingPipeline):
         self.languages: Mapping[str, int] = getattr(tokenizer, "languages", {})
         self.empty_ids = tokenizer.empty_ids
         known = self.languages
-        chosen = {languages.SOURCE: source_language, languages.TARGET: target_language}
-        for name, language in languages.of_each(1, bool(known), **chosen).items():
-            if language[0] not in known:
-                raise ValueError(f"{languages.expectation(name, known)}{name}={language[0]!r}")
+        given = {languages.SOURCE: source_language, languages.TARGET: target_language}
+        for name, (language,) in languages.of_each(1, bool(known), **given).items():
+            if language not in known:
+                raise ValueError(f"{languages.expectation(name, known)}{name}={language!r}")
         self.source_language, self.target_language = source_language, target_language
 
     @property
@@ -99,13 +99,13 @@ class TextToText(TextToTextTask, GeneratingPipeline):
         """Sources end with the end token."""
         return {"add_start": False, "add_end": True}
 
-    def generation_config(self) -> dict[str, Any]:
-        """Return the generation settings of an export, with defaults resolved."""
-        chosen = {name: getattr(self, name) for name in languages.NAMES}
+    def other_settings(self) -> dict[str, Any]:
+        """Return the settings without the sampler."""
+        own_languages = {name: getattr(self, name) for name in languages.NAMES if self.languages}
         return {
-            **super().generation_config(),
+            **super().other_settings(),
             "long_texts": self.long_texts,
-            **(chosen if self.languages else {}),
+            **own_languages,
             **({"truncation_side": LEFT} if self.truncation_side == LEFT else {}),
         }
 
@@ -132,20 +132,20 @@ class TextToText(TextToTextTask, GeneratingPipeline):
         return self._padded_inputs(rows, first_error(utf8_error(texts=texts), error))
 
     def prepared(
-        self, texts: Tensor, chosen: Mapping[str, Any] = MappingProxyType({}), truncate: bool = False
+        self, texts: Tensor, row_languages: Mapping[str, Any] = MappingProxyType({}), truncate: bool = False
     ) -> Preprocessed:
         """Convert texts to the inputs of the generation loop, as TensorFlow operations; see the base class."""
         if not self.languages:
-            return super().prepared(texts, chosen, truncate)
-        batch = self.preprocess(texts, truncate, chosen.get(languages.SOURCE))
-        ids, error = self._language_columns(languages.TARGET, chosen.get(languages.TARGET))
+            return super().prepared(texts, row_languages, truncate)
+        batch = self.preprocess(texts, truncate, row_languages.get(languages.SOURCE))
+        ids, error = self._language_columns(languages.TARGET, row_languages.get(languages.TARGET))
         is_start = self.tokenizer.language_is_start
         placeholder = self.model.start_id if is_start else self.model.pad_id
         ids = tf.broadcast_to(tf.where(error == "", ids, placeholder), tf.shape(batch.error))
         target = {"start_ids": ids} if is_start else {"prefix_ids": ids[:, None]}
         return batch._replace(inputs={**batch.inputs, **target}, error=first_error(batch.error, error))
 
-    def _language_columns(self, name: str, chosen: Any) -> tuple[Tensor, Tensor]:
+    def _language_columns(self, name: str, given: Any) -> tuple[Tensor, Tensor]:
         """Return the ids of the tokens of languages, int32 (B,) or (1,), by default of the setting, and errors.
 
         Without languages there are no ids, (0,).
@@ -153,7 +153,7 @@ class TextToText(TextToTextTask, GeneratingPipeline):
         known = self.languages
         if not known:
             return tf.zeros([0], tf.int32), tf.constant([""])
-        names = tf.constant([getattr(self, name) or ""]) if chosen is None else to_string_tensor(chosen)
+        names = tf.constant([getattr(self, name) or ""]) if given is None else to_string_tensor(given)
         is_known = names[:, None] == tf.constant(list(known))  # (B, number of languages)
         ids = tf.gather(tf.constant(list(known.values())), tf.argmax(tf.cast(is_known, tf.int32), axis=1))
         received = tf.where(names == "", "none", valid_utf8(names))

@@ -427,8 +427,8 @@ def _whole_words(tokenizer: Any, random: np.random.Generator) -> str:
 def accepted_texts(pipeline: Any) -> list[str]:
     """Return texts made from a pipeline's vocabulary that are valid inputs."""
     texts = texts_from_vocabulary(pipeline.tokenizer)
-    chosen = pipeline.example_languages(len(texts))
-    errors = pipeline.prepared(tf.constant(texts), chosen).error.numpy()
+    row_languages = pipeline.example_languages(len(texts))
+    errors = pipeline.prepared(tf.constant(texts), row_languages).error.numpy()
     return [text for text, error in zip(texts, errors, strict=True) if not error]
 
 

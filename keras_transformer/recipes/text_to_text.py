@@ -41,15 +41,15 @@ class TextToTextRecipe(TextToTextOptions, Recipe):
     def _with_options(self, pipeline: pipelines.TextToText) -> pipelines.TextToText:
         """Return a pipeline with the options' languages and number of tokens, or those that it has."""
         known = list(pipeline.languages)
-        chosen = {name: getattr(self, name) or getattr(pipeline, name) for name in _LANGUAGES}
-        for name, language in chosen.items():
+        languages = {name: getattr(self, name) or getattr(pipeline, name) for name in _LANGUAGES}
+        for name, language in languages.items():
             if known:
                 check_one_of(known, **{name: language})
             else:
                 check(
                     language is None, "be None, as the model of {from_} has no languages", **{name: language}
                 )
-        return pipeline.with_settings(max_new_tokens=self.max_new_tokens, **chosen)
+        return pipeline.with_settings(max_new_tokens=self.max_new_tokens, **languages)
 
     def lengths(self, pipeline: Any) -> int | tuple[int, int]:
         """Return the maximum length of sources and targets."""

@@ -68,14 +68,14 @@ def of_each(count: int, has_languages: bool, **languages: Any) -> dict[str, list
         TypeError: if an option is of another type.
         ValueError: if the model has no languages, or there are not as many as texts.
     """
-    chosen = {name: value for name, value in languages.items() if value is not None}
-    for name, value in chosen.items():
+    of_rows = {name: value for name, value in languages.items() if value is not None}
+    for name, value in of_rows.items():
         if not has_languages:
             raise ValueError(
                 f"`{name}` must be None, as the model has no languages. Received: {name}={shown(value)}"
             )
         is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-        chosen[name] = values = list(value) if is_list else [value] * count
+        of_rows[name] = values = list(value) if is_list else [value] * count
         if not all(isinstance(language, str) for language in (values if is_list else [value])):
             raise TypeError(
                 f"`{name}` must be a string, or one for each text. Received: {name}={shown(value)}"
@@ -84,4 +84,4 @@ def of_each(count: int, has_languages: bool, **languages: Any) -> dict[str, list
             raise ValueError(
                 f"`{name}` must be one string, or one for each of {count} texts. Received: {len(values)} strings"
             )
-    return chosen
+    return of_rows
