@@ -82,6 +82,11 @@ def read_lines(path: str | None = None) -> list[str]:
         ValueError: if they are not UTF-8.
     """
     _, text = split_byte_order_mark(read(path))
+    return _lines(text)
+
+
+def _lines(text: str) -> list[str]:
+    r"""Return the lines of a text, which end in "\n", "\r\n" or "\r", without their ends."""
     return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
 
 
@@ -109,7 +114,7 @@ def translate_text(content: str, pipeline: Any, **languages: str) -> str:
 
     def place(row: int) -> str:
         before = "".join([*split.between[: row + 1], *split.parts[:row]])
-        return f"line {1 + before.count(chr(10))}"
+        return f"line {len(_lines(before + '.'))}"
 
     return mark + split.join(list(in_chunks(translate, split.parts, CHUNK, "sentences", place)))
 
@@ -127,7 +132,7 @@ def read_glossary(path: str) -> dict[str, str]:
         ValueError: if the file is not UTF-8, or a line has not two texts.
     """
     entries = {}
-    for number, line in enumerate(split_byte_order_mark(read(path))[1].splitlines(), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         term, separator, translation = line.partition("\t")

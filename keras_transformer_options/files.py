@@ -4,6 +4,7 @@ import codecs
 import glob
 import gzip
 import io
+import itertools
 import os
 import pathlib
 import re
@@ -220,7 +221,7 @@ def file_lines(
         has_encoding: whether the caller has an argument `encoding`, which an error may recommend.
 
     Returns:
-        An iterator of the lines, which end in "\n"; in a file without "\n", in "\r".
+        An iterator of the lines, which end in "\n", "\r\n" or "\r".
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -252,9 +253,8 @@ def _lines(
                 text = io.TextIOWrapper(content, encoding, newline="\n")
                 lines = (line.encode(errors="surrogatepass") for line in text)
             first = next(iter(lines), b"").removeprefix(codecs.BOM_UTF8)
-            # A file without line feeds is one line, or has the line ends of the classic Mac OS.
-            yield from [first] if first.endswith(b"\n") else first.splitlines(keepends=True)
-            yield from lines
+            for line in itertools.chain([first], lines):
+                yield from line.splitlines(keepends=True)  # at carriage returns, too
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         expected = "complete gzip files if they end in '.gz'"
         raise ArgumentError(other_file(argument, path, expected, " ({error!s})", error=str(error))) from None

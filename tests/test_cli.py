@@ -81,7 +81,7 @@ def test_generate_runs_a_saved_model_only_export(damaged, pipeline, texts, capsy
 
 @pytest.mark.slow
 def test_generate_reads_lines_from_standard_input(exported, pipeline, capsys, standard_input):
-    standard_input("\ufeffuno dos\r\n\nla casa azul\nhoy llueve")
+    standard_input("\ufeffuno dos\r\n\nla casa azul\rhoy llueve")
     assert commands.main(["generate", str(exported)]) == 0
     expected = pipeline(["uno dos", "la casa azul", "hoy llueve"])
     assert lines(capsys) == [expected[0], "", *expected[1:]]

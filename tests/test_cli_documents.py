@@ -244,7 +244,9 @@ def test_errors_name_the_line_of_the_file(predict):
     message = "Received: 3 tokens in line {}\n"
     assert predict(Strict(), LINES)[1].endswith(message.format(4))
     assert predict(Strict(), LINES.replace("3?", "3"))[1].endswith(message.format(2000))
-    assert predict(Strict(), "a.\n\nb. c?\n", "--long-texts", "split")[1].endswith(message.format(3))
+    for ends in ("\n\n", "\r\r", "\r\n\r"):
+        document = f"a.{ends}b. c?\n"
+        assert predict(Strict(), document, "--long-texts", "split")[1].endswith(message.format(3))
     assert predict(Strict(), SUBTITLES.replace("Hello!", "Hello?"), suffix="srt")[1].endswith(
         message.format(9)
     )
@@ -354,11 +356,11 @@ def test_the_options_for_tags_and_glossaries_are_passed_to_the_translator(predic
 
     glossary = tmp_path_factory.mktemp("glossary")
     entries, wrong = glossary / "entries.tsv", glossary / "wrong.tsv"
-    entries.write_text("\ufeffcasa\thome\n\nperro azul\tblue dog\r\n", encoding="utf-8")
+    entries.write_text("\ufeffcasa\thome\r\rperro\u2028azul\tblue dog\r\n", encoding="utf-8", newline="")
     wrong.write_text("casa\thome\nperro\n", encoding="utf-8")
     page = "\ufeff<p>Una\r\n<b>casa</b>\n"
     output, _ = predict(Recorder(), page, "--tag-handling", "html", "--glossary", str(entries))
-    terms = {"casa": "home", "perro azul": "blue dog"}
+    terms = {"casa": "home", "perro\u2028azul": "blue dog"}
     assert output == page
     assert calls.pop() == ([page[1:]], {"tag_handling": "html", "glossary": terms})
     output, _ = predict(

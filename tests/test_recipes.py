@@ -382,7 +382,7 @@ def test_lines_that_are_not_utf8_are_rejected_or_skipped(tmp_path, caplog):
 
 def test_a_plain_text_file_is_one_text_or_one_per_line(tmp_path):
     path = tmp_path / "novel.txt"
-    path.write_text("\ufeffOne.\r\n\nTwo.\nThree.\n", encoding="utf-8", newline="")
+    path.write_text("\ufeffOne.\r\n\nTwo.\rThree.\n", encoding="utf-8", newline="")
     assert recipes.LanguageModel(path).read([path]) == ["One.\n\nTwo.\nThree.\n"]
     assert recipes.LanguageModel(path, lines=True, on_error="skip").read([path]) == ["One.", "Two.", "Three."]
     train, validation = recipes.LanguageModel(path, validation=0.5).splits[:2]

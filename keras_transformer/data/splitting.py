@@ -36,8 +36,9 @@ def split(
             source of a class with two or more. By default the fraction is that of all sources.
 
     Returns:
-        `(train, held_out)`, lists in the order of `examples`. The logger "keras_transformer" warns if most of the
-        held-out examples have one source.
+        `(train, held_out)`, lists in the order of `examples`. The logger "keras_transformer" warns if a repeated
+        source is more than half of the held-out examples, or more than a tenth and twice as many as the others on
+        average.
 
     Raises:
         ValueError: if `share` is not between 0 and 1, or there are fewer than two distinct sources.
@@ -86,11 +87,19 @@ def _groups(
 
 
 def _warn_of_repeats(held_out: Sequence[str]) -> None:
-    """Warn if most of the held-out examples have one source, such as one text that is repeated."""
-    for source, count in collections.Counter(held_out).most_common(1):
-        if count >= _MANY and 2 * count > len(held_out):
+    """Warn if one source, such as a text that is repeated, has a large part of the held-out examples."""
+    sources = collections.Counter(held_out)
+    for source, count in sources.most_common(1):
+        others, num_others = len(held_out) - count, len(sources) - 1
+        is_frequent = count > len(held_out) / 10 and count * num_others > 2 * others
+        if count >= _MANY and (is_frequent or count > others):
             _LOGGER.warning(
-                "%d of the %d held-out examples have the same source: %.100s", count, len(held_out), source
+                "%d of the %d held-out examples have the same source, the others have %d sources. Metrics depend on it "
+                "more than on others; remove repetitions from the data. The source: %.100s",
+                count,
+                len(held_out),
+                num_others,
+                source,
             )
 
 

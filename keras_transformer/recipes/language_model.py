@@ -43,7 +43,7 @@ class _Texts(TextsOptions, Recipe):
                 kept.append(line.decode())
             except UnicodeDecodeError:
                 malformed.add(path, f"line {number}", "not UTF-8", line)
-        return "".join(kept).replace("\r\n", "\n")
+        return "".join(kept).replace("\r\n", "\n").replace("\r", "\n")
 
     def split(self, examples: list[str]) -> tuple[list[str], list[str]]:
         """Hold out a fraction of the texts, or the end of a single text."""

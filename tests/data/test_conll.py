@@ -78,7 +78,9 @@ def test_files_in_another_encoding_are_read(tmp_path):
     assert read_conll(file, on_error="skip") == expected[1:]
 
 
-def test_lines_may_end_in_carriage_returns(tmp_path):
+@pytest.mark.parametrize("ends", ["\r\r\r\r\r", "\r\r\r\r\n", "\n\r\r\r\n", "\r\n\n\r\n"])
+def test_lines_may_end_in_carriage_returns(tmp_path, ends):
     file = tmp_path / "a.conll"
-    file.write_bytes(b"EU B-ORG\rrejects O\r\rPeter B-PER\r")
+    lines = ["EU B-ORG", "rejects O", "", "Peter B-PER", ""]
+    file.write_bytes("".join(map("".join, zip(lines, ends, strict=False))).encode())
     assert read_conll(file) == [(("EU", "rejects"), ("B-ORG", "O")), (("Peter",), ("B-PER",))]

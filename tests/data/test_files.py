@@ -1,6 +1,7 @@
 import collections
 import csv
 import gzip
+import itertools
 import json
 import logging
 import pathlib
@@ -37,14 +38,14 @@ def contents(pairs):
     }
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("ends", [["\n"], ["\r\n"], ["\r"], ["\r", "\n"], ["\n", "\r\n", "\r"]], ids=" ".join)
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
-def test_all_formats_read_the_same_examples(tmp_path, end, bom):
+def test_all_formats_read_the_same_examples(tmp_path, ends, bom):
     for name, lines in contents(PAIRS).items():
         columns = (0, 1) if name[0] in "acf" else ("source", "target")
-        encoded = (bom + end.join(lines) + end).encode()
+        encoded = (bom + "".join(map("".join, zip(lines, itertools.cycle(ends), strict=False)))).encode()
         (tmp_path / name).write_bytes(encoded)
-        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(encoded.removesuffix(end.encode())))
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(encoded.rstrip(b"\r\n")))
         for path in (tmp_path / name, str(tmp_path / f"{name}.gz")):
             assert read_examples(path, columns) == PAIRS, path
     assert read_examples([tmp_path / "a.tsv", tmp_path / "f.csv"]) == PAIRS * 2
@@ -426,15 +427,29 @@ def test_a_split_holds_out_the_same_fraction_of_each_class():
     assert data.split(examples[::-1], 0.1, strata=lambda example: example[1])[1] == held_out[::-1]
 
 
-def test_a_split_warns_of_one_source_that_is_held_out_many_times(caplog):
-    examples = [("ok", i) for i in range(50)] + [(f"text {i}", 0) for i in range(4)]
-    for seed in range(20):
+@pytest.mark.parametrize(
+    ("repeated", "others", "warns"),
+    [
+        (50, [], True),
+        (50, [1] * 59, True),  # a text that is repeated
+        (12, [1] * 88, True),
+        (10, [1] * 90, False),  # a tenth
+        (9, [1] * 9, False),  # few examples
+        (12, [12] * 7, False),  # questions about each context
+        (20, [9] * 10, True),
+    ],
+)
+def test_a_split_warns_of_a_source_that_is_held_out_many_times(repeated, others, warns, caplog):
+    examples = [(f"text {i}", row) for i, count in enumerate([repeated, *others]) for row in range(count)]
+    for seed in range(1000):  # until only the additional source is not held out
         caplog.clear()
-        _, held_out = data.split(examples, 0.2, seed)
-        assert ("50 of the 50 held-out examples have the same source: 'ok'" in caplog.text) == (
-            len(held_out) == 50
-        )
-    assert len({len(data.split(examples, 0.2, seed)[1]) for seed in range(20)}) == 2
+        if data.split([*examples, ("train", 0)], 0.999, seed)[1] == examples:
+            break
+    message = (
+        f"{repeated} of the {len(examples)} held-out examples have the same source, the others have {len(others)} "
+        "sources. Metrics depend on it more than on others; remove repetitions from the data. The source: 'text 0'"
+    )
+    assert caplog.messages == [message] * warns
 
 
 def test_fields_may_be_long(tmp_path):

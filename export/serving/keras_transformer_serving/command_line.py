@@ -319,7 +319,7 @@ def _keys(options: argparse.Namespace) -> "Keys | None":
     if options.api_key_file is None:
         return None
     try:
-        lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8-sig").splitlines()
+        lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"`--api-key-file` must be a file of UTF-8. Received: {options.api_key_file} with another byte at "

@@ -131,7 +131,7 @@ def test_files_are_translated_and_downloaded(address):
         assert response.headers["content-disposition"].startswith("attachment")
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_subtitles_keep_their_numbers_times_and_tags(exports, newline):
     cues = [
         f"{number}\n00:00:{number % 60:02},500 --> 00:01:00,000\n{text}"
