@@ -4,6 +4,8 @@ import argparse
 import functools
 import io
 import pathlib
+import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,24 +15,41 @@ from keras_transformer_options.files import conversion, file_lines
 
 CHUNK = 256  # sentences or subtitles between two progress lines
 _BYTE_ORDER_MARK = "\ufeff"
-_HTML = (".html", ".htm", ".xhtml", ".xml", ".svg")
-# Files whose lines are not texts.
-_STRUCTURED = {
-    **dict.fromkeys(_HTML, "pass --tag-handling html to translate its text and keep its tags"),
-    **dict.fromkeys((".docx", ".odt", ".rtf", ".pdf", ".epub", ".pptx"), "convert it to HTML or plain text"),
-    **dict.fromkeys(
-        (".csv", ".json", ".jsonl", ".xlsx", ".ods"),
-        "pass a file with one text in each line, or texts separated by tabs",
-    ),
-    **dict.fromkeys(
-        (".po", ".pot", ".xliff", ".xlf", ".yaml", ".yml", ".properties", ".strings", ".resx", ".arb"),
-        "extract its texts to a file with one in each line; --tag-handling placeholders keeps {name} and %s",
-    ),
-    **dict.fromkeys(
-        (".md", ".markdown", ".rst", ".tex", ".ipynb"),
-        "convert it to HTML and pass --tag-handling html, or to plain text",
-    ),
-    **dict.fromkeys((".ass", ".ssa", ".sub", ".ttml"), "convert it to .srt or .vtt"),
+_HTML = (".html", ".htm", ".xhtml", ".xhtm", ".xml", ".svg")
+# Plain text; codes of languages, such as .es, .pt-BR and .spa_Latn; numbers; no suffixes, but parts of names.
+_PLAIN = re.compile(
+    r"""\.(txt|text|tsv|tab|log|lst|list|lines|sents?|sentences|src|tgt|trg|source|target|in|out|input|output|ref|hyp|train
+    |valid|val|dev|devtest|test|tok|bpe|spm|sp|raw|clean|norm|lc|tc|orig
+    |[a-z]{2} | [a-z]{2,3}([-_][a-z\d]{2,4})+ | \d+ | .*[^a-z\d].* | .{12,} | )""",
+    re.VERBOSE,
+)
+# What to do with files whose lines are not texts.
+_ADVICE = {
+    suffix: advice
+    for suffixes, advice in (
+        (" ".join(_HTML), "pass --tag-handling html to translate its text and keep its tags"),
+        (".doc .docx .odt .rtf .pdf .epub .ppt .pptx .odp .pages", "convert it to HTML or plain text"),
+        (
+            ".csv .json .jsonl .xls .xlsx .ods .parquet .sql .tmx .tbx",
+            "pass a file with one text in each line, or texts separated by tabs",
+        ),
+        (
+            ".po .pot .xliff .xlf .sdlxliff .mqxliff .yaml .yml .toml .ini .cfg .conf .properties .strings "
+            ".stringsdict .xcstrings .plist .resx .resw .arb .ftl .lang .ts .js .py .php .rb .go .sh",
+            "extract its texts to a file with one in each line; --tag-handling placeholders keeps {name} and %s",
+        ),
+        (
+            ".md .mdx .markdown .rst .adoc .asciidoc .org .tex .ipynb .dita",
+            "convert it to HTML and pass --tag-handling html, or to plain text",
+        ),
+        (".ass .ssa .sub .sbv .ttml .dfxp .itt .smi .sami .stl .scc .lrc", "convert it to .srt or .vtt"),
+        (".gz .bz2 .xz .zst .zip .7z .tar .tgz", "decompress it"),
+        (
+            ".png .jpg .jpeg .gif .bmp .webp .tif .tiff .wav .mp3 .flac .ogg .m4a",
+            "give its name as an argument to an image classifier or a speech recognizer",
+        ),
+    )
+    for suffix in suffixes.split()
 }
 
 
@@ -48,18 +67,23 @@ def path_or_none(path: str) -> str | None:
 
 
 def check_suffix(path: str | None, tag_handling: str | None) -> None:
-    """Check that a file is read as what its suffix says.
+    """Check that a file is plain text by its suffix, or HTML with its tag handling.
 
     Raises:
-        ValueError: if its lines are not texts.
+        ValueError: if its lines may not be texts.
     """
-    if path is None:
+    suffix = "" if path is None else pathlib.Path(path).suffix.lower()
+    if not suffix or (tag_handling == "html" and suffix in _HTML):
         return
-    suffix = pathlib.Path(path).suffix.lower()
-    if suffix in _STRUCTURED and not (tag_handling == "html" and suffix in _HTML):
+    from keras_transformer_serving.pipelines import languages
+
+    code = suffix[1:]
+    is_plain = _PLAIN.fullmatch(suffix) or languages.name_of(code) != code
+    if suffix in _ADVICE or not is_plain:
+        advice = _ADVICE.get(suffix, "its name must end in .txt or in the code of a language, such as .es")
         raise ValueError(
-            f"`--input` must be a file of texts, not {suffix}: {_STRUCTURED[suffix]}. To read its lines as texts, pass "
-            f"it as standard input. Received: {path}"
+            f"`--input` must be a file of texts, not {suffix}: {advice}. To read its lines as texts, pass it as "
+            f"standard input: --input - < {shlex.quote(str(path))}. Received: {path}"
         )
 
 

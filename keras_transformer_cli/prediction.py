@@ -159,8 +159,9 @@ def _predict(options: argparse.Namespace) -> None:
     if options.inputs and options.input:
         raise ValueError("`inputs` must not be combined with --input. Received: both")
     folders.check_new_file("--output", options.output)
-    input_files.check_suffix(options.input, options.tag_handling)
     is_subtitles = subtitles.suffix_of(options.input) is not None
+    if not is_subtitles:
+        input_files.check_suffix(options.input, options.tag_handling)
     if is_subtitles and options.format != "text":
         raise ValueError(f"`--format` must be text for subtitles. Received: {options.format}")
     if is_subtitles and options.tag_handling is not None:

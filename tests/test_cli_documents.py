@@ -217,14 +217,48 @@ def test_tags_between_words_are_kept_around_their_translations(line, marked):
         ("docx", "convert it to HTML or plain text"),
         ("csv", "one text in each line"),
         ("ass", "convert it to .srt"),
+        ("sbv", "convert it to .srt"),
+        ("tmx", "texts separated by tabs"),
+        ("sdlxliff", "--tag-handling placeholders"),
+        ("toml", "--tag-handling placeholders"),
+        ("ts", "--tag-handling placeholders"),
+        ("mdx", "convert it to HTML"),
+        ("adoc", "convert it to HTML"),
+        ("xhtm", "pass --tag-handling html"),
+        ("dfxp", "convert it to .srt"),
+        ("txt.gz", "decompress it"),
+        ("jpg", "image classifier"),
+        ("xyz", "must end in .txt or in the code of a language"),
     ],
 )
 def test_files_whose_lines_are_not_texts_are_rejected(predict, suffix, advice):
     status, error = predict(Translator(), "a", suffix=suffix)
     assert status == 2
-    assert f"`--input` must be a file of texts, not .{suffix.lower()}: " in error
+    assert f"`--input` must be a file of texts, not .{suffix.lower().split('.')[-1]}: " in error
     assert advice in error
+    assert re.search(r"pass it as standard input: --input - < \S*in0\.", error)
     assert predict(Translator(), "a", "--tag-handling", "html", suffix="html")[0] == "a"
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        "TXT",
+        "es",
+        "no",
+        "pt-BR",
+        "spa",
+        "spa_Latn",
+        "zh-Hans",
+        "tok",
+        "txt.00",
+        "devtest",
+        "2_new",
+        " a text",
+    ],
+)
+def test_the_lines_of_plain_files_are_texts(predict, suffix):
+    assert predict(Translator(), "a\nb", suffix=suffix)[0] == "a\nb\n"
 
 
 class Strict(Translator):
