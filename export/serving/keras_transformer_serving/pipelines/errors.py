@@ -3,9 +3,10 @@
 import contextlib
 import numbers
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 Errors = Literal["raise", "return"]
+Kind = Literal["value", "length", "encoding"]
 
 
 class InvalidInputError(ValueError):
@@ -14,11 +15,29 @@ class InvalidInputError(ValueError):
     Args:
         argument: the name of the argument that the text is given as.
         message: the reason.
+        kind: what is wrong: the text is too long ("length"), is not UTF-8 ("encoding"), or else ("value").
     """
 
-    def __init__(self, argument: str, message: str) -> None:
+    def __init__(self, argument: str, message: str, kind: Kind = "value") -> None:
         super().__init__(message)
-        self.argument = argument
+        self.argument, self.kind = argument, kind
+
+    @property
+    def message(self) -> "ErrorMessage":
+        """The reason, with its kind."""
+        return ErrorMessage(str(self), self.kind)
+
+
+class ErrorMessage(str):
+    """The output "error" of an invalid row, with the kind of the error, from which protocols choose a status."""
+
+    kind: Kind
+
+    def __new__(cls, message: str, kind: Kind) -> Self:
+        """Return a string with a kind."""
+        text = super().__new__(cls, message)
+        text.kind = kind
+        return text
 
 
 class RowErrors:

@@ -281,6 +281,7 @@ class TextPipeline(TextTask, Model):
                 name,
                 f"`{name}` must have at most {max(max_ids, 0)} tokens each{question}, as `max_length` is {limit}"
                 f"{hint}. Received: {len(ids)} tokens",
+                "length",
             )
         stride = max(max_ids - max_ids // 2, 1)
         last_start = max(len(ids) - max_ids, 0)

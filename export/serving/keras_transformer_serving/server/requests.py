@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from keras_transformer_serving.pipelines.errors import ErrorMessage
 from keras_transformer_serving.server import tracing
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.signatures import RequestError, Signature, Started
@@ -230,11 +231,9 @@ def _within_limits(parse: Callable[[], tuple[str, list[Row], T]], limits: Limits
         texts = {key: value for key, value in row.items() if isinstance(value, str | bytes) and key != ERROR}
         for key, text in texts.items():
             if len(text) > limits.max_characters:
-                row.setdefault(
-                    ERROR,
-                    f"`{key}` must have at most {limits.max_characters} characters. Received: {len(text)} in row "
-                    f"{index}",
-                )
+                expected = f"`{key}` must have at most {limits.max_characters} characters"
+                message = f"{expected}. Received: {len(text)} in row {index}"
+                row.setdefault(ERROR, ErrorMessage(message, "length"))
     return name, rows, style
 
 

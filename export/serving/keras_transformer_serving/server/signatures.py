@@ -149,7 +149,7 @@ class Signature:
         except InvalidInputError as error:
             if all(tensor.name != ERROR for tensor in self.outputs):
                 raise RequestError(400, f"{error} in row {index}") from None
-            return self.error_row(str(error))
+            return self.error_row(error.message)
 
     def start(self, rows: Sequence[Row], local: Mapping[str, Method]) -> list[Started | Row]:
         """Return the rows with what the engine computes first, or the outputs of those that are invalid or complete.
@@ -220,7 +220,9 @@ def text_of(row: Row, name: str, argument: str | None = None) -> str:
         text.encode()
     except UnicodeError:
         argument = argument or name
-        raise InvalidInputError(argument, f"`{argument}` must be UTF-8. Received: other bytes") from None
+        raise InvalidInputError(
+            argument, f"`{argument}` must be UTF-8. Received: other bytes", "encoding"
+        ) from None
     return str(text)
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 import keras_transformer_serving as serving
 from keras_transformer_serving.pipelines.embedding import EMBED, Embedding, first_values
-from keras_transformer_serving.pipelines.errors import InvalidInputError
+from keras_transformer_serving.pipelines.errors import ErrorMessage, InvalidInputError
 from keras_transformer_serving.pipelines.reranking import Reranking
 from keras_transformer_serving.pipelines.text_classification import TextClassification
 from keras_transformer_serving.pipelines.texts import TRUNCATION_SIDES, Truncate, softmax
@@ -46,6 +46,11 @@ def error_document(error: RequestError) -> Json:
 
 
 _TYPES = ("Empty", "Tokenizer")  # of errors with these codes
+_STATUS_AND_CODE: dict[str, tuple[int, str | None]] = {  # of errors of each kind
+    "value": (400, None),
+    "length": (413, None),
+    "encoding": (422, "Tokenizer"),
+}
 _TRUNCATION = (
     Field(TRUNCATE, BOOLEAN),
     Field("truncation_direction", one_of(*TRUNCATION_SIDES, any_case=True)),
@@ -234,7 +239,7 @@ async def _compute(
         def answer(_: Signature, outputs: Mapping[str, np.ndarray], __: None) -> Any:
             for index, error in enumerate(outputs.get(ERROR, ())):
                 if error:
-                    raise _error(f"{error} in row {index}")
+                    raise _error(error, f" in row {index}")
             return respond(pipeline, values, outputs)
 
         content = await requests.compute(
@@ -243,11 +248,10 @@ async def _compute(
         return encoded_response(content)
 
 
-def _error(message: str) -> RequestError:
+def _error(message: ErrorMessage, place: str = "") -> RequestError:
     """Return the error of a row."""
-    if "must be UTF-8" in message:
-        return RequestError(422, message, code="Tokenizer")
-    return RequestError(413 if "must have at most" in message else 400, message)
+    status, code = _STATUS_AND_CODE[message.kind]
+    return RequestError(status, f"{message}{place}", code=code)
 
 
 def _truncated(pipeline: Any, values: Json) -> Truncate:
@@ -302,7 +306,7 @@ async def _embed_all(server: Server, request: Request) -> Response:
                     text_of({"inputs": text}, "inputs"), *options, truncate=_truncated(pipeline, values)
                 )
             except InvalidInputError as error:
-                raise _error(f"{error} in row {index}") from None
+                raise _error(error.message, f" in row {index}") from None
             if len(windows.ids) > 1:
                 raise RequestError(
                     413, f"`inputs` must have one window of tokens each. Received: more in row {index}"
@@ -436,7 +440,7 @@ def _text(row: Row) -> str:
     try:
         return text_of(row, "text", "inputs")
     except InvalidInputError as error:
-        raise _error(str(error)) from None
+        raise _error(error.message) from None
 
 
 def _tokens(pipeline: Any, text: str, special: bool) -> list[Json]:
