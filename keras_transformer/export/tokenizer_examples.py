@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_transformer.pipelines.texts import texts_from_vocabulary
+from keras_transformer.pipelines.example_texts import texts_from_vocabulary
 
 # White space, control characters, line ends, marks in and out of order, joining and invisible characters, digits,
 # contractions, several scripts, and words at the limits of WordPiece.

@@ -8,13 +8,8 @@ from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import SpanClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import Preprocessed
-from keras_transformer.pipelines.texts import (
-    WordPipeline,
-    accepted_rows,
-    first_error,
-    utf8_error,
-    valid_utf8,
-)
+from keras_transformer.pipelines.ragged_rows import accepted_rows, first_error, utf8_error, valid_utf8
+from keras_transformer.pipelines.texts import WordPipeline
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
 from keras_transformer_serving.pipelines.question_answering import QuestionAnsweringTask

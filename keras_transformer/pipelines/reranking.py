@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.interop import sentence_transformers
+from keras_transformer.interop import sentence_transformers, sentence_transformers_modules
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import EncoderDecoderClassifier, SequenceClassifier
 from keras_transformer.pipelines.arguments import check_model, check_output
@@ -84,7 +84,7 @@ class Reranking(RerankingTask, TextPipeline):
 
     def hugging_face_config(self) -> dict[str, Any]:
         """Return the activation, by which `sentence-transformers` knows a `CrossEncoder`."""
-        activation = sentence_transformers.activation_path(self.activation)
+        activation = sentence_transformers_modules.activation_path(self.activation)
         return {"sentence_transformers": {"activation_fn": activation, "version": _VERSION}}
 
     def preprocess(self, query: Tensor, text: Tensor, truncate: bool = False) -> Preprocessed:

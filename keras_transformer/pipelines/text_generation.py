@@ -11,7 +11,7 @@ from keras_transformer.models import GPT, Gemma, Llama
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.hugging_face_chat import read_chat_template, special_tokens_of
-from keras_transformer.pipelines.texts import first_error, first_ids, utf8_error
+from keras_transformer.pipelines.ragged_rows import first_error, first_ids, utf8_error
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import ArgumentError, check
 from keras_transformer_serving.pipelines.text_generation import TextGenerationTask

@@ -10,7 +10,7 @@ from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import T5, Transformer
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
-from keras_transformer.pipelines.texts import first_error, utf8_error, valid_utf8
+from keras_transformer.pipelines.ragged_rows import first_error, utf8_error, valid_utf8
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_one_of

@@ -1,8 +1,7 @@
-"""The base class of pipelines that run a model once on texts, with special ids, windows and words."""
+"""The base classes of pipelines that run a model once on texts, with special ids, windows and words."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,7 +11,18 @@ from keras import ops
 from keras_transformer.lazy_tensorflow import is_installed, tf
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
+from keras_transformer.pipelines.example_texts import checked_rows, texts_from_vocabulary
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
+from keras_transformer.pipelines.ragged_rows import (
+    accepted_rows,
+    first_error,
+    first_ids,
+    first_lengths,
+    joined,
+    lengths_of,
+    padded,
+    utf8_error,
+)
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 from keras_transformer_serving.pipelines.errors import RowErrors
@@ -146,7 +156,7 @@ class TextPipeline(ForwardPipeline, TextTask):
         for name, inputs in self.columns(self.config).items():
             names = [tensor.name for tensor in inputs if tensor.required]
             if texts is not None and name == DEFAULT:
-                rows = _checked_rows(texts, len(names))
+                rows = checked_rows(texts, len(names))
             else:
                 rows = self._example_rows(len(names))
             examples[name] = [
@@ -286,9 +296,9 @@ class TextPipeline(ForwardPipeline, TextTask):
         model, tokenizer = self.model, self.tokenizer
         special_ids = getattr(model, "special_ids", None)
         if special_ids is None:
-            before = _joined(tokenizer.start_id, first, tokenizer.end_id)
+            before = joined(tokenizer.start_id, first, tokenizer.end_id)
             separators = [tokenizer.end_id] * (tokenizer.pair_separators - 1)
-            after = before[:, :0] if second is None else _joined(*separators, second, tokenizer.end_id)
+            after = before[:, :0] if second is None else joined(*separators, second, tokenizer.end_id)
             inputs = {"token_ids": padded(tf.concat([before, after], axis=1), tokenizer.padding_value)}
             if getattr(self.encoder, "num_segments", 1) > 1:
                 segments = tf.concat([tf.zeros_like(before), tf.ones_like(after)], axis=1)
@@ -296,10 +306,10 @@ class TextPipeline(ForwardPipeline, TextTask):
             return inputs
         start, delimiter, extract = special_ids
         if second is None:
-            return {"token_ids": padded(_joined(start, first, extract), tokenizer.padding_value)}
+            return {"token_ids": padded(joined(start, first, extract), tokenizer.padding_value)}
         orders = [(first, second), (second, first)] if model.symmetric else [(first, second)]
         rows = [
-            padded(_joined(start, one, delimiter, other, extract), tokenizer.padding_value)
+            padded(joined(start, one, delimiter, other, extract), tokenizer.padding_value)
             for one, other in orders
         ]
         return {"token_ids": tf.stack(rows, axis=1) if model.symmetric else rows[0]}
@@ -335,119 +345,3 @@ class WordPipeline(TextPipeline):
         if self.words == TOKENIZER_WORDS:
             return self.tokenizer.tokenize_words(text)
         return TokenizedWords.of(white_space_words(text), self.tokenizer.tokenize)
-
-
-def valid_utf8(text: Tensor) -> Tensor:
-    """Replace invalid UTF-8 by U+FFFD."""
-    return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
-
-
-def utf8_error(**texts: Tensor) -> Tensor:
-    """Return an error (B,) for each row in which a text (B,) is not UTF-8, "" for none."""
-    errors = (
-        tf.where(valid_utf8(text) == text, "", f"`{name}` must be UTF-8. Received: other bytes")
-        for name, text in texts.items()
-    )
-    return first_error(*errors)
-
-
-def first_error(*errors: Tensor) -> Tensor:
-    """Return the first non-empty error of each row, strings (B,)."""
-    return functools.reduce(lambda error, other: tf.where(error == "", other, error), errors)
-
-
-def accepted_rows(rows: tf.RaggedTensor, error: Tensor) -> tf.RaggedTensor:
-    """Empty the rows (B, None) that have an error (B,)."""
-    return tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(error == "", rows.row_lengths())))
-
-
-def first_ids(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
-    """Return the first `counts` (B,) ids of each row (B, None)."""
-    counts = tf.cast(counts, rows.row_splits.dtype)[:, None]
-    return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < counts)
-
-
-def first_lengths(first: Tensor, second: Tensor, limit: int) -> Tensor:
-    """Return the number of ids to keep of each first text (B,) if pairs are truncated, the longer text first.
-
-    Args:
-        first: the number of ids of each first text (B,).
-        second: the number of ids of each second text (B,), which gets the rest of `limit`.
-        limit: the maximum number of ids of a pair.
-    """
-    limit = max(limit, 0)
-    if_longer = tf.minimum(first, limit - tf.minimum(second, limit // 2))
-    return tf.where(first > second, if_longer, tf.minimum(first, limit // 2))
-
-
-def padded(rows: tf.RaggedTensor, padding_value: int) -> Tensor:
-    """Pad rows (B, None) to the longest, (B, L) with L ≥ 1, even if all rows are empty."""
-    dense = rows.to_tensor(padding_value)
-    missing = tf.maximum(1 - tf.shape(dense)[1], 0)
-    return tf.pad(dense, [[0, 0], [0, missing]], constant_values=padding_value)
-
-
-_PIECES = 400  # of the vocabulary, among which words are looked for
-_BEGINS = ("▁", "Ġ")  # the first character of pieces that begin a word
-
-
-def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
-    """Return a text of whole words, texts of 2 to 24 random pieces, an empty text, and an unknown character.
-
-    The first is the example that model cards and the server's page show.
-    """
-    random = np.random.default_rng(0)
-    rows = [random.integers(4, tokenizer.vocabulary_size, 1 + i % 24) for i in range(count)]
-    texts = [tokenizer.detokenize(row[None]).numpy()[0].decode(errors="ignore") for row in rows]
-    return [_whole_words(tokenizer, random) or texts[0], *texts[1:], "", "\u2603"]
-
-
-def _whole_words(tokenizer: Any, random: np.random.Generator) -> str:
-    """Return a text of pieces that are words of at least three letters, "" if there are none.
-
-    The longest are taken, as short ones are often the beginnings of words.
-    """
-    ids = random.integers(4, tokenizer.vocabulary_size, _PIECES)
-    pieces = {id_: tokenizer.id_to_piece(id_) for id_ in ids.tolist()}
-    marked = any(
-        piece.startswith(_BEGINS) for piece in pieces.values()
-    )  # otherwise "##" marks parts of words
-    words = [
-        id_
-        for id_, piece in pieces.items()
-        if len(word := piece.lstrip("".join(_BEGINS))) > 2
-        and word.isascii()
-        and word.isalpha()
-        and (piece != word) == marked
-    ]
-    words = sorted(words, key=lambda id_: len(pieces[id_]), reverse=True)[:3]
-    return tokenizer.detokenize(np.array([words], "int32")).numpy()[0].decode().strip() if words else ""
-
-
-def accepted_texts(pipeline: Any) -> list[str]:
-    """Return texts made from a pipeline's vocabulary that are valid inputs."""
-    texts = texts_from_vocabulary(pipeline.tokenizer)
-    row_languages = pipeline.example_languages(len(texts))
-    errors = pipeline.prepared(tf.constant(texts), row_languages).error.numpy()
-    return [text for text, error in zip(texts, errors, strict=True) if not error]
-
-
-def _checked_rows(texts: Any, columns: int) -> list[tuple[str, ...]]:
-    rows = [tuple(row) if columns > 1 and isinstance(row, list | tuple) else (row,) for row in texts]
-    if not rows or any(len(row) != columns or not all(isinstance(text, str) for text in row) for row in rows):
-        expected = "strings" if columns == 1 else "pairs of strings"
-        raise ValueError(f"`texts` must be {expected}, one or more. Received: texts={texts!r}")
-    return rows
-
-
-def _joined(*parts: int | tf.RaggedTensor) -> tf.RaggedTensor:
-    """Concatenate ragged rows and columns of single ids."""
-    rows = next(part for part in parts if isinstance(part, tf.RaggedTensor)).nrows()
-    return tf.concat(
-        [part if isinstance(part, tf.RaggedTensor) else tf.fill([rows, 1], part) for part in parts], axis=1
-    )
-
-
-def lengths_of(rows: tf.RaggedTensor) -> Tensor:
-    """Return the number of ids of each row, int32 (B,)."""
-    return tf.cast(rows.row_lengths(), tf.int32)

@@ -13,7 +13,8 @@ from keras_transformer.pipelines.classification import (
     labels_of,
     labels_tensor,
 )
-from keras_transformer.pipelines.texts import WordPipeline, utf8_error, valid_utf8
+from keras_transformer.pipelines.ragged_rows import utf8_error, valid_utf8
+from keras_transformer.pipelines.texts import WordPipeline
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 from keras_transformer_serving.pipelines.texts import LEFT, RIGHT, TOKENIZER_WORDS

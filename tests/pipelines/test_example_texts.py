@@ -1,7 +1,7 @@
 import pytest
 
 from keras_transformer import text
-from keras_transformer.pipelines.texts import texts_from_vocabulary
+from keras_transformer.pipelines.example_texts import texts_from_vocabulary
 
 SENTENCES = ["the old house stands near the river", "green bottles hang from every wall"] * 4
 TOKENIZERS = {

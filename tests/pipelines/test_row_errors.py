@@ -24,7 +24,7 @@ from keras_transformer.pipelines import (
     TextGeneration,
     TokenClassification,
 )
-from keras_transformer.pipelines.texts import first_lengths
+from keras_transformer.pipelines.ragged_rows import first_lengths
 from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
 from keras_transformer_serving.pipelines.errors import RowErrors
 from keras_transformer_serving.pipelines.texts import TRUNCATION_SIDES, first_length

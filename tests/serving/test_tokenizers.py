@@ -14,7 +14,7 @@ import keras_transformer_serving as serving
 from keras_transformer import export, text
 from keras_transformer.export.to_onnx import conversion
 from keras_transformer.export.tokenizer_examples import HARD_LINES, tokenizer_examples
-from keras_transformer.pipelines.texts import valid_utf8
+from keras_transformer.pipelines.ragged_rows import valid_utf8
 from keras_transformer_serving import parity
 
 TRAINING = [line.replace("\0", "") for line in HARD_LINES]

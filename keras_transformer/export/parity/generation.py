@@ -13,7 +13,7 @@ import keras_transformer_serving as serving
 from keras_transformer import generation, xla
 from keras_transformer.export.parity.near_ties import near_ties_of
 from keras_transformer.export.to_onnx import tf2onnx_speed
-from keras_transformer.pipelines.texts import accepted_texts
+from keras_transformer.pipelines.example_texts import accepted_texts
 from keras_transformer_serving import parity
 from keras_transformer_serving.parity import Answers
 from keras_transformer_serving.pipelines import languages
