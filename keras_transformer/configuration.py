@@ -84,7 +84,7 @@ def retrieve(kind: Any, names: Mapping[str, Callable[[], T]], expectation: str, 
     Raises:
         ValueError: if the argument is none of these.
     """
-    ((name, identifier),) = argument.items()
+    name, identifier = argument.popitem()
     if isinstance(identifier, kind):
         return identifier
     if isinstance(identifier, str) and identifier in names:
