@@ -8,10 +8,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-import keras
 import numpy as np
 
-from keras_transformer import xla
 from keras_transformer.generation.compilation import are_same
 from keras_transformer.lazy_tensorflow import is_installed, tf
 from keras_transformer.pipelines.base import BATCH, Arrays, ExportedFunction, Pipeline, Preprocessed, spec_of
@@ -50,6 +48,12 @@ class ForwardPipeline(Pipeline):
     def padding(self) -> dict[str, tuple[int, float]]:
         """A dictionary from the model's inputs of variable length to their axis and padding value."""
         return {}
+
+    @property
+    def max_padded_length(self) -> int | None:
+        """The length up to which the axis of `padding` may be padded; None for any."""
+        length: int | None = getattr(self.encoder, "max_length", None)
+        return length
 
     @abc.abstractmethod
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
@@ -186,7 +190,6 @@ class _Functions:
         self._tokenizer = pipeline.tokenizer
         self._settings = copy.deepcopy(pipeline.settings())
         self._preprocess: dict[Any, Callable[..., Preprocessed]] = {}
-        self._forward: Callable[..., dict[str, Any]] | None = None
         self.engine = KerasForwardEngine(pipeline)
 
     def are_valid(self) -> bool:
@@ -232,22 +235,10 @@ class _Functions:
 
     def forward(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Run `forward` on inputs of any number of rows and any length."""
-        # On a CPU, XLA saves less time than it takes to compile; without it one function supports all shapes.
-        uses_xla = xla.is_enabled() and tf.config.list_logical_devices("GPU")
-        if keras.backend.backend() == "tensorflow" and not uses_xla:
-            if self._forward is None:
-                specs = {name: self._dynamic_spec(name, values) for name, values in inputs.items()}
-                self._forward = tf.function(self._pipeline.forward, input_signature=[specs], autograph=False)
-            return self._forward(inputs)
+        if self.engine.is_dynamic:
+            return self.engine.dynamic(inputs)
         outputs = self.engine.forward({name: values.numpy() for name, values in inputs.items()})
         return {name: tf.convert_to_tensor(values) for name, values in outputs.items()}
-
-    def _dynamic_spec(self, name: str, values: tf.Tensor) -> tf.TensorSpec:
-        shape = values.shape.as_list()
-        shape[0] = None
-        if name in self._pipeline.padding:
-            shape[self._pipeline.padding[name][0]] = None
-        return tf.TensorSpec(shape, values.dtype, name=name)
 
 
 def check_no_texts(pipeline: ForwardPipeline, texts: Any) -> None:

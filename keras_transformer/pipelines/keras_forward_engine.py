@@ -1,5 +1,7 @@
 """The engine of a Keras model that runs once, on its backend."""
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -8,7 +10,9 @@ from typing import Any, TypeVar
 import keras
 import numpy as np
 
+from keras_transformer import xla
 from keras_transformer.generation.compilation import bucket, compiled
+from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.pipelines.base import Arrays
 from keras_transformer_serving.tasks import Tensor
 
@@ -41,12 +45,17 @@ class KerasForwardEngine:
     Attributes:
         inputs: the inputs of the graph, for a row.
         device: the type of the device that the model runs on.
+        is_dynamic: whether `dynamic` computes all shapes: with TensorFlow without XLA, as on a CPU XLA saves less time
+            than it takes to compile.
     """
 
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
         self._compiled = compiled(pipeline.model.variables, pipeline.forward, True)
         self.device = device_of_keras()
+        uses_xla = xla.is_enabled() and self.device == "cuda"
+        self.is_dynamic = keras.backend.backend() == "tensorflow" and not uses_xla
+        self._dynamic: Callable[[Any], dict[str, Any]] | None = None
         self.inputs: tuple[Tensor, ...] = pipeline.graph_inputs(pipeline.config)
 
     @functools.cached_property
@@ -80,7 +89,10 @@ class KerasForwardEngine:
         return self.forward({name: np.asarray(values) for name, values in converted.items()})
 
     def forward(self, inputs: Arrays) -> Arrays:
-        """Return the outputs of `forward` for a batch of its inputs, which are padded to one of a few sizes."""
+        """Return the outputs of `forward` for a batch of its inputs, which are padded to one of a few sizes for XLA."""
+        if self.is_dynamic:
+            outputs = self.dynamic({name: keras.ops.convert_to_tensor(each) for name, each in inputs.items()})
+            return {name: keras.ops.convert_to_numpy(values) for name, values in outputs.items()}
         count = len(next(iter(inputs.values())))
         lengths = (
             inputs[name].shape[axis] for name, (axis, _) in self._pipeline.padding.items() if name in inputs
@@ -90,6 +102,13 @@ class KerasForwardEngine:
         arrays = {name: keras.ops.convert_to_numpy(values)[:count] for name, values in outputs.items()}
         of_tokens = self._pipeline.sequence_outputs
         return {name: values[:, :length] if name in of_tokens else values for name, values in arrays.items()}
+
+    def dynamic(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the outputs of `forward` for tensors of TensorFlow of any number of rows and any length."""
+        if self._dynamic is None:
+            specs = {name: self._spec(name, values) for name, values in inputs.items()}
+            self._dynamic = tf.function(self._pipeline.forward, input_signature=[specs], autograph=False)
+        return self._dynamic(inputs)
 
     def map(self, function: Callable[[Batch], Result], batches: Iterable[Batch]) -> list[Result]:
         """Return the results of a function of several batches, one after another."""
@@ -101,10 +120,17 @@ class KerasForwardEngine:
         widths = [(0, 0)] * values.ndim
         if axis != 0:
             length = values.shape[axis]
-            limit = getattr(self._pipeline.encoder, "max_length", None) or math.inf
+            limit = self._pipeline.max_padded_length or math.inf
             widths[axis] = (0, int(min(length_bucket(length), max(length, limit))) - length)
         widths[0] = (0, bucket(len(values), 1) - len(values))
         return np.pad(values, widths, constant_values=padding_value)
+
+    def _spec(self, name: str, values: Any) -> tf.TensorSpec:
+        shape = values.shape.as_list()
+        shape[0] = None
+        if name in self._pipeline.padding:
+            shape[self._pipeline.padding[name][0]] = None
+        return tf.TensorSpec(shape, values.dtype, name=name)
 
 
 def device_of_keras() -> str:

@@ -21,13 +21,12 @@ from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
 from keras_transformer.pipelines.hugging_face_speech import prefix_of, write_features
-from keras_transformer.pipelines.keras_forward_engine import length_bucket
+from keras_transformer.pipelines.tokenizer_methods import methods_of
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_ids, check_positive
 from keras_transformer_serving import files
-from keras_transformer_serving.audio import checked_audio
-from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_batch_size
-from keras_transformer_serving.pipelines.speech_to_text import ALL, SpeechTask, check_samples, is_single
+from keras_transformer_serving.pipelines.speech_to_text import ALL, SpeechTask
+from keras_transformer_serving.text.methods import TextMethods
 
 _MAX_SECONDS = 30.0
 
@@ -104,46 +103,20 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             self.sampler, self.max_new_tokens = settings.sampler, settings.max_new_tokens
             self.constraints = settings.logits_processors.constraints
 
-    def __call__(
-        self, audio: Any, batch_size: int = 16, *, resample: bool = False, errors: Errors = "raise"
-    ) -> Any:
-        """Return the text of each audio.
-
-        Args:
-            audio: a list of floats (N,) at the model's `sample_rate`, usually in [−1, 1], or of paths of WAV files; or
-                a single one.
-            batch_size: the number of rows in a batch.
-            resample: whether to resample files of other sample rates, which are refused otherwise.
-            errors: "raise" the error of an audio, or "return" it in place of the text.
-
-        Returns:
-            A list as long as `audio`, or a string for a single one.
-
-        Raises:
-            FileNotFoundError: if a file does not exist.
-            ImportError: if a file is to be resampled, and SciPy is not installed.
-            ValueError: if audio is neither an array nor a path, has another sample rate, several channels or integers,
-                is not finite, or is too short or too long.
-        """
-        check_batch_size(batch_size)
-        if is_single(audio):
-            return self([audio], batch_size, resample=resample, errors=errors)[0]
-        config = self.config
-        row_errors, samples = RowErrors(errors), [np.zeros(0, np.float32)] * len(audio)
-        for row, each in enumerate(audio):
-            with row_errors.catching(row):
-                samples[row] = checked_audio(each, self.model.sample_rate, resample)
-                check_samples(samples[row], config)
-        accepted = row_errors.accepted(len(samples))
-        order = sorted(accepted, key=lambda row: len(samples[row]))
-        columns = [samples, [len(each) for each in samples]]
-        rows = self.rows(columns, batch_size, order, row_errors)
-        return row_errors.merge({row: self.answer(outputs, config) for row, outputs in rows.items()})
+    @property
+    def text_methods(self) -> TextMethods:  # type: ignore[override]
+        """The methods of the tokenizer, in TensorFlow's graph or without TensorFlow."""
+        return methods_of(self.tokenizer)
 
     @property
     def padding(self) -> dict[str, tuple[int, float]]:
         """The axis of samples, and their padding value."""
         return {"audio": (1, 0.0)}
+
+    @property
+    def max_padded_length(self) -> int:
+        """The number of samples of the longest audio."""
+        return int(self.max_seconds * self.model.sample_rate)
 
     def preprocess(self, audio: Tensor, lengths: Tensor | None = None) -> Preprocessed:
         """Check audio (B, N), of lengths (B,) if it is padded, as TensorFlow operations."""
@@ -152,7 +125,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         lengths = tf.cast(tf.where(lengths == ALL, tf.shape(audio, lengths.dtype)[1], lengths), tf.int32)
         is_real = tf.range(tf.shape(audio)[1]) < lengths[:, None]
         finite = tf.reduce_all(tf.math.is_finite(audio) | ~is_real, axis=1)
-        low, high = self.min_samples, int(self.max_seconds * self.model.sample_rate)
+        low, high = self.min_samples, self.max_padded_length
         fits = (lengths >= low) & (lengths <= high) & (lengths <= tf.shape(audio)[1])
         wrong_length = tf.strings.join(
             [
@@ -271,16 +244,3 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         settings = {"forced_decoder_ids": prefix or None, "return_timestamps": False}
         files.write_json(path, {**files.read_json(path), **settings})
         write_features(self.model, folder)
-
-    def _preprocessed(
-        self, inputs: Sequence[Sequence[Any]], indices: Sequence[int], **options: Any
-    ) -> Preprocessed:
-        """Pad the rows of audio at `indices`, to one of a few sizes, and preprocess them."""
-        audio, *given = inputs
-        ends = [given[0][index] if given else ALL for index in indices]
-        rows = [audio[i] if end == ALL else audio[i][:end] for i, end in zip(indices, ends, strict=True)]
-        lengths = np.array([len(row) for row in rows], np.int64)
-        padded = np.zeros((len(rows), length_bucket(int(lengths.max(initial=1)))), np.float32)
-        for row, values in zip(rows, padded, strict=True):
-            values[: len(row)] = row
-        return super()._preprocessed([padded, lengths], np.arange(len(rows)), **options)

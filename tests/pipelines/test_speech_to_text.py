@@ -50,6 +50,18 @@ def test_texts_equal_the_outputs_of_the_model(recognize):
     assert recognize(rows) == [BYTES.detokenize(each).numpy()[0].decode(errors="replace") for each in ids]
 
 
+def test_batches_of_an_export_equal_single_rows(recognize):
+    """Audio of similar length is in one batch, in the order of the call."""
+    served, sizes = recognize.served(), []
+    run = served.engine.run
+    served.engine.run = lambda feed: sizes.append(feed["audio"].shape) or run(feed)
+    rows = [AUDIO[0], AUDIO[1, :700], AUDIO[2, :1777], AUDIO[0, :900], np.zeros(3), AUDIO[1]]
+    found = served(rows, batch_size=2, errors="return")
+    assert sizes == [(2, 900), (2, 3000), (1, 3000)]
+    assert str(found.pop(4)).startswith("`audio` must have 160 to 480000 samples")
+    assert found == [served(row) for row in [*rows[:4], rows[5]]] == recognize([*rows[:4], rows[5]])
+
+
 def test_the_command_line_reads_paths(recognize, tmp_path, capsys):
     recognize.save(tmp_path / "it")
     paths = [str(tmp_path / name) for name in ("a.wav", "b.wav")]

@@ -1,13 +1,15 @@
 """The engines of models that run once, from arrays to arrays."""
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from keras_transformer_serving.graphs import MODEL
+from keras_transformer_serving.jobs import Method
 from keras_transformer_serving.sessions import Sessions, device_of
-from keras_transformer_serving.tasks import Tensor
+from keras_transformer_serving.tasks import FORWARD, Row, Tensor
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
@@ -64,6 +66,25 @@ class ForwardGraph:
         """Return the outputs of the graph."""
         names = [tensor.name for tensor in self.outputs]
         return dict(zip(names, self.session.run(names, inputs), strict=True))
+
+
+class ForwardJobs:
+    """The engine of the jobs of a model that runs once, whose values are the inputs of a row by name.
+
+    Args:
+        engine: what runs the model.
+    """
+
+    def __init__(self, engine: ForwardEngine) -> None:
+        self.methods: Mapping[str, Method] = {FORWARD: functools.partial(_run, engine)}
+        self.map = engine.map
+
+
+def _run(engine: ForwardEngine, batch: Sequence[Row]) -> list[Row]:
+    """Return the outputs of each row; inputs of different lengths are padded at their ends."""
+    feed = {tensor.name: tensor.stack([row[tensor.name] for row in batch]) for tensor in engine.inputs}
+    outputs = engine.run(feed)
+    return [{name: values[place] for name, values in outputs.items()} for place in range(len(batch))]
 
 
 def _sizes(entry: Any) -> tuple[int | None, ...]:

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_transformer_serving import closeness
+from keras_transformer_serving.jobs import Steps, compute
 from keras_transformer_serving.model import Model, classes_of
-from keras_transformer_serving.pipelines.errors import RowErrors, check_batch_size
+from keras_transformer_serving.pipelines.errors import InvalidInputError, RowErrors, check_batch_size
 from keras_transformer_serving.pipelines.texts import softmax
-from keras_transformer_serving.tasks import DEFAULT, Row, Task, Tensor
+from keras_transformer_serving.tasks import DEFAULT, FORWARD, Row, Task, Tensor
 
 
 class Classifier(Task):
@@ -59,8 +60,32 @@ class Classifier(Task):
             )
 
 
+def forward(model: Model, row: Row) -> Steps[Row]:
+    """Return the outputs of a model for a row of its inputs; rows of equal shapes can be in one batch.
+
+    Raises:
+        InvalidInputError: if an input is missing or unknown, has another shape, or values out of range.
+    """
+    try:
+        feed = model.feed(**{name: np.asarray(values)[None] for name, values in row.items()})
+    except ValueError as error:
+        raise InvalidInputError(next(iter(row)), str(error)) from None
+    values = {name: array[0] for name, array in feed.items()}
+    outputs: Row = yield from compute(FORWARD, values, tuple(array.shape for array in values.values()))
+    return outputs
+
+
 class ArrayPipeline(Model, abc.ABC):
     """Base class of exported pipelines of arrays, whose inputs are those of the graph."""
+
+    @property
+    def row_inputs(self) -> tuple[Tensor, ...]:
+        """The inputs of `steps`, by default those of the graph."""
+        return self.graph_inputs(self.config)
+
+    def steps(self, row: Row) -> Steps[Row]:
+        """Return the outputs of the task for the inputs of a row."""
+        return self.postprocess((yield from forward(self, row)))
 
     @abc.abstractmethod
     def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:

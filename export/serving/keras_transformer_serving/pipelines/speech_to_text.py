@@ -6,13 +6,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_transformer_serving import closeness
+from keras_transformer_serving import closeness, jobs
 from keras_transformer_serving.audio import checked_audio, read_wav
-from keras_transformer_serving.forward import ForwardEngine
+from keras_transformer_serving.forward import ForwardEngine, ForwardJobs
+from keras_transformer_serving.jobs import Steps
 from keras_transformer_serving.pipelines.classification import ArrayPipeline
-from keras_transformer_serving.pipelines.errors import Errors, InvalidInputError, RowErrors
-from keras_transformer_serving.tasks import DEFAULT, Row, Task, Tensor
+from keras_transformer_serving.pipelines.errors import (
+    Errors,
+    InvalidInputError,
+    RowErrors,
+    check_batch_size,
+)
+from keras_transformer_serving.tasks import DEFAULT, FORWARD, Row, Task, Tensor
 from keras_transformer_serving.text import Tokenizer
+from keras_transformer_serving.text.methods import DETOKENIZE, PythonMethods, TextMethods
 
 ALL = -1
 """The length of a row of audio without padding."""
@@ -44,9 +51,65 @@ class AudioTensor(Tensor):
 
 
 class SpeechTask(Task):
-    """Speech recognition."""
+    """Speech recognition.
+
+    Attributes:
+        engine: what runs the model.
+        text_methods: what detokenizes.
+    """
 
     reads: ClassVar[str] = "audio"
+    engine: Any
+    text_methods: TextMethods
+
+    def __call__(
+        self, audio: Any, batch_size: int = 16, *, resample: bool = False, errors: Errors = "raise"
+    ) -> Any:
+        """Return the text of each audio.
+
+        Args:
+            audio: a list of floats (N,) at the model's `sample_rate`, usually in [−1, 1], or of paths of WAV files; or
+                a single one.
+            batch_size: the number of rows in a batch; audio of similar length is computed together.
+            resample: whether to resample files of other sample rates, which are refused otherwise.
+            errors: "raise" the error of an audio, or "return" it in place of the text.
+
+        Returns:
+            A list as long as `audio`, or a string for a single one.
+
+        Raises:
+            FileNotFoundError: if a file does not exist.
+            ImportError: if a file is to be resampled, and SciPy is not installed.
+            ValueError: if audio is neither an array nor a path, has another sample rate, several channels or integers,
+                is not finite, or is too short or too long.
+        """
+        check_batch_size(batch_size)
+        if is_single(audio):
+            return self([audio], batch_size, resample=resample, errors=errors)[0]
+        config, row_errors, steps = self.config, RowErrors(errors), dict[int, Steps[Row]]()
+        for row, each in enumerate(audio):
+            with row_errors.catching(row):
+                steps[row] = self.recognized(checked_audio(each, config["sample_rate"], resample))
+        found = jobs.run(steps, {}, ForwardJobs(self.engine), batch_size, row_errors)
+        return row_errors.merge({row: self.answer(outputs, config) for row, outputs in found.items()})
+
+    def recognized(self, samples: np.ndarray) -> Steps[Row]:
+        """Return the outputs of the task for audio (N,).
+
+        Raises:
+            InvalidInputError: if it is not finite, or is too short or too long.
+        """
+        check_samples(samples, self.config)
+        inputs = {"audio": samples, "lengths": len(samples)}
+        return self._outputs([(yield from jobs.compute(FORWARD, inputs, len(samples)))])
+
+    def _outputs(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Row:
+        """Return the outputs of the task for those of the model for one audio."""
+        (ids,) = (
+            row["ids"] if "ids" in row else _best_path(row["logits"], self.config["pad_id"]) for row in rows
+        )
+        (text,) = self.text_methods.methods[DETOKENIZE]([ids.tolist()])
+        return {"text": text}
 
     @classmethod
     def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
@@ -90,31 +153,17 @@ class SpeechToText(SpeechTask, ArrayPipeline):
                 "`tokenizer` must be one of `keras_transformer.text` for speech. Received: tokenizer=None"
             )
         self.tokenizer = tokenizer
+        self.text_methods = PythonMethods(tokenizer)
 
-    def __call__(
-        self, audio: Any, batch_size: int = 1, *, resample: bool = False, errors: Errors = "raise"
-    ) -> Any:
-        """Return the text of each audio.
+    @property
+    def row_inputs(self) -> tuple[Tensor, ...]:
+        """The inputs of `steps`."""
+        return self.columns(self.config)[DEFAULT]
 
-        Args:
-            audio: a list of floats (N,) or paths of WAV files, or a single one.
-            batch_size: ignored, as audio of different lengths runs one by one.
-            resample: whether to resample files of other sample rates, which are refused otherwise.
-            errors: "raise" the error of an audio, or "return" it in place of the text.
-
-        Raises:
-            ImportError: if a file is to be resampled, and SciPy is not installed.
-            ValueError: if audio has another sample rate, several channels, values that are not finite, or is too short
-                or too long.
-        """
-        if is_single(audio):
-            return self([audio], batch_size, resample=resample, errors=errors)[0]
-        row_errors, texts = RowErrors(errors), {}
-        for index, each in enumerate(audio):
-            with row_errors.catching(index):
-                samples = checked_audio(each, self.config["sample_rate"], resample)
-                texts[index] = self.answer(self.postprocess(self._outputs(samples)), self.config)
-        return row_errors.merge({row: text for row, text in texts.items() if row not in row_errors})
+    def steps(self, row: Row) -> Steps[Row]:
+        """Return the text of audio."""
+        samples, length = row["audio"], row["lengths"]
+        return (yield from self.recognized(samples if length == ALL else samples[: max(0, length)]))
 
     def feed(self, **arrays: Any) -> dict[str, np.ndarray]:
         """Return the graph's inputs; the lengths are by default those of audio without padding."""
@@ -129,17 +178,13 @@ class SpeechToText(SpeechTask, ArrayPipeline):
 
     def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:
         """Return the text of logits (T', V), or of ids (T,)."""
-        ids = outputs["ids"] if "ids" in outputs else _best_path(outputs["logits"])
-        return {"text": self.tokenizer.detokenize(ids.tolist())}
-
-    def _outputs(self, samples: np.ndarray) -> Row:
-        return {name: values[0] for name, values in self.run(audio=samples[None]).items()}
+        return self._outputs([outputs])
 
 
-def _best_path(logits: np.ndarray) -> np.ndarray:
-    """Return the most probable id at each time (T',), 0, which is none, where it repeats the one before."""
+def _best_path(logits: np.ndarray, pad_id: int) -> np.ndarray:
+    """Return the most probable id at each time (T',), `pad_id` where it repeats the one before."""
     ids = logits.argmax(axis=-1)
-    return np.where(ids == np.pad(ids[:-1], (1, 0)), 0, ids)
+    return np.where(ids == np.pad(ids[:-1], (1, 0), constant_values=pad_id), pad_id, ids)
 
 
 def is_single(audio: Any) -> bool:
