@@ -16,7 +16,7 @@ from keras_transformer_cli import commands, prediction, subtitles
 from keras_transformer_serving.jobs import compute, run_one
 from keras_transformer_serving.text import markup, splitting
 from keras_transformer_serving.text.alignment import copied
-from keras_transformer_serving.text.documents import Document
+from keras_transformer_serving.text.marked_text import MarkedText
 
 TEXT = "\ufeffUna casa. Dos casas!\r\n\r\n\r\n  * * *\r\n\tTres  casas.\r\nUna casa tan larga que no cabe, y otra.\r\n"
 SUBTITLES = (
@@ -196,11 +196,11 @@ def test_tags_between_words_are_kept_around_their_translations(line, marked):
     def translate(given, tag_handling=None):
         texts.extend(given)
         if tag_handling == "html":
-            return [run_one(Document.of(text, "html"), {}).join([copied(text_of(text))]) for text in given]
+            return [run_one(MarkedText.of(text, "html"), {}).join([copied(text_of(text))]) for text in given]
         return given
 
     def text_of(text):
-        (part,) = run_one(Document.of(text, "html"), {}).parts
+        (part,) = run_one(MarkedText.of(text, "html"), {}).parts
         return part
 
     content = f"1\n00:00:01,000 --> 00:00:02,000\n{line}\n"

@@ -38,7 +38,7 @@ from keras_transformer_serving.pipelines.options import (
 from keras_transformer_serving.row_options import NEW_SEED, ROW_OPTIONS, SAMPLE, of_calls, tensors_of
 from keras_transformer_serving.tasks import DEFAULT, ERROR_OUTPUT, TEXT, Row, Task, Tensor
 from keras_transformer_serving.text.alignment import Score
-from keras_transformer_serving.text.documents import Document, Part
+from keras_transformer_serving.text.marked_text import MarkedText, Part
 from keras_transformer_serving.text.methods import DETOKENIZE, TOKENIZE, TextMethods
 from keras_transformer_serving.text.splitting import Split
 
@@ -217,9 +217,9 @@ class GenerationSteps(Task, abc.ABC):
     # Variables of inner functions are objects: thousands of rows would have garbage collected more often, so that the
     # common way through a row has none.
 
-    def _joined(self, split: Split | Document, row: Row, index: int, count: int) -> Steps[Output]:
+    def _joined(self, split: Split | MarkedText, row: Row, index: int, count: int) -> Steps[Output]:
         """Return the output for a text in parts."""
-        of_parts = split.of_parts if isinstance(split, Document) else [None] * len(split.parts)
+        of_parts = split.of_parts if isinstance(split, MarkedText) else [None] * len(split.parts)
         parts = yield from gather(
             self._part(part, row, index, number, count, marked)
             for number, (part, marked) in enumerate(zip(split.parts, of_parts, strict=True))
@@ -456,7 +456,7 @@ class GenerationSteps(Task, abc.ABC):
         """Raise a ValueError if the task or the engine has no such option."""
 
     @abc.abstractmethod
-    def _split(self, text: Any, row: Row, index: int) -> Steps[Split | Document]:
+    def _split(self, text: Any, row: Row, index: int) -> Steps[Split | MarkedText]:
         """Return the parts of a text."""
 
     @abc.abstractmethod

@@ -11,7 +11,7 @@ from keras_transformer_serving.pipelines.generating import Generating, Generatin
 from keras_transformer_serving.tasks import Row
 from keras_transformer_serving.text import Tokenizer
 from keras_transformer_serving.text.chat import Chat, ChatTemplate, is_conversation
-from keras_transformer_serving.text.documents import Document
+from keras_transformer_serving.text.marked_text import MarkedText
 from keras_transformer_serving.text.methods import DETOKENIZE
 from keras_transformer_serving.text.splitting import Split
 
@@ -48,7 +48,7 @@ class TextGenerationTask(Chat, GeneratingTask):
                     f"`{name}` must be None for a decoder-only model. Received: {name}={options[name]!r}"
                 )
 
-    def _split(self, text: Any, row: Row, index: int) -> Steps[Split | Document]:
+    def _split(self, text: Any, row: Row, index: int) -> Steps[Split | MarkedText]:
         yield from ()
         return Split.whole(text)
 

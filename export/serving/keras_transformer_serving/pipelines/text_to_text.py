@@ -11,7 +11,7 @@ from keras_transformer_serving.pipelines.generating import Generating, Generatin
 from keras_transformer_serving.pipelines.texts import LEFT, RIGHT
 from keras_transformer_serving.tasks import Row
 from keras_transformer_serving.text import Tokenizer, splitting
-from keras_transformer_serving.text.documents import Document
+from keras_transformer_serving.text.marked_text import MarkedText
 from keras_transformer_serving.text.splitting import Split
 
 
@@ -62,7 +62,7 @@ class TextToTextTask(GeneratingTask):
 
         return (yield from splitting.split(text, count, self.max_source_tokens))
 
-    def _split(self, text: Any, row: Row, index: int) -> Steps[Split | Document]:
+    def _split(self, text: Any, row: Row, index: int) -> Steps[Split | MarkedText]:
         splits = splitting.is_split(row.get("long_texts", self.long_texts))
         if not isinstance(text, str) or not (splits or row.keys() & {"tag_handling", "glossary"}):
             return Split.whole(text)
@@ -71,7 +71,7 @@ class TextToTextTask(GeneratingTask):
             return (yield from self._parts(text))
         try:
             return (
-                yield from Document.of(
+                yield from MarkedText.of(
                     text,
                     row.get("tag_handling"),
                     row.get("glossary"),

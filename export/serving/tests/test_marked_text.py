@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from keras_transformer_serving.jobs import compute, run_one
 from keras_transformer_serving.text import alignment, markup
 from keras_transformer_serving.text.alignment import AlignedText, AlignedWord
-from keras_transformer_serving.text.documents import Document
 from keras_transformer_serving.text.glossary import Glossary
+from keras_transformer_serving.text.marked_text import MarkedText
 
 FUZZ = settings(max_examples=50, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 INLINE = ("b", "i", "a", "span", "x-y")
@@ -58,7 +58,7 @@ HTML = st.recursive(
 
 
 def document_of(*arguments):
-    return run_one(Document.of(*arguments), {})
+    return run_one(MarkedText.of(*arguments), {})
 
 
 SKIPPED = re.compile(r"<!--.*?-->|<script>.*?</script>", re.DOTALL)

@@ -53,7 +53,7 @@ class Part:
         return (yield from glossary.apply(self.text, translation, missing, self.is_soft, score))
 
 
-class Document:
+class MarkedText:
     """A text with tags, placeholders or terms of a glossary; like a `Split`, it has parts, which are translated.
 
     Args:
@@ -67,10 +67,10 @@ class Document:
         of_parts: the parts.
 
     Example:
-        >>> document = run_one(Document.of("<p>La <b>casa</b> roja</p>", "html"), {})
-        >>> document.parts
+        >>> text = run_one(MarkedText.of("<p>La <b>casa</b> roja</p>", "html"), {})
+        >>> text.parts
         ('La casa roja',)
-        >>> document.join(["The red house"])
+        >>> text.join(["The red house"])
         '<p>The red house<b></b></p>'
     """
 
