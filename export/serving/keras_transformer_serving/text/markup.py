@@ -41,29 +41,36 @@ _OTHERS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": ">", "<!": ">"}
 _BRACES = "[^{}]"
 for _ in range(3):
     _BRACES = rf"(?:[^{{}}]|\{{{_BRACES}{{0,1000}}+\}})"
-_FORMAT = r"[-+0]{0,5}(?:\d{1,9}|\*)?(?:\.\d{1,9})?(?:hh?|ll?|L)?[sdifuxXeEgGcr@]"
+_FLAGS = r"[-+0#']{0,5}(?:\d{1,9}|\*(?:\d{1,9}\$)?)?(?:\.(?:\d{1,9}|\*))?"
+_FORMAT = rf"{_FLAGS}(?:hh?|ll?|L)?[sdifuxXeEgGcroaA@]"
+_WORD = r"[A-Za-z_][0-9A-Za-z_\u00c0-\u024f]{0,99}"  # not of other scripts, such as in "%sさん"
 _PERCENT_NAME = r"%[A-Za-z_][\w.-]{1,99}%(?![\w%])"
 _ICU = "(?:plural|select|selectordinal|choice|number|date|time|spellout|ordinal|duration)"
-_URL = r"[^\s<>\"'{}\u3000-\u9fff\uff00-\uffef]"
+_FIELD = r"\{[^{}<>\s]{0,100}\}"
+_URL = rf"(?:[^\s<>\"'{{}}()\u3000-\u9fff\uff00-\uffef]|\([^\s<>\"'()]{{0,200}}\)|\{{{_FIELD}\}}|{_FIELD})"
 # Of patterns that match at one place, the first is chosen.
 _PRESETS = {
-    # {{name}}, {% if x %}, {# comment #}
-    "jinja": r"\{\{[^{}\n]{1,100}\}\}|\{%[^\n]{1,200}?%\}|\{#[^\n]{1,200}?#\}",
+    # {{name}}, {{{name}}}, {% if x %}, {# comment #}
+    "jinja": r"\{{2,4}(?:[^{}\n]|\{[^{}\n]{0,100}\}){1,200}\}{2,4}|\{%[^\n]{1,200}?%\}|\{#[^\n]{1,200}?#\}",
     # {name}, {n, plural, one {# item} other {# items}}
     "icu": rf"\{{\s*[\w.-]{{1,100}}\s*(?:,\s*{_ICU}\s*(?:,{_BRACES}{{0,1000}}+)?)?\}}",
-    # {name}, {0}, {:.2f}, %(name)s
-    "python": rf"\{{[\w.\[\]-]{{0,100}}(?:![rsa])?(?::[^{{}}\s]{{0,50}})?\}}|%\(\w{{1,100}}\){_FORMAT}",
+    # {name}, {0}, {:.2f}, {when:%d %B}, {0,10:N2}, %(name)s
+    "python": r"\{[\w.\[\]'\"-]{0,100}=?(?:,-?\d{1,5})?(?:![rsa])?"
+    rf"(?::(?:[^{{}}\s]|\{{\w{{0,50}}\}}){{0,50}}|:[^{{}}%\n]{{0,50}}%[A-Za-z][^{{}}\n]{{0,50}})?\}}|%\([^()\n]{{1,100}}\){_FORMAT}",
     # %{name}, %<name>s
-    "rails": rf"%\{{[^{{}}\n]{{1,100}}\}}|%<\w{{1,100}}>{_FORMAT}",
-    # $name, ${name}, #{name}, %name%, __NAME__
-    "variables": rf"(?<![\w%]){_PERCENT_NAME}|"
-    r"[$#]\{[^{}\n]{1,100}\}|(?<![\w$])\$[A-Za-z_]\w{0,99}"
+    "rails": rf"%\{{[^{{}}\n]{{1,100}}\}}|%[-+0]{{0,3}}<\w{{1,100}}>{_FORMAT}",
+    # $name, $user.name, $NAME$, $t(key), ${name}, #{name}, %name%, __NAME__
+    "variables": rf"(?<![\w%]){_PERCENT_NAME}|[$#]\{{[^{{}}\n]{{1,100}}\}}|"
+    rf"(?<![\w$])\$(?:t\([^()\n]{{1,200}}\)|{_WORD}(?:(?:(?:\.|->){_WORD}){{1,5}}|\$(?!\w))?)"
     r"|(?<!\w)__[A-Z](?:[A-Z0-9]|_(?!_)){0,99}__(?!\w)",
-    # %s, %1$s, %.2f, %%; not 20 %de
-    "printf": rf"%%|(?<![%\d])(?<!\d[ \u00a0])(?!{_PERCENT_NAME})%(?:\d{{1,9}}\$)?{_FORMAT}",
+    # %s, %1$s, %.2f, %%, and with what follows, as in %username and %dpx; not 20 %de
+    "printf": rf"%%|(?<!\d)(?<!\d[ \u00a0])(?!{_PERCENT_NAME})"
+    rf"%(?:\d{{1,9}}\$)?(?:#@\w{{1,100}}@|{_FLAGS}(?:{_WORD}|@))",
     # https://example.com/a?b, name@example.com
-    "url": rf"(?:\b(?:https?|ftp)://|\bwww\.){_URL}{{0,2000}}(?<![.,;:!?…)\]])"
-    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
+    "url": rf"(?:\b[A-Za-z][A-Za-z\d+.-]{{0,30}}://|\b(?i:www)\.)(?:[^\W_][\w-]{{0,62}}\.){{0,8}}{_URL}{{1,2000}}"
+    r"(?<![.,;:!?…\]])"
+    r"|(?:\b(?i:mailto):)?(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
+    r"|\b(?i:tel):\+?\d[\d.-]{1,30}(?<![.-])",
     # :name
     "colon": r"(?<![\w:/]):[A-Za-z_]\w{0,99}",
     # @name
